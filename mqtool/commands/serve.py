@@ -79,6 +79,16 @@ _FEW_CONNECTIONS = 1000
     help="Serve clients of Apache Pulsar on this port too; 0 chooses one. Needs mqtool[pulsar].",
 )
 @click.option(
+    "--pulsar-admin-port",
+    type=click.IntRange(0, 65535),
+    help="Serve pulsar-admin, and Pulsar clients that look topics up over HTTP, on this port too; 0 chooses one.",
+)
+@click.option(
+    "--pulsar-advertised",
+    metavar="HOST:PORT",
+    help="Where Pulsar's clients are told to find the broker. Default: the address that they have reached.",
+)
+@click.option(
     "-c", "--config", type=click.Path(path_type=Path, readable=False), help="A broker.conf, or a namesrv.conf."
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of either; repeats.")
@@ -94,6 +104,8 @@ def command(
     acl: Path | None,
     ha_allow: tuple[str, ...],
     pulsar_port: int | None,
+    pulsar_admin_port: int | None,
+    pulsar_advertised: str | None,
     config: Path | None,
     settings: tuple[str, ...],
 ) -> int:
@@ -127,6 +139,12 @@ def command(
         if no_broker:
             raise click.UsageError("--pulsar-port is that of a broker")
         given["pulsarPort"] = str(pulsar_port)
+    if pulsar_admin_port is not None:
+        given["pulsarAdminPort"] = str(pulsar_admin_port)
+    if pulsar_advertised is not None:
+        given["pulsarAdvertised"] = pulsar_advertised
+    if {"pulsarAdminPort", "pulsarAdvertised"} & given.keys() and "pulsarPort" not in given:
+        raise click.UsageError("--pulsar-admin-port and --pulsar-advertised are for a broker with --pulsar-port")
     if acl is not None:
         given |= {"aclEnable": "true", "rocketmq.acl.plain.file": str(acl)}
         if not acl.exists():
@@ -201,7 +219,7 @@ def _name_server(
 def _broker(host: str, port: int | None, store: Path, given: dict[str, str], used: set[str]) -> "BrokerConfig":
     from mqtool.engine.broker.roles import HA_SETTINGS, check_roles
     from mqtool.engine.broker.settings import BrokerSettings
-    from mqtool.engine.doors import DOORS, further_ports, parse_port
+    from mqtool.engine.doors import DOORS, REMOTING, further_ports, further_settings, parse_port
     from mqtool.engine.server_configs import BrokerConfig
     from mqtool.engine.store.paths import STORE_SETTINGS
     from mqtool.engine.streams.tls import TlsSettings
@@ -210,7 +228,7 @@ def _broker(host: str, port: int | None, store: Path, given: dict[str, str], use
         port = parse_port("listenPort", given.get("listenPort", "10911"))
     rules, unknown = BrokerSettings().updated(given)
     used |= given.keys() - unknown
-    used |= STORE_SETTINGS | {"storePathRootDir"} | {door.setting for door in DOORS.values()}
+    used |= STORE_SETTINGS | {"storePathRootDir", DOORS[REMOTING].setting} | further_settings().keys()
     check_roles(given, rules)
     of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}
     return BrokerConfig(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from mqtool.engine.broker.roles import remarks, role_of
 from mqtool.engine.broker.settings import MASTER_ID, Role
-from mqtool.engine.doors import DOORS, REMOTING
+from mqtool.engine.doors import DOORS, PAGES, REMOTING
 from mqtool.engine.name_server.kv_configs import write_kv
 from mqtool.engine.name_server.name_server import NameServer
 from mqtool.engine.name_server.remoting_door import NameServerDoor
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
     from mqtool.engine.broker.kept_role import KeptRole
     from mqtool.engine.broker.saves import Save
+    from mqtool.engine.http_server import HttpServer
     from mqtool.engine.slave import Slave
     from mqtool.engine.store.message_store import MessageStore
 
@@ -230,6 +231,7 @@ class _RunningBroker:
         self.servers: dict[str, StreamServer[Any, Any]] = {}
         """By the names of their doors."""
         self.addresses: dict[str, str] = {}
+        self._pages: list[HttpServer] = []
         self._slave: Slave | None = None
 
     async def start(self) -> None:
@@ -308,11 +310,17 @@ class _RunningBroker:
         config = self._config
         ports = {REMOTING: port, **config.further_ports}
         limits = Limits(connections=most_connections(1 + len(ports)))
-        for name, port in ports.items():
+        for name in (one for one in DOORS if one in ports):
             server = DOORS[name].make(self.rules, config.tls, limits, self._clock)
-            at = await server.listen(config.host, port)
+            at = await server.listen(config.host, ports[name])
             stack.push_async_callback(server.stop)
             self.servers[name], self.addresses[name] = server, f"{host}:{at}"
+        for name in (one for one in PAGES if one in ports):
+            pages = PAGES[name].make(self.servers)
+            at = await pages.listen(config.host, ports[name])
+            stack.push_async_callback(pages.stop)
+            self._pages.append(pages)
+            self.addresses[name] = f"http://{host}:{at}"
 
     async def _listen_beside(self, listen: Callable[[int], Coroutine[Any, Any, None]], port: int) -> None:
         """Listen on a port beside that of the broker, which is there without it where nobody has asked for slaves.
@@ -368,7 +376,8 @@ class _RunningBroker:
         await self._making
         self.rules.tick(self._clock())
         await self._saver
-        await asyncio.gather(self.replication.stop(), *(server.stop() for server in self.servers.values()))
+        stops = [server.stop() for server in (self.replication, *self.servers.values())]
+        await asyncio.gather(*stops, *(pages.stop() for pages in self._pages))
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""The doors of a broker: a row for each protocol by which others come in.
+"""The doors of a broker: a row for each protocol by which others come in, and one for each set of pages over HTTP.
 
 A door (``broker/door.py``) stands between the commands of its protocol and the operations of a broker; a server
 (``StreamServer``) owns its sockets, and the door is the server's rules. What a door has to send waits in its outbox,
@@ -15,6 +15,7 @@ from mqtool.errors import MissingExtraError, UsageError
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
     from mqtool.engine.broker.door import Door
+    from mqtool.engine.http_server import HttpServer
 
 Clock = Callable[[], int]
 Server = TypeVar("Server", bound=StreamServer[Any, Any])
@@ -47,6 +48,11 @@ def _pulsar(broker: "Broker", tls: TlsSettings, limits: Limits, clock: Clock) ->
     if broker.access is not None:
         text = "pulsarPort: who a Pulsar client is cannot be told yet: it is not served beside aclEnable=true"
         raise UsageError(text)
+    if advertised := broker.settings.pulsar_advertised:
+        host, _, port = advertised.rpartition(":")
+        if not host or any(one in host for one in " /"):
+            raise UsageError(f"pulsarAdvertised={advertised} is not HOST:PORT")
+        parse_port("pulsarAdvertised", port)
     door = PulsarDoor(broker, clock())
     return joined(door, PulsarServer(door, tls, limits, clock))
 
@@ -57,8 +63,30 @@ def joined(door: "Door[Any, Any]", server: Server) -> Server:
     return server
 
 
+class Pages(NamedTuple):
+    """Pages over HTTP beside a door."""
+
+    setting: str
+    make: Callable[[Mapping[str, StreamServer[Any, Any]]], "HttpServer"]
+    """Returns a server of them, given those of the doors."""
+
+
+def _pulsar_admin(servers: Mapping[str, StreamServer[Any, Any]]) -> "HttpServer":
+    try:
+        from mqtool.engine.pulsar_admin import pulsar_admin
+        from mqtool.engine.pulsar_server import PulsarServer
+    except ImportError as error:
+        raise MissingExtraError("the port for Pulsar's administrators (pulsarAdminPort)", "pulsar") from error
+    server = servers.get(PULSAR)
+    if not isinstance(server, PulsarServer):
+        raise UsageError("pulsarAdminPort: there is nothing to administer without pulsarPort")
+    return pulsar_admin(server)
+
+
 PULSAR = "pulsar"
 """The door for clients of Apache Pulsar."""
+PULSAR_ADMIN = "pulsar admin"
+"""The pages for administrators of Pulsar."""
 REMOTING = "broker"
 """The door that every broker has, and of which name servers tell."""
 
@@ -69,13 +97,20 @@ DOORS: dict[str, Entrance] = {
 """By what they are called where it is said where they listen."""
 
 
+PAGES: dict[str, Pages] = {
+    PULSAR_ADMIN: Pages("pulsarAdminPort", _pulsar_admin),
+}
+"""By what they are called where it is said where they are."""
+
+
 def further_settings() -> dict[str, str]:
-    """Return the settings with the ports of the doors beside ``REMOTING``, and the names of these doors."""
-    return {door.setting: name for name, door in DOORS.items() if name != REMOTING}
+    """Return the settings with the ports of doors beside ``REMOTING`` and of pages, and the names of these."""
+    doors = {door.setting: name for name, door in DOORS.items() if name != REMOTING}
+    return doors | {pages.setting: name for name, pages in PAGES.items()}
 
 
 def further_ports(settings: Mapping[str, str]) -> dict[str, int]:
-    """Return the ports of the doors beside ``REMOTING`` that settings ask for, by name; 0 is one that is free.
+    """Return the ports of doors beside ``REMOTING`` and of pages that settings ask for, by name; 0 is one that is free.
 
     Raises:
         UsageError: a port is none.

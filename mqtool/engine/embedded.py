@@ -16,7 +16,7 @@ from mqtool.engine.broker.following import Following
 from mqtool.engine.broker.roles import HA_SETTINGS, check_roles
 from mqtool.engine.broker.settings import BrokerSettings, Role
 from mqtool.engine.cluster import Cluster, run
-from mqtool.engine.doors import PULSAR, further_ports, further_settings
+from mqtool.engine.doors import PULSAR, PULSAR_ADMIN, further_ports, further_settings
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
@@ -58,8 +58,8 @@ class Broker:
             port: of the broker, 0 for one that is free.
             name_server_port: of its name server, 0 for one that is free.
             name_servers: others as ``host:port``, with which it registers then in place of its own.
-            pulsar: serve clients of Apache Pulsar too, on a free port unless the setting ``pulsarPort`` says which;
-                needs mqtool[pulsar].
+            pulsar: serve clients of Apache Pulsar and its administrators too, on free ports unless the settings
+                ``pulsarPort`` and ``pulsarAdminPort`` say which; needs mqtool[pulsar].
             settings: of both, by RocketMQ's names (``flushDiskType``, ``autoCreateTopicEnable``, ``brokerName``, ..).
             clock: tells the time in ms since 1970; a ``VirtualClock`` can be moved.
 
@@ -71,7 +71,7 @@ class Broker:
             for name, value in (settings or {}).items()
         }
         if pulsar:
-            given.setdefault("pulsarPort", "0")
+            given = {"pulsarPort": "0", "pulsarAdminPort": "0"} | given
         if role:
             given |= _settings_of_role(role, given)
         tls = TlsSettings.of(given)
@@ -97,6 +97,8 @@ class Broker:
         """Where each of its doors listens, by name."""
         self.pulsar_url = ""
         """What clients of Apache Pulsar are given, while it runs and serves them: ``pulsar://host:port``."""
+        self.pulsar_admin_url = ""
+        """What ``pulsar-admin`` is given, and clients that look topics up over HTTP: ``http://host:port``."""
         self._cluster: Cluster | None = None
         self.name_server_address = ";".join(name_servers)
         """What clients are given: its name server, ``host:port``, or those that were named."""
@@ -128,6 +130,7 @@ class Broker:
             [self.door_addresses] = cluster.door_addresses
             if at := self.door_addresses.get(PULSAR):
                 self.pulsar_url = f"pulsar://{at}"
+            self.pulsar_admin_url = self.door_addresses.get(PULSAR_ADMIN, "")
             self.name_server_address = cluster.name_server_address or self.name_server_address
             self._stack = stack.pop_all()
         return self

@@ -22,7 +22,13 @@ class PulsarServer(StreamServer[Command, Frame]):
 
     def __init__(self, door: PulsarDoor, tls: TlsSettings, limits: Limits, clock: Callable[[], int]) -> None:
         super().__init__(door, tls, limits, clock=clock)
-        door.hang_up = self.end
+        door.hang_up, door.has_tls = self.end, tls.context is not None
+        self.port = 0
+
+    async def listen(self, host: str, port: int) -> int:
+        """Listen on a port, 0 for one that is free, and return its number; raises what every server does."""
+        self.port = await super().listen(host, port)
+        return self.port
 
     def new_frames(self) -> Frames:
         """Return what cuts the stream of a new connection into commands."""

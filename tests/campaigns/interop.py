@@ -51,7 +51,8 @@ def main() -> int:
     parser.add_argument("--client", action="append", choices=[*CLIENTS])
     chosen = parser.parse_args().client or [*CLIENTS]
     results = {client: _results(client) for client in chosen}
-    print(page(results))
+    introduction = INTRODUCTION.format(day=datetime.datetime.now(datetime.UTC).date())
+    print(page(introduction, {CLIENTS[client][2]: rows for client, rows in results.items()}))
     return 0 if all(row["ok"] for rows in results.values() for row in rows.values()) else 1
 
 
@@ -89,13 +90,13 @@ def _rows(client: str, kind: str, *arguments: Any) -> Iterator[dict[str, Any]]:
         yield {"scenario": ENDED, "ok": False, "detail": str(error).partition("\n")[0]}
 
 
-def page(results: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Return the page with the table of all rows by client and scenario."""
+def page(introduction: str, results: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Return a page with the table of all rows, by what clients are called and by scenarios."""
     names = [*dict.fromkeys(name for rows in results.values() for name in rows)]
     names = sorted(names, key=lambda name: (name.partition("_")[0], name))
     lines = [
-        INTRODUCTION.format(day=datetime.datetime.now(datetime.UTC).date()),
-        "| scenario | " + " | ".join(CLIENTS[client][2] for client in results) + " |",
+        introduction,
+        "| scenario | " + " | ".join(results) + " |",
         "|---" * (1 + len(results)) + "|",
     ]
     for name in names:

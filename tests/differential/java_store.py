@@ -195,7 +195,9 @@ def class_path(version: str, pom_name: str = "pom.xml") -> str:
     with tempfile.TemporaryDirectory(dir=file.parent) as folder, (file.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # Maven's own cache is not made for two at a time
         found = Path(folder) / "class-path"
-        _maven("-f", str(pom), f"-Drocketmq.version={version}", f"-Dmdep.outputFile={found}")
+        _maven(
+            "-f", str(pom), f"-Drocketmq.version={version}", f"-Dpulsar.version={version}", f"-Dmdep.outputFile={found}"
+        )
         found.rename(file)
     return file.read_text()
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from tests.differential.java_store import class_path
 
 HERE = Path(__file__).parent
 
+PULSAR_VERSION = "4.2.4"
+PULSAR_POM = "../interop/pulsar/java/pom.xml"
+"""The client and the tools of Apache Pulsar."""
 SECRET = "12345678"
 ACCOUNTS = f"""\
 accounts:
@@ -48,7 +52,40 @@ def run_scenarios(
     environment.setdefault("INTEROP_JOBS", "2")
     if with_accounts:
         environment["INTEROP_SECRET"] = SECRET
-    command = ["bash", str(HERE / kind / "run.sh"), name_server, *names]
+    yield from _rows_of(["bash", str(HERE / kind / "run.sh"), name_server, *names], environment, work)
+
+
+def run_pulsar_scenarios(kind: str, url: str, admin_url: str, work: Path, *names: str) -> Iterator[dict[str, Any]]:
+    """Run scenarios of one kind of client of Apache Pulsar, the usual ones if none is named, and yield a row for each.
+
+    Args:
+        kind: the folder below ``pulsar``: ``java``, ``go`` or ``python``.
+        url: of the broker, ``pulsar://host:port``.
+        admin_url: of its pages for administrators.
+        work: a folder for classes and logs.
+        names: of the scenarios.
+
+    Raises:
+        RuntimeError: the client ended before all of them were done.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    if kind == "java":
+        (work / f"classpath-{PULSAR_VERSION}").write_text(class_path(PULSAR_VERSION, PULSAR_POM))
+    environment = {
+        **os.environ,
+        "PULSAR_ADMIN": admin_url,
+        "PULSAR_MAX_MESSAGE": str((4 << 20) - (1 << 16)),
+        "PULSAR_VERSION": PULSAR_VERSION,
+        "PYTHON": sys.executable,
+        "INTEROP_WORK": str(work),
+        "JAVA_TOOL_OPTIONS": "",
+    }
+    environment.setdefault("INTEROP_PATIENCE", "2")
+    yield from _rows_of(["bash", str(HERE / "pulsar" / kind / "run.sh"), url, *names], environment, work)
+
+
+def _rows_of(command: list[str], environment: dict[str, str], work: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows that a client writes, one a line."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, start_new_session=True) as process:
         try:
             assert process.stdout is not None

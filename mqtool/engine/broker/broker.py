@@ -3,7 +3,7 @@
 It knows no protocol: who speaks one comes in by a door, see ``remoting_door.py``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +16,7 @@ from mqtool.engine.broker.copied_tables import CopiedTables
 from mqtool.engine.broker.delayed import DelayedMessages
 from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.following import Following
+from mqtool.engine.broker.gauges import Gauge
 from mqtool.engine.broker.intake import Intake
 from mqtool.engine.broker.operations.acknowledge import Acknowledgements
 from mqtool.engine.broker.operations.administration import SettingRequests
@@ -99,6 +100,8 @@ class Broker:
         """Who is told of new settings."""
         self.on_stop: list[Callable[[int], None]] = []
         """Who is told the time (ms) when it stops, and has written what he keeps."""
+        self.further_gauges: list[Callable[[], Iterable[Gauge]]] = []
+        """What its doors tell beside it of how they are doing."""
         is_slave = state.role is Role.SLAVE
         self.acknowledged = Acknowledged(store.root, store.end_offset, was_left=store.was_recovered)
         self.on_stop.append(lambda _: self.acknowledged.close())

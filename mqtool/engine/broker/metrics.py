@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.following import FollowingStatus
+from mqtool.engine.broker.gauges import Gauge, Row
 from mqtool.engine.broker.operations.administration import runtime_info
 from mqtool.engine.broker.operations.queues import store_timestamp
 from mqtool.engine.broker.settings import Role
@@ -16,18 +17,6 @@ from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
     from mqtool.engine.replication.master import SlaveStatus
-
-Row = tuple[tuple[str, ...], float]
-"""The values of the labels, and the gauge's own."""
-
-
-class Gauge(NamedTuple):
-    """A gauge with all its rows."""
-
-    name: str
-    meaning: str
-    labels: tuple[str, ...]
-    rows: list[Row]
 
 
 class _Progress(NamedTuple):
@@ -58,6 +47,8 @@ def gauges(broker: "Broker", now: int) -> Iterator[Gauge]:
     for name, kind in _KINDS.items():
         yield Gauge(name, kind.meaning, kind.labels, list(kind.rows(view)))
     yield from _runtime(broker, now)
+    for of_door in broker.further_gauges:
+        yield from of_door()
 
 
 def _place(broker: "Broker") -> tuple[str, str]:

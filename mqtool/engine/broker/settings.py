@@ -87,6 +87,9 @@ class BrokerSettings(Settings):
     acl_enabled: bool = setting("aclEnable", False)
     acl_file: str = setting("rocketmq.acl.plain.file", "conf/plain_acl.yml")  # a system property of RocketMQ's JVM
 
+    # Clients of Apache Pulsar
+    pulsar_advertised: str = setting("pulsarAdvertised", "")  # host:port that they are told; empty: where they came
+
     # Name servers
     register_interval_ms: int = setting("registerNameServerPeriod", 30_000)
 
@@ -111,6 +114,7 @@ AT_START = frozenset(
         "reviveQueueNum",
         "aclEnable",
         "rocketmq.acl.plain.file",
+        "pulsarAdvertised",
     )
 )
 """Settings that are looked at when a broker starts: its names, and what it has from its first moment on."""

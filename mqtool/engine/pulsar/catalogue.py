@@ -1,19 +1,23 @@
 """What Pulsar knows of topics and RocketMQ does not: ``config/pulsarTopics.json``.
 
-Of each topic whether it is plain or has partitions, its generation, which rises when it is deleted and made anew, and
-the name of one that is too long for RocketMQ.
+Of each topic whether it is plain or has partitions, its generation, which rises when it is deleted and made anew, the
+name of one that is too long for RocketMQ, and its schemas.
 """
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mqtool.engine.broker.config_files import load_table
 from mqtool.engine.broker.saves import Saves
-from mqtool.errors import FormatError
+from mqtool.engine.pulsar.schemas import Schema
+from mqtool.errors import FormatError, LimitError
 from mqtool.formats.config_tables import Table, build_table_in_pieces
 
 _MEMBER = "topics"
+_MOST_OF_SCHEMAS = 1 << 24
+"""Bytes of all schemas: the table is written whole."""
 
 
 class Known(NamedTuple):
@@ -23,6 +27,8 @@ class Known(NamedTuple):
     is_plain: bool = False
     name: str = ""
     """In full, where RocketMQ's name does not tell it."""
+    schemas: tuple[Schema, ...] = ()
+    """By their versions."""
 
 
 class Catalogue:
@@ -37,6 +43,7 @@ class Catalogue:
         self._path = folder / "pulsarTopics.json"
         self._saves = saves
         _, self._topics = load_table(self._path, _parse)
+        self._schema_bytes = sum(len(one.data) for known in self._topics.values() for one in known.schemas)
 
     def get(self, topic: str) -> Known:
         """Return what is known of a topic."""
@@ -44,19 +51,30 @@ class Catalogue:
 
     def put(self, topic: str, known: Known) -> None:
         """Take note of something; it is among the saves when this returns."""
-        if self._topics.get(topic) != known:
+        before = self._topics.get(topic)
+        if before != known:
+            self._schema_bytes += _size_of(known) - (_size_of(before) if before else 0)
             self._topics[topic] = known
             self._saves.want(self._path, self._pieces)
+
+    def add_schema(self, topic: str, schema: Schema) -> int:
+        """Give a topic one more schema and return its version.
+
+        Raises:
+            LimitError: there is no room for it.
+        """
+        if self._schema_bytes + len(schema.data) > _MOST_OF_SCHEMAS:
+            raise LimitError(f"the schemas of all topics have more than {_MOST_OF_SCHEMAS:,} bytes")
+        known = self.get(topic)
+        self.put(topic, known._replace(schemas=(*known.schemas, schema)))
+        return len(known.schemas)
 
     def delete_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
         """Have a topic of this name be another one from now on."""
         self.put(topic, Known(self.get(topic).generation + 1))
 
     def _pieces(self) -> Iterator[bytes]:
-        rows = (
-            (topic, {"generation": known.generation, "plain": known.is_plain, "name": known.name})
-            for topic, known in list(self._topics.items())
-        )
+        rows = ((topic, _row(known)) for topic, known in list(self._topics.items()))
         return build_table_in_pieces({}, _MEMBER, rows)
 
 
@@ -65,7 +83,41 @@ def _parse(table: Table) -> dict[str, Known]:
     found = {}
     try:
         for topic, row in topics.items():
-            found[str(topic)] = Known(int(row["generation"]), bool(row["plain"]), str(row["name"]))
+            schemas = tuple(
+                Schema(
+                    int(one["type"]),
+                    base64.b64decode(one["data"], validate=True),
+                    tuple((_bytes(name), _bytes(value)) for name, value in one["properties"]),
+                )
+                for one in row.get("schemas", ())
+            )
+            found[str(topic)] = Known(int(row["generation"]), bool(row["plain"]), str(row["name"]), schemas)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"no catalogue of topics ({error})", 0) from error
     return found
+
+
+def _row(known: Known) -> dict[str, Any]:
+    row: dict[str, Any] = {"generation": known.generation, "plain": known.is_plain, "name": known.name}
+    if known.schemas:
+        row["schemas"] = [
+            {
+                "type": one.type,
+                "data": base64.b64encode(one.data).decode(),
+                "properties": [[_text(name), _text(value)] for name, value in one.properties],
+            }
+            for one in known.schemas
+        ]
+    return row
+
+
+def _size_of(known: Known) -> int:
+    return sum(len(one.data) for one in known.schemas)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _bytes(text: Any) -> bytes:
+    return str(text).encode()

@@ -23,6 +23,11 @@ class Spans:
     def __len__(self) -> int:
         return len(self._starts)
 
+    @property
+    def end(self) -> int:
+        """Where the last span ends, 0 without any."""
+        return self._ends[-1] if self._ends else 0
+
     def add(self, start: int, end: int) -> None:
         """Add the offsets from ``start`` to before ``end``."""
         if start >= end:
@@ -46,6 +51,18 @@ class Spans:
         if self._starts and self._starts[0] < offset:
             self._starts[0] = offset
 
+    def cut_from(self, offset: int) -> None:
+        """Drop what lies from an offset on."""
+        at = bisect.bisect_left(self._starts, offset)
+        del self._starts[at:], self._ends[at:]
+        if self._ends and self._ends[-1] > offset:
+            self._ends[-1] = offset
+
+    def count_before(self, offset: int) -> int:
+        """Return how many offsets in spans lie before one. Cost: linear in these spans."""
+        at = bisect.bisect_left(self._starts, offset)
+        return sum(self._ends[:at]) - sum(self._starts[:at]) - (max(self._ends[at - 1] - offset, 0) if at else 0)
+
 
 class Cursor:
     """How far a subscription has come in a queue; ``is_changed`` until that is written down."""
@@ -65,10 +82,7 @@ class Cursor:
         self.left = dict(left)
         self.is_changed = False
         self._settle()
-
-    def is_acked(self, offset: int) -> bool:
-        """Tell whether a message is acknowledged."""
-        return self.next_open(offset) > offset
+        self._drop_left()
 
     def next_open(self, offset: int) -> int:
         """Return the first offset from one on that is not acknowledged."""
@@ -87,7 +101,31 @@ class Cursor:
         if offset > self.next_offset:
             self.next_offset = offset
             self._settle()
+            self._drop_left()
             self.is_changed = True
+
+    def open_before(self, offset: int) -> int:
+        """Return how many messages before an offset are not acknowledged."""
+        return max(offset - self.next_offset - self.spans.count_before(offset), 0)
+
+    def skip(self, count: int) -> int:
+        """Return the offset before which so many messages lie that are not acknowledged."""
+        at = self.next_offset
+        for start, end in self.spans:
+            if start - at >= count:
+                break
+            count -= start - at
+            at = end
+        return at + count
+
+    def cut_from(self, offset: int) -> None:
+        """Forget what is acknowledged from an offset on: the log ends there, and others will come to these places."""
+        if max(self.next_offset, self.spans.end, *self.left) <= offset:
+            return
+        self.spans.cut_from(offset)
+        self.left = {first: bits for first, bits in self.left.items() if first < offset}
+        self.next_offset = min(self.next_offset, offset)
+        self.is_changed = True
 
     def ack_some(self, offset: int, size: int, messages: int, left: int) -> int:
         """Acknowledge those messages of an entry whose bits are not set, and return which are left then."""
@@ -110,5 +148,8 @@ class Cursor:
     def _settle(self) -> None:
         self.next_offset = self.spans.end_at(self.next_offset)
         self.spans.cut_before(self.next_offset)
+
+    def _drop_left(self) -> None:
+        """Forget of which batches some messages were acknowledged that are behind all of that now."""
         if self.left:
             self.left = {offset: bits for offset, bits in self.left.items() if offset >= self.next_offset}

@@ -15,13 +15,18 @@ from mqtool.engine.broker.operations.refusal import RefusedError as NotDoneError
 from mqtool.engine.broker.operations.send import NewTopic
 from mqtool.engine.broker.settings import Role
 from mqtool.engine.pulsar.entries import ToStore, batch_body, to_store
+from mqtool.engine.pulsar.filters import Filter, filter_of
 from mqtool.engine.pulsar.frames import ChecksumError, Command, crc32c
+from mqtool.engine.pulsar.gauges import pulsar_gauges
 from mqtool.engine.pulsar.names import TopicName
 from mqtool.engine.pulsar.producers import Access, Producer, Receipt
 from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
-from mqtool.engine.pulsar.session import NO_REQUEST, Frame, Joined, PulsarSession, bits_of
+from mqtool.engine.pulsar.schemas import parse_version, schema_of, version_bytes
+from mqtool.engine.pulsar.selectors import SLOTS
+from mqtool.engine.pulsar.session import NO_REQUEST, Frame, Joined, PulsarSession, Watcher, bits_of
 from mqtool.engine.pulsar.subscription import Consumer, KeyPolicy, Kind
-from mqtool.engine.pulsar.topics import Durable, PulsarTopics, Queue
+from mqtool.engine.pulsar.topics import EARLIEST, Durable, PulsarTopics, Queue
+from mqtool.engine.pulsar.wire import command
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, LimitError, MqtoolError
 from mqtool.formats.new_message import NewMessage
@@ -34,12 +39,17 @@ log = logging.getLogger(__name__)
 
 _PING_MS, _GONE_MS, _PROBE_MS = 30_000, 60_000, 5_000
 _SWEEP_MS = 1_000
+_AFTER_FAULT_MS = 15_000
+"""How long to wait after the messages of a subscription could not be read."""
 _NEWEST_PROTOCOL = 21
-_EARLIEST, _LATEST = (1 << 64) - 1, (1 << 63) - 1
+_LATEST = (1 << 63) - 1
 _MOST_OF_CONNECTION = 10_000
 """Producers, and consumers, of one connection."""
 _MOST_NAME = 255
 _MOST_PATTERN = 1000
+_MOST_WATCHERS = 100
+"""Of a connection."""
+_OF_PARTITION = re.compile(r"-partition-\d+$")
 _REQUESTS = frozenset(("subscribe", "producer", "unsubscribe", "seek", "get_last_message_id", "get_topics"))
 
 
@@ -55,18 +65,22 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         super().__init__(broker)
         self.topics = PulsarTopics(broker, now)
         self.hang_up: Callable[[Peer, str], None] = lambda _peer, _why: None
+        self.has_tls = False
+        """Clients may come with TLS, by the same port."""
         self._now = now
         self._started = now
-        self._is_of_slave = broker.state.role is Role.SLAVE
-        if self._is_of_slave:
+        self.is_of_slave = broker.state.role is Role.SLAVE
+        if self.is_of_slave:
             log.warning("pulsarPort: a slave serves no Pulsar clients; they are turned away until it is a master")
         self._names = itertools.count()
         self._ready: set[tuple[str, int]] = set()  # queues in which something may be given out
         self._dues: dict[Durable, tuple[Queue, int]] = {}  # when something may be given out, of subscriptions that wait
         self._probes: list[tuple[int, PulsarSession, Callable[[bool, int], None]]] = []
         self._next_sweep = now + _SWEEP_MS
+        self._watched_version = broker.topics.version
         broker.on_arrival.append(self._arrived)
         broker.on_stop.append(self.topics.save_all)
+        broker.further_gauges.append(lambda: pulsar_gauges(self.topics, broker.settings.cluster_name))
         broker.topics.on_delete.append(self._topic_deleted)
         self._commands: dict[str, Callable[[PulsarSession, Any, int], None]] = {
             "ping": lambda session, _, __: session.say("pong"),
@@ -91,7 +105,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 ("new_transaction", "add_partitions", "add_subscriptions", "end_transaction", "connect_coordinator"),
                 self._no_transactions,
             ),
-            "watch_topics": self._no_watchers,
+            "watch_topics": self._watch_topics,
+            "watch_topics_close": self._watch_no_more,
         }
 
     # What the server calls
@@ -113,7 +128,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         name, body, payload = given
         if not session.is_connected and name not in ("connect", "ping", "pong"):
             raise FormatError(f"{name} before connect", 0)
-        if self._is_of_slave:
+        if self.is_of_slave:
             raise FormatError("a slave serves no Pulsar clients", 0)
         if name == "connect":
             self._connect(session, body)
@@ -197,9 +212,14 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 subscription = durable.subscription
                 if not subscription.consumers:
                     continue
-                if subscription.dispatch(now):
-                    self._ready.add(key)
-                if (next_due := subscription.next_tick()) is not None:
+                try:
+                    if subscription.dispatch(now):
+                        self._ready.add(key)
+                    next_due = subscription.next_tick()
+                except Exception:  # of a disk, perhaps: others go on
+                    log.exception("subscription %s of %s", subscription.name, subscription.topic)
+                    next_due = now + _AFTER_FAULT_MS
+                if next_due is not None:
                     self._dues[durable] = durable.queue, next_due
                 else:
                     self._dues.pop(durable, None)
@@ -210,18 +230,22 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if session.is_connected:
             raise FormatError("a second connect", 0)
         session.is_connected = True
-        session.protocol = min(body.protocol_version, _NEWEST_PROTOCOL)
+        session.is_cpp = body.client_version.startswith("Pulsar-CPP")
         session.say(
             "connected",
             server_version="mqtool",
-            protocol_version=session.protocol,
+            protocol_version=min(body.protocol_version, _NEWEST_PROTOCOL),
             max_message_size=self.topics.most_message,
-            feature_flags={"supports_get_partitioned_metadata_without_auto_creation": True},
+            feature_flags={
+                "supports_topic_watchers": True,
+                "supports_get_partitioned_metadata_without_auto_creation": True,
+            },
         )
 
     def _sweep(self, now: int) -> None:
         """Ping those who are silent, and close those who stay so."""
         self._next_sweep = now + _SWEEP_MS
+        self._tell_watchers()
         for session in [*self._sessions.values()]:
             silent = now - session.last_heard
             if silent >= _GONE_MS:
@@ -282,9 +306,11 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 message=refused.text,
             )
             return
+        at = self.broker.settings.pulsar_advertised or session.reached_at
         session.say(
             "lookup_response",
-            brokerServiceUrl=f"pulsar://{session.reached_at}",
+            brokerServiceUrl=f"pulsar://{at}",
+            brokerServiceUrlTls=f"pulsar+ssl://{at}" if self.has_tls else None,
             response=1,
             request_id=body.request_id,
             authoritative=True,
@@ -292,13 +318,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         )
 
     def _topics_of(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
-        tenant, _, namespace = body.namespace.partition("/")
-        names = [] if body.mode == 1 else sorted(self.topics.names(tenant, namespace))
-        pattern = None
-        if body.topics_pattern and len(body.topics_pattern) <= _MOST_PATTERN and _is_simple(body.topics_pattern):
-            pattern = re.compile(body.topics_pattern.removeprefix("persistent://"))
-            names = [name for name in names if pattern.fullmatch(name.removeprefix("persistent://"))]
-        digest = crc32c(",".join(names).encode()).to_bytes(4, "little").hex() if names else "00000000"
+        pattern = _pattern_of(body.topics_pattern)
+        names = [] if body.mode == 1 else _matching(self._names_of(body.namespace), pattern)
+        digest = _digest_of(names)
         is_same = body.HasField("topics_hash") and body.topics_hash == digest
         session.say(
             "get_topics_response",
@@ -308,6 +330,54 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             topics_hash=digest,
             changed=not is_same,
         )
+
+    def _names_of(self, namespace: str) -> list[str]:
+        tenant, _, space = namespace.partition("/")
+        return sorted(self.topics.names(tenant, space))
+
+    def _watch_topics(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        pattern = _pattern_of(body.topics_pattern)
+        if (
+            pattern is None or len(session.watchers) >= _MOST_WATCHERS
+        ):  # the client asks for topics now and then, as well
+            session.refuse(body.request_id, PulsarError.NOT_ALLOWED, "This pattern is not watched: ask for the topics")
+            return
+        names = _matching(self._names_of(body.namespace), pattern)
+        session.watchers[body.watcher_id] = Watcher(body.namespace, pattern, names)
+        digest = _digest_of(names)
+        is_same = body.HasField("topics_hash") and body.topics_hash == digest
+        session.say(
+            "watch_topics_success",
+            request_id=body.request_id,
+            watcher_id=body.watcher_id,
+            topic=[] if is_same else names,
+            topics_hash=digest,
+        )
+
+    def _watch_no_more(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        session.watchers.pop(body.watcher_id, None)
+        session.say("success", request_id=body.request_id)
+
+    def _tell_watchers(self) -> None:
+        """Tell those who watch topics which are new, and which are gone, where that has changed."""
+        if self._watched_version == self.broker.topics.version:
+            return
+        self._watched_version = self.broker.topics.version
+        of_spaces: dict[str, list[str]] = {}
+        for session in self._sessions.values():
+            for id, watcher in session.watchers.items():  # noqa: A001
+                if watcher.namespace not in of_spaces:
+                    of_spaces[watcher.namespace] = self._names_of(watcher.namespace)
+                names = _matching(of_spaces[watcher.namespace], watcher.pattern)
+                before, watcher.names = {*watcher.names}, names
+                if before != {*names}:
+                    session.say(
+                        "watch_topics_update",
+                        watcher_id=id,
+                        new_topics=[one for one in names if one not in before],
+                        deleted_topics=sorted(before - {*names}),
+                        topics_hash=_digest_of(names),
+                    )
 
     def _topic_deleted(self, topic: str, now: int) -> None:
         for queue in self.topics.delete_topic(topic, now):
@@ -338,11 +408,15 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self.topics.subscribe(queue, body.initial_subscription_name, queue.log.start, now, is_durable=True)
         name = body.producer_name or self._new_name()
         producer = Producer(session, body.producer_id, name, Access(body.producer_access_mode), body.epoch)
+        if (schema := schema_of(body)) is not None:
+            producer.schema_version = version_bytes(self.topics.register(queue.place.topic, schema))
         holder = queue.producers.by_name.get(name)
         if holder is not None and holder.session is not session:
 
             def then(is_alive: bool, now: int) -> None:  # noqa: ARG001
-                self._again(session, body, lambda: self._add_producer(session, body, producer, queue))
+                self._again(
+                    session, body, lambda: self._add_producer(session, body, producer, self._open(body.topic, now))
+                )
 
             self._probe(holder.session, session, then, now)
             return
@@ -384,7 +458,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             request_id=request_id,
             producer_name=producer.name,
             last_sequence_id=-1,
-            schema_version=b"",
+            schema_version=producer.schema_version,
             topic_epoch=producer.topic_epoch,
             producer_ready=is_ready,
         )
@@ -416,15 +490,15 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if queue.producers.by_name.get(producer.name) is not producer:
             raise FormatError("a message of a producer that has to wait", 0)
         try:
-            stored = to_store(payload, self.topics.is_full_of)
+            stored = to_store(payload, self.topics.most_body)
         except FormatError as error:
             what = "Checksum failed on the broker" if isinstance(error, ChecksumError) else str(error)
-            self._send_error(session, body, PulsarError.CHECKSUM, what)
+            self._send_error(session, body, what, PulsarError.CHECKSUM)
             return
         try:
             result = self._store(session, stored, queue, now)
         except (NotDoneError, LimitError) as refused:
-            self._send_error(session, body, PulsarError.NOT_ALLOWED, str(refused))
+            self._send_error(session, body, str(refused))
             return
         if result.status is PutStatus.SERVICE_NOT_AVAILABLE:  # the client tries again until the store takes it
             log.warning("a message of %s is not taken: %s", session.address, self.broker.store.refusal)
@@ -432,8 +506,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             return
         if result.status is not PutStatus.PUT_OK:
             text = f"The message cannot be stored ({result.status}): it is too large, or its properties are"
-            self._send_error(session, body, PulsarError.NOT_ALLOWED, text)
+            self._send_error(session, body, text)
             return
+        queue.bytes_in += len(payload)
         receipt = {
             "producer_id": body.producer_id,
             "sequence_id": body.sequence_id,
@@ -478,7 +553,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         like = NewTopic("", 1, False)
         return self.broker.sends.send(message, like, now, is_batch=stored.is_batch).result
 
-    def _send_error(self, session: PulsarSession, body: Any, error: PulsarError, text: str) -> None:
+    def _send_error(self, session: PulsarSession, body: Any, text: str, error: PulsarError | None = None) -> None:
+        """Refuse one message: with the error on which a client gives it up, and does not send it without end."""
+        error = error or (PulsarError.CHECKSUM if session.is_cpp else PulsarError.NOT_ALLOWED)
         session.say(
             "send_error", producer_id=body.producer_id, sequence_id=body.sequence_id, error=int(error), message=text
         )
@@ -501,16 +578,22 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if body.read_compacted and kind not in (Kind.EXCLUSIVE, Kind.FAILOVER):
             raise RefusedError(PulsarError.NOT_ALLOWED, "readCompacted only allowed on failover or exclusive")
         meta = body.keySharedMeta
+        if len(meta.hashRanges) > SLOTS:
+            raise RefusedError(PulsarError.CONSUMER_ASSIGN, "There are more ranges than slots")
         ranges = tuple((one.start, one.end) for one in meta.hashRanges)
         policy = KeyPolicy(meta.keySharedMode == 1, ranges, meta.allowOutOfOrderDelivery)
+        wanted = filter_of({_text(one.key): _text(one.value) for one in body.subscription_properties})
+        wanted.compiled()  # or it is refused
         self.broker.saves.begin_request()
         queue = self._open(body.topic, now, create=body.force_topic_creation)
+        if (schema := schema_of(body)) is not None:
+            self.topics.register_reader(queue, schema)
         if body.durable:
             self.topics.check_group(queue, body.subscription)
         there = self.topics.subscription(queue, body.subscription)
         if there is not None:
             try:
-                there.subscription.check(kind, policy)
+                there.subscription.check(kind, policy, wanted)
             except RefusedError as refused:
                 holders = {one.receiver for one in there.subscription.consumers}
                 others = [one for one in holders if isinstance(one, PulsarSession) and one is not session]
@@ -518,15 +601,21 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     raise
 
                 def then(is_alive: bool, now: int) -> None:  # noqa: ARG001
-                    self._again(session, body, lambda: self._join(session, body, kind, policy, queue, now))
+                    self._again(
+                        session,
+                        body,
+                        lambda: self._join(session, body, kind, policy, wanted, self._open(body.topic, now), now),
+                    )
 
                 if refused.error in (PulsarError.CONSUMER_BUSY, PulsarError.CONSUMER_ASSIGN):
                     self._probe(others[0], session, then, now)
                     return
                 raise
-        self._join(session, body, kind, policy, queue, now)
+        self._join(session, body, kind, policy, wanted, queue, now)
 
-    def _join(self, session: PulsarSession, body: Any, kind: Kind, policy: KeyPolicy, queue: Queue, now: int) -> None:
+    def _join(
+        self, session: PulsarSession, body: Any, kind: Kind, policy: KeyPolicy, wanted: Filter, queue: Queue, now: int
+    ) -> None:
         if body.consumer_id in session.consumers:
             raise RefusedError(PulsarError.SERVICE_NOT_READY, "Consumer is already being made")
         there = self.topics.subscription(queue, body.subscription)
@@ -535,7 +624,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         )
         durable.expires_at = None
         name = body.consumer_name or f"{session.peer.id:x}-{body.consumer_id:x}"
-        consumer = Consumer(session, body.consumer_id, name, body.priority_level, policy)
+        consumer = Consumer(session, body.consumer_id, name, body.priority_level, policy, wanted)
         if kind in (Kind.EXCLUSIVE, Kind.FAILOVER) and body.HasField("consumer_epoch"):
             consumer.epoch = body.consumer_epoch
         joined = Joined(consumer, durable)
@@ -544,6 +633,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             durable.subscription.add(consumer, kind, now)
         except RefusedError:
             del session.consumers[body.consumer_id]
+            self.topics.left(durable, now)
             raise
         self._when_saved(session, body.request_id, lambda: session.say("success", request_id=body.request_id))
         self._look_at(queue)
@@ -551,24 +641,10 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _first_offset(self, queue: Queue, body: Any) -> int:
         log = queue.log
         if body.start_message_rollback_duration_sec:
-            return self._offset_at(queue, self._now - body.start_message_rollback_duration_sec * 1000)
+            return queue.offset_at(self._now - body.start_message_rollback_duration_sec * 1000)
         if body.HasField("start_message_id"):
-            return self._offset_of(queue, body.start_message_id)
+            return queue.offset_of(body.start_message_id.ledgerId, body.start_message_id.entryId)
         return log.start if body.initialPosition == 1 else log.end
-
-    def _offset_of(self, queue: Queue, id: Any) -> int:  # noqa: A002
-        """Return the offset that an id means: of the first or last there is where it means none of these."""
-        entries = queue.log
-        if id.ledgerId == _EARLIEST or id.ledgerId < queue.generation:
-            return entries.start
-        if id.ledgerId > queue.generation:
-            return entries.end
-        if id.entryId == _EARLIEST:
-            return entries.start
-        return max(entries.start, min(int(id.entryId), entries.end))
-
-    def _offset_at(self, queue: Queue, timestamp: int) -> int:
-        return max(queue.log.start, min(queue.log.offset_at(timestamp), queue.log.end))
 
     def _flow(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         if not body.messagePermits:
@@ -615,13 +691,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         others = [one for one in joined.durable.subscription.consumers if one is not joined.consumer]
         if others and not body.force:
             raise RefusedError(PulsarError.METADATA, "Unconnected or shared consumer attempting to unsubscribe")
-        for other in others:
-            if isinstance(other.receiver, PulsarSession):
-                self._leave(other.receiver, other.receiver.consumers[other.id], now)
-                other.receiver.say("close_consumer", consumer_id=other.id, request_id=NO_REQUEST)
         self.broker.saves.begin_request()
         self._leave(session, joined, now)
-        self.topics.unsubscribe(joined.durable)
+        self.unsubscribe(joined.durable, now)
         self._when_saved(session, body.request_id, lambda: session.say("success", request_id=body.request_id))
 
     def _seek(self, session: PulsarSession, body: Any, now: int) -> None:
@@ -630,20 +702,36 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             raise RefusedError(PulsarError.METADATA, "Consumer not found")
         left = None
         if body.HasField("message_id"):
-            offset = self._offset_of(joined.queue, body.message_id)
+            offset = joined.queue.offset_of(body.message_id.ledgerId, body.message_id.entryId)
             if body.message_id.ack_set and offset == body.message_id.entryId:
                 left = bits_of(body.message_id.ack_set)
         elif body.HasField("message_publish_time"):
-            offset = self._offset_at(joined.queue, min(body.message_publish_time, _LATEST))
+            offset = joined.queue.offset_at(min(body.message_publish_time, _LATEST))
         else:
             raise RefusedError(PulsarError.METADATA, "Reset subscription needs a position or a time")
-        durable = joined.durable
+        self.move(joined.durable, offset, left, now)
+        session.say("success", request_id=body.request_id)
+
+    def move(self, durable: Durable, offset: int, left: int | None, now: int) -> None:
+        """Have a subscription go on at an offset, with what is ``left`` of the entry there; consumers begin anew."""
         for consumer in durable.subscription.seek(offset, left, now):
             if isinstance(consumer.receiver, PulsarSession):
                 del consumer.receiver.consumers[consumer.id]
                 consumer.receiver.say("close_consumer", consumer_id=consumer.id, request_id=NO_REQUEST)
         self.topics.left(durable, now, by_seek=True)
-        session.say("success", request_id=body.request_id)
+
+    def skip(self, durable: Durable, count: int) -> None:
+        """Acknowledge the next messages of a subscription, so many of them."""
+        durable.subscription.skip(count)
+        self._look_at(durable.queue)
+
+    def unsubscribe(self, durable: Durable, now: int) -> None:
+        """Forget a subscription and close its consumers."""
+        for consumer in [*durable.subscription.consumers]:
+            if isinstance(consumer.receiver, PulsarSession):
+                self._leave(consumer.receiver, consumer.receiver.consumers[consumer.id], now)
+                consumer.receiver.say("close_consumer", consumer_id=consumer.id, request_id=NO_REQUEST)
+        self.topics.unsubscribe(durable)
 
     def _close_consumer(self, session: PulsarSession, body: Any, now: int) -> None:
         if (joined := session.consumers.get(body.consumer_id)) is not None:
@@ -662,8 +750,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if joined is None:
             raise RefusedError(PulsarError.METADATA, "Consumer not found")
         queue = joined.queue
-        entry = queue.log.entry(queue.log.end - 1) if queue.log.end > queue.log.start else None
-        last: dict[str, int] = {"ledgerId": _EARLIEST, "entryId": _EARLIEST, "partition": -1, "batch_index": -1}
+        entry = queue.last_entry()
+        last: dict[str, int] = {"ledgerId": EARLIEST, "entryId": EARLIEST, "partition": -1, "batch_index": -1}
         if entry is not None:
             last = {
                 "ledgerId": queue.generation,
@@ -683,11 +771,11 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         """Return the last entry up to which all is acknowledged, as an id has it."""
         last = joined.durable.subscription.cursor.next_offset - 1
         if last < 0:
-            return _EARLIEST
+            return EARLIEST
         entry = joined.queue.log.entry(last) if last >= joined.queue.log.start else None
         if entry is None:
             return last
-        return entry.offset if last == entry.end - 1 else entry.offset - 1 if entry.offset else _EARLIEST
+        return entry.offset if last == entry.end - 1 else entry.offset - 1 if entry.offset else EARLIEST
 
     def _consumer_stats(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         joined = session.consumers.get(body.consumer_id)
@@ -706,25 +794,53 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             blockedConsumerOnUnackedMsgs=consumer.is_blocked,
             address=session.address,
             type=subscription.kind.label,
-            msgBacklog=max(0, joined.queue.log.end - subscription.cursor.next_offset),
+            msgBacklog=subscription.backlog,
         )
+
+    # Schemas
+
+    def _schema(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        try:
+            name = self.topics.parse(body.topic)
+            wanted = parse_version(body.schema_version) if body.schema_version else None
+            version, schema = self.topics.schema_of(name, wanted)
+        except RefusedError as refused:
+            error, text = int(refused.error), refused.text
+            session.say("get_schema_response", request_id=body.request_id, error_code=error, error_message=text)
+            return
+        found = {"name": "/".join(name), "schema_data": schema.data, "type": schema.type}
+        base = command(
+            "get_schema_response", request_id=body.request_id, schema=found, schema_version=version_bytes(version)
+        )
+        for key, value in schema.properties:
+            base.get_schema_response.schema.properties.add(key=key, value=value)
+        session.send(base)
+
+    def _new_schema(self, session: PulsarSession, body: Any, now: int) -> None:
+        def answer() -> None:
+            session.say("get_or_create_schema_response", request_id=body.request_id, schema_version=version)
+
+        self.broker.saves.begin_request()
+        version = b""
+        try:
+            queue = self._open(body.topic, now)
+            if (schema := schema_of(body)) is not None:
+                version = version_bytes(self.topics.register(queue.place.topic, schema))
+        except (RefusedError, LimitError) as refused:
+            error = refused.error if isinstance(refused, RefusedError) else PulsarError.NOT_ALLOWED
+            session.say(
+                "get_or_create_schema_response",
+                request_id=body.request_id,
+                error_code=int(error),
+                error_message=str(refused),
+            )
+            return
+        self._when_saved(session, body.request_id, answer)
 
     # What there is not
 
-    def _schema(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
-        text = "Topic not found or no-schema: schemas are not kept"
-        error = int(PulsarError.TOPIC_NOT_FOUND)
-        session.say("get_schema_response", request_id=body.request_id, error_code=error, error_message=text)
-
-    def _new_schema(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
-        # An empty version says that the topic has no schema: producers of several go on with that.
-        session.say("get_or_create_schema_response", request_id=body.request_id, schema_version=b"")
-
     def _no_transactions(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         session.refuse(body.request_id, PulsarError.NOT_ALLOWED, "Transactions are not enabled.")
-
-    def _no_watchers(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
-        session.refuse(body.request_id, PulsarError.NOT_ALLOWED, "Topics are not watched: ask for them")
 
     # Helpers
 
@@ -746,6 +862,29 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             saves.wait(changes, session, then, self._now)
         else:
             answer()
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _pattern_of(text: str) -> re.Pattern[str] | None:
+    """Return a pattern that topics are matched with here; None where the client has to do that."""
+    if not text or len(text) > _MOST_PATTERN or not _is_simple(text):
+        return None
+    return re.compile(text.removeprefix("persistent://"))
+
+
+def _matching(names: list[str], pattern: re.Pattern[str] | None) -> list[str]:
+    """Return the names that a pattern means: of a partition it tells the topic."""
+    if pattern is None:
+        return names
+    return [one for one in names if pattern.fullmatch(_OF_PARTITION.sub("", one.removeprefix("persistent://")))]
+
+
+def _digest_of(names: list[str]) -> str:
+    """Return by what clients know a sorted list of topics."""
+    return crc32c(",".join(names).encode()).to_bytes(4, "little").hex() if names else "00000000"
 
 
 def _is_simple(pattern: str) -> bool:

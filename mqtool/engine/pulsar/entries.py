@@ -45,6 +45,8 @@ _SHORT = struct.Struct(">h")
 _PRODUCER = "rocketmq"
 MOST_OF_BATCH = 1 << 15
 """Messages of a batch; one with more is stored raw."""
+_MOST_MESSAGES = 1 << 17
+"""Of an entry, of whatever form: which of them are acknowledged is kept as bits."""
 
 
 class Record(NamedTuple):
@@ -71,10 +73,11 @@ def to_store(payload: bytes, most: int) -> ToStore:
 
     Raises:
         ChecksumError: the checksum is wrong.
-        FormatError: it has no metadata.
+        FormatError: it has no metadata, or says that it holds more messages than any does.
     """
     raw, body = split_payload(payload)
     metadata = parse(MessageMetadata, raw)
+    _check_count(metadata)
     time = metadata.publish_time if metadata.publish_time < 1 << 63 else 0
     is_opaque = (
         metadata.encryption_keys
@@ -99,6 +102,11 @@ def to_store(payload: bytes, most: int) -> ToStore:
     if payload[:2] != CHECKSUM_MARK:
         payload = build_payload(raw, body)
     return ToStore([Record(payload, _joined([(RAW, b"1")]))], False, time)
+
+
+def _check_count(metadata: Any) -> None:
+    if metadata.num_messages_in_batch > _MOST_MESSAGES:
+        raise FormatError(f"a batch of {metadata.num_messages_in_batch:,} messages", 0)
 
 
 def batch_body(records: Iterable[Record]) -> bytes:
@@ -195,6 +203,8 @@ class Entry(NamedTuple):
     """What its chunks have in common, empty for a whole message."""
     length: int
     """Bytes that it takes to send."""
+    properties: tuple[bytes, ...] = ()
+    """Of each of its messages, as they are stored; none of a raw one."""
 
     @property
     def end(self) -> int:
@@ -223,7 +233,7 @@ def entry_of(records: Sequence[StoredMessage]) -> Entry:
         if SINGLE in pairs:
             metadata = parse(MessageMetadata, base64.b64decode(pairs[SINGLE], validate=True))
             _restore_properties(metadata, pairs)
-            return _entry(records, metadata, first.message.body)
+            return _entry(records, metadata, _plain_body(first))
     except (FormatError, binascii.Error):
         if RAW in pairs:  # there is nothing else that could be sent
             return Entry(first.queue_offset, len(records), 1, False, b"", b"", 0, True, "", 0)
@@ -231,6 +241,8 @@ def entry_of(records: Sequence[StoredMessage]) -> Entry:
 
 
 def _entry(records: Sequence[StoredMessage], metadata: Any, body: bytes, payload: bytes = b"") -> Entry:
+    _check_count(metadata)
+    is_raw = bool(payload)
     payload = payload or build_payload(metadata.SerializeToString(), body)
     is_batch = metadata.HasField("num_messages_in_batch")
     return Entry(
@@ -244,6 +256,7 @@ def _entry(records: Sequence[StoredMessage], metadata: Any, body: bytes, payload
         metadata.HasField("marker_type"),
         metadata.uuid if metadata.HasField("chunk_id") else "",
         len(payload),
+        () if is_raw else tuple(record.message.properties for record in records),
     )
 
 
@@ -276,8 +289,9 @@ def _stored_batch(records: Sequence[StoredMessage], pairs: Mapping[bytes, bytes]
         of_one = pairs_of(record.message.properties)
         single = parse(SingleMetadata, base64.b64decode(of_one.get(SINGLE, b""), validate=True))
         _restore_properties(single, of_one)
-        single.payload_size = len(record.message.body)
-        messages.append(Payload(single.SerializeToString(), record.message.body))
+        body = _plain_body(record)
+        single.payload_size = len(body)
+        messages.append(Payload(single.SerializeToString(), body))
     metadata.num_messages_in_batch = len(records)
     return _entry(records, metadata, build_batch_body(messages))
 
@@ -298,8 +312,12 @@ def _of_rocketmq(record: StoredMessage, pairs: Mapping[bytes, bytes]) -> Entry:
     for name, value in pairs.items():
         if name not in _RESERVED or name == _UNIQUE_KEY:
             metadata.properties.add(key=name, value=value)
+    return _entry([record], metadata, _plain_body(record))
+
+
+def _plain_body(record: StoredMessage) -> bytes:
+    """Return the body of a message, decompressed where a client of RocketMQ has compressed it."""
     try:
-        body = decompress(record.message.body, record.message.sys_flag)
+        return decompress(record.message.body, record.message.sys_flag)
     except FormatError:
-        body = record.message.body
-    return _entry([record], metadata, body)
+        return record.message.body

@@ -16,6 +16,11 @@ class Access(enum.IntEnum):
     WAIT_FOR_EXCLUSIVE = 2
     EXCLUSIVE_WITH_FENCING = 3
 
+    @property
+    def label(self) -> str:
+        """As Pulsar writes it."""
+        return {0: "Shared", 1: "Exclusive", 2: "WaitForExclusive", 3: "ExclusiveWithFencing"}[self.value]
+
 
 class Receipt:
     """A receipt that may have to wait until what it tells of is safe."""
@@ -37,6 +42,7 @@ class Producer:
         self.access = access
         self.epoch = epoch
         self.topic_epoch: int | None = None
+        self.schema_version = b""
         self.receipts: deque[Receipt] = deque()
         self.is_closed = False
 

@@ -3,6 +3,7 @@
 Cost: constant for an entry that others have just been given, else one read for each of its messages.
 """
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from mqtool.engine.pulsar.entries import Entry, entry_of, place_in_batch
@@ -14,18 +15,43 @@ if TYPE_CHECKING:
     from mqtool.engine.store.live_queue import Unit
     from mqtool.engine.store.message_store import MessageStore
 
-_KEPT_BYTES = 1 << 22
+_KEPT_BYTES = 1 << 25
+_OVERHEAD = 500
+"""Bytes that an entry takes beside its payload."""
 _UNITS = 32
+
+
+class KeptEntries:
+    """The entries of all queues that were read last: those who follow each other in a queue read each once."""
+
+    def __init__(self, most: int = _KEPT_BYTES) -> None:
+        """Keep at most so many bytes."""
+        self._most = most
+        self._entries: OrderedDict[tuple[QueueLog, int], Entry] = OrderedDict()
+        self._size = 0
+
+    def get(self, queue: "QueueLog", offset: int) -> Entry | None:
+        """Return the entry that begins at an offset, if it is kept."""
+        return self._entries.get((queue, offset))
+
+    def keep(self, queue: "QueueLog", entry: Entry) -> None:
+        """Keep an entry, and no longer those that were read before all others."""
+        if (queue, entry.offset) in self._entries:
+            return
+        self._entries[queue, entry.offset] = entry
+        self._size += entry.length + _OVERHEAD
+        while self._size > self._most and len(self._entries) > 1:
+            _, oldest = self._entries.popitem(last=False)
+            self._size -= oldest.length + _OVERHEAD
 
 
 class QueueLog:
     """The entries of one queue."""
 
-    def __init__(self, store: "MessageStore", topic: str, queue_id: int) -> None:
+    def __init__(self, store: "MessageStore", topic: str, queue_id: int, kept: KeptEntries) -> None:
         self._store = store
         self._key = (topic, queue_id)
-        self._kept: dict[int, Entry] = {}
-        self._kept_bytes = 0
+        self._kept = kept
         self._units: list[Unit] = []
         self._units_at = 0
 
@@ -43,16 +69,16 @@ class QueueLog:
 
     def entry(self, offset: int) -> Entry | None:
         """Return the entry that a message belongs to, None where the message is not there or cannot be read."""
-        entry = self._kept.get(offset)
+        entry = self._kept.get(self, offset)
         if entry is None:
             record = self._record(offset)
             if record is None:
                 return None
             number, count = place_in_batch(pairs_of(record.message.properties))
-            if number and (found := self._kept.get(offset - number)) and found.size == count:
+            if number and (found := self._kept.get(self, offset - number)) and found.size == count:
                 return found
             entry = self._read(record, offset - number, count)
-            self._keep(entry)
+            self._kept.keep(self, entry)
         return entry
 
     def size_at(self, offset: int) -> tuple[int, int] | None:
@@ -98,10 +124,3 @@ class QueueLog:
         except (NotFoundError, FormatError):
             return None
         return record if record.queue_offset == offset else None
-
-    def _keep(self, entry: Entry) -> None:
-        self._kept[entry.offset] = entry
-        self._kept_bytes += entry.length
-        while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
-            first = next(iter(self._kept))
-            self._kept_bytes -= self._kept.pop(first).length

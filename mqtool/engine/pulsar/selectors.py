@@ -4,6 +4,7 @@
 """
 
 import bisect
+import itertools
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
@@ -76,19 +77,20 @@ class Ring(Generic[Member]):
         name = self._name_of(member)
         taken = {index for other, index in self._indexes.items() if self._name_of(other) == name}
         self._indexes[member] = next(index for index in range(len(taken) + 1) if index not in taken)
-        for point in self._points_of(member):
+        points = {*self._points_of(member)}
+        self._points = sorted(self._points + [point for point in points if point not in self._at])
+        for point in points:
             self._at.setdefault(point, []).append(member)
-        self._points = sorted(self._at)
 
     def remove(self, member: Member) -> None:
         """Let a consumer go."""
-        for point in self._points_of(member):
+        for point in {*self._points_of(member)}:
             there = self._at[point]
             there.remove(member)
             if not there:
                 del self._at[point]
         del self._indexes[member]
-        self._points = sorted(self._at)
+        self._points = [point for point in self._points if point in self._at]
 
     def _points_of(self, member: Member) -> list[int]:
         name, index = self._name_of(member), self._indexes[member]
@@ -114,13 +116,13 @@ class Ranges(Generic[Member]):
         """Return why a consumer cannot have these ranges, both ends included; None if it can."""
         if not ranges:
             return "Ranges for KeyShared policy must not be empty."
-        taken = [(start, end) for start, end, _ in self._ranges]
         for start, end in ranges:
             if not 0 <= start <= end < SLOTS:
                 return f"Range [{start}, {end}] is not within [0, {SLOTS - 1}]"
-            if any(start <= other_end and other_start <= end for other_start, other_end in taken):
+        taken = sorted([*ranges, *((start, end) for start, end, _ in self._ranges)])
+        for (_, before), (start, end) in itertools.pairwise(taken):
+            if start <= before:
                 return f"Range [{start}, {end}] overlaps with another"
-            taken.append((start, end))
         return None
 
     def add(self, member: Member, ranges: Iterable[tuple[int, int]]) -> None:

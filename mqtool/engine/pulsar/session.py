@@ -1,5 +1,6 @@
 """A connection of a Pulsar client, and what it is told."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,16 @@ class Joined:
         self.queue = durable.queue
 
 
+class Watcher:
+    """A client that is told of new topics, and of those that are gone."""
+
+    def __init__(self, namespace: str, pattern: re.Pattern[str], names: list[str]) -> None:
+        self.namespace = namespace
+        self.pattern = pattern
+        self.names = names
+        """That it knows of."""
+
+
 class PulsarSession(Session):
     """A Pulsar client at the other end of a connection."""
 
@@ -45,19 +56,25 @@ class PulsarSession(Session):
         self.reached_at = ""
         """``host:port`` of this side."""
         self.is_connected = False
-        self.protocol = 0
+        self.is_cpp = False
+        """The client is one in C++, or in a language that wraps it."""
         self.is_backed_up = False
         self.last_heard = now  # ms
         self.pinged_at: int | None = None
         self.producers: dict[int, tuple[Producer, Queue]] = {}
         self.consumers: dict[int, Joined] = {}
+        self.watchers: dict[int, Watcher] = {}
         self.closed_producers: set[int] = set()  # by this side: what was on its way to them is dropped
         self.probes: list[Callable[[bool, int], None]] = []
         self._outbox = outbox
 
     def say(self, name: str, **fields: Any) -> None:
+        """Send a command with the fields of its own message."""
+        self.send(command(name, **fields))
+
+    def send(self, base: Any) -> None:
         """Send a command."""
-        self._outbox.put(self.peer, [build_frame(command(name, **fields))])
+        self._outbox.put(self.peer, [build_frame(base)])
 
     def refuse(self, request_id: int, error: PulsarError, text: str) -> None:
         """Answer a request that is not done."""
@@ -114,4 +131,4 @@ def words_of(bits: int) -> list[int]:
 
 def bits_of(words: list[int]) -> int:
     """Return the bits of signed words of 64."""
-    return sum((word & _WORD) << 64 * place for place, word in enumerate(words))
+    return int.from_bytes(b"".join([(word & _WORD).to_bytes(8, "little") for word in words]), "little")

@@ -9,11 +9,13 @@ others have their turn. Times are in ms.
 import enum
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, Protocol
 
-from mqtool.engine.pulsar.cursor import Cursor
+from mqtool.engine.pulsar.cursor import Cursor, Spans
 from mqtool.engine.pulsar.entries import Entry
+from mqtool.engine.pulsar.filters import EVERYTHING, Filter
 from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
 from mqtool.engine.pulsar.selectors import Ranges, Ring, active_of, range_slot
 
@@ -112,12 +114,16 @@ class Consumer:
         name: str,
         priority: int = 0,
         policy: KeyPolicy | None = None,
+        wanted: Filter = EVERYTHING,
     ) -> None:
         self.receiver = receiver
         self.id = id
         self.name = name
         self.priority = priority
         self.policy = policy or KeyPolicy()
+        self.slots = Spans((start, end + 1) for start, end in self.policy.ranges)
+        """That it wants keys of; without any, all."""
+        self.wanted = wanted
         self.epoch: int | None = None
         self.permits = 0
         self.held_permits = 0  # granted while it was blocked
@@ -187,14 +193,17 @@ class Subscription:
         self.topic = topic
         self.partition = partition
         self.kind = Kind.EXCLUSIVE
+        self._is_wanted: Callable[[bytes], bool] | None = None
         self.consumers: list[Consumer] = []
+        self.given = 0
+        """Messages that were sent to consumers."""
         self.lost = 0
         """Messages that were removed, or could not be read, before they were acknowledged."""
         self._dispatcher: _Dispatcher = _OneActive(self)
 
     # Coming and going
 
-    def check(self, kind: Kind, policy: KeyPolicy) -> None:
+    def check(self, kind: Kind, policy: KeyPolicy, wanted: Filter) -> None:
         """See that a consumer may join.
 
         Raises:
@@ -206,6 +215,8 @@ class Subscription:
                 raise RefusedError(PulsarError.CONSUMER_BUSY, text)
             if kind is Kind.EXCLUSIVE:
                 raise RefusedError(PulsarError.CONSUMER_BUSY, "Exclusive consumer is already connected")
+            if wanted != self.consumers[0].wanted:
+                raise RefusedError(PulsarError.CONSUMER_BUSY, "Consumers of the subscription have another filter")
             there = self.consumers[0].policy
             if kind is Kind.KEY_SHARED and (there.is_sticky, there.allows_disorder) != (
                 policy.is_sticky,
@@ -225,8 +236,9 @@ class Subscription:
         Raises:
             RefusedError: it may not join.
         """
-        self.check(kind, consumer.policy)
+        self.check(kind, consumer.policy, consumer.wanted)
         if not self.consumers:
+            self._is_wanted = consumer.wanted.compiled()
             self.kind = kind
             if kind in (Kind.EXCLUSIVE, Kind.FAILOVER):
                 self._dispatcher = _OneActive(self)
@@ -255,14 +267,22 @@ class Subscription:
         if offset >= self.log.end:
             return
         size = self._dispatcher.size_of(offset) or self.log.size_at(offset)
-        if size is None or self.cursor.next_open(offset) >= offset + size[0]:
+        if size is None:
             return
-        if left is None:
-            self.cursor.ack(offset, size[0])
-            rest = 0
-        else:
-            rest = self.cursor.ack_some(offset, *size, left)
+        rest = 0
+        if self.cursor.next_open(offset) < offset + size[0]:  # else it was skipped, or removed, in the meantime
+            if left is None:
+                self.cursor.ack(offset, size[0])
+            else:
+                rest = self._ack_some(offset, size, left)
         self._dispatcher.acked(offset, rest)
+
+    def _ack_some(self, offset: int, size: tuple[int, int], left: int) -> int:
+        """Acknowledge the messages of an entry that are not in ``left``, and return which are left then."""
+        if size[0] > 1:  # of a batch a group of RocketMQ may have read the first messages
+            passed = self.cursor.next_open(offset) - offset
+            left = left >> passed << passed
+        return self.cursor.ack_some(offset, *size, left)
 
     def ack_until(self, offset: int, left: int | None = None) -> None:
         """Take an acknowledgement of an entry and all before it; of the entry itself all but ``left``."""
@@ -271,7 +291,8 @@ class Subscription:
         size = self._dispatcher.size_of(offset) or self.log.size_at(offset)
         if size is None and left is None and offset >= max(self.cursor.next_offset, self.log.start):
             # The id before one that a client has: of a batch that is stored as its messages, the last of these.
-            if (entry := self.log.entry(offset)) is not None:
+            entry = self.log.entry(offset)
+            if entry is not None and offset == entry.end - 1:
                 self.cursor.ack_until(entry.end)
             return
         if size is None or self.cursor.next_offset >= offset + size[0]:
@@ -280,7 +301,7 @@ class Subscription:
             self.cursor.ack_until(offset + size[0])
         else:
             self.cursor.ack_until(offset)
-            self.cursor.ack_some(offset, *size, left)
+            self._ack_some(offset, size, left)
 
     def redeliver(self, consumer: Consumer, offsets: Collection[int] | None) -> None:
         """Have entries given again that a consumer has; None: all."""
@@ -294,6 +315,10 @@ class Subscription:
             self.remove(consumer, now)
         return gone
 
+    def skip(self, count: int) -> None:
+        """Acknowledge the next messages that are not, so many of them."""
+        self.cursor.ack_until(min(self.cursor.skip(count), self.log.end))
+
     def move(self, offset: int) -> None:
         """Go on at an offset that somebody else has set, with the consumers that there are."""
         self.cursor.seek(offset)
@@ -302,16 +327,26 @@ class Subscription:
     # Giving
 
     @property
+    def backlog(self) -> int:
+        """Messages that are not acknowledged."""
+        return self.cursor.open_before(self.log.end)
+
+    @property
+    def active(self) -> Consumer | None:
+        """Who is given everything, where that is one."""
+        return self._dispatcher.active
+
+    @property
     def unacked(self) -> int:
         """Messages that consumers of Shared or Key_Shared have."""
-        return sum(consumer.unacked for consumer in self.consumers)
+        return self._dispatcher.unacked
 
     def dispatch(self, now: int) -> bool:
         """Give out what may be given; return whether there is more at once for the next turn."""
         if not self.consumers:
             return False
         if self.cursor.next_offset < (start := self.log.start):
-            self.lost += start - self.cursor.next_offset
+            self.lost += self.cursor.open_before(start)
             self.cursor.ack_until(start)
         for consumer in self.consumers:
             consumer.bytes_of_turn = 0
@@ -330,9 +365,29 @@ class Subscription:
             self.lost += after - offset
             self.cursor.ack(offset, after - offset)
         elif entry.is_marker:
+            self.lost += 0 if entry.payload else 1  # what is no message at all, of a producer or on the disk
             self.cursor.ack(entry.offset, entry.size)
             return None
+        elif self._is_wanted is not None and not self._some_wanted(entry):
+            return None
         return entry
+
+    def _some_wanted(self, entry: Entry) -> bool:
+        """Acknowledge the messages of an entry that are not wanted, and tell whether there are others."""
+        assert self._is_wanted is not None
+        wanted = sum(self._is_wanted(one) << place for place, one in enumerate(entry.properties))
+        if not entry.properties or wanted == (1 << entry.messages) - 1:
+            return True
+        return bool(self.cursor.ack_some(entry.offset, entry.size, entry.messages, wanted))
+
+    def given_before(self, offset: int) -> tuple[Entry, int] | None:
+        """Return an entry that is to be given again, and from where on it is open; None where nothing is left of it."""
+        if offset < self.log.start:
+            return None
+        entry = self.readable(offset)
+        if entry is None or (open_at := self.cursor.next_open(entry.offset)) >= entry.end:
+            return None
+        return entry, open_at
 
     def left_of(self, entry: Entry, offset: int) -> int:
         """Return which messages of an entry are not acknowledged, where all before an offset are."""
@@ -344,6 +399,7 @@ class Subscription:
     def give(self, consumer: Consumer, entry: Entry, left: int, count: int) -> None:
         """Send an entry."""
         messages = left.bit_count()
+        self.given += messages
         consumer.permits -= messages
         consumer.bytes_of_turn += entry.length
         consumer.average = 0.9 * consumer.average + 0.1 * entry.messages
@@ -355,6 +411,9 @@ class _Dispatcher(ABC):
     """Decides who gets what."""
 
     due: int | None = None
+    active: Consumer | None = None
+    unacked = 0
+    """Messages that its consumers have, where that is counted."""
 
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
@@ -392,8 +451,7 @@ class _OneActive(_Dispatcher):
 
     def __init__(self, subscription: Subscription) -> None:
         super().__init__(subscription)
-        self.active: Consumer | None = None
-        self._known: dict[int, tuple[int, int]] = {}  # entries that were given
+        self._known: OrderedDict[int, tuple[int, int]] = OrderedDict()  # entries that were given, in their order
 
     def added(self, consumer: Consumer, now: int) -> None:
         self._choose(now)
@@ -446,7 +504,7 @@ class _OneActive(_Dispatcher):
             self.moved()
             for consumer in subscription.consumers:
                 consumer.receiver.tell_active(consumer, consumer is active)
-        ranges = active.policy.ranges if active and subscription.kind is Kind.EXCLUSIVE else ()
+        slots = active.slots if active is not None and subscription.kind is Kind.EXCLUSIVE else Spans()
         log_end = subscription.log.end
         while active is not None and active.can_take:
             offset = self.read_offset = self.cursor.next_open(self.read_offset)
@@ -456,13 +514,12 @@ class _OneActive(_Dispatcher):
             if entry is None:
                 continue
             self.read_offset = entry.end
-            if ranges:
-                slot = range_slot(entry.key)
-                if not any(start <= slot <= end for start, end in ranges):
-                    continue
+            if slots and slots.end_at(slot := range_slot(entry.key)) == slot:
+                continue
             left = subscription.left_of(entry, offset)
-            if len(self._known) < _MOST_KNOWN:
-                self._known[entry.offset] = (entry.size, entry.messages)
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.popitem(last=False)
+            self._known[entry.offset] = (entry.size, entry.messages)
             subscription.give(active, entry, left, 0)
 
 
@@ -493,6 +550,7 @@ class _Several(_Dispatcher):
     def removed(self, consumer: Consumer, now: int) -> None:  # noqa: ARG002
         for offset in consumer.given:
             del self.owners[offset]
+        self.unacked -= consumer.unacked
         if not self.subscription.consumers:
             self.moved()
             self.counts.clear()
@@ -503,6 +561,7 @@ class _Several(_Dispatcher):
         self.read_offset = self.cursor.next_offset
         self._delayed.clear()
         self.due = None
+        self.unacked = 0
         for consumer in self.subscription.consumers:
             consumer.given.clear()
             consumer.unacked = 0
@@ -520,6 +579,7 @@ class _Several(_Dispatcher):
             given = owner.given[offset]
             now_left = left.bit_count()
             owner.unacked -= given.left - now_left
+            self.unacked -= given.left - now_left
             if left:
                 owner.given[offset] = given._replace(left=now_left)
             else:
@@ -539,6 +599,7 @@ class _Several(_Dispatcher):
             given = consumer.given.pop(offset)
             del self.owners[offset]
             consumer.unacked -= given.left
+            self.unacked -= given.left
             self.counts[offset] = self.counts.get(offset, 0) + 1
             back.append((offset, given.slot))
             self.released(given.slot)
@@ -557,16 +618,16 @@ class _Several(_Dispatcher):
         messages = left.bit_count()
         consumer.given[entry.offset] = Given(entry.size, entry.messages, messages, slot)
         consumer.unacked += messages
+        self.unacked += messages
         self.owners[entry.offset] = consumer
         self.subscription.give(consumer, entry, left, self.counts.get(entry.offset, 0))
         consumer.look_at_unacked(MOST_UNACKED)
 
     def may_read_on(self) -> bool:
         """Tell whether entries may be read that nobody was given."""
-        unacked = self.subscription.unacked
-        if unacked >= MOST_UNACKED_IN_ALL:
+        if self.unacked >= MOST_UNACKED_IN_ALL:
             self._is_full = True
-        elif unacked < MOST_UNACKED_IN_ALL // 2:
+        elif self.unacked < MOST_UNACKED_IN_ALL // 2:
             self._is_full = False
         return not self._is_full and len(self._delayed) < _MOST_DELAYED
 
@@ -592,9 +653,7 @@ class _Several(_Dispatcher):
         """Have the delayed entries given whose time has come."""
         ready = []
         while self._delayed and self._delayed[0][0] <= now:
-            _, offset = heapq.heappop(self._delayed)
-            if not self.cursor.is_acked(offset):
-                ready.append(offset)
+            ready.append(heapq.heappop(self._delayed)[1])
         self.due = self._delayed[0][0] if self._delayed else None
         if ready:
             self.again((offset, self.slot_at(offset)) for offset in ready)
@@ -674,10 +733,8 @@ class _Shared(_Several):
             if offset not in self._is_again:
                 continue
             self._is_again.discard(offset)
-            if self.cursor.is_acked(offset) and not self.cursor.left.get(offset):
-                continue
-            if (entry := self.subscription.readable(offset)) is not None:
-                return entry, max(offset, min(self.cursor.next_open(entry.offset), entry.end - 1))
+            if (found := self.subscription.given_before(offset)) is not None:
+                return found
         return self.read_next(now) if self.may_read_on() else None
 
 
@@ -788,8 +845,8 @@ class _KeyShared(_Several):
             if consumer is None:
                 continue
             del self._is_again[offset]
-            if not self.cursor.is_acked(offset) and (entry := self.subscription.readable(offset)) is not None:
-                self.hand(consumer, entry, offset, slot)
+            if (found := self.subscription.given_before(offset)) is not None:
+                self.hand(consumer, *found, slot)
             if (following := self._first_of(slot)) is not None:
                 heapq.heappush(ready, (following, slot))
         most = min(2000 * len(self.subscription.consumers), 20_000)

@@ -4,7 +4,8 @@ A topic here is one queue of RocketMQ: all of a plain topic, or a partition.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.consumer_offsets import UNKNOWN
@@ -13,6 +14,7 @@ from mqtool.engine.broker.topics import DEFAULT_TOPIC, MOST_QUEUES, fault_of_nam
 from mqtool.engine.pulsar.catalogue import Catalogue, Known
 from mqtool.engine.pulsar.cursor import Cursor
 from mqtool.engine.pulsar.cursor_files import INTERVAL_MS, CursorFiles, CursorKey, Kept
+from mqtool.engine.pulsar.entries import Entry
 from mqtool.engine.pulsar.names import (
     DEFAULT,
     TopicName,
@@ -23,8 +25,9 @@ from mqtool.engine.pulsar.names import (
     rocketmq_topic,
 )
 from mqtool.engine.pulsar.producers import Producers
-from mqtool.engine.pulsar.queue_log import QueueLog
+from mqtool.engine.pulsar.queue_log import KeptEntries, QueueLog
 from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+from mqtool.engine.pulsar.schemas import Schema, check_new, check_reader, find
 from mqtool.engine.pulsar.subscription import Subscription
 from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import TopicConfig
@@ -35,8 +38,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+EARLIEST = (1 << 64) - 1
+"""Ledger and entry before all others, as ids have them."""
 _KEPT_AFTER_SEEK_MS = 60_000
-_MEBIBYTE_16 = 1 << 16
+_ROOM = 1 << 16
+"""How much longer than a message of Pulsar one of the store may be: its properties take room."""
 
 
 class Place(NamedTuple):
@@ -59,6 +65,30 @@ class Queue:
         self.log = entries
         self.producers = Producers()
         self.subscriptions: dict[str, Durable] = {}
+        self.bytes_in = 0
+        """That producers have brought since this runs."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there are producers or consumers."""
+        return bool(self.producers.by_name) or any(one.subscription.consumers for one in self.subscriptions.values())
+
+    def offset_of(self, ledger_id: int, entry_id: int) -> int:
+        """Return the offset that an id means: of the first or last there is where it means none of these."""
+        start, end = self.log.start, self.log.end
+        if ledger_id == EARLIEST or ledger_id < self.generation:
+            return start
+        if ledger_id > self.generation:
+            return end
+        return start if entry_id == EARLIEST else max(start, min(entry_id, end))
+
+    def last_entry(self) -> Entry | None:
+        """Return the last entry, None where there is none."""
+        return self.log.entry(self.log.end - 1) if self.log.end > self.log.start else None
+
+    def offset_at(self, timestamp: int) -> int:
+        """Return the offset of the first message stored at a time (ms) or later."""
+        return max(self.log.start, min(self.log.offset_at(timestamp), self.log.end))
 
 
 class Durable:
@@ -91,8 +121,9 @@ class PulsarTopics:
         self._files = CursorFiles(config, broker.saves)
         self.queues: dict[tuple[str, int], Queue] = {}
         self._next_save = now + INTERVAL_MS
-        self.is_full_of = broker.store.config.number("maxMessageSize", 4 << 20)
-        self.most_message = self.is_full_of - _MEBIBYTE_16
+        self.most_body = broker.store.config.number("maxMessageSize", 4 << 20)
+        self.most_message = self.most_body - _ROOM
+        self._kept = KeptEntries()
         for key, kept in self._files.load() if broker.state.role is not Role.SLAVE else ():
             self._take_up(key, kept)
 
@@ -106,10 +137,10 @@ class PulsarTopics:
         cursor, offsets = kept.cursor, self._broker.offsets
         of_group = offsets.get(key.group, key.topic, key.queue_id)
         table_is_newer = offsets.kept_at is None or offsets.kept_at > kept.saved_at
-        if of_group > cursor.next_offset or (table_is_newer and 0 <= of_group < cursor.next_offset):
-            cursor.seek(of_group)  # RocketMQ's consumers or administrators have moved it
-        if cursor.next_offset > queue.log.end:
-            cursor.seek(queue.log.end)
+        if table_is_newer and 0 <= of_group < cursor.next_offset:
+            cursor.seek(of_group)  # RocketMQ's consumers or administrators have moved it back
+        cursor.ack_until(of_group)  # ahead, or the table was written a moment after the file
+        cursor.cut_from(queue.log.end)  # a loss of power may have taken messages: others come to their places
         place = queue.place
         subscription = Subscription(kept.subscription, queue.log, cursor, place.full_name, place.partition)
         durable = queue.subscriptions[kept.subscription] = Durable(subscription, queue, key, is_durable=True)
@@ -220,6 +251,62 @@ class PulsarTopics:
         full = name.full if pulsar_topic(topic) is None else ""
         self.catalogue.put(topic, Known(self.catalogue.get(topic).generation, is_plain, full))
 
+    # Schemas
+
+    def schemas(self, topic: str) -> Sequence[Schema]:
+        """Return the schemas of a topic of RocketMQ, by their versions."""
+        return self.catalogue.get(topic).schemas
+
+    def schema_of(self, name: TopicName, version: int | None = None) -> tuple[int, Schema]:
+        """Return a schema of a topic and its version, without one the latest.
+
+        Raises:
+            RefusedError: there is none.
+        """
+        place = self.place_of(name)
+        known = self.schemas(place.topic) if place is not None else ()
+        if version is None:
+            version = len(known) - 1
+        if not 0 <= version < len(known):
+            raise RefusedError(PulsarError.TOPIC_NOT_FOUND, "Topic not found or no-schema")
+        return version, known[version]
+
+    def register(self, topic: str, schema: Schema) -> int:
+        """Return the version of a schema that a producer brings, which is kept if it is new.
+
+        Raises:
+            RefusedError: it does not go with the latest one.
+            LimitError: there is no room for it.
+        """
+        known = self.schemas(topic)
+        if (version := find(known, schema)) is not None:
+            return version
+        check_new(known, schema)
+        return self.catalogue.add_schema(topic, schema)
+
+    def register_reader(self, queue: Queue, schema: Schema) -> None:
+        """Take the schema of a consumer: it is the first of a topic that nobody has used before.
+
+        Raises:
+            RefusedError: what is written with the latest one cannot be read with it.
+            LimitError: there is no room for it.
+        """
+        topic = queue.place.topic
+        if known := self.schemas(topic):
+            check_reader(known, schema)
+        elif not queue.log.end and not queue.is_used:  # messages of RocketMQ have no schema, and whoever reads them may
+            self.register(topic, schema)
+
+    def widen(self, topic: str, queue_count: int, now: int) -> None:
+        """Give a topic more queues.
+
+        Raises:
+            LimitError: there are too many.
+        """
+        config = self._broker.topics.configs[topic]
+        reads, writes = max(queue_count, config.read_queue_count), max(queue_count, config.write_queue_count)
+        self._broker.topics.put([replace(config, read_queue_count=reads, write_queue_count=writes)], now)
+
     def _queue(self, topic: str, queue_id: int) -> Queue:
         queue = self.queues.get((topic, queue_id))
         if queue is None:
@@ -227,21 +314,32 @@ class PulsarTopics:
             name = self.name_of(topic)
             full = name.full if name is not None else topic
             place = Place(topic, 0, -1, full) if known.is_plain else _partition(topic, queue_id, full)
-            queue = Queue(place, known.generation, QueueLog(self._broker.store, topic, queue_id))
+            queue = Queue(place, known.generation, QueueLog(self._broker.store, topic, queue_id, self._kept))
             self.queues[topic, queue_id] = queue
         return queue
 
     def names(self, tenant: str, namespace: str) -> Iterator[str]:
         """Yield the full names of the topics of a namespace, each partition by itself."""
+        for name, partitions in self.topics_of(tenant, namespace):
+            if not partitions:
+                yield name.full
+            for number in range(partitions):
+                yield f"{name.full}-partition-{number}"
+
+    def topics_of(self, tenant: str, namespace: str) -> Iterator[tuple[TopicName, int]]:
+        """Yield the topics of a namespace, and how many partitions each has: 0 where it is plain."""
         for topic, config in self._broker.topics.configs.items():
             name = self.name_of(topic)
-            if name is None or name.space != (tenant, namespace) or topic == DEFAULT_TOPIC:
-                continue
-            if self.catalogue.get(topic).is_plain:
-                yield name.full
-            else:
-                for number in range(config.read_queue_count):
-                    yield f"{name.full}-partition-{number}"
+            if name is not None and name.space == (tenant, namespace) and topic != DEFAULT_TOPIC:
+                yield name, 0 if self.catalogue.get(topic).is_plain else config.read_queue_count
+
+    def queues_of(self, name: TopicName) -> list[Queue]:
+        """Return the queues of a topic, one for each partition; none where there is no such topic."""
+        count = self.partition_count(name)
+        if count:
+            return [self._queue(rocketmq_topic(name), number) for number in range(count)]
+        place = self.place_of(name)
+        return [self._queue(place.topic, place.queue_id)] if place is not None else []
 
     # Subscriptions
 

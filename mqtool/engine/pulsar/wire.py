@@ -29,17 +29,19 @@ MESSAGES = {
     "Schema": "1 name s!, 3 schema_data b!, 4 type i32!, 5 properties KeyValue*",
     "MessageId": "1 ledgerId u64!, 2 entryId u64!, 3 partition i32=-1, 4 batch_index i32=-1, 5 ack_set i64*, "
     "6 batch_size i32",
-    "FeatureFlags": "5 supports_get_partitioned_metadata_without_auto_creation bool=false",
+    "FeatureFlags": "4 supports_topic_watchers bool=false, "
+    "5 supports_get_partitioned_metadata_without_auto_creation bool=false",
     "Connect": "1 client_version s!, 3 auth_data b, 4 protocol_version i32=0, 5 auth_method_name s",
     "Connected": "1 server_version s!, 2 protocol_version i32=0, 3 max_message_size i32, 4 feature_flags FeatureFlags",
     "Subscribe": "1 topic s!, 2 subscription s!, 3 subType i32!, 4 consumer_id u64!, 5 request_id u64!, "
     "6 consumer_name s, 7 priority_level i32, 8 durable bool=true, 9 start_message_id MessageId, "
     "11 read_compacted bool, 12 schema Schema, 13 initialPosition i32=0, 15 force_topic_creation bool=true, "
-    "16 start_message_rollback_duration_sec u64=0, 17 keySharedMeta KeySharedMeta, 19 consumer_epoch u64",
+    "16 start_message_rollback_duration_sec u64=0, 17 keySharedMeta KeySharedMeta, "
+    "18 subscription_properties KeyValue*, 19 consumer_epoch u64",
     "KeySharedMeta": "1 keySharedMode i32!, 3 hashRanges IntRange*, 4 allowOutOfOrderDelivery bool=false",
     "Producer": "1 topic s!, 2 producer_id u64!, 3 request_id u64!, 4 producer_name s, 5 encrypted bool=false, "
-    "8 epoch u64=0, 9 user_provided_producer_name bool=true, 10 producer_access_mode i32=0, 11 topic_epoch u64, "
-    "13 initial_subscription_name s",
+    "7 schema Schema, 8 epoch u64=0, 9 user_provided_producer_name bool=true, 10 producer_access_mode i32=0, "
+    "11 topic_epoch u64, 13 initial_subscription_name s",
     "ProducerSuccess": "1 request_id u64!, 2 producer_name s!, 3 last_sequence_id i64=-1, 4 schema_version b, "
     "5 topic_epoch u64, 6 producer_ready bool=true",
     "Send": "1 producer_id u64!, 2 sequence_id u64!, 3 num_messages i32=1, 6 highest_sequence_id u64=0, "
@@ -74,10 +76,15 @@ MESSAGES = {
     "ActiveConsumerChange": "1 consumer_id u64!, 2 is_active bool=false",
     "GetTopics": "1 request_id u64!, 2 namespace s!, 3 mode i32=0, 4 topics_pattern s, 5 topics_hash s",
     "GetTopicsResponse": "1 request_id u64!, 2 topics s*, 3 filtered bool=false, 4 topics_hash s, 5 changed bool=true",
-    "GetSchema": "1 request_id u64!, 2 topic s!",
-    "GetSchemaResponse": "1 request_id u64!, 2 error_code i32, 3 error_message s",
+    "GetSchema": "1 request_id u64!, 2 topic s!, 3 schema_version b",
+    "GetSchemaResponse": "1 request_id u64!, 2 error_code i32, 3 error_message s, 4 schema Schema, 5 schema_version b",
+    "GetOrCreateSchema": "1 request_id u64!, 2 topic s!, 3 schema Schema!",
     "GetOrCreateSchemaResponse": "1 request_id u64!, 2 error_code i32, 3 error_message s, 4 schema_version b",
     "Request": "1 request_id u64!",
+    "WatchTopics": "1 request_id u64!, 2 watcher_id u64!, 3 namespace s!, 4 topics_pattern s!, 5 topics_hash s",
+    "WatchTopicsSuccess": "1 request_id u64!, 2 watcher_id u64!, 3 topic s*, 4 topics_hash s!",
+    "WatchTopicsUpdate": "1 watcher_id u64!, 2 new_topics s*, 3 deleted_topics s*, 4 topics_hash s!",
+    "WatchTopicsClose": "1 request_id u64!, 2 watcher_id u64!",
     "MessageMetadata": "1 producer_name s!, 2 sequence_id u64!, 3 publish_time u64!, 4 properties KeyValue*, "
     "6 partition_key b, 8 compression i32=0, 9 uncompressed_size u32=0, 11 num_messages_in_batch i32=1, "
     "12 event_time u64=0, 13 encryption_keys b*, 17 partition_key_b64_encoded bool=false, 18 ordering_key b, "
@@ -95,9 +102,11 @@ MESSAGES = {
     "31 active_consumer_change ActiveConsumerChange, 32 get_topics GetTopics, "
     "33 get_topics_response GetTopicsResponse, 34 get_schema GetSchema, 35 get_schema_response GetSchemaResponse, "
     "38 ack_response AckResponse, "
-    "39 get_or_create_schema Request, 40 get_or_create_schema_response GetOrCreateSchemaResponse, "
+    "39 get_or_create_schema GetOrCreateSchema, 40 get_or_create_schema_response GetOrCreateSchemaResponse, "
     "50 new_transaction Request, 52 add_partitions Request, 54 add_subscriptions Request, 56 end_transaction Request, "
-    "62 connect_coordinator Request, 64 watch_topics Request",
+    "62 connect_coordinator Request, 64 watch_topics WatchTopics, "
+    "65 watch_topics_success WatchTopicsSuccess, 66 watch_topics_update WatchTopicsUpdate, "
+    "67 watch_topics_close WatchTopicsClose",
 }
 """Fields of each message, by our own names."""
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from mqtool.engine.broker.broker import Broker
 from mqtool.engine.broker.following import FollowingStatus
-from mqtool.engine.broker.metrics import Gauge, gauges
+from mqtool.engine.broker.gauges import Gauge
+from mqtool.engine.broker.metrics import gauges
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.replication.master import Master, MasterSettings
 from mqtool.engine.store.message_store import MessageStore

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqtool.engine.pulsar import compression
-from mqtool.engine.pulsar.entries import RAW, ToStore, entry_of, to_store
+from mqtool.engine.pulsar.entries import RAW, Record, ToStore, entry_of, to_store
 from mqtool.engine.pulsar.frames import ChecksumError, Payload, build_batch_body, build_payload
 from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata
+from mqtool.errors import FormatError
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import pairs_of
 from mqtool.formats.stored_message import StoredMessage
@@ -120,6 +121,17 @@ def test_what_cannot_be_taken_apart_is_stored_as_it_came(fields: dict[str, Any],
     assert [one.body for one in entry.records] == [payload]
     assert RAW in pairs_of(entry.records[0].properties)
     assert entry_of(stored(entry)).payload == payload
+
+
+def test_an_entry_of_more_messages_than_are_counted_is_refused_and_never_given_out() -> None:
+    metadata = metadata_of([], encryption_keys=[b"k"], num_messages_in_batch=(1 << 31) - 1)
+    payload = build_payload(metadata.SerializeToString(), b"secret")
+
+    with pytest.raises(FormatError, match="2,147,483,647 messages"):
+        to_store(payload, MOST)
+    by_others = stored(ToStore([Record(payload, b"PULSAR_RAW\x011\x02")], False, 0))
+
+    assert entry_of(by_others).is_marker
 
 
 def test_a_wrong_checksum_is_told() -> None:

@@ -3,6 +3,7 @@
 import itertools
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -18,6 +19,7 @@ from hypothesis.stateful import (
 
 from mqtool.engine.pulsar.cursor import Cursor
 from mqtool.engine.pulsar.entries import Entry
+from mqtool.engine.pulsar.filters import Filter
 from mqtool.engine.pulsar.refusal import RefusedError
 from mqtool.engine.pulsar.subscription import Consumer, KeyPolicy, Kind, Subscription
 
@@ -252,7 +254,7 @@ class Subscribed(RuleBasedStateMachine):
             pass
         cursor = self.subscription.cursor
         for offset, entry in enumerate(self.log.all):
-            if cursor.is_acked(offset):
+            if cursor.next_open(offset) > offset:
                 assert all((entry.offset, index) in self.acked for index in range(entry.messages))
             left = cursor.left.get(entry.offset)
             if left is not None:
@@ -296,10 +298,14 @@ class Taker:
 
     def __init__(self) -> None:
         self.is_backed_up = False
-        self.has: list[int] = []
+        self.given: list[tuple[int, int | None]] = []
+
+    @property
+    def has(self) -> list[int]:
+        return [offset for offset, _ in self.given]
 
     def deliver(self, consumer: Consumer, entry: Entry, left: int | None, count: int) -> None:  # noqa: ARG002
-        self.has.append(entry.offset)
+        self.given.append((entry.offset, left))
 
     def tell_active(self, consumer: Consumer, is_active: bool) -> None:
         raise NotImplementedError
@@ -344,6 +350,70 @@ def test_what_is_acknowledged_of_a_batch_stays_so_whatever_a_client_says_later()
     subscription.ack(0, 0b00011)
 
     assert (subscription.cursor.next_offset, subscription.cursor.left) == (5, {})
+
+
+def test_the_rest_of_a_batch_comes_again_whose_first_messages_a_group_of_rocketmq_has_read() -> None:
+    for kind in (Kind.SHARED, Kind.KEY_SHARED):
+        log = Entries()
+        log.append(3, is_raw=False, key=b"k", deliver_at=0)
+        subscription = Subscription("s", log, Cursor(1), "persistent://public/default/t")
+        taker = Taker()
+        consumer = Consumer(taker, 0, "c1")
+        subscription.add(consumer, kind, 0)
+        subscription.flow(consumer, 10)
+        subscription.dispatch(0)
+
+        subscription.redeliver(consumer, [0])
+        subscription.dispatch(0)
+        subscription.ack(0, 0b011)  # a client that knows nothing of what was read before
+
+        assert (taker.has, subscription.cursor.left) == ([0, 0], {0: 0b010})
+        subscription.ack(0, 0b101)
+        assert subscription.cursor.next_offset == 3
+
+
+def test_a_cumulative_acknowledgement_of_a_place_within_a_batch_acknowledges_nothing_of_it() -> None:
+    log = Entries()
+    log.append(3, is_raw=False, key=b"k", deliver_at=0)
+    subscription = Subscription("s", log, Cursor(0), "persistent://public/default/t")
+
+    subscription.ack_until(1)
+    assert subscription.cursor.next_offset == 0
+    subscription.ack_until(2)  # which is where clients find the entry before the next one
+
+    assert subscription.cursor.next_offset == 3
+
+
+def test_a_filter_acknowledges_what_is_not_wanted_also_of_a_batch() -> None:
+    log = Entries()
+    for tags in (b"AB", b"B", b"A"):
+        made = log.append(len(tags), is_raw=False, key=b"k", deliver_at=0)
+        properties = tuple(b"TAGS\1Tag%c\2price\1%d\2" % (tag, tag - 64) for tag in tags)
+        log.all[-len(tags) :] = [made._replace(properties=properties)] * len(tags)
+    raw = log.append(2, is_raw=True, key=b"k", deliver_at=0)
+    for wanted, expected in (
+        (Filter("TagA || TagC"), [(0, 0b01), (3, None), (raw.offset, None)]),
+        (Filter(sql="price > 1"), [(0, 0b10), (2, None), (raw.offset, None)]),
+        (Filter("TagA", "price > 1"), [(raw.offset, None)]),
+    ):
+        subscription = Subscription("s", log, Cursor(0), "persistent://public/default/t")
+        taker = Taker()
+        consumer = Consumer(taker, 0, "c1", wanted=wanted)
+        subscription.add(consumer, Kind.SHARED, 0)
+        subscription.flow(consumer, 10)
+        subscription.dispatch(0)
+        assert taker.given == expected
+        for offset, _ in expected:
+            subscription.ack(offset)
+        assert subscription.cursor.next_offset == log.end
+        with pytest.raises(RefusedError, match="another filter"):
+            subscription.check(Kind.SHARED, KeyPolicy(), Filter("TagX"))
+
+
+@pytest.mark.parametrize("wanted", [Filter("||"), Filter(sql="price >"), Filter("x" * 20_000), Filter(sql="a" * 3000)])
+def test_a_filter_that_makes_no_sense_is_refused(wanted: Filter) -> None:
+    with pytest.raises(RefusedError, match="filter"):
+        wanted.compiled()
 
 
 def test_what_a_consumer_leaves_behind_goes_to_another() -> None:

@@ -1,0 +1,15 @@
+"""A gauge as it stands: what a part of a broker, or a door of it, tells of itself."""
+
+from typing import NamedTuple
+
+Row = tuple[tuple[str, ...], float]
+"""The values of the labels, and the gauge's own."""
+
+
+class Gauge(NamedTuple):
+    """A gauge with all its rows."""
+
+    name: str
+    meaning: str
+    labels: tuple[str, ...]
+    rows: list[Row]

@@ -1,0 +1,387 @@
+"""What administrators ask of a broker in the way of Pulsar: its topics, its subscriptions, and how they are doing.
+
+Names and answers are those of Pulsar's REST interface. (Rules: docs/pulsar.md.)
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mqtool.engine.broker.operations.refusal import RefusedError as NotDoneError
+from mqtool.engine.broker.topics import MOST_QUEUES
+from mqtool.engine.pulsar.door import PulsarDoor
+from mqtool.engine.pulsar.names import TopicName, rocketmq_topic
+from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+from mqtool.engine.pulsar.session import PulsarSession
+from mqtool.engine.pulsar.subscription import Subscription
+from mqtool.engine.pulsar.topics import Durable, Queue
+from mqtool.errors import LimitError
+
+FORBIDDEN, NOT_FOUND, NOT_ALLOWED, CONFLICT, PRECONDITION, UNPROCESSABLE, UNAVAILABLE = (
+    403,
+    404,
+    405,
+    409,
+    412,
+    422,
+    503,
+)
+_STATUSES = {
+    PulsarError.TOPIC_NOT_FOUND: NOT_FOUND,
+    PulsarError.INVALID_TOPIC_NAME: PRECONDITION,
+    PulsarError.NOT_ALLOWED: FORBIDDEN,
+}
+
+
+class AdminError(Exception):
+    """Something that is not done: a status of HTTP, and why."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        self.status = status
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Position(NamedTuple):
+    """A message, by its id."""
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int = -1
+    is_excluded: bool = False
+    """What is meant begins behind it."""
+
+
+LATEST = Position((1 << 63) - 1, (1 << 63) - 1)
+
+
+class PulsarAdmin:
+    """Answers administrators, on what the door for Pulsar's clients knows; times are in ms."""
+
+    def __init__(self, door: PulsarDoor) -> None:
+        self._door = door
+        self._topics = door.topics
+        self._broker = door.broker
+
+    def name(self, tenant: str, namespace: str, local: str) -> TopicName:
+        """Return the name of a topic.
+
+        Raises:
+            AdminError: no topic can have it, there is no such namespace, or this is a slave.
+        """
+        self._check_is_master()
+        try:
+            return self._topics.parse(f"persistent://{tenant}/{namespace}/{local}")
+        except RefusedError as refused:
+            raise AdminError(_STATUSES[refused.error], refused.text) from None
+
+    # Namespaces
+
+    def tenants(self) -> list[str]:
+        """Return the tenants that topics have."""
+        return sorted({tenant for tenant, _ in self._topics.spaces()})
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """Return the namespaces of a tenant that topics have; raises ``AdminError``."""
+        if tenant not in self.tenants():
+            raise AdminError(NOT_FOUND, "Tenant does not exist")
+        return sorted("/".join(space) for space in self._topics.spaces() if space[0] == tenant)
+
+    def clusters(self) -> list[str]:
+        """Return the one cluster that there is."""
+        return [self._broker.settings.cluster_name]
+
+    def topics(self, tenant: str, namespace: str) -> list[str]:
+        """Return the topics of a namespace, each partition by itself; raises ``AdminError``."""
+        self._check_space(tenant, namespace)
+        return sorted(self._topics.names(tenant, namespace))
+
+    def partitioned_topics(self, tenant: str, namespace: str) -> list[str]:
+        """Return the topics of a namespace that have partitions; raises ``AdminError``."""
+        self._check_space(tenant, namespace)
+        return sorted(name.full for name, partitions in self._topics.topics_of(tenant, namespace) if partitions)
+
+    def _check_space(self, tenant: str, namespace: str) -> None:
+        self._check_is_master()
+        if (tenant, namespace) not in self._topics.spaces():
+            raise AdminError(NOT_FOUND, "Namespace does not exist")
+
+    def _check_is_master(self) -> None:
+        if self._door.is_of_slave:
+            raise AdminError(UNAVAILABLE, "This broker is a slave: ask its master")
+
+    # Topics; each of these raises AdminError
+
+    def partitions(self, name: TopicName, *, allows_creation: bool = False) -> dict[str, Any]:
+        """Return how many partitions a topic has."""
+        count = self._topics.partition_count(name)
+        if count is None and not allows_creation:
+            raise _no_topic(name)
+        return {"partitions": count or 0, "deleted": False}
+
+    def create(self, name: TopicName, partitions: int | None, now: int) -> None:
+        """Make a topic; None: one without partitions."""
+        if self._topics.partition_count(name) is not None:
+            raise AdminError(CONFLICT, "This topic already exists")
+        if name.partition_of() is not None:
+            raise AdminError(PRECONDITION, "The name is that of a partition: make the topic that it belongs to")
+        if partitions is not None:
+            self._check_count(partitions)
+        self._limited(
+            lambda: self._topics.create(
+                rocketmq_topic(name), name, partitions or 1, is_plain=partitions is None, now=now
+            )
+        )
+
+    def widen(self, name: TopicName, partitions: int, now: int) -> None:
+        """Give a topic more partitions."""
+        count = self._topics.partition_count(name)
+        if count is None:
+            raise _no_topic(name)
+        if not count:
+            raise AdminError(CONFLICT, f"{name.full} is not a partitioned topic")
+        self._check_count(partitions)
+        if partitions < count:
+            raise AdminError(UNPROCESSABLE, f"Desired partitions {partitions} can't be less than the current {count}")
+        self._limited(lambda: self._topics.widen(rocketmq_topic(name), partitions, now))
+
+    def delete(self, name: TopicName, now: int, *, is_partitioned: bool, by_force: bool) -> None:
+        """Delete a topic; by force, one that is in use."""
+        queues = self._queues(name)
+        count = self._topics.partition_count(name)
+        if is_partitioned and not count:
+            raise AdminError(NOT_FOUND, f"Partitioned topic {name.full} not found")
+        if not is_partitioned and (count or queues[0].place.partition >= 0):
+            raise AdminError(PRECONDITION, f"{name.full} has partitions, or is one: delete the partitioned topic")
+        if not by_force and any(queue.is_used for queue in queues):
+            raise AdminError(PRECONDITION, "Topic has active producers/subscriptions")
+        try:
+            self._broker.topic_requests.delete([queues[0].place.topic], now)
+        except NotDoneError as refused:
+            raise AdminError(FORBIDDEN, str(refused)) from None
+
+    def lookup(self, name: TopicName, broker: str, page: str) -> dict[str, Any]:
+        """Return where clients find a topic, given where broker and pages are seen from here."""
+        if self._topics.partition_count(name) is None and not self._broker.settings.auto_create_topics:
+            raise _no_topic(name)
+        at = self._broker.settings.pulsar_advertised or broker
+        tls = f"pulsar+ssl://{at}" if self._door.has_tls else ""
+        url = f"pulsar://{at}"
+        return {
+            "brokerUrl": url,
+            "brokerUrlTls": tls,
+            "brokerUrlSsl": tls,
+            "nativeUrl": url,
+            "httpUrl": f"http://{page}",
+        }
+
+    def last_message_id(self, name: TopicName) -> dict[str, int]:
+        """Return the id of the last message of a topic."""
+        queue = self._one_queue(name)
+        entry = queue.last_entry()
+        partition = queue.place.partition
+        if entry is None:
+            return {"ledgerId": -1, "entryId": -1, "partitionIndex": partition, "batchIndex": -1, "batchSize": 0}
+        return {
+            "ledgerId": queue.generation,
+            "entryId": entry.offset,
+            "partitionIndex": partition,
+            "batchIndex": entry.messages - 1 if entry.is_batch else -1,
+            "batchSize": entry.messages if entry.is_batch else 0,
+        }
+
+    def schema(self, name: TopicName, version: int | None = None) -> dict[str, Any]:
+        """Return a schema of a topic, without a version the latest."""
+        try:
+            number, schema = self._topics.schema_of(name, version)
+        except RefusedError:
+            raise AdminError(NOT_FOUND, "Schema not found") from None
+        return {
+            "version": number,
+            "type": schema.type_name,
+            "data": _text(schema.data),
+            "properties": {_text(key): _text(value) for key, value in schema.properties},
+        }
+
+    def stats(self, name: TopicName) -> dict[str, Any]:
+        """Return how a topic, or a partition, is doing."""
+        return _stats(self._one_queue(name))
+
+    def partitioned_stats(self, name: TopicName, *, by_partition: bool) -> dict[str, Any]:
+        """Return how a topic with partitions is doing, in all and each of them."""
+        queues = self._queues(name)
+        if not self._topics.partition_count(name):
+            raise AdminError(NOT_FOUND, f"Partitioned topic {name.full} not found")
+        of_each = {queue.place.full_name: _stats(queue) for queue in queues}
+        every = [*of_each.values()]
+        subscriptions: dict[str, Any] = {}
+        for stats in every:
+            for subscription, row in stats["subscriptions"].items():
+                nothing = row | dict.fromkeys(_SUMS_OF_SUBSCRIPTION, 0) | {"consumers": []}
+                known = subscriptions.setdefault(subscription, nothing)
+                for member in _SUMS_OF_SUBSCRIPTION:
+                    known[member] += row[member]
+                known["consumers"] += row["consumers"]
+        return {
+            **{member: sum(stats[member] for stats in every) for member in _SUMS},
+            "publishers": [row for stats in every for row in stats["publishers"]],
+            "subscriptions": subscriptions,
+            "metadata": {"partitions": len(queues), "deleted": False},
+            "partitions": of_each if by_partition else {},
+        }
+
+    # Subscriptions; each of these raises AdminError
+
+    def subscriptions(self, name: TopicName) -> list[str]:
+        """Return the names of the subscriptions of a topic."""
+        return sorted({subscription for queue in self._queues(name) for subscription in queue.subscriptions})
+
+    def subscribe(self, name: TopicName, subscription: str, position: Position, now: int) -> None:
+        """Make a subscription that begins at a message."""
+        if self._topics.partition_count(name) is None:
+            try:
+                self._topics.open(name, now)
+            except RefusedError as refused:
+                raise AdminError(_STATUSES[refused.error], refused.text) from None
+            except LimitError as error:
+                raise AdminError(PRECONDITION, str(error)) from None
+        queues = self._queues(name)
+        if any(subscription in queue.subscriptions for queue in queues):
+            raise AdminError(CONFLICT, "Subscription already exists for topic")
+        for queue in queues:
+            offset, left = _place(queue, position)
+
+            def subscribe(queue: Queue = queue, offset: int = offset) -> Durable:
+                return self._topics.subscribe(queue, subscription, offset, now, is_durable=True)
+
+            made = self._limited(subscribe)
+            if left is not None:
+                self._door.move(made, offset, left, now)
+
+    def unsubscribe(self, name: TopicName, subscription: str, now: int, *, by_force: bool) -> None:
+        """Forget a subscription; by force, one with consumers."""
+        durables = self._subscription(name, subscription)
+        if not by_force and any(one.subscription.consumers for one in durables):
+            raise AdminError(PRECONDITION, "Subscription has active connected consumers")
+        for durable in durables:
+            self._door.unsubscribe(durable, now)
+
+    def skip(self, name: TopicName, subscription: str, count: int | None) -> None:
+        """Acknowledge the next messages of a subscription, None for all there are."""
+        durables = self._subscription(name, subscription)
+        if count is not None and len(durables) > 1:
+            raise AdminError(NOT_ALLOWED, "Skip messages on a partitioned topic is not allowed")
+        for durable in durables:
+            self._door.skip(durable, durable.subscription.backlog if count is None else count)
+
+    def reset(self, name: TopicName, subscription: str, to: Position | int, now: int) -> None:
+        """Have a subscription go on at a message, or at those stored from a time (ms) on."""
+        durables = self._subscription(name, subscription)
+        if isinstance(to, Position) and len(durables) > 1:
+            raise AdminError(NOT_ALLOWED, "Reset-cursor at position is not allowed for partitioned-topic")
+        for durable in durables:
+            queue = durable.queue
+            offset, left = (queue.offset_at(to), None) if isinstance(to, int) else _place(queue, to)
+            self._door.move(durable, offset, left, now)
+
+    def _subscription(self, name: TopicName, subscription: str) -> list[Durable]:
+        found = [
+            queue.subscriptions[subscription] for queue in self._queues(name) if subscription in queue.subscriptions
+        ]
+        if not found:
+            raise AdminError(NOT_FOUND, f"Subscription {subscription} not found for topic {name.full}")
+        return found
+
+    # Helpers
+
+    def _queues(self, name: TopicName) -> list[Queue]:
+        queues = self._topics.queues_of(name)
+        if not queues:
+            raise _no_topic(name)
+        return queues
+
+    def _one_queue(self, name: TopicName) -> Queue:
+        queues = self._queues(name)
+        if self._topics.partition_count(name):
+            raise AdminError(NOT_FOUND, f"{name.full} has partitions: name one of them, or ask for partitioned-stats")
+        return queues[0]
+
+    def _check_count(self, partitions: int) -> None:
+        if not 0 < partitions <= MOST_QUEUES:
+            raise AdminError(406, f"Number of partitions should be from 1 to {MOST_QUEUES:,}")
+
+    def _limited(self, do: Callable[[], Any]) -> Any:
+        try:
+            return do()
+        except LimitError as error:
+            raise AdminError(PRECONDITION, str(error)) from None
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _no_topic(name: TopicName) -> AdminError:
+    return AdminError(NOT_FOUND, f"Topic {name.full} not found")
+
+
+def _place(queue: Queue, position: Position) -> tuple[int, int | None]:
+    """Return the offset that an id means, and what is left of the entry there: None for all of it."""
+    offset = queue.offset_of(position.ledger_id, position.entry_id)
+    if position.ledger_id != queue.generation or offset != position.entry_id:
+        return offset, None
+    entry = queue.log.entry(offset)
+    if entry is None:
+        return offset, None
+    if entry.is_batch and position.batch_index >= 0:
+        index = position.batch_index + position.is_excluded
+        left = (1 << entry.messages) - 1 >> index << index
+        return (entry.offset, left) if left else (entry.end, None)
+    return (entry.end if position.is_excluded else entry.offset), None
+
+
+_SUMS = ("msgInCounter", "bytesInCounter", "msgOutCounter")
+_SUMS_OF_SUBSCRIPTION = ("msgBacklog", "msgOutCounter", "unackedMessages")
+
+
+def _stats(queue: Queue) -> dict[str, Any]:
+    return {
+        "msgInCounter": queue.log.end,
+        "bytesInCounter": queue.bytes_in,
+        "msgOutCounter": sum(one.subscription.given for one in queue.subscriptions.values()),
+        "publishers": [
+            {
+                "producerId": producer.id,
+                "producerName": producer.name,
+                "accessMode": producer.access.label,
+                "address": producer.session.address,
+            }
+            for producer in queue.producers.by_name.values()
+        ],
+        "subscriptions": {
+            name: _stats_of(durable.subscription, durable.is_durable) for name, durable in queue.subscriptions.items()
+        },
+        "replication": {},
+        "deduplicationStatus": "Disabled",
+    }
+
+
+def _stats_of(subscription: Subscription, is_durable: bool) -> dict[str, Any]:
+    active = subscription.active
+    return {
+        "msgBacklog": subscription.backlog,
+        "msgOutCounter": subscription.given,
+        "unackedMessages": subscription.unacked,
+        "type": subscription.kind.label if subscription.consumers else "None",
+        "activeConsumerName": active.name if active is not None else None,
+        "durable": is_durable,
+        "consumers": [
+            {
+                "consumerName": consumer.name,
+                "availablePermits": consumer.permits,
+                "unackedMessages": consumer.unacked,
+                "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
+                "address": consumer.receiver.address if isinstance(consumer.receiver, PulsarSession) else "",
+            }
+            for consumer in subscription.consumers
+        ],
+    }

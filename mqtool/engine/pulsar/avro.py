@@ -1,0 +1,149 @@
+"""Whether what was written with one Avro schema can be read with another.
+
+Cost: bounded; schemas that would take longer are refused.
+(Rules: the specification of Avro, "Schema Resolution".)
+"""
+
+import json
+from typing import Any
+
+from mqtool.errors import FormatError
+
+_PRIMITIVE = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+_PROMOTIONS = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+_MOST_DEPTH = 64
+_MOST_STEPS = 100_000
+
+
+def parse_schema(data: bytes) -> Any:
+    """Return a schema, in which each name stands as the type that it means.
+
+    Raises:
+        FormatError: it is none.
+    """
+    try:
+        return _Parser().parse(json.loads(data), "", 0)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"no Avro schema: {error}", 0) from error
+
+
+def can_read(reader: Any, writer: Any) -> bool:
+    """Tell whether all that was written with one parsed schema can be read with another.
+
+    Raises:
+        FormatError: that takes too long to find out.
+    """
+    return _Comparison().can_read(reader, writer)
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self._names: dict[str, Any] = {}
+
+    def parse(self, given: Any, space: str, depth: int) -> Any:
+        if depth > _MOST_DEPTH:
+            raise FormatError(f"an Avro schema deeper than {_MOST_DEPTH}", 0)
+        if isinstance(given, list):
+            return {"type": "union", "branches": [self.parse(one, space, depth + 1) for one in given]}
+        if isinstance(given, str):
+            if given in _PRIMITIVE:
+                return {"type": given}
+            full = given if "." in given or not space else f"{space}.{given}"
+            if (known := self._names.get(full, self._names.get(given))) is None:
+                raise FormatError(f"an Avro schema with an unknown type {given}", 0)
+            return known
+        if not isinstance(given, dict):
+            raise FormatError("an Avro schema that is no type", 0)
+        kind = given.get("type")
+        if not isinstance(kind, str):
+            return self.parse(kind, space, depth + 1)
+        match kind:
+            case "array":
+                return {"type": kind, "of": self.parse(given.get("items"), space, depth + 1)}
+            case "map":
+                return {"type": kind, "of": self.parse(given.get("values"), space, depth + 1)}
+            case "record" | "error" | "enum" | "fixed":
+                return self._parse_named(given, kind, space, depth)
+        return self.parse(kind, space, depth + 1)
+
+    def _parse_named(self, given: dict[str, Any], kind: str, space: str, depth: int) -> Any:
+        name = given.get("name")
+        if not isinstance(name, str) or not name:
+            raise FormatError(f"an Avro {kind} without a name", 0)
+        if "." in name:
+            space = name.rpartition(".")[0]
+        elif given.get("namespace") is not None:
+            space = str(given["namespace"])
+        short = name.rpartition(".")[2]
+        made: dict[str, Any] = {"type": "record" if kind == "error" else kind, "name": short}
+        self._names[f"{space}.{short}" if space else short] = made
+        if kind == "enum":
+            made["symbols"] = [str(one) for one in _list(given.get("symbols"))]
+            made["has_default"] = "default" in given
+        elif kind == "fixed":
+            made["size"] = given.get("size")
+        else:
+            made["fields"] = fields = {}
+            for field in _list(given.get("fields")):
+                if not isinstance(field, dict) or not isinstance(field.get("name"), str):
+                    raise FormatError("an Avro record with a field that has no name", 0)
+                fields[field["name"]] = {
+                    "type": self.parse(field.get("type"), space, depth + 1),
+                    "has_default": "default" in field,
+                    "aliases": [str(one) for one in _list(field.get("aliases", []))],
+                }
+        return made
+
+
+def _list(given: Any) -> list[Any]:
+    if not isinstance(given, list):
+        raise FormatError("an Avro schema with something else in the place of a list", 0)
+    return given
+
+
+class _Comparison:
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], bool] = {}  # of records; one that is under way is taken to be readable
+        self._steps = 0
+
+    def can_read(self, reader: Any, writer: Any) -> bool:
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise FormatError("Avro schemas that are too large to be compared", 0)
+        if writer["type"] == "union":
+            return all(self.can_read(reader, one) for one in writer["branches"])
+        if reader["type"] == "union":
+            return any(self.can_read(one, writer) for one in reader["branches"])
+        kind = writer["type"]
+        if reader["type"] != kind:
+            return reader["type"] in _PROMOTIONS.get(kind, ())
+        match kind:
+            case "array" | "map":
+                return self.can_read(reader["of"], writer["of"])
+            case "enum":
+                is_known = reader["has_default"] or {*writer["symbols"]} <= {*reader["symbols"]}
+                return reader["name"] == writer["name"] and is_known
+            case "fixed":
+                return (reader["name"], reader["size"]) == (writer["name"], writer["size"])
+            case "record":
+                return self._can_read_record(reader, writer)
+        return True
+
+    def _can_read_record(self, reader: Any, writer: Any) -> bool:
+        pair = id(reader), id(writer)
+        if pair not in self._known:
+            self._known[pair] = True
+            self._known[pair] = all(
+                self._can_read_field(name, field, writer["fields"]) for name, field in reader["fields"].items()
+            )
+        return self._known[pair]
+
+    def _can_read_field(self, name: str, field: Any, written: dict[str, Any]) -> bool:
+        there = next((written[one] for one in (name, *field["aliases"]) if one in written), None)
+        return field["has_default"] if there is None else self.can_read(field["type"], there["type"])

@@ -1,0 +1,53 @@
+"""Which messages a subscription wants: by tags or by SQL92, as RocketMQ's consumers say it.
+
+A client says so with properties of its subscription. What is not wanted is acknowledged, message by message.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from mqtool.engine.broker.operations.filters import MOST_OF_FILTER, MOST_OF_SQL92
+from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+from mqtool.errors import FilterError
+from mqtool.formats.filters import compile_sql92, parse_tags
+from mqtool.formats.properties import parse_properties
+
+_TAGS, _SQL = "mqtool.tags", "mqtool.sql"
+
+
+class Filter(NamedTuple):
+    """Expressions, empty for everything."""
+
+    tags: str = ""
+    sql: str = ""
+
+    def compiled(self) -> Callable[[bytes], bool] | None:
+        """Return what tells by its stored properties whether a message is wanted, None where all are.
+
+        Raises:
+            RefusedError: an expression cannot be understood.
+        """
+        if not any(self):
+            return None
+        if len(self.tags) > MOST_OF_FILTER or len(self.sql) > MOST_OF_SQL92:
+            text = f"A filter has at most {MOST_OF_FILTER:,} characters of tags, and {MOST_OF_SQL92:,} of SQL92"
+            raise RefusedError(PulsarError.NOT_ALLOWED, text)
+        try:
+            tags = parse_tags(self.tags)
+            sql = compile_sql92(self.sql) if self.sql else None
+        except FilterError as error:
+            raise RefusedError(PulsarError.NOT_ALLOWED, f"The filter cannot be understood: {error}") from None
+
+        def is_wanted(properties: bytes) -> bool:
+            pairs = parse_properties(properties)
+            return tags.matches_tag(pairs.get("TAGS")) and (sql is None or sql(pairs))
+
+        return is_wanted
+
+
+EVERYTHING = Filter()
+
+
+def filter_of(properties: Mapping[str, str]) -> Filter:
+    """Return the filter that properties of a subscription ask for."""
+    return Filter(properties.get(_TAGS, ""), properties.get(_SQL, ""))

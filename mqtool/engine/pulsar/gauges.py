@@ -1,0 +1,57 @@
+"""What the door for Pulsar's clients tells a Prometheus, by Pulsar's names and labels.
+
+(Names: Pulsar's metrics of topics and subscriptions.)
+"""
+
+from collections.abc import Iterator
+
+from mqtool.engine.broker.gauges import Gauge, Row
+from mqtool.engine.pulsar.subscription import Subscription
+from mqtool.engine.pulsar.topics import PulsarTopics, Queue
+
+_OF_TOPICS = ("cluster", "topic")
+_OF_SUBSCRIPTIONS = (*_OF_TOPICS, "subscription")
+
+
+def pulsar_gauges(topics: PulsarTopics, cluster: str) -> Iterator[Gauge]:
+    """Yield the gauges of all topics that clients of Pulsar use. Cost: linear in subscriptions."""
+    queues = [*topics.queues.values()]
+
+    def place(queue: Queue) -> tuple[str, ...]:
+        return cluster, queue.place.full_name
+
+    def of_topics(name: str, meaning: str, rows: list[Row]) -> Gauge:
+        return Gauge(name, meaning, _OF_TOPICS, rows)
+
+    subscriptions: list[tuple[tuple[str, ...], Subscription]] = [
+        ((*place(queue), one.subscription.name), one.subscription)
+        for queue in queues
+        for one in queue.subscriptions.values()
+        if one.is_durable
+    ]
+
+    def of_subscriptions(name: str, meaning: str, rows: list[Row]) -> Gauge:
+        return Gauge(f"pulsar_subscription_{name}", meaning, _OF_SUBSCRIPTIONS, rows)
+
+    yield of_topics(
+        "pulsar_producers_count", "Producers.", [(place(one), len(one.producers.by_name)) for one in queues]
+    )
+    yield of_topics(
+        "pulsar_subscriptions_count", "Subscriptions.", [(place(one), len(one.subscriptions)) for one in queues]
+    )
+    yield of_subscriptions(
+        "consumers_count", "Consumers.", [(labels, len(one.consumers)) for labels, one in subscriptions]
+    )
+    yield of_subscriptions(
+        "back_log", "Messages that are not acknowledged.", [(labels, one.backlog) for labels, one in subscriptions]
+    )
+    yield of_subscriptions(
+        "unacked_messages",
+        "Messages that consumers of Shared or Key_Shared have and have not acknowledged.",
+        [(labels, one.unacked) for labels, one in subscriptions],
+    )
+    yield of_subscriptions(
+        "lost_messages",
+        "Messages that were removed, or cannot be read, before they were acknowledged, since this runs.",
+        [(labels, one.lost) for labels, one in subscriptions],
+    )

@@ -1,0 +1,136 @@
+"""The schemas of a topic: which there have been, and whether another one goes with them.
+
+A version is the place of a schema among those of its topic. A producer's must be able to read what was written with the
+latest one, and the other way round; a consumer's, to read it. Of those that are not in Avro's notation only the types
+are compared. (Pulsar: the strategy ``FULL``.)
+"""
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from mqtool.engine.pulsar.avro import can_read, parse_schema
+from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+from mqtool.errors import FormatError
+
+_NONE, _AUTO_CONSUME = 0, 21
+_TYPES = (  # noqa: SIM905
+    "NONE STRING JSON PROTOBUF AVRO BOOLEAN INT8 INT16 INT32 INT64 FLOAT DOUBLE DATE TIME TIMESTAMP KEY_VALUE INSTANT "
+    "LOCAL_DATE LOCAL_TIME LOCAL_DATE_TIME PROTOBUF_NATIVE AUTO_CONSUME EXTERNAL"
+).split()
+_PROTOBUF = _TYPES.index("PROTOBUF")
+_IN_AVRO = frozenset((_TYPES.index("JSON"), _PROTOBUF, _TYPES.index("AVRO")))
+_MOST_BYTES = 1 << 19
+_MOST_VERSIONS = 1000
+_VERSION = struct.Struct(">q")
+
+
+class Schema(NamedTuple):
+    """A schema, by Pulsar's numbers of types."""
+
+    type: int
+    data: bytes
+    properties: tuple[tuple[bytes, bytes], ...] = ()
+
+    @property
+    def type_name(self) -> str:
+        """As Pulsar writes it."""
+        return _TYPES[self.type] if 0 <= self.type < len(_TYPES) else str(self.type)
+
+
+def schema_of(body: Any) -> Schema | None:
+    """Return the schema that a command brings, None for none: bytes, or whatever the topic has."""
+    if not body.HasField("schema") or body.schema.type in (_NONE, _AUTO_CONSUME):
+        return None
+    given = body.schema
+    return Schema(given.type, given.schema_data, tuple((one.key, one.value) for one in given.properties))
+
+
+def version_bytes(version: int) -> bytes:
+    """Return a version as messages have it.
+
+    >>> version_bytes(1).hex()
+    '0000000000000001'
+    """
+    return _VERSION.pack(version)
+
+
+def parse_version(data: bytes) -> int:
+    """Return the version that bytes stand for, -1 where there is none such."""
+    return int(_VERSION.unpack(data)[0]) if len(data) == _VERSION.size else -1
+
+
+def find(known: Sequence[Schema], schema: Schema) -> int | None:
+    """Return the version that a schema has among those of its topic, None for a new one."""
+    text = _json_of(schema)
+    for version, one in enumerate(known):
+        if one.type == schema.type and (one.data == schema.data or (text is not None and text == _json_of(one))):
+            return version
+    return None
+
+
+def check_new(known: Sequence[Schema], schema: Schema) -> None:
+    """See that a schema may be added to those of its topic.
+
+    Raises:
+        RefusedError: it may not.
+    """
+    if len(schema.data) > _MOST_BYTES or len(known) >= _MOST_VERSIONS:
+        text = f"A schema has at most {_MOST_BYTES:,} bytes, and a topic {_MOST_VERSIONS:,} of them"
+        raise RefusedError(PulsarError.NOT_ALLOWED, text)
+    if schema.type in _IN_AVRO:
+        _parsed(schema)
+    if known:
+        _check(known[-1], schema, is_mutual=True)
+
+
+def check_reader(known: Sequence[Schema], schema: Schema) -> None:
+    """See that a consumer with a schema can read what is written with the latest of its topic.
+
+    Raises:
+        RefusedError: it cannot.
+    """
+    if known:
+        _check(known[-1], schema, is_mutual=False)
+
+
+def _check(latest: Schema, schema: Schema, *, is_mutual: bool) -> None:
+    if latest.type != schema.type:
+        text = f"Incompatible schema: exists schema type {latest.type_name}, new schema type {schema.type_name}"
+        raise RefusedError(PulsarError.INCOMPATIBLE_SCHEMA, text)
+    if schema.type not in _IN_AVRO or latest.data == schema.data:
+        return
+    new, old = _parsed(schema), _parsed(latest)
+    if new is None or old is None:
+        return
+    try:
+        fits = can_read(new, old) and (not is_mutual or can_read(old, new))
+    except FormatError as error:
+        raise RefusedError(PulsarError.INCOMPATIBLE_SCHEMA, str(error)) from None
+    if not fits:
+        what = (
+            "the latest one of the topic and this one cannot read each other"
+            if is_mutual
+            else ("this one cannot read what is written with the latest one of the topic")
+        )
+        raise RefusedError(PulsarError.INCOMPATIBLE_SCHEMA, f"Incompatible {schema.type_name} schema: {what}")
+
+
+def _parsed(schema: Schema) -> Any:
+    try:
+        return parse_schema(schema.data)
+    except FormatError as error:
+        if schema.type == _PROTOBUF:  # some clients give its descriptor
+            return None
+        raise RefusedError(PulsarError.INCOMPATIBLE_SCHEMA, f"Invalid schema definition: {error.reason}") from None
+
+
+def _json_of(schema: Schema) -> Any:
+    """Return what the text of a schema says, however it is spaced; None where it is no such text."""
+    if schema.type not in _IN_AVRO:
+        return None
+    try:
+        return json.loads(schema.data)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,213 @@
+"""The pages for administrators of Pulsar, and for clients that look topics up over HTTP: a row of ``PAGES`` for each.
+
+What a page has changed is on the disk before it answers. (Rules: docs/pulsar.md.)
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from mqtool.engine.broker.saves import Saves
+from mqtool.engine.broker.sessions import Session
+from mqtool.engine.http_server import HttpServer
+from mqtool.engine.pulsar.admin import FORBIDDEN, LATEST, AdminError, Position, PulsarAdmin
+from mqtool.engine.pulsar.names import TopicName
+from mqtool.engine.pulsar_server import PulsarServer
+from mqtool.errors import MqtoolError
+
+_MOST_BODY = 1 << 16
+_DONE, _BAD = 204, 400
+
+
+class _Asked(NamedTuple):
+    """What a page is asked for."""
+
+    admin: PulsarAdmin
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Any  # of JSON, None without one
+    now: int  # ms
+    broker: str
+    page: str
+    """``host:port`` by which both are reached from where the question came."""
+
+    @property
+    def topic(self) -> TopicName:
+        return self.admin.name(self.path["tenant"], self.path["namespace"], self.path["topic"])
+
+    @property
+    def space(self) -> tuple[str, str]:
+        return self.path["tenant"], self.path["namespace"]
+
+    def flag(self, name: str) -> bool:
+        return self.query.get(name, "").lower() == "true"
+
+    @property
+    def partitions(self) -> int:
+        """The number in the body, alone or with properties of the topic."""
+        count = self.body.get("partitions") if isinstance(self.body, dict) else self.body
+        if type(count) is not int:
+            raise AdminError(_BAD, "The body is no number of partitions")
+        return count
+
+    @property
+    def position(self) -> Position:
+        """The id in the body, that of the latest message without one."""
+        if self.body is None:
+            return LATEST
+        row = self.body
+        if not isinstance(row, dict):
+            raise AdminError(_BAD, "The body is no message id")
+        numbers = [row.get("ledgerId"), row.get("entryId"), row.get("batchIndex", -1)]
+        if any(type(number) is not int for number in numbers):
+            raise AdminError(_BAD, "The body is no message id")
+        is_excluded = bool(row.get("excluded", row.get("isExcluded", False)))
+        return Position(int(numbers[0]), int(numbers[1]), int(numbers[2]), is_excluded)
+
+
+_TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+_SUBSCRIPTION = _TOPIC + "/subscription/{subscription}"
+_SCHEMA = "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema"
+_SPACE = "/admin/v2/persistent/{tenant}/{namespace}"
+
+PAGES: list[tuple[str, str, Callable[[_Asked], Any]]] = [
+    ("GET", "/admin/v2/clusters", lambda ask: ask.admin.clusters()),
+    ("GET", "/admin/v2/brokers/health", lambda _: "ok"),
+    ("GET", "/admin/v2/tenants", lambda ask: ask.admin.tenants()),
+    ("GET", "/admin/v2/namespaces/{tenant}", lambda ask: ask.admin.namespaces(ask.path["tenant"])),
+    ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics", lambda ask: ask.admin.topics(*ask.space)),
+    ("GET", _SPACE, lambda ask: ask.admin.topics(*ask.space)),
+    ("GET", _SPACE + "/partitioned", lambda ask: ask.admin.partitioned_topics(*ask.space)),
+    ("GET", "/admin/v2/non-persistent/{tenant}/{namespace}", lambda _: []),
+    ("GET", "/admin/v2/non-persistent/{tenant}/{namespace}/partitioned", lambda _: []),
+    (
+        "GET",
+        _TOPIC + "/partitions",
+        lambda ask: ask.admin.partitions(ask.topic, allows_creation=ask.flag("checkAllowAutoCreation")),
+    ),
+    ("PUT", _TOPIC + "/partitions", lambda ask: ask.admin.create(ask.topic, ask.partitions, ask.now)),
+    ("POST", _TOPIC + "/partitions", lambda ask: ask.admin.widen(ask.topic, ask.partitions, ask.now)),
+    (
+        "DELETE",
+        _TOPIC + "/partitions",
+        lambda ask: ask.admin.delete(ask.topic, ask.now, is_partitioned=True, by_force=ask.flag("force")),
+    ),
+    ("PUT", _TOPIC, lambda ask: ask.admin.create(ask.topic, None, ask.now)),
+    (
+        "DELETE",
+        _TOPIC,
+        lambda ask: ask.admin.delete(ask.topic, ask.now, is_partitioned=False, by_force=ask.flag("force")),
+    ),
+    ("GET", _TOPIC + "/stats", lambda ask: ask.admin.stats(ask.topic)),
+    (
+        "GET",
+        _TOPIC + "/partitioned-stats",
+        lambda ask: ask.admin.partitioned_stats(ask.topic, by_partition=ask.query.get("perPartition") != "false"),
+    ),
+    ("GET", _TOPIC + "/lastMessageId", lambda ask: ask.admin.last_message_id(ask.topic)),
+    ("GET", _TOPIC + "/subscriptions", lambda ask: ask.admin.subscriptions(ask.topic)),
+    (
+        "PUT",
+        _SUBSCRIPTION,
+        lambda ask: ask.admin.subscribe(ask.topic, ask.path["subscription"], ask.position, ask.now),
+    ),
+    (
+        "DELETE",
+        _SUBSCRIPTION,
+        lambda ask: ask.admin.unsubscribe(ask.topic, ask.path["subscription"], ask.now, by_force=ask.flag("force")),
+    ),
+    ("POST", _SUBSCRIPTION + "/skip_all", lambda ask: ask.admin.skip(ask.topic, ask.path["subscription"], None)),
+    (
+        "POST",
+        _SUBSCRIPTION + "/skip/{count:int}",
+        lambda ask: ask.admin.skip(ask.topic, ask.path["subscription"], int(ask.path["count"])),
+    ),
+    (
+        "POST",
+        _SUBSCRIPTION + "/resetcursor/{timestamp:int}",
+        lambda ask: ask.admin.reset(ask.topic, ask.path["subscription"], int(ask.path["timestamp"]), ask.now),
+    ),
+    (
+        "POST",
+        _SUBSCRIPTION + "/resetcursor",
+        lambda ask: ask.admin.reset(ask.topic, ask.path["subscription"], ask.position, ask.now),
+    ),
+    ("GET", _SCHEMA, lambda ask: ask.admin.schema(ask.topic)),
+    ("GET", _SCHEMA + "/{version:int}", lambda ask: ask.admin.schema(ask.topic, int(ask.path["version"]))),
+    (
+        "GET",
+        "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}",
+        lambda ask: ask.admin.lookup(ask.topic, ask.broker, ask.page),
+    ),
+]
+"""Method, path, and what is answered: nothing, a text, or something as JSON."""
+
+
+def pulsar_admin(server: PulsarServer) -> HttpServer:
+    """Return the pages of a broker that serves Pulsar's clients, to be listened for beside it."""
+    admin, saves = PulsarAdmin(server.rules), server.rules.broker.saves
+    visitor = Session("", "")
+
+    def page_of(answer: Callable[[_Asked], Any]) -> Callable[[Request], Any]:
+        async def page(request: Request) -> Response:
+            try:
+                body = await _body(request)
+                now = server.clock()
+                saves.begin_request()
+                host, port = request.scope["server"]
+                host = f"[{host}]" if ":" in host else host
+                at = f"{host}:{server.port}", f"{host}:{port}"
+                given = answer(_Asked(admin, request.path_params, request.query_params, body, now, *at))
+                await _saved(saves, visitor, now)
+            except AdminError as error:
+                return _refusal(error.status, error.reason)
+            except MqtoolError as error:
+                return _refusal(500, str(error))
+            if given is None:
+                return Response(status_code=_DONE)
+            return PlainTextResponse(given) if isinstance(given, str) else JSONResponse(given)
+
+        return page
+
+    routes = [Route(path, page_of(answer), methods=[method]) for method, path, answer in PAGES]
+    return HttpServer(Starlette(routes=routes))
+
+
+async def _body(request: Request) -> Any:
+    """Return what the body of a request holds, None for nothing."""
+    if "origin" in request.headers and request.method != "GET":  # a page of somebody else in a browser
+        raise AdminError(FORBIDDEN, "Pages of other sites may not change anything here")
+    data = bytearray()
+    async for piece in request.stream():
+        data += piece
+        if len(data) > _MOST_BODY:
+            raise AdminError(413, f"The body is longer than {_MOST_BODY:,} bytes")
+    try:
+        return json.loads(data) if data.strip() else None
+    except (ValueError, RecursionError):
+        raise AdminError(_BAD, "The body is not JSON") from None
+
+
+async def _saved(saves: Saves, visitor: Session, now: int) -> None:
+    """Return when what was changed is on the disk; raises ``MqtoolError`` where that cannot be."""
+    if not (changes := saves.changes_of_request):
+        return
+    done: asyncio.Future[MqtoolError | None] = asyncio.get_running_loop().create_future()
+
+    def then(failure: MqtoolError | None, now: int) -> None:  # noqa: ARG001
+        if not done.done():
+            done.set_result(failure)
+
+    saves.wait(changes, visitor, then, now)
+    if (failure := await done) is not None:
+        raise failure
+
+
+def _refusal(status: int, reason: str) -> Response:
+    return JSONResponse({"reason": reason}, status)

@@ -1,0 +1,49 @@
+"""What is acknowledged of a queue, held against a plain set of offsets."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqtool.engine.pulsar.cursor import Cursor
+
+offsets = st.integers(0, 30)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("ack"), offsets, st.integers(1, 4)),
+        st.tuples(st.just("ack_until"), offsets),
+        st.tuples(st.just("cut_from"), offsets),
+        st.tuples(st.just("seek"), offsets),
+    ),
+    max_size=12,
+)
+
+
+@given(steps)
+def test_a_cursor_knows_just_what_was_acknowledged(steps: list[Any]) -> None:
+    cursor, acked = Cursor(0), set[int]()
+    for name, *arguments in steps:
+        getattr(cursor, name)(*arguments)
+        first = arguments[0]
+        match name:
+            case "ack":
+                acked |= set(range(first, first + arguments[1]))
+            case "ack_until":
+                acked |= set(range(first))
+            case "cut_from":
+                acked = {one for one in acked if one < first}
+            case "seek":
+                acked = set(range(first))
+
+    assert {one for one in range(40) if cursor.next_open(one) > one} == acked
+    assert cursor.next_offset == next(one for one in range(40) if one not in acked)
+    for one in range(40):
+        assert cursor.open_before(one) == sum(other not in acked for other in range(one))
+
+
+def test_messages_that_come_to_the_places_of_lost_ones_are_not_acknowledged() -> None:
+    cursor = Cursor(3, [(5, 8), (10, 20)], [(9, 0b10), (21, 0b1)])
+
+    cursor.cut_from(7)
+
+    assert (cursor.next_offset, [*cursor.spans], cursor.left, cursor.is_changed) == (3, [(5, 7)], {}, True)
