@@ -92,10 +92,10 @@ def stored_offsets(store: "StoreReader", is_wanted: "Callable[[OffsetKey], bool]
     """Return how far groups have read, by the offsets that a store keeps."""
     from mqtool.engine.client_runtime.admin_queries import group_offsets
     from mqtool.engine.store.queue_view import open_queue, queue_keys
-    from mqtool.formats.config_tables import consumer_offsets
+    from mqtool.formats.config_tables import OFFSET_TABLES, consumer_offsets
 
-    offsets = consumer_offsets(store.config_table("consumerOffset.json") or {})
-    offsets = {key: offset for key, offset in offsets.items() if is_wanted(key)}
+    tables = [consumer_offsets(store.config_table(name) or {}) for name in OFFSET_TABLES]
+    offsets = {key: offset for table in tables for key, offset in table.items() if is_wanted(key)}
     topics = {topic for topic, _, _ in offsets}
     keys = {key for key in queue_keys(store) if key[0] in topics}
     ends = {}

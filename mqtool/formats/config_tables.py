@@ -399,6 +399,10 @@ def subscription_groups(table: Table) -> dict[str, SubscriptionGroup]:
     return found
 
 
+OFFSET_TABLES = ("consumerOffset.json", "lmqConsumerOffset.json")
+"""Where offsets of groups are kept: in the second by a broker with light queues."""
+
+
 def consumer_offsets(table: Table, nameless: list[str] | None = None) -> dict[OffsetKey, int]:
     """Return the consumer offsets of ``consumerOffset.json`` or ``lmqConsumerOffset.json``.
 

@@ -140,7 +140,7 @@ def _of_tables(reader: StoreReader) -> Iterator[Progress]:
     yield Progress(_STORE, None, "", 0, 0)
     groups: dict[str, set[str]] = {}
     gone: set[QueueKey] = set()
-    for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+    for name in config_tables.OFFSET_TABLES:
         try:
             saved = config_tables.consumer_offsets(reader.config_table(name) or {})
         except _UNREADABLE:  # the log has to tell

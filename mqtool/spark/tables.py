@@ -368,7 +368,7 @@ def _config_rows(name: str, table: config_tables.Table) -> list[Rows]:
             return [dataclasses.asdict(topic) for topic in config_tables.topics(table).values()]
         if name == "subscriptionGroup.json":
             return [dataclasses.asdict(group) for group in config_tables.subscription_groups(table).values()]
-        if name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+        if name in config_tables.OFFSET_TABLES:
             return [
                 {"topic": topic, "group": group, "queue_id": queue_id, "consumer_offset": offset}
                 for (topic, group, queue_id), offset in config_tables.consumer_offsets(table).items()

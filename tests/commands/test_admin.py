@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -363,6 +364,13 @@ def test_a_deleted_topic_leaves_no_queue_and_no_offset(store: Path) -> None:
     assert not (store / "consumequeue" / topic).exists()
     assert topic not in {row["topic"] for row in run("offset", "list", "-s", store).rows}
     assert run("topic", "show", topic, "-s", store).status == Status.NO_INPUT
+
+
+def test_offsets_of_light_queues_are_listed(store: Path) -> None:
+    table = {"offsetTable": {}, "lmqOffsetTable": {"%LMQ%a@%LMQ%g": 5}}
+    (store / "config" / "lmqConsumerOffset.json").write_text(json.dumps(table))
+    rows = run("offset", "list", "--group", "%LMQ%g", "-s", store).rows
+    assert [(row["topic"], row["queue_id"], row["consumer_offset"]) for row in rows] == [("%LMQ%a", 0, 5)]
 
 
 def test_a_store_that_a_broker_runs_on_is_left_alone(tmp_path: Path) -> None:
