@@ -116,15 +116,17 @@ def _without_master(slave: "BrokerFigures", epoch: int, repeats: dict[str, int])
     remarks = [
         "no master answers: messages that it had and the slave has not are lost, and how many is not known",
         "where it still runs, cut off from here, stop it first: else there are two masters",
-        "groups repeat what they have consumed since the slave copied their offsets"
-        + (f" ({_time(int(copied))})" if copied != "0" else ", which it never did"),
     ]
+    if repeats or copied == "0":
+        since = f" ({_time(int(copied))})" if copied != "0" else ", which it never did"
+        remarks.append(f"groups repeat what they have consumed since the slave copied their offsets{since}")
+    else:
+        when = _time(int(copied))
+        remarks.append(f"no group repeats anything: their offsets, copied at {when}, are at the ends of the queues")
     by_count = sorted(repeats, key=lambda group: -repeats[group])
     remarks += [f"group {group} repeats {repeats[group]:,} messages at most" for group in by_count[:_MAX_GROUPS_TOLD]]
     if (more := len(by_count) - _MAX_GROUPS_TOLD) > 0:
         remarks.append(f"{more:,} more groups repeat fewer each")
-    if not repeats and copied != "0":
-        remarks.append("no group repeats anything: their copied offsets are at the ends of the queues")
     return Promotion(slave.broker, None, "ASYNC_MASTER", epoch, None, repeats, remarks)
 
 

@@ -31,6 +31,8 @@ _CODES = (*_COMMON, *((side, reason) for side in (0, 1) for reason in _ABSENT))
 Intervals = collections.deque[tuple[int, int]]
 _PLACE = ("queue_id", "queue_offset", "size")
 _UNITS_AT_ONCE = 1 << 16
+_OF_ONE_BROKER = "mqtool"
+"""Names of tables begin so in which a broker of mqtool keeps what it is, and which its slaves do not copy."""
 _LISTED_KEYS = 10
 
 
@@ -452,9 +454,14 @@ def not_compared(left: StoreReader, right: StoreReader) -> Iterator[str]:
         ("queues in RocksDB", [side for side, one in readers.items() if one.rocksdb_queues]),
         ("tables in RocksDB", [side for side, one in readers.items() if _has_rocksdb_tables(one)]),
         ("compacted topics", [side for side, one in readers.items() if _has_compacted(one)]),
+        ("the role in replication", [side for side, one in readers.items() if _has_role(one)]),
     ):
         if sides:
             yield f"{what} of {' and '.join(sides)}"
+
+
+def _has_role(reader: StoreReader) -> bool:
+    return any(reader.paths.config.glob(f"{_OF_ONE_BROKER}*.json"))
 
 
 def _has_compacted(reader: StoreReader) -> bool:
@@ -541,6 +548,7 @@ def _compare_tables(left: StoreReader, right: StoreReader) -> Iterator[FileDiffe
         for reader in (left, right)
         for pattern in ("*.json", "*.json.bak")
         for path in reader.paths.config.glob(pattern)
+        if not path.name.startswith(_OF_ONE_BROKER)
     }
     for name in sorted(names):
         tables: list[Any] = []

@@ -211,6 +211,14 @@ def test_queues_and_tables_that_differ_are_told(tmp_path: Path) -> None:
     ]
 
 
+def test_what_each_broker_keeps_of_its_own_role_is_no_difference(tmp_path: Path) -> None:
+    left, right, _ = two_stores(tmp_path)
+    (right / "config" / "mqtoolRole.json").write_text('{"role":"SLAVE"}')
+
+    assert list(compare_files(StoreReader(left), StoreReader(right), same_log=True)) == []
+    assert "the role in replication of right" in not_compared(StoreReader(left), StoreReader(right))
+
+
 def test_files_of_queues_with_absurd_names_take_no_time_and_the_first_difference_is_told(tmp_path: Path) -> None:
     left, right, _ = two_stores(tmp_path)
     for store in (left, right):
