@@ -368,7 +368,7 @@ def lay_out(drafts: Iterable[Draft], segment_size: int, start_offset: int = 0) -
             at += left
         whole = record(at, **given)
         if len(whole) + commit_log.BLANK_SIZE > segment_size:
-            raise ValueError(f"a message of {len(whole):,} bytes fits no segment of {segment_size:,}")
+            raise ValueError(f"a message of {len(whole):,} bytes does not fit into a segment of {segment_size:,}")
         yield Stored(draft, at, given["queue_offset"], given["store_timestamp"], whole)
         at += len(whole)
         ends[queue] = ends.get(queue, 0) + draft.has_unit

@@ -45,7 +45,7 @@ def annotate(record: bytes, offset: int) -> tuple[list[Field], str | None]:
         problem = str(error)
     end = sum(len(field.data) for field in fields)
     if end < len(record):
-        problem = problem or f"{len(record) - end:,} bytes more than its parts add up to, from {offset + end:,} on"
+        problem = problem or f"{len(record) - end:,} bytes more than the sum of its parts, from {offset + end:,} on"
         fields.append(Field(offset + end, record[end:], "rest", None))
     return fields, problem
 
@@ -76,7 +76,7 @@ def _walk(schema: Struct, data: bytes, offset: int) -> Iterator[Field]:
         end = stream.tell()
         if value is None:
             size = values.get(f"{subcon.name}_size")
-            said = "does not fit" if size is None else f"should have {size:,} bytes"
+            said = "does not fit" if size is None else f"needs {size:,} bytes"
             left = f"{len(data) - start:,} bytes are left at {offset + start:,}"
             raise _UnreadableError(f"{subcon.name} {said}: {left}")
         values[subcon.name] = value

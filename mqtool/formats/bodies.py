@@ -95,7 +95,7 @@ def by_queue(value: Any, path: str) -> dict[MessageQueue, Any]:
         pairs = value.items() if isinstance(value, dict) else value  # Go: a list of pairs
         return {parse_queue(parse_table(key.encode()) if isinstance(key, str) else key): item for key, item in pairs}
     except (TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"{path} is no map of queues", offset=0) from error
+        raise FormatError(f"{path} is not a map of queues", offset=0) from error
 
 
 def parse_queue(value: Any) -> MessageQueue:
@@ -297,7 +297,7 @@ def _parse_compressed(data: bytes) -> Registration:
     try:
         plain = inflater.decompress(data, _MAX_TABLE)
     except zlib.error as error:
-        raise FormatError("a compressed registration cannot be inflated", offset=0) from error
+        raise FormatError("cannot decompress a compressed registration", offset=0) from error
     parts = _Parts(plain)
     version = data_version({"dataVersion": parse_table(parts.next())})
     configs = {}
@@ -321,7 +321,7 @@ class _Parts:
 
     def number(self) -> int:
         if self._at + _INT.size > len(self._data):
-            raise FormatError("a compressed registration ends too early", self._at)
+            raise FormatError("a compressed registration is truncated", self._at)
         (number,) = _INT.unpack_from(self._data, self._at)
         self._at += _INT.size
         return int(number)
@@ -329,7 +329,7 @@ class _Parts:
     def next(self) -> bytes:
         size = self.number()
         if not 0 <= size <= len(self._data) - self._at:
-            raise FormatError("a part of a compressed registration is longer than the rest", self._at)
+            raise FormatError("a part of a compressed registration is longer than what is left of it", self._at)
         self._at += size
         return self._data[self._at - size : self._at]
 
@@ -339,7 +339,7 @@ def _parse_topic_text(text: str) -> TopicConfig:
     try:
         read, write, perm, kind = int(rest[0]), int(rest[1]), int(rest[2]), rest[3]
     except (IndexError, ValueError) as error:
-        raise FormatError(f"{text[:40]!r} describes no topic", offset=0) from error
+        raise FormatError(f"{text[:40]!r} does not describe a topic", offset=0) from error
     attributes = parse_table(rest[4].encode()) if len(rest) > 4 and rest[4] else {}
     return TopicConfig(
         name, read, write, perm, False, kind, 0, {str(key): str(item) for key, item in attributes.items()}
@@ -567,13 +567,13 @@ def build_kv_table(pairs: Mapping[str, str]) -> bytes:
 def _object(value: Any, path: str) -> Table:
     if isinstance(value, dict):
         return value
-    raise FormatError(f"{path} is no object", offset=0)
+    raise FormatError(f"{path} is not an object", offset=0)
 
 
 def _list(value: Any, path: str) -> list[Any]:
     if isinstance(value, list):
         return value
-    raise FormatError(f"{path} is no list", offset=0)
+    raise FormatError(f"{path} is not a list", offset=0)
 
 
 def _objects(table: Table, name: str) -> list[Table]:
@@ -598,7 +598,7 @@ def _number(table: Table, name: str, default: int) -> int:
     try:
         return int(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise FormatError(f"{name} is no number", offset=0) from error
+        raise FormatError(f"{name} is not a number", offset=0) from error
 
 
 def _one_of(names: Sequence[str], value: Any, default: str) -> str:

@@ -73,11 +73,11 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
         else:
             raise FormatError(f"unknown compression type {codec}", offset=0)
     except (zlib.error, RuntimeError, ValueError, EOFError) as error:
-        raise FormatError(f"compressed body cannot be read ({error})", offset=0) from error
+        raise FormatError(f"cannot decompress the body ({error})", offset=0) from error
     except Exception as error:
         if type(error).__name__ == "ZstdError":
-            raise FormatError(f"compressed body cannot be read ({error})", offset=0) from error
+            raise FormatError(f"cannot decompress the body ({error})", offset=0) from error
         raise
     if not whole:
-        raise FormatError("compressed body is cut short or too large", offset=len(body))
+        raise FormatError("the compressed body is truncated or too large", offset=len(body))
     return plain

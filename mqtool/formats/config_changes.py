@@ -18,7 +18,7 @@ def check_name(name: str) -> None:
         UsageError: it is such a name.
     """
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name} is no name: give up to 120 letters, digits and the characters _ - % |")
+        raise UsageError(f"{name} is not a valid name: use up to 120 letters, digits and the characters _ - % |")
 
 
 def changed_topic(known: TopicConfig | None, topic: str, queues: int | None, perm: int | None) -> TopicConfig:

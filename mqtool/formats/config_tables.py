@@ -40,12 +40,12 @@ TABLES = {
     "lmqConsumerOffset.json": TableInfo("consumer offsets, light queues included", "lmqOffsetTable"),
     "delayOffset.json": TableInfo("offsets of the delay levels", "offsetTable"),
     "consumerFilter.json": TableInfo("filters of SQL consumers", "filterDataByTopic"),
-    "consumerOrderInfo.json": TableInfo("messages that orderly pop consumers hold", "table"),
+    "consumerOrderInfo.json": TableInfo("messages held by orderly pop consumers", "table"),
     "messageRequestMode.json": TableInfo("pull or pop, by group", "messageRequestModeMap"),
     "topicQueueMapping.json": TableInfo("queues of static topics", "topicQueueMappingInfoMap"),
     "timermetrics": TableInfo("timer messages by topic", "timingCount"),
     "transactionMetrics": TableInfo("half messages by topic", "transactionCount"),
-    "position-checkpoint": TableInfo("how far each queue is compacted", "queueOffsetMap"),
+    "position-checkpoint": TableInfo("compaction progress of each queue", "queueOffsetMap"),
 }
 """The tables of a store by file name; all lie under ``config/``, but for the last one under ``compaction/``."""
 
@@ -104,10 +104,10 @@ def parse_table(data: bytes) -> Table:
 
     opening = _VALUE.match(data)
     if opening is None or opening["opening"] != b"{":
-        raise FormatError("the text of a table begins with {, this one does not", offset=0)
+        raise FormatError("a table starts with {, and this text does not", offset=0)
     table, at = _parse_object(data, opening.end(), depth=1)
     if not _END.match(data, at):
-        raise FormatError("something follows the table", at)
+        raise FormatError("there is something after the end of the table", at)
     return table
 
 
@@ -138,7 +138,7 @@ def _parse_object(data: bytes, at: int, depth: int) -> tuple[Table, int]:
 def _parse_object_key(data: bytes, at: int, depth: int) -> tuple[str, int]:
     """Return a key that is itself an object, as the text that other writers put in quotes there."""
     if depth == MAX_DEPTH:
-        raise FormatError(f"more than {MAX_DEPTH} objects and lists lie in each other", at - 1)
+        raise FormatError(f"objects and lists are nested more than {MAX_DEPTH} deep", at - 1)
     key, at = _parse_object(data, at, depth + 1)
     if not (colon := _COLON.match(data, at)):
         raise FormatError("a colon is missing", at)
@@ -170,7 +170,7 @@ def _parse_value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     kind, end = match.lastgroup, match.end()
     if kind == "opening":
         if depth == MAX_DEPTH:
-            raise FormatError(f"more than {MAX_DEPTH} objects and lists lie in each other", end - 1)
+            raise FormatError(f"objects and lists are nested more than {MAX_DEPTH} deep", end - 1)
         return (_parse_object if match["opening"] == b"{" else _parse_list)(data, end, depth + 1)
     if kind == "integer":
         return int(match["integer"]), end
@@ -494,7 +494,7 @@ def _named(table: Table, member: str) -> Iterator[tuple[str, Table, str]]:
 def _topic_and_group(name: Any, path: str) -> tuple[str, str]:
     topic, separator, group = str(name).partition("@")
     if not (topic and separator and group):
-        raise _unfit(path, "has no name of the form topic@group")
+        raise _unfit(path, "is not of the form topic@group")
     return topic, group
 
 
@@ -530,7 +530,7 @@ def _check_retry_policy(value: Any, path: str) -> None:
     policy = _settings(value, path)
     kind = policy.get("type")
     if not (kind is None or isinstance(kind, str) or (type(kind) is int and kind in (0, 1))):
-        raise _unfit(f"{path}.type", "is no text")
+        raise _unfit(f"{path}.type", "is not a string")
     exponential = _settings(policy.get("exponentialRetryPolicy"), f"{path}.exponentialRetryPolicy")
     for name in ("initial", "max", "multiplier"):
         _number(exponential.get(name), f"{path}.exponentialRetryPolicy.{name}", 64)
@@ -553,7 +553,7 @@ def _settings(value: Any, path: str) -> Table:
 def _items(value: Any, path: str) -> list[Any]:
     if value is None or isinstance(value, list):
         return value or []
-    raise _unfit(path, "is no list")
+    raise _unfit(path, "is not a list")
 
 
 def _filter_type(settings: Table, path: str) -> str:
@@ -562,7 +562,7 @@ def _filter_type(settings: Table, path: str) -> str:
         value = _FILTER_TYPES[value]
     if value is None or isinstance(value, str):
         return value or _FILTER_TYPES[0]
-    raise _unfit(f"{path}.topicFilterType", "is no text")
+    raise _unfit(f"{path}.topicFilterType", "is not a string")
 
 
 def _value(settings: Table, name: str, default: Any) -> Any:
@@ -573,7 +573,7 @@ def _value(settings: Table, name: str, default: Any) -> Any:
 def _needed(value: Any, path: str, bits: int) -> int:
     number = _number(value, path, bits)
     if number is None:
-        raise _unfit(path, f"is no whole number of {bits} bits")
+        raise _unfit(path, f"is not a {bits}-bit integer")
     return number
 
 
@@ -588,13 +588,13 @@ def _number(value: Any, path: str, bits: int) -> int | None:
         value = int(value)
     if value is None or (isinstance(value, int) and -(1 << (bits - 1)) <= value < 1 << (bits - 1)):
         return value
-    raise _unfit(path, f"is no whole number of {bits} bits")
+    raise _unfit(path, f"is not a {bits}-bit integer")
 
 
 def _object(value: Any, path: str) -> Table:
     if isinstance(value, dict):
         return value
-    raise _unfit(path, "is no object")
+    raise _unfit(path, "is not an object")
 
 
 def _unfit(path: str, what: str) -> FormatError:

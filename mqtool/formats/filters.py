@@ -116,13 +116,13 @@ def compile_sql92(expression: str) -> Sql92Filter:
                 raise _too_deep(_position(unread))
         unread = end
     except UnexpectedCharacters as error:
-        raise FilterError(f"{error.char!r} begins no word", 1 + (error.pos_in_stream or 0)) from None
+        raise FilterError(f"no token starts with {error.char!r}", 1 + (error.pos_in_stream or 0)) from None
     except UnexpectedToken:
         pass  # a whole condition may lie before it
     try:
         condition = parser.feed_token(end)
     except UnexpectedToken:
-        reason = "it ends too early" if unread is end else f"{unread[:20]!r} cannot stand here"
+        reason = "it ends too early" if unread is end else f"unexpected {unread[:20]!r}"
         raise FilterError(reason, _position(unread)) from None
     return Sql92Filter(expression, expression[_position(unread) - 1 :], condition)
 
@@ -246,10 +246,10 @@ class _Compiler:
         left, symbol, right = children
         for side in (left, right):
             if side.is_literal and side.value is None:
-                raise FilterError("NULL is compared with IS NULL only", side.position)
+                raise FilterError("NULL can only be compared with IS NULL", side.position)
         both_literal = left.is_literal and right.is_literal
         if both_literal and left.kind is _Kind.BOOLEAN and right.kind is not _Kind.BOOLEAN:
-            raise FilterError("TRUE and FALSE are no text and no number", left.position)
+            raise FilterError("TRUE and FALSE are neither text nor numbers", left.position)
         equal = _equality(left, right)
         return _boolean(left.position, (left, right), equal if symbol == "=" else _not(equal))
 
@@ -271,13 +271,13 @@ class _Compiler:
             return _boolean(operand.position, (operand, low, high), _any_of(outside))
         inside = [_ordering(operand, low, operator.ge), _ordering(operand, high, operator.le)]
         if low.is_literal and high.is_literal and _ordering(low, high, operator.gt)({}):
-            raise FilterError("BETWEEN takes its lower bound first", low.position)
+            raise FilterError("the lower bound of BETWEEN must come first", low.position)
         return _boolean(operand.position, (operand, low, high), _all_of(inside))
 
     def one_of(self, children: "list[Any]") -> _Operand:
         operand, negated, *strings = children
         if operand.form is not _Form.PROPERTY:
-            raise FilterError("IN takes the name of a property", operand.position)
+            raise FilterError("IN needs the name of a property", operand.position)
         get, wanted, hit = operand.evaluate, frozenset(map(_unquote, strings)), not negated
 
         def evaluate(properties: Properties) -> bool | None:
@@ -320,14 +320,16 @@ class _Compiler:
         # Twenty digits are too large already, and int() refuses thousands.
         position, value = _position(children[0]), int(children[0].rstrip("lL")[:20])
         if value > _LONG_MAX:
-            raise FilterError("the number does not fit 64 bits", position)
+            raise FilterError("the number does not fit in 64 bits", position)
         # RocketMQ takes no heed of the L behind a small number.
         return _number(_Kind.LONG if value > _INT_MAX else _Kind.INT, _Form.LITERAL, position, value)
 
     def double(self, children: "list[Token]") -> _Operand:
         position, value = _position(children[0]), float(children[0])
         if not 0 < value < math.inf:
-            raise FilterError("a number with a point or exponent must be above zero and fit a double", position)
+            raise FilterError(
+                "a number with a decimal point or an exponent must be greater than zero and fit in a double", position
+            )
         return _number(_Kind.DOUBLE, _Form.LITERAL, position, value)
 
     def true(self, children: "list[Token]") -> _Operand:
@@ -369,7 +371,7 @@ def _depth_above(operands: Sequence[_Operand], position: int) -> int:
 
 
 def _too_deep(position: int) -> FilterError:
-    return FilterError(f"it nests deeper than {MAX_DEPTH} conditions or {_MAX_PENDING:,} open symbols", position)
+    return FilterError(f"it is nested deeper than {MAX_DEPTH} conditions or {_MAX_PENDING:,} pending symbols", position)
 
 
 def _position(token: "Token") -> int:
@@ -385,7 +387,7 @@ def _condition(operand: _Operand) -> Condition:
     if operand.kind is _Kind.BOOLEAN:
         return evaluate
     if operand.form is not _Form.PROPERTY:
-        raise FilterError("a condition is needed here", operand.position)
+        raise FilterError("a condition is expected here", operand.position)
     # A property alone is false whatever its text, "true" included.
     return lambda properties: None if evaluate(properties) is None else False
 
@@ -448,7 +450,7 @@ def _equality(left: _Operand, right: _Operand) -> Condition:
 def _ordering(left: _Operand, right: _Operand, test: Callable[[Any, Any], bool]) -> Condition:
     for side in (left, right):
         if side.kind is _Kind.BOOLEAN or (side.kind is _Kind.TEXT and side.is_literal):
-            raise FilterError("only numbers and properties have an order", side.position)
+            raise FilterError("only numbers and properties can be ordered", side.position)
     kind = max(left.kind, right.kind)
     get_left, get_right = _reader(left, kind), _reader(right, kind)
     ordered = test if kind in _NUMBERS else lambda one, other: test(_read_double(one), _read_double(other))

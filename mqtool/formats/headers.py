@@ -714,7 +714,7 @@ def _fault(plan: _Plan, ext_fields: Mapping[str, str]) -> HeaderError:
             parse(ext_fields.get(name, "0"))
         except ValueError:
             break
-    return HeaderError(name, f"is no number, or too large a one: {ext_fields[name][:40]}")
+    return HeaderError(name, f"is not a number, or is too large: {ext_fields[name][:40]}")
 
 
 def build_header(header: NamedTuple, *, short: bool = False) -> dict[str, str]:

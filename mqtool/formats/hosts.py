@@ -41,7 +41,7 @@ def parse_message_id(message_id: str) -> int:
     except ValueError:
         raw = b""
     if len(raw) not in (16, 28):
-        raise FormatError("no offset message id (32 or 56 hexadecimal digits)", offset=0)
+        raise FormatError("not an offset message id (32 or 56 hexadecimal digits)", offset=0)
     return int.from_bytes(raw[-8:], "big", signed=True)
 
 

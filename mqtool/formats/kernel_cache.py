@@ -56,7 +56,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise PermissionError(errno.EPERM, "others may write to it")
+        raise PermissionError(errno.EPERM, "others can write to it")
 
 
 def _read(path: Path) -> Code | None:
@@ -107,7 +107,7 @@ def why_not_kept() -> str | None:
                 return None
         except OSError as error:
             reasons.append(f"{path.parent} cannot be used ({error.strerror or error})")
-    return f"{', '.join(reasons)}: let this user write there, or set XDG_CACHE_HOME to another folder"
+    return f"{', '.join(reasons)}: give this user write access, or set XDG_CACHE_HOME to another folder"
 
 
 @functools.cache

@@ -117,7 +117,7 @@ def message_of(record: bytes, position: int) -> Message:
         FormatError: its parts do not add up.
     """
     if len(record) < commit_log.MIN_SIZE or kernels.int32(record, 0) != len(record):
-        raise FormatError("no message record", offset=position)
+        raise FormatError("not a message record", offset=position)
     table = gather(memoryview(record), position, np.zeros(1, np.int64))
     if table.faults[0]:
         raise FormatError("a message record whose sizes do not add up", offset=position)

@@ -187,7 +187,7 @@ def split_batch(batch: NewMessage) -> list[BatchElement]:
             size, body_size, properties_at, properties_size = 0, -1, 0, -1
         end = properties_at + _SHORT.size + properties_size
         if body_size < 0 or properties_size < 0 or end != at + size or end > len(body):
-            raise FormatError("no message of a batch begins", at)
+            raise FormatError("no message of a batch starts here", at)
         properties = body[end - properties_size : end]
         if batch.properties:
             if properties and not properties.endswith(_PAIR):

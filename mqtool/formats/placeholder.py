@@ -176,7 +176,7 @@ def build(
         properties = b""
     room = size - fixed - CRC_SIZE * has_crc - len(properties)
     if room < 0:
-        raise ValueError(f"a placeholder in {topic!r} takes {fixed} bytes, not {size}")
+        raise ValueError(f"a placeholder in {topic!r} needs {fixed} bytes, not {size}")
     least = len(_text("", 0))
     # The words may be cut short, the elements of a batch not: without all of them it is none.
     spare = room - batch_size * ELEMENT_SIZE if batch_size > 1 else room

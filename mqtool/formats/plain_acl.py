@@ -50,11 +50,11 @@ def parse_acl(text: str) -> PlainAcl:
         members = yaml.load(text, yaml.BaseLoader)  # which makes texts only, and lists and maps of them
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        raise FormatError(error.problem or "this is no YAML", mark.index if mark else 0) from error
+        raise FormatError(error.problem or "this is not valid YAML", mark.index if mark else 0) from error
     if not members:  # half written, perhaps: else it would keep all out
-        raise FormatError("the file says nothing", offset=0)
+        raise FormatError("the file has no content", offset=0)
     if not isinstance(members, dict):
-        raise FormatError("the file has no names", offset=0)
+        raise FormatError("the file is not a mapping", offset=0)
     accounts = {}
     for one in _list(members, "accounts"):
         account = account_of(one)
@@ -82,10 +82,10 @@ def account_of(members: Any) -> Account:
         FormatError: a name is missing, or a value is not what it should be.
     """
     if not isinstance(members, dict):
-        raise FormatError("an account has no names", offset=0)
+        raise FormatError("an account is not a mapping", offset=0)
     access_key, secret_key = str(members.get("accessKey") or ""), str(members.get("secretKey") or "")
     if len(access_key) <= 6 or len(secret_key) <= 6:
-        raise FormatError(f"accessKey and secretKey have more than 6 characters, not so for {access_key!r}", offset=0)
+        raise FormatError(f"accessKey and secretKey need more than 6 characters each: see {access_key!r}", offset=0)
     return Account(
         access_key,
         secret_key,
@@ -121,7 +121,7 @@ def _permission(text: Any) -> int:
     try:
         return _PERMISSIONS[text.strip().replace(" ", "")]
     except (KeyError, AttributeError):
-        raise FormatError(f"{text} is no permission: DENY, PUB, SUB or PUB|SUB", offset=0) from None
+        raise FormatError(f"{text} is not a permission: use DENY, PUB, SUB or PUB|SUB", offset=0) from None
 
 
 def _version(members: dict[str, Any]) -> tuple[int, int]:
@@ -134,12 +134,12 @@ def _version(members: dict[str, Any]) -> tuple[int, int]:
 def _list(members: dict[str, Any], name: str) -> list[Any]:
     value = members.get(name) or []
     if not isinstance(value, list):
-        raise FormatError(f"{name} is no list", offset=0)
+        raise FormatError(f"{name} is not a list", offset=0)
     return value
 
 
 def _texts(members: dict[str, Any], name: str) -> list[str]:
     value = _list(members, name)
     if not all(isinstance(one, str) for one in value):
-        raise FormatError(f"{name} is no list of texts", offset=0)
+        raise FormatError(f"{name} is not a list of strings", offset=0)
     return value

@@ -99,10 +99,10 @@ def parse_receipt(text: str) -> Receipt:
     """
     words = text.split(" ")
     if len(words) < 6:
-        raise FormatError(f"a receipt has 8 words, not {len(words)}", offset=0)
+        raise FormatError(f"a receipt has 8 words, and this one has {len(words)}", offset=0)
     numbers = words[:4]
     if not all(word.isdecimal() and len(word) < 19 for word in numbers):
-        raise FormatError("the first four words of a receipt are numbers", offset=0)
+        raise FormatError("the first four words of a receipt must be numbers", offset=0)
     start_offset, pop_time, invisible_ms, revive_queue_id = map(int, numbers)
     return Receipt(start_offset, pop_time, invisible_ms, revive_queue_id, words[5])
 
@@ -224,7 +224,7 @@ def parse_check_point(body: bytes) -> CheckPoint:
         )
         point.done.update(offset for place, offset in enumerate(point.offsets) if bits >> place & 1)
     except (KeyError, TypeError) as error:
-        raise FormatError("the body is no check point of a pop", offset=0) from error
+        raise FormatError("the body is not a pop checkpoint", offset=0) from error
     return point
 
 
@@ -249,16 +249,16 @@ def parse_ack(body: bytes) -> Acknowledgement:
         name = members.get("bn") or ""
         return Acknowledgement(members["c"], members["t"], members["q"], members["so"], members["pt"], name, offsets)
     except (KeyError, TypeError) as error:
-        raise FormatError("the body is no acknowledgement of a pop", offset=0) from error
+        raise FormatError("the body is not a pop acknowledgement", offset=0) from error
 
 
 def _members(body: bytes) -> dict[str, Any]:
     try:
         members = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise FormatError("a message of the revive log holds no JSON", offset=0) from error
+        raise FormatError("a message of the revive log is not valid JSON", offset=0) from error
     if not isinstance(members, dict):
-        raise FormatError("a message of the revive log holds no object", offset=0)
+        raise FormatError("a message of the revive log is not an object", offset=0)
     return members
 
 
@@ -277,7 +277,7 @@ def parse_bits(text: str) -> list[int]:
     try:
         bits = int.from_bytes(base64.b64decode(text, validate=True), "little")
     except (binascii.Error, ValueError) as error:
-        raise FormatError("a set of offsets is no base64", offset=0) from error
+        raise FormatError("a set of offsets is not valid base64", offset=0) from error
     if bits.bit_length() > _MOST_OFFSETS:
         raise FormatError(f"a set of {bits.bit_length():,} offsets", offset=0)
     return [place for place in range(bits.bit_length()) if bits >> place & 1]

@@ -88,7 +88,7 @@ def as_value(text: str) -> str:
         FormatError: it is one.
     """
     if PAIR_SEPARATOR in text or "\0" in text:
-        raise FormatError(f"no property can have the value {text!r:.100}", offset=0)
+        raise FormatError(f"a property cannot have the value {text!r:.100}", offset=0)
     return text
 
 

@@ -41,7 +41,7 @@ def parse_handle(text: str) -> RecallHandle:
         words = base64.urlsafe_b64decode(text.encode()).decode().split(" ")
         version, topic, broker_name, timestamp, unique_key = words
         if version != _VERSION:
-            raise FormatError(f"nobody knows handles of version {version[:8]}", offset=0)
+            raise FormatError(f"unknown version {version[:8]} of a recall handle", offset=0)
         return RecallHandle(topic, broker_name, int(timestamp), unique_key)
     except (binascii.Error, ValueError) as error:
-        raise FormatError("the text is no recall handle", offset=0) from error
+        raise FormatError("the text is not a recall handle", offset=0) from error

@@ -104,5 +104,5 @@ def with_pair(properties: bytes, name: str, value: str) -> bytes | None:
 def with_properties(record: bytes, size: int, properties: bytes) -> bytes:
     """Return a record whose last ``size`` bytes, its properties, are as many others."""
     if len(properties) != size:
-        raise ValueError(f"{len(properties)} bytes of properties where {size} are due")
+        raise ValueError(f"{len(properties)} bytes of properties, expected {size}")
     return with_crc(record[: len(record) - size] + properties)

@@ -107,7 +107,7 @@ def parse_frame(data: bytes | bytearray) -> RemotingCommand:
     serialize_type = header_size >> 24
     end = 8 + (header_size & 0xFFFFFF)
     if length + 4 != len(data) or end > len(data):
-        raise FormatError("the lengths of a frame do not fit together", offset=0)
+        raise FormatError("the lengths in a frame do not fit together", offset=0)
     return parse_command(serialize_type, data[8:end], bytes(data[end:]))
 
 
@@ -124,7 +124,7 @@ def parse_command(serialize_type: int, header: bytes | bytearray, body: bytes) -
         return _parse_json(header, body)
     if serialize_type == SerializeType.BINARY:
         return _parse_binary(header, body)
-    raise FormatError(f"nobody knows headers of type {serialize_type}", offset=4)
+    raise FormatError(f"unknown header type {serialize_type}", offset=4)
 
 
 def _parse_json(header: bytes | bytearray, body: bytes) -> RemotingCommand:
@@ -132,16 +132,16 @@ def _parse_json(header: bytes | bytearray, body: bytes) -> RemotingCommand:
         fields = orjson.loads(header)
     except orjson.JSONDecodeError as error:
         if len(header) > _DIALECT_SIZE:
-            raise FormatError("the header is no JSON", offset=8) from error
+            raise FormatError("the header is not valid JSON", offset=8) from error
         fields = parse_table(bytes(header))
     if type(fields) is not dict:
-        raise FormatError("the header is no JSON object", offset=8)
+        raise FormatError("the header is not a JSON object", offset=8)
     get = fields.get
     ext_fields = get("extFields")
     if ext_fields is None:
         ext_fields = {}
     elif type(ext_fields) is not dict:
-        raise FormatError("extFields of the header is no object", offset=8)
+        raise FormatError("extFields of the header is not an object", offset=8)
     else:
         for value in ext_fields.values():
             if type(value) is not str:
@@ -166,7 +166,7 @@ def _number(value: Any) -> int:
         return 0
     if isinstance(value, str) and len(value) < 12 and re.fullmatch(r"-?[0-9]+", value):
         return int(value)
-    raise FormatError(f"code, flag, opaque or version of the header is no number: {str(value)[:40]}", offset=8)
+    raise FormatError(f"code, flag, opaque or version of the header is not a number: {str(value)[:40]}", offset=8)
 
 
 def _text(value: Any) -> str:
@@ -176,7 +176,7 @@ def _text(value: Any) -> str:
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
     except orjson.JSONEncodeError as error:
-        raise FormatError("a value in the header lies too deep", offset=8) from error
+        raise FormatError("a value in the header is nested too deeply", offset=8) from error
 
 
 def _parse_binary(header: bytes | bytearray, body: bytes) -> RemotingCommand:
@@ -195,7 +195,7 @@ def _parse_binary(header: bytes | bytearray, body: bytes) -> RemotingCommand:
             (size,) = _INT.unpack_from(header, at)
             ext_fields[key], at = _binary_text(header, at + _INT.size, size)
     except struct.error as error:
-        raise FormatError("the header ends too early", offset=8 + len(header)) from error
+        raise FormatError("the header is truncated", offset=8 + len(header)) from error
     name = LANGUAGES[language] if language < len(LANGUAGES) else None
     return RemotingCommand(code, flag, opaque, ext_fields, body, remark or None, version, name)
 
@@ -205,7 +205,7 @@ def _binary_text(header: bytes | bytearray, at: int, size: int) -> tuple[str, in
         return "", at
     end = at + size
     if end > len(header):
-        raise FormatError("a text is longer than the header", at)
+        raise FormatError("a string is longer than the header", at)
     return header[at:end].decode("utf-8", "replace"), end
 
 

@@ -274,4 +274,4 @@ def _text(key: bytes) -> str:
     try:
         return key.decode()
     except UnicodeDecodeError as error:
-        raise FormatError(f"the key {key.hex()} is no UTF-8 text", offset=0) from error
+        raise FormatError(f"the key {key.hex()} is not UTF-8 text", offset=0) from error

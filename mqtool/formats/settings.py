@@ -103,7 +103,7 @@ def _parse(name: str, text: str, present: Any, least: int) -> Any:
     if isinstance(present, int):
         if text.isdecimal() and least <= int(text[:10]) < 1 << 31 and len(text) <= 10:
             return int(text)
-        raise UsageError(f"{name}={text} is no whole number {f'above {least - 1}' if least else 'of 0 or more'}")
+        raise UsageError(f"{name}={text} is not a whole number {f'above {least - 1}' if least else 'of 0 or more'}")
     return text
 
 

@@ -69,7 +69,7 @@ def record_ends(data: bytes) -> Iterator[tuple[int, int]]:
     while at < size_of_all:
         size = _SIZE.unpack_from(data, at)[0] if at + commit_log.MIN_SIZE <= size_of_all else 0
         if not commit_log.MIN_SIZE <= size <= size_of_all - at:
-            raise FormatError("a record of an answer is cut off", offset=at)
+            raise FormatError("a record of a reply is truncated", offset=at)
         yield at, at + size
         at += size
 

@@ -164,7 +164,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if low < min(known.first, place["offset"]):
                 first = min(known.first, place["offset"])
                 text = f"{called(queue)}: the messages from {low:,} to {first:,} were deleted before they were read"
-                self._losses.tell(NotFoundError(text), "behind them")
+                self._losses.tell(NotFoundError(text), "after them")
             parts += cut(queue, low, place["offset"])
         return parts
 
@@ -186,7 +186,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._committed, self._is_committing = offsets, True
             except MqtoolError as error:  # the checkpoint has them
                 if self._is_committing:  # said once, not with each micro-batch
-                    _log.warning("offsets of %s are not committed: %s", self.connection.group, error)
+                    _log.warning("cannot commit the offsets of %s: %s", self.connection.group, error)
                 self._is_committing = False
 
     def _open(self) -> Queues:
@@ -218,7 +218,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return place
         found, _ = resumed(place, ends.first, stop, lambda mark: self._holds(queue, mark))
         if found is not place:
-            how = f"at {found['offset']:,}, from where on messages may come twice"
+            how = f"at {found['offset']:,} (messages from there on may be read twice)"
             self._losses.tell(_changed(queue, place["offset"]), how)
         return found
 
@@ -226,7 +226,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """See to it that a queue is as it was when it was read, or is to be read, up to a place."""
         marks = [Mark(*one) for one in place["marks"][:1]]
         if marks and (queue, marks[0]) not in self._known and self._holds(queue, marks[0]) is False:
-            self._losses.tell(_changed(queue, place["offset"]), "with what is there now")
+            self._losses.tell(_changed(queue, place["offset"]), "with the current contents")
 
     def _holds(self, queue: MessageQueue, mark: Mark) -> bool | None:
         """Tell whether a message is still where it was, None where it has been deleted or cannot be read."""
@@ -251,7 +251,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _changed(queue: MessageQueue, offset: int) -> StoreChangedError:
     return StoreChangedError(
-        f"{called(queue)} is no longer the one that was read up to {offset:,}: it became shorter, or was replaced"
+        f"{called(queue)} is not the queue that was read up to {offset:,}: it was truncated or replaced"
     )
 
 

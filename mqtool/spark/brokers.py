@@ -66,7 +66,7 @@ class RocketMQ(MessageSource):
         from mqtool.spark.sender import MessageSender
 
         if overwrite:
-            raise UsageError('messages are never overwritten: send rows with mode("append")')
+            raise UsageError('messages are never overwritten: write with mode("append")')
         return MessageSender(self.read_options(), schema)
 
     @sentences()

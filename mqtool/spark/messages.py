@@ -41,14 +41,14 @@ _OF_PROPERTIES = frozenset((
 _CODES = ("", "LOG-SIZES", "LOG-POSITION", "LOG-CRC", "LOG-PROPERTY-TEXT", "LOG-TOPIC")
 _MEANINGS = {
     "LOG-SIZES": "the sizes in this record do not add up to its total size",
-    "LOG-POSITION": "this record says to lie elsewhere",
+    "LOG-POSITION": "this record says that it is at another address",
     "LOG-CRC": "the body does not match its CRC",
     "LOG-PROPERTY-TEXT": "its properties are damaged",
-    "LOG-TOPIC": "no broker can have such a topic",
-    "LOG-MAGIC": "no record begins here",
+    "LOG-TOPIC": "no broker can have a topic of this name",
+    "LOG-MAGIC": "no record starts here",
     "LOG-BLANK": "a blank record that does not fill its segment",
-    "LOG-TORN": "a record that was not written to its end",
-    "LOG-NOISE": "bytes that are no record",
+    "LOG-TORN": "a record that was not written completely",
+    "LOG-NOISE": "bytes that are not a record",
     "LOG-GAP": "bytes of the log are missing",
 }
 _NOT_ASCII = np.uint64(0x8080808080808080)

@@ -29,8 +29,8 @@ def name_stores(stores: Iterable[Store], given: Mapping[str, str]) -> dict[str, 
         name = names[0] if names else _broker_name(store) or store.path
         if name in named:
             raise UsageError(
-                f"{named[name].path} and {store.path} are both called {name}: read only one of them, or give names "
-                f'by the option storeNames, as in {{"{store.path}": "{name}-2"}}'
+                f"{named[name].path} and {store.path} are both called {name}: read only one of them, or name them "
+                f'with the option storeNames, for example {{"{store.path}": "{name}-2"}}'
             )
         named[name] = store
     return named

@@ -87,7 +87,7 @@ class Options:
             return default
         found = re.fullmatch(r"([1-9][0-9]{0,15})\s*([kmgt]?)(?:i?b)?", text.strip().lower())
         if not found:
-            raise UsageError(f"{name}={text} is no size: give bytes as a whole number, or one like 128m")
+            raise UsageError(f"{name}={text} is not a size: give a whole number of bytes, or a size such as 128m")
         return int(found[1]) * _UNITS[found[2]]
 
     def count(self, name: str) -> int | None:
@@ -98,7 +98,7 @@ class Options:
         """
         text = self.given.get(name.lower())
         if text is not None and not re.fullmatch(r"[1-9][0-9]{0,15}", text.strip()):
-            raise UsageError(f"{name}={text} is no whole number from 1 on")
+            raise UsageError(f"{name}={text} is not a whole number of at least 1")
         return None if text is None else int(text)
 
     def table_of(self, name: str) -> dict[str, Any]:
@@ -110,9 +110,9 @@ class Options:
         try:
             found = orjson.loads(self.given.get(name.lower()) or "{}")
         except orjson.JSONDecodeError as error:
-            raise UsageError(f"{name} is no JSON: {error}") from error
+            raise UsageError(f"{name} is not valid JSON: {error}") from error
         if not isinstance(found, dict):
-            raise UsageError(f"{name} is no JSON object, as in {{...}}")
+            raise UsageError(f"{name} is not a JSON object such as {{...}}")
         return found
 
     @property
@@ -169,7 +169,7 @@ class Options:
         """
         given = self.table_of("storeNames")
         if any(not isinstance(name, str) or not name for name in given.values()):
-            raise UsageError('storeNames gives paths or patterns a name each, as in {"/brokers/a/store": "broker-a"}')
+            raise UsageError('storeNames maps paths or patterns to names, for example {"/brokers/a/store": "broker-a"}')
         return given
 
     @property
@@ -182,7 +182,7 @@ class Options:
         text = self.either("topic", "subscribe")
         topics = None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
         if topics == frozenset():
-            raise UsageError("no topic is given: topic or subscribe is a name, or several with commas")
+            raise UsageError("no topic given: set topic or subscribe to a name, or to several separated by commas")
         since, until = self._moment("startingTimestamp"), self._moment("endingTimestamp")
         return Bounds(since=since, until=until, topics=topics)
 
@@ -193,7 +193,7 @@ class Options:
             UsageError: both are given.
         """
         if name.lower() in self.given and other.lower() in self.given:
-            raise UsageError(f"{name} and {other} mean the same: give one of them")
+            raise UsageError(f"{name} and {other} mean the same: give only one of them")
         return self.given.get(name.lower(), self.given.get(other.lower()))
 
     def _moment(self, name: str) -> int | None:
@@ -207,7 +207,7 @@ class Options:
             moment = datetime.datetime.fromisoformat(text.strip())
         except ValueError as error:
             raise UsageError(
-                f"{name}={text} is no time: give milliseconds since 1970, or one like 2026-11-21T01:00:00Z"
+                f"{name}={text} is not a time: give milliseconds since 1970, or a time such as 2026-11-21T01:00:00Z"
             ) from error
         return int((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
 
@@ -225,7 +225,9 @@ class Options:
         found = self.table_of(name)
         for store, place in found.items():
             if place not in (EARLIEST, LATEST) and (type(place) is not int or place < 0):
-                raise UsageError(f"{name}: {place} of {store} is no address: give a number, {EARLIEST} or {LATEST}")
+                raise UsageError(
+                    f"{name}: {place} is not a valid address for {store}: give a number, {EARLIEST} or {LATEST}"
+                )
         return found
 
 
@@ -237,7 +239,9 @@ def check_endless(options: Options) -> None:
     """
     for name in ("endingOffsets", "endingTimestamp"):
         if name.lower() in options.given:
-            raise UsageError(f"{name} is of spark.read: a stream has no end; stop the query where it is to end")
+            raise UsageError(
+                f"{name} is only for spark.read: a stream has no end; stop the query where you want it to end"
+            )
 
 
 def choose(what: str, word: str, choices: Iterable[str]) -> str:
@@ -251,5 +255,5 @@ def choose(what: str, word: str, choices: Iterable[str]) -> str:
         return by_lower[word.lower()]
     near = difflib.get_close_matches(word.lower(), by_lower, 3, 0.6)
     names = " or ".join(by_lower[name] for name in near)
-    there = f"did you mean {names}?" if near else f"there are {', '.join(by_lower.values())}"
-    raise UsageError(f"there is no {what} {word}: {there}")
+    there = f"did you mean {names}?" if near else f"available: {', '.join(by_lower.values())}"
+    raise UsageError(f"unknown {what} {word}: {there}")

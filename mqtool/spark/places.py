@@ -23,7 +23,7 @@ Offsets = dict[str, Place]
 Source = TypeVar("Source", bound=Hashable)
 """What has a place: a store by its name, or a queue."""
 
-_GO_ON = "set failOnDataLoss=false to go on"
+_GO_ON = "set failOnDataLoss=false to continue"
 
 
 def place_behind(end: LogEnd, marks: Sequence[Sequence[Any]]) -> Place:
@@ -102,7 +102,7 @@ class Losses:
             MqtoolError: it is to end the query.
         """
         if self.fails:
-            raise type(error)(f"{error}; {_GO_ON} {how}, or begin with a new checkpointLocation")
+            raise type(error)(f"{error}; {_GO_ON} {how}, or start with a new checkpointLocation")
         if str(error) not in self._told:
             self._told.add(str(error))
-            _log.warning("%s; the stream goes on %s", error, how)
+            _log.warning("%s; the stream continues %s", error, how)

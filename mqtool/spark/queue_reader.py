@@ -42,7 +42,7 @@ def topics_of(options: Options) -> list[str]:
     """
     topics = options.bounds.topics
     if topics is None:
-        raise UsageError("no topic is given: set the option topic, to a name or several with commas")
+        raise UsageError("no topic given: set the option topic to a name, or to several separated by commas")
     return sorted(topics)
 
 
@@ -54,7 +54,7 @@ def check_all(topics: Iterable[str], connection: Connection, ends: Mapping[Messa
     """
     there = {queue.topic for queue in ends}
     if missing := [topic for topic in topics if with_namespace(topic, connection.namespace) not in there]:
-        raise NotFoundError(f"there is no topic {', '.join(missing)}, or nobody may read it")
+        raise NotFoundError(f"topic {', '.join(missing)} does not exist, or cannot be read")
 
 
 def ask_of_brokers(ask: Ask, options: Options) -> Ask:
@@ -95,7 +95,7 @@ def places(options: Options, name: str, ends: Mapping[MessageQueue, Ends], names
             known |= {str(queue.queue_id): queue for queue in known.values()}
         given = dict.fromkeys(known, queues) if isinstance(queues, str) else queues
         if not isinstance(given, dict):
-            raise UsageError(f'{name}: {topic} is to have offsets by queue, as in {{"{topic}": {{"broker-a:0": 12}}}}')
+            raise UsageError(f'{name}: {topic} needs offsets by queue, for example {{"{topic}": {{"broker-a:0": 12}}}}')
         for key, place in given.items():
             queue = known[choose(f"queue of {topic} in {name}", key, known)]
             found[queue] = _offset(name, queue, place, ends[queue])
@@ -112,7 +112,8 @@ def _offset(name: str, queue: MessageQueue, place: object, ends: Ends) -> int:
     if type(place) is int and place >= 0:
         return place
     raise UsageError(
-        f"{name}: {place} of {queue.topic} {queue_name(queue)} is no offset: give a number, {EARLIEST} or {LATEST}"
+        f"{name}: {place} is not a valid offset for {queue.topic} {queue_name(queue)}: give a number, {EARLIEST} or "
+        f"{LATEST}"
     )
 
 
@@ -227,7 +228,9 @@ class _Reading:
         raw = np.frombuffer(records, np.uint8)
         found = scan.scan(memoryview(raw) if self._kernels is plain else raw, 0, kernels=self._kernels)
         if found.end < len(records):
-            raise BadDataError(f"{called(self._part.queue)}: what the broker gave from {start:,} on is no record")
+            raise BadDataError(
+                f"{called(self._part.queue)}: what the broker returned from {start:,} on is not a record"
+            )
         table: MessageTable = _Pulled(
             **{field.name: getattr(found.table, field.name) for field in dataclasses.fields(found.table)}
         )
@@ -237,7 +240,7 @@ class _Reading:
                 self._ask.gone(
                     NotFoundError(
                         f"{called(self._part.queue)}: the messages from {low:,} to {high:,} were deleted before they "
-                        "were read; set failOnDataLoss=false to go on behind them"
+                        "were read; set failOnDataLoss=false to continue after them"
                     )
                 )
                 yield from self._of_gap(low)
@@ -249,8 +252,8 @@ class _Reading:
     def _shorter(self, at: int, stop: int) -> Iterator[Any]:
         self._ask.gone(
             StoreChangedError(
-                f"{called(self._part.queue)} became shorter while it was read: it ends at {min(at, stop):,}, not at "
-                f"{self._part.stop:,}; set failOnDataLoss=false to go on without the rest"
+                f"{called(self._part.queue)} was truncated while it was being read: it ends at {min(at, stop):,}, "
+                f"not at {self._part.stop:,}; set failOnDataLoss=false to continue without the rest"
             )
         )
         yield from self._of_gap(at)

@@ -63,7 +63,7 @@ class Connection:
         name_servers = options.either("namesrv", "nameServer") or os.environ.get(NAMESRV_ADDR, "")
         if not name_servers.strip():
             raise UsageError(
-                f"no name server is given: set the option namesrv, as in localhost:9876, or {NAMESRV_ADDR} "
+                f"no name server given: set the option namesrv, for example to localhost:9876, or set {NAMESRV_ADDR} "
                 "in the environment of the driver"
             )
         every = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
@@ -191,5 +191,5 @@ class Queues:
         found = broker_to_read(route, queue.broker_name) if route else None
         address = masters(route).get(queue.broker_name) if of_master and route else found[1] if found else None
         if address is None:
-            raise UnavailableError(f"the broker {queue.broker_name} is in no route of {queue.topic} any more")
+            raise UnavailableError(f"broker {queue.broker_name} is no longer in the route of {queue.topic}")
         return address

@@ -65,7 +65,7 @@ class MessageSender(DataSourceArrowWriter):
     def __init__(self, options: Options, schema: StructType) -> None:
         for name in _OF_READING:
             if name.lower() in options.given:
-                raise UsageError(f"{name} is an option of reading, not of sending")
+                raise UsageError(f"{name} is an option for reading, not for sending")
         self.topic = options.given.get("topic")
         self.columns = _columns(schema, self.topic)
         self.connection = Connection.of(options, ProducerOptions)
@@ -96,9 +96,7 @@ class MessageSender(DataSourceArrowWriter):
             statuses.update(one.result().status for one, _ in under_way)
         for status, number in statuses.items():
             if status is not SendStatus.SEND_OK:
-                _log.warning(
-                    "%s: brokers answered so for %s messages, which they have stored", status.name, f"{number:,}"
-                )
+                _log.warning("brokers answered %s for %s messages, which they have stored", status.name, f"{number:,}")
         return Sent(count)
 
     def commit(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
@@ -114,7 +112,7 @@ class MessageSender(DataSourceArrowWriter):
                 return producer.send_async(message, selector=select_by_hash, arg=message.shard_key)
             return producer.send_async(message)
         except UsageError as error:
-            raise BadDataError(f"row {number:,} of a partition cannot be sent: {error}") from error
+            raise BadDataError(f"cannot send row {number:,} of a partition: {error}") from error
 
 
 class MessageStreamSender(MessageSender, DataSourceStreamArrowWriter):
@@ -141,19 +139,19 @@ def _columns(schema: StructType, topic: str | None) -> dict[str, str]:
     """
     columns: dict[str, str] = {}
     for field in schema.fields:
-        name = choose("column of messages", field.name, (*FIELDS, CORRUPT, *_LEFT_OUT))
+        name = choose("message column", field.name, (*FIELDS, CORRUPT, *_LEFT_OUT))
         if name in _LEFT_OUT:
             continue
         if name in columns:
-            raise UsageError(f"{columns[name]} and {field.name} are the same column of messages: leave out one of them")
+            raise UsageError(f"{columns[name]} and {field.name} are the same message column: leave one of them out")
         kind = field.dataType.simpleString()
         if name in FIELDS and kind not in FIELDS[name]:
-            raise UsageError(f"the column {name} is {kind}, not {' or '.join(FIELDS[name])}: cast it in the query")
+            raise UsageError(f"column {name} is {kind}, not {' or '.join(FIELDS[name])}: cast it in the query")
         columns[name] = field.name
     if "body" not in columns:
-        raise UsageError("a message needs the column body: there is none")
+        raise UsageError("a message needs a column body, and there is none")
     if "topic" not in columns and not topic:
-        raise UsageError("no topic is given: add a column topic, or set the option topic")
+        raise UsageError("no topic given: add a column topic, or set the option topic")
     return columns
 
 
@@ -165,7 +163,7 @@ def message_of(row: Mapping[str, Any], columns: Mapping[str, str], topic: str | 
     """
     given = {name: row[column] for name, column in columns.items() if row[column] is not None}
     if CORRUPT in given:
-        raise UsageError(f"it is damaged; leave out rows that have a {CORRUPT}")
+        raise UsageError(f"it is damaged; filter out rows that have a {CORRUPT}")
     if "body" not in given:
         raise UsageError("its body is null")
     given.setdefault("topic", topic)

@@ -55,8 +55,8 @@ class JavaMissingError(MqtoolError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"Spark runs on Java 17 or newer, {reason}: install a JDK 17 (Debian, Ubuntu: openjdk-17-jdk-headless) "
-            f"and have it in PATH or JAVA_HOME"
+            f"Spark needs Java 17 or later, {reason}: install a JDK 17 (Debian, Ubuntu: openjdk-17-jdk-headless) and "
+            "put it on the PATH or in JAVA_HOME"
         )
 
 
@@ -79,9 +79,7 @@ def need_pyspark() -> None:
         raise MissingExtraError("mqtool spark", "spark") from error
     if tuple(map(int, pyspark.__version__.split(".")[:2])) < _OLDEST_PYSPARK:
         oldest = ".".join(map(str, _OLDEST_PYSPARK))
-        raise UnavailableError(
-            f"mqtool spark needs PySpark {oldest} or newer, and {pyspark.__version__} is installed here"
-        )
+        raise UnavailableError(f"mqtool spark needs PySpark {oldest} or later, and {pyspark.__version__} is installed")
 
 
 @contextlib.contextmanager
@@ -149,7 +147,7 @@ def _started(start: Callable[[], Any]) -> Any:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
     if java is None:
-        raise JavaMissingError(f"and none is in JAVA_HOME ({home})" if home else "and none is there")
+        raise JavaMissingError(f"and there is none in JAVA_HOME ({home})" if home else "and none was found")
     with tempfile.TemporaryFile() as log:
         sys.stderr.flush()
         before = os.dup(2)
@@ -162,7 +160,7 @@ def _started(start: Callable[[], Any]) -> Any:
             if "UnsupportedClassVersionError" in text or "requires Java" in text:
                 raise JavaMissingError(f"and {java} is older") from error
             lines = [line for line in text.splitlines() if line.strip()][-_LAST_LINES:]
-            raise UnavailableError(f"Spark does not start: {first_line(error)} {' '.join(lines)}".strip()) from error
+            raise UnavailableError(f"cannot start Spark: {first_line(error)} {' '.join(lines)}".strip()) from error
         finally:
             os.dup2(before, 2)
             os.close(before)
@@ -178,7 +176,7 @@ def _connected(factory: Any, url: str, conf: Conf) -> Any:
     except ImportError as error:
         raise MissingExtraError("Spark Connect", "spark") from error
     except Exception as error:
-        raise UnavailableError(f"{url} does not answer as Spark Connect: {first_line(error)}") from error
+        raise UnavailableError(f"{url} does not answer as a Spark Connect server: {first_line(error)}") from error
     return spark
 
 

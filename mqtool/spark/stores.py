@@ -20,7 +20,7 @@ from mqtool.errors import NotFoundError, UsageError
 from mqtool.spark.spread import Common
 
 _WILD = "*?["
-_ARCHIVES = "unpack it, or ask it by the command of the same name without Spark"
+_ARCHIVES = "unpack it, or use the command of the same name without Spark"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,9 @@ def find_stores(
     found: dict[str, Store] = {}
     names = list(itertools.chain.from_iterable(_split(path) for path in paths))
     if not names:
-        raise UsageError("no store is given: .load(PATH), with the directory that holds commitlog and the rest")
+        raise UsageError(
+            "no store given: call .load(PATH) with the directory that contains commitlog and the other folders"
+        )
     for name in names:
         is_pattern = any(letter in name for letter in _WILD) and not Path(name).exists()
         matched = _matches(name) if is_pattern else [name]
@@ -100,10 +102,10 @@ def find_stores(
         if is_pattern or is_gone_fine:
             stores = [store for store in stores if _is_store(store)]
             if not stores and not is_gone_fine:
-                raise NotFoundError(f"{name} matches no store")
+                raise NotFoundError(f"no store matches {name}")
         for store in stores:
             if unpacks and is_archive(place(store.path)):
-                raise UsageError(f"{store.path} is an archive, which one task would have to read: {_ARCHIVES}")
+                raise UsageError(f"{store.path} is an archive, which a single task would have to read: {_ARCHIVES}")
             store.open()
             found[store.path] = store
     return list(found.values())
@@ -144,8 +146,8 @@ def plain_path(name: str) -> str:
     """
     if is_remote(name):
         raise UsageError(
-            f"{name}: a store is written as files, so give a path that is the same on every executor (a local disk, "
-            f"or a file system that is mounted)"
+            f"{name}: stores are written as files, so give a path that is the same on every executor (a local disk "
+            "or a mounted file system)"
         )
     return str(place(name))
 

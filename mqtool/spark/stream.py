@@ -50,7 +50,9 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         table = choose("table", options.table, TABLES)
         if table != "messages":
-            raise UsageError(f"the table {table} is no stream: only messages are appended; read it with spark.read")
+            raise UsageError(
+                f"the table {table} cannot be streamed, because only messages are append-only; read it with spark.read"
+            )
         self.options = options
         self.schema = schema
         self._losses = Losses(options.flag("failOnDataLoss", True))
@@ -92,7 +94,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         stores, start = self._stores(start)
         for name in start.keys() - stores.keys():
-            self._losses.tell(NotFoundError(f"{name} is gone: no store of this name is there any more"), "without it")
+            self._losses.tell(NotFoundError(f"{name} is gone: no store of this name exists any more"), "without it")
         ends = self._latest(stores)
         if self._target is not None:
             ends = {name: min(ends[name], end, key=_offset) for name, end in self._target.items() if name in ends}
@@ -134,9 +136,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if place == before:
                 continue
             if store is None:
-                self._losses.tell(
-                    NotFoundError(f"{name} is gone: no store of this name is there any more"), "without it"
-                )
+                self._losses.tell(NotFoundError(f"{name} is gone: no store of this name exists any more"), "without it")
                 continue
             reader = store.open()
             low, stop = place.get("start", before["offset"] if before else None), place["offset"]
@@ -146,7 +146,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = min(reader.commit_log.min_offset, stop)
             if low is not None and low < first:
                 text = f"{store.path}: the messages from {low:,} to {first:,} were deleted before they were read"
-                self._losses.tell(NotFoundError(text), "behind them")
+                self._losses.tell(NotFoundError(text), "after them")
                 parts.append(LostPartition(store, low, first))
             ranges = log_ranges(store, reader, self.ask.max_partition, low or 0, stop)
             # A message ends each range of addresses, so what is no message before it lies in between.
@@ -170,7 +170,9 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         stores = self.options.names(self.options.stores(is_gone_fine=True))
         if any(not isinstance(place, dict) for place in start.values()):
-            raise UsageError("this checkpoint is of another release of mqtool: begin with a new checkpointLocation")
+            raise UsageError(
+                "this checkpoint was written by another release of mqtool: start with a new checkpointLocation"
+            )
         names = {store.path: name for name, store in stores.items() if name not in start}
         return stores, {names.get(name, name): place for name, place in start.items()}
 
@@ -182,7 +184,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the place from which to read on: the one that is given where the log is still as it was."""
         found, is_lost = resumed(place, reader.commit_log.min_offset, end.offset, lambda mark: holds(reader, mark))
         if is_lost and place:
-            how = f"at {found['offset']:,}, from where on messages may come twice"
+            how = f"at {found['offset']:,} (messages from there on may be read twice)"
             self._losses.tell(_changed(name, store, place["offset"]), how)
         return found
 
@@ -190,7 +192,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """See to it that a log is as it was when it was read or to be read up to a place."""
         marks = [Mark(*one) for one in place["marks"][:1]]
         if marks and holds(reader, marks[0]) is False:
-            self._losses.tell(_changed(name, store, place["offset"]), "with what is there now")
+            self._losses.tell(_changed(name, store, place["offset"]), "with the current contents")
 
     def _limited(
         self, stores: dict[str, Store], begins: dict[str, int], ends: dict[str, LogEnd], limit: ReadLimit
@@ -246,7 +248,7 @@ def _offset(end: LogEnd) -> int:
 def _changed(name: str, store: Store, offset: int) -> StoreChangedError:
     called = store.path if name == store.path else f"{name} ({store.path})"
     return StoreChangedError(
-        f"{called}: the log is no longer the one that was read up to {offset:,}: it became shorter, or was replaced"
+        f"{called}: this is not the log that was read up to {offset:,}: it was truncated or replaced"
     )
 
 

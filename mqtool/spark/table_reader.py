@@ -70,7 +70,7 @@ def _names(text: str, known: Mapping[str, Any], layouts: Mapping[str, Sequence[s
     names = [choose("column", name.strip(), (*known, *others)) for name in text.split(",") if name.strip()]
     wrong = [name for name in names if name not in known and name not in layouts]
     if wrong:
-        raise UsageError(f"columns={wrong[0]} stands alone: its columns have names of their own")
+        raise UsageError(f"columns={wrong[0]} cannot be combined with others: its columns have names of their own")
     return [column for name in names for column in layouts.get(name, (name,))]
 
 
@@ -88,14 +88,14 @@ def ask_for(options: Options, schema: StructType) -> Ask:
         name = choose("column", field.name, known)
         if field.dataType.simpleString() != known[name][1]:
             raise UsageError(
-                f"the column {name} is {known[name][1]}, not {field.dataType.simpleString()}: cast it in the query"
+                f"column {name} is {known[name][1]}, not {field.dataType.simpleString()}: cast it in the query"
             )
         held.append(known[name][0])
     is_plain = options.flag("decompressBody", True)
     if choose("table", options.table, TABLES) != "messages":
         for name in OF_MESSAGES:
             if name.lower() in options.given:
-                raise UsageError(f"{name} is an option of the table messages, not of {options.table}")
+                raise UsageError(f"{name} is an option for the table messages, not for {options.table}")
     return Ask(tuple(schema.names), tuple(held), options.mode, options.max_partition, is_plain, options.bounds)
 
 

@@ -379,7 +379,7 @@ def _config_rows(name: str, table: config_tables.Table) -> list[Rows]:
                 for level, offset in config_tables.delay_offsets(table).items()
             ]
     except FormatError as error:
-        _log.warning("%s is given as it is: %s", name, error.reason)
+        _log.warning("%s is returned unchanged: %s", name, error.reason)
     return [table]
 
 

@@ -30,7 +30,7 @@ def target_of(into: Path | str, store: str) -> "Folder | Storage":
     """
     path = place(into)
     if path.resolve().is_relative_to(place(store).resolve()):
-        raise UsageError(f"{path} lies in the store: give another place")
+        raise UsageError(f"{path} is inside the store: choose another place")
     return Storage(str(path)) if is_remote(path) else Folder(str(path))
 
 
@@ -112,11 +112,11 @@ class Storage:
         root = self._root.fresh()
         if (root / "abort").exists() and (root / "abort").opened().read_all() == _MARK:
             raise UsageError(
-                f"{root} holds what another run has begun to make: where none is at work any more, remove it, then try "
-                f"again"
+                f"{root} contains the unfinished output of another run: if none is still running, remove it and try "
+                "again"
             )
         if root.exists():
-            raise UsageError(f"{root} holds something already: give a place where nothing is")
+            raise UsageError(f"{root} is not empty: choose a place where there is nothing yet")
         abort = root / "abort"
         uploads.put_bytes(_MARK, abort)
         try:
@@ -128,7 +128,7 @@ class Storage:
                 uploads.remove_tree(root)
             except MqtoolError as second:
                 raise WriteError(
-                    f"{error}; what was made of {root} could not be removed again ({second}): remove it"
+                    f"{error}; the incomplete output in {root} could not be removed ({second}): remove it"
                 ) from error
             raise
 

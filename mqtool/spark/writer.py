@@ -67,18 +67,18 @@ class StoreWriter(DataSourceArrowWriter):
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         paths = [plain_path(path) for path in path_options(options.given)]
         if len(paths) != 1:
-            raise UsageError("no place to write to: .save(PATH), a folder that is empty or not there yet")
+            raise UsageError("no output path given: call .save(PATH) with a folder that is empty or does not exist yet")
         if overwrite:
             raise UsageError(
-                'a store is never overwritten: write with mode("append") to a folder that is not there yet'
+                'stores are never overwritten: write with mode("append") to a folder that does not exist yet'
             )
         self.into = Path(paths[0]).absolute()
         refuse_used(self.into)
         for name in schema.names:
-            choose("column of messages", name, (*BUILDERS, "raw_properties"))
+            choose("message column", name, (*BUILDERS, "raw_properties"))
         missing = [name for name in _NEEDED if name not in schema.names]
         if missing:
-            raise UsageError(f"a message needs the columns {' and '.join(_NEEDED)}: there is no {missing[0]}")
+            raise UsageError(f"a message needs the columns {' and '.join(_NEEDED)}: {missing[0]} is missing")
         self.settings = options.settings
         self.renumber = options.flag("renumber", "queue_offset" not in schema.names)
         self.staging = self.into.parent / f"{self.into.name}.mqtool-{uuid.uuid4().hex[:12]}"
@@ -115,7 +115,7 @@ class StoreWriter(DataSourceArrowWriter):
             self._clear()
         lost = sum(done.placeholders.values())
         if lost:
-            _log.warning("%s: %s placeholders stand for queue offsets without a message", self.into, f"{lost:,}")
+            _log.warning("%s: %s placeholders were written for queue offsets without a message", self.into, f"{lost:,}")
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]") -> None:  # noqa: ARG002 - Spark's arguments
         """Remove what tasks have written."""
@@ -129,7 +129,7 @@ def _record(row: Mapping[str, Any], number: int) -> bytes:
     try:
         return record_of(whole_row(row))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise BadDataError(f"row {number:,} of a partition is no message: {error}") from error
+        raise BadDataError(f"row {number:,} of a partition is not a message: {error}") from error
 
 
 def whole_row(row: Mapping[str, Any]) -> Row:
@@ -142,7 +142,7 @@ def whole_row(row: Mapping[str, Any]) -> Row:
     """
     given = {name: value for name, value in row.items() if value is not None}
     if any(name not in given for name in _NEEDED):
-        raise ValueError("topic or body is null; leave out the rows that have a _corrupt_record")
+        raise ValueError("topic or body is null; filter out the rows that have a _corrupt_record")
     now = int(time.time() * 1000)
     made = {**_DEFAULTS, "store_timestamp": now, **given}
     made.setdefault("born_timestamp", made["store_timestamp"])
@@ -189,7 +189,7 @@ def _tables(written: Sequence[Written]) -> Iterator[tuple[scan.MessageTable, Ori
                     yield found.table, _origin(one.partition, done)
                     done += len(found.table)
             if rest:
-                raise BadDataError(f"{one.path} was changed while it was written: run the job again")
+                raise BadDataError(f"{one.path} changed while it was being written: run the job again")
 
 
 def _origin(partition: int, done: int) -> Origin:

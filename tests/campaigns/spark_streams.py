@@ -35,7 +35,7 @@ from tests.builders import Draft, Sizes, Stored, write_store
 ROOT = Path(__file__).parent.parent.parent
 MASTER = "local-cluster[2,1,1024]"
 SEGMENT = 1 << 16
-LOSSES = {"cut": "is no longer the one that was read", "retention": "were deleted before they were read",
+LOSSES = {"cut": "is not the log that was read", "retention": "were deleted before they were read",
           "retired": "is gone"}  # fmt: skip
 KILLS_A_ROUND = 10
 PATIENCE_S = 300.0

@@ -127,7 +127,7 @@ def test_what_a_broker_makes_for_itself_is_listed_last() -> None:
 def test_of_a_log_alone_no_tables_are_looked_at_which_is_told(what: str) -> None:
     ran = run(what, "list", "-s", golden_store(STORE) / "commitlog")
 
-    assert (ran.rows, "is taken for a log alone" in ran.remarks) == ([], True)
+    assert (ran.rows, "as a commit log without its store" in ran.remarks) == ([], True)
 
 
 def test_a_pattern_that_matches_nothing_lists_near_names() -> None:

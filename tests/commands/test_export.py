@@ -289,7 +289,10 @@ def test_a_message_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
     ran = run("import", "--into", tmp_path / "new", tmp_path / "messages.jsonl", "--set", "mappedFileSizeCommitLog=999")
 
     assert ran.status == Status.BAD_DATA
-    assert "fits no segment of 999: give larger ones with --set mappedFileSizeCommitLog=BYTES" in ran.remarks
+    assert (
+        "does not fit into a segment of 999: set larger segments with --set mappedFileSizeCommitLog=BYTES"
+        in ran.remarks
+    )
     assert not (tmp_path / "new").exists()
 
 

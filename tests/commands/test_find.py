@@ -360,7 +360,7 @@ def test_an_index_entry_that_leads_into_damage_is_remarked(tmp_path: Path) -> No
     ran = find(copy, "--key", broken["keys"])
 
     assert broken["phy"] not in positions(ran)
-    assert "an index entry names a place that holds no sound message" in ran.remarks
+    assert "an index entry refers to a place without a sound message" in ran.remarks
 
 
 def test_the_unused_end_of_a_log_is_neither_scanned_nor_remarked(tmp_path: Path) -> None:

@@ -293,14 +293,14 @@ def test_nothing_in_a_message_moves_the_cursor_of_a_terminal(tmp_path: Path) -> 
     ("ids", "status", "words"),
     [
         (["1"], Status.NO_INPUT, "it lies inside the one at 0 (335 bytes)"),
-        (["0x7fffffffffff"], Status.NO_INPUT, "the commit log reaches from 0 to 327,680"),
+        (["0x7fffffffffff"], Status.NO_INPUT, "the commit log covers 0 to 327,680"),
         (["OrderEvents", "0", "999"], Status.NO_INPUT, "queue 0 of OrderEvents holds 0 to 36"),
         (["OrderEvents", "9", "0"], Status.NO_INPUT, "it has 0, 1, 2, 3"),
         (["OrderEvent", "0", "0"], Status.NO_INPUT, "near it: OrderEvents"),
         (["OrderEvents", "0", "x"], Status.USAGE, "x is no OFFSET"),
         (["OrderEvents", "0"], Status.USAGE, "give one ID, or TOPIC QUEUE OFFSET"),
         (["order-*"], Status.USAGE, "`mqtool find --key` takes those"),
-        (["9" * 30], Status.NO_INPUT, "the commit log reaches from"),
+        (["9" * 30], Status.NO_INPUT, "the commit log covers"),
         (["OrderEvents", "0", "9" * 18], Status.NO_INPUT, "queue 0 of OrderEvents holds 0 to 36"),
         (["OrderEvents", "0", "9" * 5000], Status.USAGE, "is no OFFSET"),
         (["0x" + "f" * 5000], Status.NO_INPUT, "no message has the id or key"),
@@ -341,13 +341,13 @@ def test_an_expired_message_is_told_from_one_that_never_was(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("at", "data", "words"),
     [
-        (4, b"\0\0\0\0", "no message begins"),
-        (0, b"\x7f\xff\xff\xff", "a record says that it has 2,147,483,647 bytes"),
+        (4, b"\0\0\0\0", "no message starts"),
+        (0, b"\x7f\xff\xff\xff", "a record claims to have 2,147,483,647 bytes"),
         (84, b"\0\xff\xff\xff", "sizes do not add up"),
         (88, b"\xee", "the body is damaged: its CRC is"),
         (28, b"\1", "says that it lies at"),
         (-30, b"\0" * 30, "the properties are damaged"),
-        (0, b"\xee" * 60, "no message begins"),
+        (0, b"\xee" * 60, "no message starts"),
     ],
     ids=["magic", "size", "body size", "body", "physical offset", "properties", "noise"],
 )

@@ -143,7 +143,7 @@ def test_a_log_of_zeros_is_told_to_hold_no_message(tmp_path: Path) -> None:
     told = info(store)
 
     assert told["commit_log"]["max_offset"] is None
-    assert any("no segment begins with a message" in problem for problem in told["problems"])
+    assert any("no segment starts with a readable message" in problem for problem in told["problems"])
 
 
 def test_unreadable_config_is_named_with_its_backup(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_what_is_no_store_is_not_found(tmp_path: Path) -> None:
     ran = run("info", "-s", tmp_path)
 
     assert (ran.status, ran.output) == (Status.NO_INPUT, "")
-    assert "is no RocketMQ store" in ran.remarks
+    assert "is not a RocketMQ store" in ran.remarks
 
 
 def test_a_single_segment_is_told_for_itself() -> None:

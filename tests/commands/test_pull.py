@@ -216,7 +216,7 @@ def test_a_damaged_message_is_remarked_and_the_next_ones_follow(tmp_path: Path) 
 
     assert ran.status == Status.DAMAGE
     assert [row["queue_offset"] for row in ran.rows] == [one for one in range(len(ran.rows) + 1) if one != 3]
-    assert f"queue offset 3: no message begins at offset {unit[1]:,}" in ran.remarks
+    assert f"queue offset 3: no message starts at offset {unit[1]:,}" in ran.remarks
     assert snapshot(store) == before
 
 

@@ -98,10 +98,14 @@ def the_log(mounts: Mounts, place: Place) -> None:
 @pytest.mark.parametrize(
     ("what", "commands", "said"),
     [
-        (the_store, IN_PLACE, "store/lock lies on a read-only file system: mount it for writing, then try again"),
-        (the_disk, IN_PLACE, "store/lock lies on a read-only file system: mount it for writing, then try again"),
-        (the_disk, ANEW, "lies on a read-only file system: mount it for writing, then try again"),
-        (the_log, ("recover", "apply"), "read-only file system: mount it for writing, then try again; everything was"),
+        (the_store, IN_PLACE, "store/lock is on a read-only file system: remount it for writing, then try again"),
+        (the_disk, IN_PLACE, "store/lock is on a read-only file system: remount it for writing, then try again"),
+        (the_disk, ANEW, "is on a read-only file system: remount it for writing, then try again"),
+        (
+            the_log,
+            ("recover", "apply"),
+            "read-only file system: remount it for writing, then try again; everything was",
+        ),
     ],
 )
 def test_a_read_only_disk_is_named(
@@ -178,7 +182,7 @@ def test_somebody_elses_store_is_not_changed(command: str, damaged: Path, open_p
 
     ran = run_as(NOBODY, *place.arguments())
 
-    refused(ran, Status.NOT_PERMITTED, "may not be changed by this user", before, snapshot(place.disk))
+    refused(ran, Status.NOT_PERMITTED, "no permission to change", before, snapshot(place.disk))
 
 
 @pytest.mark.parametrize("command", ANEW)
@@ -190,7 +194,7 @@ def test_nothing_is_made_where_this_user_may_not_write(
 
     ran = run_as(NOBODY, *place.arguments())
 
-    refused(ran, Status.NOT_PERMITTED, "may not be changed by this user", before, snapshot(place.disk))
+    refused(ran, Status.NOT_PERMITTED, "no permission to change", before, snapshot(place.disk))
 
 
 @pytest.mark.parametrize("command", [*IN_PLACE[:3], "undo", *(name for name in ANEW if name != "import")])

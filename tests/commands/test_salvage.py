@@ -80,7 +80,7 @@ def test_a_folder_that_holds_something_is_wrong_usage(tmp_path: Path) -> None:
     ran = run("salvage", "-s", golden_store("mixed-533-clean"), "--into", tmp_path / "new")
 
     assert (ran.status, ran.output) == (Status.USAGE, "")
-    assert "holds something already: give a folder that is empty or not there yet" in ran.remarks
+    assert "is not empty: give a folder that is empty or does not exist yet" in ran.remarks
 
 
 def test_two_copies_are_merged_and_each_source_is_told(broken: Path, tmp_path: Path) -> None:

@@ -196,8 +196,8 @@ def test_each_store_has_the_settings_of_its_own_broker(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("ftp://host/out", "stores are not read from ftp://"),
-        ("s3:///out", "does not say where: give s3://NAME/PATH"),
+        ("ftp://host/out", "stores cannot be read from ftp://"),
+        ("s3:///out", "names no place: give s3://NAME/PATH"),
     ],
 )
 def test_a_rebuild_into_what_is_no_storage_is_refused_in_a_sentence(url: str, told: str) -> None:
@@ -287,7 +287,7 @@ def test_a_pyspark_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     told = run("spark", "stats", "-s", golden_store(STORE))
 
     assert told.status == Status.UNAVAILABLE
-    assert "needs PySpark 3.5 or newer, and 3.4.4 is installed here" in told.remarks
+    assert "needs PySpark 3.5 or later, and 3.4.4 is installed" in told.remarks
 
 
 def test_without_pyspark_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +306,7 @@ def test_without_java_a_sentence_says_what_to_install(home: str) -> None:
     )
 
     assert found.returncode == Status.UNAVAILABLE
-    assert found.stderr.startswith("mqtool: Spark runs on Java 17 or newer, and none is ")
+    assert found.stderr.startswith("mqtool: Spark needs Java 17 or later, and ")
     assert "install a JDK 17" in found.stderr
     assert found.stderr.count("\n") == 1
 

@@ -236,7 +236,7 @@ def test_a_failure_is_a_sentence_with_its_status_and_the_store_is_as_before(
 ) -> None:
     def apply(*arguments: object) -> None:
         EVERYTHING.apply(*arguments)  # type: ignore[arg-type]
-        raise WriteError("no space left for it: make room there, then try again")
+        raise WriteError("no space left for it: free some space there, then try again")
 
     monkeypatch.setitem(MENDS, "everything", Mend(EVERYTHING.plan, apply))
     before = snapshot(store)
@@ -244,7 +244,7 @@ def test_a_failure_is_a_sentence_with_its_status_and_the_store_is_as_before(
     ran = run("everything", "-s", store, "--yes")
 
     assert ran.status == Status.IO_ERROR
-    assert "no space left for it: make room there, then try again; everything was taken back" in ran.remarks
+    assert "no space left for it: free some space there, then try again; everything was taken back" in ran.remarks
     assert snapshot(store) == before
 
 

@@ -167,7 +167,7 @@ def test_the_only_field_that_must_be_there_is_named_too() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "1.5", "2147483648", "-2147483649", "9" * 5000])
 def test_what_is_no_int_is_refused(text: str) -> None:
-    with pytest.raises(HeaderError, match="the field e of the header is no number"):
+    with pytest.raises(HeaderError, match="the field e of the header is not a number"):
         parse_header(Send, SEND | {"e": text}, short=True)
 
 

@@ -114,7 +114,7 @@ def test_ids_and_hosts_come_back(host: tuple[bytes, int], position: int) -> None
     "text", ["", "7F00", "Z" * 32, "0" * 31, "0" * 33, "0" * 54, "0A00000100002A9F00000000400000 0"]
 )
 def test_what_has_not_the_form_of_an_id_is_a_format_error(text: str) -> None:
-    with pytest.raises(FormatError, match="no offset message id"):
+    with pytest.raises(FormatError, match="not an offset message id"):
         parse_message_id(text)
 
 

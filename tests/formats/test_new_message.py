@@ -160,7 +160,7 @@ def test_a_batch_that_is_cut_or_longer_is_refused(body: bytes, data: st.DataObje
         starts.append(at)
     cut = data.draw(st.integers(0, len(body)).filter(lambda one: one not in starts))
 
-    with pytest.raises(FormatError, match="no message of a batch begins"):
+    with pytest.raises(FormatError, match="no message of a batch starts here"):
         split_batch(NewMessage("TopicTest", 0, body[:cut]))
 
 

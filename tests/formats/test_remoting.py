@@ -193,7 +193,7 @@ def test_an_absurdly_deep_header_is_refused() -> None:
 
 
 def test_a_large_header_that_is_no_json_is_refused_at_once() -> None:
-    with pytest.raises(FormatError, match="no JSON"):
+    with pytest.raises(FormatError, match="not valid JSON"):
         parse_command(SerializeType.JSON, b"{" + b"a:1," * (MAX_FRAME // 4) + b"}", b"")
 
 

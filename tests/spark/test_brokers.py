@@ -163,9 +163,9 @@ def test_a_body_that_does_not_match_its_crc_is_told(tmp_path: Path) -> None:
 def test_what_is_misspelt_or_not_there_is_said_in_a_sentence(broker: mqtool.Broker) -> None:
     address, topic = broker.name_server_address, topic_of(broker, "There")
     wrong: list[tuple[dict[str, str], type[MqtoolError], str]] = [
-        ({}, UsageError, "no topic is given: set the option topic"),
-        ({"topic": "Ther"}, NotFoundError, "there is no topic Ther, or nobody may read it"),
-        ({"topik": topic}, UsageError, "there is no option topik: did you mean topic"),
+        ({}, UsageError, "no topic given: set the option topic"),
+        ({"topic": "Ther"}, NotFoundError, "topic Ther does not exist, or cannot be read"),
+        ({"topik": topic}, UsageError, "unknown option topik: did you mean topic"),
         ({"topic": topic, "startingOffsets": "late"}, UsageError, "did you mean latest"),
         ({"topic": topic, "startingOffsets": '{"There": {"broker-b:0": 1}}'}, UsageError, "did you mean broker-a:0"),
         ({"topic": topic, "startingOffsets": '{"There": {"0": 9}}'}, UsageError, "ends at 0, before 9"),
@@ -181,7 +181,7 @@ def test_what_is_misspelt_or_not_there_is_said_in_a_sentence(broker: mqtool.Brok
     for options, kind, told in wrong:
         with pytest.raises(kind, match=told):
             read(address, None, **options)
-    with pytest.raises(UsageError, match=r"no name server is given: set the option namesrv.*NAMESRV_ADDR"):
+    with pytest.raises(UsageError, match=r"no name server given: set the option namesrv.*NAMESRV_ADDR"):
         RocketMQ(CaseInsensitiveDict({"topic": topic}))
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 "):
         read("127.0.0.1:1", topic=topic)
@@ -296,7 +296,7 @@ def test_offsets_that_cannot_be_committed_are_said_once_and_hold_nothing_up(
             while query.trigger():
                 pass
         assert bodies_of(query.rows) == sorted(sent)
-        assert sum("offsets of reports are not committed" in one for one in caplog.messages) == 1
+        assert sum("cannot commit the offsets of reports" in one for one in caplog.messages) == 1
         query.trigger()
     with mqtool.AdminClient(address) as admin:
         assert [one.lag for one in admin.offsets("reports") if one.topic == topic] == [0, 0]
@@ -327,7 +327,7 @@ def test_a_broker_that_lost_its_end_ends_a_query_or_is_read_from_where_it_is_the
         strict.restart()
         lax.restart()
         with strict, lax:
-            with pytest.raises(StoreChangedError, match=r"up to 50: it became shorter, or was .*failOnDataLoss=false"):
+            with pytest.raises(StoreChangedError, match=r"up to 50: it was truncated or .*failOnDataLoss=false"):
                 strict.trigger()
             while lax.trigger():
                 pass
@@ -335,7 +335,7 @@ def test_a_broker_that_lost_its_end_ends_a_query_or_is_read_from_where_it_is_the
     assert {*kept, *other} <= {*bodies}
     again_read = bodies[50:]
     assert again_read == [*kept, *other][len(kept) + len(other) - len(again_read) :]
-    assert sum("is no longer the one that was read up to 50" in one.message for one in caplog.records) == 1
+    assert sum("is not the queue that was read up to 50" in one.message for one in caplog.records) == 1
 
 
 def test_messages_that_retention_deletes_first_end_a_query_or_are_told(
@@ -362,7 +362,7 @@ def test_messages_that_retention_deletes_first_end_a_query_or_are_told(
             while lax.trigger():
                 pass
         first = read(running.name_server_address, topic="Old")[0]["queue_offset"]
-        with pytest.raises(NotFoundError, match=r"from 3 to \d+ were deleted .*failOnDataLoss=false to go on behind"):
+        with pytest.raises(NotFoundError, match=r"from 3 to \d+ were deleted .*failOnDataLoss=false to continue after"):
             read(running.name_server_address, topic="Old", startingOffsets='{"Old": {"0": 3}}')
     assert first > 10
     offsets = [row["queue_offset"] for row in lax.rows if row["_corrupt_record"] is None]
@@ -403,11 +403,11 @@ def test_a_broker_that_goes_before_a_planned_batch_is_read_is_told_of_with_what_
             end = lax.reader.latestOffset(start, lax.reader.getDefaultReadLimit())
         told = "queue 0 of Planned on broker-b is gone: no broker has its messages from 0 to 10 any more"
         with strict, lax:
-            with pytest.raises(NotFoundError, match=f"{told}; set failOnDataLoss=false to go on without them"):
+            with pytest.raises(NotFoundError, match=f"{told}; set failOnDataLoss=false to continue without them"):
                 strict.reader.partitions(start, end)
             parts = lax.reader.partitions(start, end)
             rows = [row for part in parts for batch in lax.reader.read(part) for row in batch.to_pylist()]
-    assert f"{told}; the stream goes on without them" in caplog.messages
+    assert f"{told}; the stream continues without them" in caplog.messages
     assert [row["_corrupt_record"] for row in rows if row["_corrupt_record"]] == [
         {"file": "Planned/0", "position": 0, "code": "LOG-GAP", "hex": None}
     ]
@@ -456,7 +456,7 @@ def test_a_topic_that_is_made_again_before_a_stream_has_read_of_it_is_noticed(
             admin.delete_topic(topic)
         topic_of(broker, topic, 1)
         sent = send(address, topic, numbers(15, start=100))
-        with pytest.raises(StoreChangedError, match="is no longer the one that was read up to"):
+        with pytest.raises(StoreChangedError, match="is not the queue that was read up to"):
             strict.trigger()
         assert lax.trigger()
         assert bodies_of(lax.rows) == sent
@@ -466,7 +466,7 @@ def test_a_topic_that_is_made_again_before_a_stream_has_read_of_it_is_noticed(
 
 def test_a_stream_that_cannot_be_says_why() -> None:
     for options, told in (
-        ({}, "no topic is given"),
+        ({}, "no topic given"),
         ({"topic": "T", "endingOffsets": "latest"}, "a stream has no end"),
     ):
         one = source("127.0.0.1:1", **options)
@@ -551,7 +551,7 @@ def test_names_of_columns_may_be_in_upper_or_lower_case(broker: mqtool.Broker) -
         return made.write(iter([pa.RecordBatch.from_pylist([row], schema=arrow_schema(schema))])).count
 
     assert sent({"Body": "x", "TAGS": "new", "_Corrupt_Record": None}) == 1
-    with pytest.raises(BadDataError, match="row 0 of a partition cannot be sent: it is damaged; leave out rows"):
+    with pytest.raises(BadDataError, match="cannot send row 0 of a partition: it is damaged; filter out rows"):
         sent({"Body": "x", "TAGS": "new", "_Corrupt_Record": "{"})  # as JSON that Spark could not read
     assert [(row["body"], row["tags"]) for row in read(address, topic=topic)] == [(b"x", "new")]
 
@@ -579,21 +579,25 @@ def test_large_rows_are_sent_while_few_of_them_are_held(broker: mqtool.Broker, m
 def test_what_cannot_be_sent_is_said_in_a_sentence(broker: mqtool.Broker) -> None:
     address, body = broker.name_server_address, {"body": "string"}
     for columns, options, told in (
-        ({"topic": "string"}, {}, "a message needs the column body"),
-        (body, {}, "no topic is given: add a column topic, or set the option topic"),
-        ({**body, "tag": "string"}, {"topic": "T"}, "no column of messages tag: did you mean tags"),
-        ({"body": "int"}, {"topic": "T"}, "the column body is int, not binary or string: cast it in the query"),
-        (body, {"topic": "T", "startingOffsets": "latest"}, "startingOffsets is an option of reading, not of sending"),
+        ({"topic": "string"}, {}, "a message needs a column body"),
+        (body, {}, "no topic given: add a column topic, or set the option topic"),
+        ({**body, "tag": "string"}, {"topic": "T"}, "no message column tag: did you mean tags"),
+        ({"body": "int"}, {"topic": "T"}, "column body is int, not binary or string: cast it in the query"),
+        (
+            body,
+            {"topic": "T", "startingOffsets": "latest"},
+            "startingOffsets is an option for reading, not for sending",
+        ),
     ):
         with pytest.raises(UsageError, match=told):
             sender(address, columns, **options)
     twice = StructType([StructField(name, StringType()) for name in ("body", "Body")])
-    with pytest.raises(UsageError, match="body and Body are the same column of messages"):
+    with pytest.raises(UsageError, match="body and Body are the same message column"):
         source(address, topic="T").writer(twice, False)
     with pytest.raises(UsageError, match="never overwritten"):
         source(address, topic="T").writer(spark_schema(body), True)
-    for row, told in (({"body": None}, "row 1 of a partition cannot be sent: its body is null"),
-                      ({"body": ""}, "row 1 of a partition cannot be sent: a message to There2 has no")):  # fmt: skip
+    for row, told in (({"body": None}, "cannot send row 1 of a partition: its body is null"),
+                      ({"body": ""}, "cannot send row 1 of a partition: a message to There2 has no")):  # fmt: skip
         with pytest.raises(BadDataError, match=told):
             send_rows(sender(address, body, topic=topic_of(broker, "There2")), body, [{"body": "x"}, row])
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 "):

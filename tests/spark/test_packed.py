@@ -88,7 +88,9 @@ def test_what_needs_more_than_the_log_and_archives_are_refused_in_a_sentence(tmp
 
     with pytest.raises(UsageError, match="is compressed: unpack it first"):
         verify.plan(find_stores([str(root)], {}), Level.FULL, SMALL)
-    with pytest.raises(UsageError, match=r"store\.tar is an archive, which one task would have to read: unpack it"):
+    with pytest.raises(
+        UsageError, match=r"store\.tar is an archive, which a single task would have to read: unpack it"
+    ):
         packed(made)
     with pytest.raises((UsageError, NotFoundError)):
         find_stores([str(made)], {})

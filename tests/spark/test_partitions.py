@@ -254,7 +254,7 @@ def test_a_file_that_becomes_shorter_is_an_error_and_no_end_of_the_process(tmp_p
         file.load(0, 1000)
         path.write_bytes(b"x" * 50_000)
         file.load(0, 50_000)
-        with pytest.raises(StoreChangedError, match="became shorter"):
+        with pytest.raises(StoreChangedError, match="was truncated"):
             file.load(0, 60_000)
 
 

@@ -132,9 +132,9 @@ def test_queues_and_index_are_put_into_a_storage_byte_for_byte(
     assert outcome(found) == outcome(wanted)
     files = {name: (tmp_path / "one" / name).read_bytes() for name in names_below(tmp_path / "one")}
     assert objects(s3, "made/store") == files
-    with pytest.raises(UsageError, match="holds something already"):
+    with pytest.raises(UsageError, match="is not empty"):
         rebuilt(Frames(), store, f"s3://{BUCKET}/made")
-    with pytest.raises(UsageError, match="lies in the store"):
+    with pytest.raises(UsageError, match="is inside the store"):
         rebuilt(Frames(), Store(s3.put(golden_store("mixed-533-clean"), "put")), f"s3://{BUCKET}/put/new")
     with pytest.raises(WriteError, match=r"s3://nowhere/made/abort cannot be written: "):
         rebuilt(Frames(), store, "s3://nowhere/made")
@@ -198,7 +198,7 @@ def test_what_a_killed_driver_has_left_in_a_folder_is_removed_and_made_anew(
     assert names_below(into) == names
     assert filecmp.cmpfiles(tmp_path / "one", into, names, shallow=False)[0] == names
     again = run("spark", "rebuild", "all", "-s", store, "--into", into)
-    assert (again.status, "holds something already" in again.remarks) == (Status.USAGE, True)
+    assert (again.status, "is not empty" in again.remarks) == (Status.USAGE, True)
 
 
 def test_what_a_killed_driver_has_left_in_a_storage_is_called_that(s3: S3) -> None:
@@ -206,11 +206,11 @@ def test_what_a_killed_driver_has_left_in_a_storage_is_called_that(s3: S3) -> No
     assert isinstance(root, remote.RemotePath)
     uploads.put_bytes(b"unit", root / "consumequeue/T/0/00000000000000000000")
     store = Store(str(golden_store("mixed-533-clean")))
-    with pytest.raises(UsageError, match="holds something already"):
+    with pytest.raises(UsageError, match="is not empty"):
         rebuilt(Frames(), store, str(root))
 
     uploads.put_bytes(target._MARK, root / "abort")
 
-    with pytest.raises(UsageError, match="holds what another run has begun to make: where none is at work any more"):
+    with pytest.raises(UsageError, match="contains the unfinished output of another run"):
         rebuilt(Frames(), store, str(root))
     assert len(objects(s3, "killed")) == 2

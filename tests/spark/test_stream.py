@@ -214,7 +214,7 @@ def test_segments_deleted_before_they_were_read_are_told_of_and_the_stream_goes_
     query.trigger()
     read = len(query.offsets_read())
     growing.delete(2)
-    with pytest.raises(NotFoundError, match="deleted before they were read; set failOnDataLoss=false to go on"):
+    with pytest.raises(NotFoundError, match="deleted before they were read; set failOnDataLoss=false to continue"):
         query.trigger()
     query.options["failOnDataLoss"] = False
     query.restart()
@@ -241,7 +241,7 @@ def test_a_segment_deleted_while_a_micro_batch_reads_is_told_of(growing: Growing
 
     assert [row["physical_offset"] for row in rows[1:]] == [at for at in growing.offsets() if at >= SEGMENT]
     assert rows[0]["_corrupt_record"]["code"] == "LOG-GAP"
-    with pytest.raises(NotFoundError, match="is not there"):
+    with pytest.raises(NotFoundError, match="does not exist"):
         [batch for part in parts for batch in strict.read(part)]
 
 
@@ -286,7 +286,7 @@ def test_a_log_that_is_replaced_before_a_query_that_begins_within_it_has_read_an
     shutil.rmtree(root)
     new = write_store(root, others, Sizes(segment=SEGMENT))
 
-    with pytest.raises(StoreChangedError, match="is no longer the one that was read up to"):
+    with pytest.raises(StoreChangedError, match="is not the log that was read up to"):
         strict.trigger()
     while lax.trigger():
         pass
@@ -327,7 +327,7 @@ def test_a_log_that_was_cut_and_written_again_ends_a_query_or_is_read_from_where
     while lax.trigger():
         pass
     if is_lost:
-        with pytest.raises(StoreChangedError, match=r"no longer the one that was read up to .*failOnDataLoss=false"):
+        with pytest.raises(StoreChangedError, match=r"not the log that was read up to .*failOnDataLoss=false"):
             strict.trigger()
     else:
         while strict.trigger():
@@ -361,7 +361,7 @@ def test_what_is_told_of_a_log_that_became_shorter_says_from_where_it_is_read_ag
     query.trigger()
 
     (told,) = [record.message for record in caplog.records]
-    assert told.startswith(f"{growing.root}: the log is no longer the one that was read up to ")
+    assert told.startswith(f"{growing.root}: this is not the log that was read up to ")
     again = [row["physical_offset"] for row in query.rows[read:]]
     assert again == growing.upto(at)[len(growing.upto(at)) - len(again) :]
     assert 0 < len(again) < len(growing.upto(at)) // 3
@@ -438,7 +438,7 @@ def test_a_broker_that_is_retired_ends_a_query_or_is_left_out(
     (tmp_path / "b").rename(tmp_path.parent / f"{tmp_path.name}-b")
     named(tmp_path / "a", "broker-a", DRAFTS[:9])
 
-    with pytest.raises(NotFoundError, match=r"broker-b is gone: .*; set failOnDataLoss=false to go on without it"):
+    with pytest.raises(NotFoundError, match=r"broker-b is gone: .*; set failOnDataLoss=false to continue without it"):
         query.trigger()
     query.options["failOnDataLoss"] = False
     query.restart()
@@ -469,5 +469,5 @@ def test_only_messages_are_a_stream(growing: Growing) -> None:
     source = RocketMQStore(CaseInsensitiveDict({"path": str(growing.root), "table": "index"}))
     refused = source.streamReader(source.schema())  # PySpark makes a fault of its own of what is raised here
     for ask in (refused.initialOffset, lambda: refused.latestOffset({}, ReadAllAvailable())):
-        with pytest.raises(UsageError, match="the table index is no stream"):
+        with pytest.raises(UsageError, match="the table index cannot be streamed"):
             ask()

@@ -113,14 +113,14 @@ def test_a_store_is_never_overwritten(tmp_path: Path) -> None:
     schema = spark_schema({"topic": "string", "body": "binary"})
     (tmp_path / "file").write_text("mine")
 
-    with pytest.raises(UsageError, match="holds something already"):
+    with pytest.raises(UsageError, match="is not empty"):
         writer(tmp_path, schema)
     with pytest.raises(UsageError, match="never overwritten"):
         writer(tmp_path / "new", schema, overwrite=True)
 
 
 def test_columns_that_no_message_has_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no column of messages tag: did you mean tags"):
+    with pytest.raises(UsageError, match="no message column tag: did you mean tags"):
         writer(tmp_path / "new", spark_schema({"topic": "string", "body": "binary", "tag": "string"}))
     with pytest.raises(UsageError, match="there is no body"):
         writer(tmp_path / "new", StructType([StructField("topic", spark_schema({"x": "string"})["x"].dataType)]))
@@ -129,7 +129,7 @@ def test_columns_that_no_message_has_are_refused(tmp_path: Path) -> None:
 def test_what_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     schema = spark_schema({"topic": "string", "body": "binary", "queue_offset": "bigint"})
     one = writer(tmp_path / "new", schema)
-    with pytest.raises(BadDataError, match="row 1 of a partition is no message: topic or body is null"):
+    with pytest.raises(BadDataError, match="row 1 of a partition is not a message: topic or body is null"):
         one.write(iter([batch_of([{"topic": "T", "body": b"", "queue_offset": 0}, {"topic": None}], schema)]))
     one.abort([])
     assert not [*tmp_path.iterdir()]

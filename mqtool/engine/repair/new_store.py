@@ -60,7 +60,7 @@ def refuse_used(root: Path) -> None:
     except PermissionError as error:
         raise NotPermittedError(f"{root} may not be read by this user") from error
     if is_used:
-        raise UsageError(f"{root} holds something already: give a folder that is empty or not there yet")
+        raise UsageError(f"{root} is not empty: give a folder that is empty or does not exist yet")
 
 
 def is_unfinished(root: Path) -> bool:

@@ -58,14 +58,14 @@ def writing(path: Path) -> Iterator[None]:
 
 def _error(path: Path, error: OSError) -> MqtoolError:
     if error.errno in _FULL:
-        return DiskFullError(f"no space left for {path}: make room there, then try again")
+        return DiskFullError(f"no space left for {path}: free some space there, then try again")
     if error.errno == errno.EROFS:
-        return NotPermittedError(f"{path} lies on a read-only file system: mount it for writing, then try again")
+        return NotPermittedError(f"{path} is on a read-only file system: remount it for writing, then try again")
     if isinstance(error, PermissionError):
-        return NotPermittedError(f"{path} may not be changed by this user: run as the broker's user")
+        return NotPermittedError(f"no permission to change {path}: run as the user the broker runs as")
     if error.errno == errno.EXDEV:
-        return CrossDeviceError(f"{path} lies on another file system")
-    return WriteError(f"{path} cannot be changed: {error.strerror or error}")
+        return CrossDeviceError(f"{path} is on another file system")
+    return WriteError(f"cannot change {path}: {error.strerror or error}")
 
 
 class OpenFile:
@@ -94,7 +94,7 @@ class OpenFile:
         try:
             return os.pread(self._descriptor, size, at)
         except OSError as error:
-            raise ReadError(f"{self.path} cannot be read: {error.strerror or error}") from error
+            raise ReadError(f"cannot read {self.path}: {error.strerror or error}") from error
 
     def sync(self) -> None:
         """Return when the bytes written are on the disk; another thread may be writing more meanwhile.

@@ -171,17 +171,20 @@ class Dispatcher:
         queue = self.queues.by_key.get((topic, queue_id))
         if queue is None:
             if not (live_dispatch.is_folder_name(topic, MOST_TOPIC) and 0 <= queue_id < 1 << 31 and queue_offset >= 0):
-                raise RecoveryNeededError(f"the message at {physical_offset:,} is for a queue that cannot be")
+                raise RecoveryNeededError(f"the message at {physical_offset:,} is for a queue that cannot exist")
             queue = self.make_queue(topic, queue_id)
         if queue_offset == 0 < queue.next_offset and self.let_go is not None:
-            log.warning("the queues of %s begin anew at %s of the log: it was deleted there", topic, physical_offset)
+            log.warning(
+                "the queues of %s restart at %s in the log: the topic was deleted there", topic, physical_offset
+            )
             self.let_go(topic, self.reached.last_start)
             queue = self.make_queue(topic, queue_id)
         if not queue.next_offset and self._log.min_offset:  # those before it lay where the log does not begin any more
             queue.begin_at(queue_offset)
         if queue.next_offset != queue_offset:
             raise RecoveryNeededError(
-                f"the message at {physical_offset:,} is number {queue_offset:,} of a queue of {queue.next_offset:,}"
+                f"the message at {physical_offset:,} has queue offset {queue_offset:,}, but its queue continues at "
+                f"{queue.next_offset:,}"
             )
         return queue
 

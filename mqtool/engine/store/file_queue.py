@@ -118,14 +118,14 @@ class FileQueue:
             gone = [f"{segment.path.parent} was deleted"]
         elif number == len(self.segments) - 1 or any(one.path.exists() for one in self.segments[:number]):
             raise StoreChangedError(
-                f"{segment.path} is gone, and retention did not take it: see who did, then try again"
+                f"{segment.path} is gone, and retention did not delete it: find out what did, then try again"
             )
         else:
             older = [one for one in self.segments[:number] if not one.is_mapped]
-            gone = [f"{one.path} went by retention" for one in (*older, segment)]
+            gone = [f"{one.path} was deleted by retention" for one in (*older, segment)]
         self.gone_until = self.segments[number].end_offset
         self.segments = self.segments[number + 1 :]
-        self.remarks += [f"{what} while the store was read: what was in it is left out" for what in gone]
+        self.remarks += [f"{what} while the store was being read: its contents are left out" for what in gone]
 
     def hold(self) -> Self:
         """Map all files: what goes by its name from now on is read all the same, and what went before is let go."""

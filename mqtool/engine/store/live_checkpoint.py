@@ -38,7 +38,7 @@ def was_left_by_us(root: Path) -> bool:
         return False
     if abort.read_bytes().endswith(_OURS):
         return True
-    raise RecoveryNeededError(f"{root} was not closed by the broker that used it: recover it first")
+    raise RecoveryNeededError(f"the broker that used {root} did not close it: recover it first")
 
 
 class LiveCheckpoint:

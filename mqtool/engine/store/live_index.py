@@ -230,7 +230,7 @@ class LiveIndex:
         if folder.is_dir():
             for path in sorted(path for path in folder.iterdir() if path.name.isascii() and path.name.isdigit()):
                 if path.stat().st_size != shape.file_size:
-                    raise RecoveryNeededError(f"{path} is no index file of {shape.file_size:,} bytes")
+                    raise RecoveryNeededError(f"{path} is not an index file of {shape.file_size:,} bytes")
                 self._all.append(LiveIndexFile(path, shape))
                 self._all[-1].load()
 

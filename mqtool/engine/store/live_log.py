@@ -77,9 +77,9 @@ class LiveLog:
         for before, segment in zip([None, *found.segments], found.segments, strict=False):
             wrong = segment.size != file_size or segment.start_offset % file_size
             if wrong or (before and before.end_offset != segment.start_offset):
-                raise RecoveryNeededError(f"{segment.path} is not where or as long as a segment should be")
+                raise RecoveryNeededError(f"{segment.path} does not have the place or the length of a segment")
         if found.strays:
-            raise RecoveryNeededError(f"{found.strays[0].path} is no segment")
+            raise RecoveryNeededError(f"{found.strays[0].path} is not a segment")
         self.file_size = file_size
         self.segments: dict[int, Segment] = {
             segment.start_offset: Segment(segment.path, segment.start_offset) for segment in found.segments
@@ -176,7 +176,7 @@ class LiveLog:
         if not self.segments and data and at % self.file_size == 0:
             self.min_offset = self.flushed_offset = self.end_offset = at
         if at != self.end_offset:
-            raise BadDataError(f"bytes for {at:,} do not follow a log that ends at {self.end_offset:,}")
+            raise BadDataError(f"the bytes for {at:,} do not follow on the log, which ends at {self.end_offset:,}")
         while data:
             position = self.end_offset % self.file_size
             if not position:
@@ -340,7 +340,7 @@ class LiveLog:
                     end = first + file_size
                     segment = self.segments.get(first)
                     if segment is None:
-                        raise NotFoundError(f"the commit log has no segment with the address {offset:,}")
+                        raise NotFoundError(f"the commit log has no segment for address {offset:,}")
                     descriptor = self._open_segment(segment) if segment.descriptor is None else segment.descriptor
                 data = pread(descriptor, size, offset - first)
                 if len(data) < size:
@@ -363,12 +363,12 @@ class LiveLog:
         """
         if not self.min_offset <= offset < self.end_offset:
             raise NotFoundError(
-                f"the commit log reaches from {self.min_offset:,} to {self.end_offset:,}: nothing is at {offset:,}"
+                f"the commit log covers {self.min_offset:,} to {self.end_offset:,}: there is nothing at {offset:,}"
             )
         view = self.read(offset, _LIKELY_SIZE)
         size, magic = _BLANK.unpack_from(view) if len(view) >= _ROOM else (0, 0)
         if magic not in _MAGICS or size < commit_log.MIN_SIZE or offset + size > self.end_offset:
-            raise FormatError("no message begins", offset)
+            raise FormatError("no message starts", offset)
         return view[:size] if size <= len(view) else self.read(offset, size)
 
     def store_timestamp(self, offset: int) -> int:
@@ -428,7 +428,7 @@ class LiveLog:
 
 
 def _shrunk(segment: Segment) -> StoreChangedError:
-    return StoreChangedError(f"{segment.path} has become shorter: another process is at work on it")
+    return StoreChangedError(f"{segment.path} was truncated: another process is changing it")
 
 
 def _close(segment: Segment) -> None:

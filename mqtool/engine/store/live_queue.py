@@ -96,7 +96,7 @@ class LiveQueue:
             return
         end = bisect.bisect_left(range(self.place_stop), True, first, key=lambda place: self._unit(place)[1] <= 0)
         if any(self._bytes(end, _LOOK_BEHIND)):
-            raise RecoveryNeededError(f"something lies behind the last unit in {self.folder}")
+            raise RecoveryNeededError(f"there is data after the last unit in {self.folder}")
         self.written = end * self.unit.size
         self._take_end(first, end)
 
@@ -139,7 +139,7 @@ class LiveQueue:
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 if not is_segment_name(entry.name) or entry.stat().st_size != self.file_size:
-                    raise RecoveryNeededError(f"{entry.path} is no file of {self.file_size:,} bytes of a queue")
+                    raise RecoveryNeededError(f"{entry.path} is not a queue file of {self.file_size:,} bytes")
                 self._starts.append(int(entry.name))
         self._starts.sort()
         if not self._starts:

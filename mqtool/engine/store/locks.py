@@ -123,7 +123,7 @@ def hold_folder(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise StoreInUseError(f"another mend is at work in {path}: wait for it") from error
+            raise StoreInUseError(f"another repair is running in {path}: wait for it") from error
         except OSError:  # a file system without locks
             pass
         yield
@@ -137,7 +137,7 @@ def _lock(descriptor: int, path: Path) -> None:
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EAGAIN):
             raise StoreInUseError(
-                f"{path} is locked: a broker is running on this store, or another mend; stop it first"
+                f"{path} is locked: a broker or another repair is running on this store; stop it first"
             ) from error
 
 

@@ -56,7 +56,7 @@ def find_end(log: LiveLog, start: int, noted: int = -1) -> None:
     if begins:
         end, last_start = _walk(log, start, max(start, begins[-1]), begins[-1] + log.file_size)
     if last_start < 0 <= start:
-        raise RecoveryNeededError(f"a queue names a message at {start:,}, where the log has none")
+        raise RecoveryNeededError(f"a queue refers to a message at {start:,}, where the log has none")
     for segment in log.segments.values():
         if segment.start_offset + log.file_size > end:
             _check_unused(log, segment, max(0, end - segment.start_offset))
@@ -89,9 +89,9 @@ def find_end_again(log: LiveLog, start: int) -> None:
         else:
             break
         if end - begin > _MOST_AGAIN:
-            raise RecoveryNeededError(f"more than {_MOST_AGAIN:,} bytes of the log are in no checkpoint")
+            raise RecoveryNeededError(f"more than {_MOST_AGAIN:,} bytes of the log are not covered by a checkpoint")
     if flushed_offset < 0:
-        raise RecoveryNeededError(f"the checkpoint names a message at {start:,}, where the log has none")
+        raise RecoveryNeededError(f"the checkpoint refers to a message at {start:,}, where the log has none")
     for segment in log.segments.values():
         if segment.start_offset + log.file_size > end:
             _check_behind(log, segment, end)
@@ -170,7 +170,7 @@ def read_whole(log: LiveLog, at: int) -> Iterator[tuple[int, StoredMessage | Non
                     break
                 stored = _sound(bytes(view[place : place + size]), at)
             if stored is None:
-                raise RecoveryNeededError(f"no message begins at {at:,}, where the one before ends")
+                raise RecoveryNeededError(f"no message starts at {at:,}, where the one before ends")
             at += size
             yield size, stored
 
@@ -192,7 +192,7 @@ def whole_at(log: LiveLog, at: int) -> tuple[int, bytes] | None:
         return None
     if record := sound_record(log, at):
         return size, record
-    raise RecoveryNeededError(f"no message begins at {at:,}, where the one before ends")
+    raise RecoveryNeededError(f"no message starts at {at:,}, where the one before ends")
 
 
 def records_before(log: LiveLog, end: int, count: int) -> list[tuple[int, bytes]]:
@@ -262,7 +262,7 @@ def _check_record(log: LiveLog, at: int, size: int, has_unit: bool) -> None:
         raise RecoveryNeededError(f"the record at {at:,} does not fit its segment")
     view = log.read(at, size)
     if _INT64.unpack_from(view, _OFFSET_AT)[0] != at:
-        raise RecoveryNeededError(f"the record at {at:,} says that it lies elsewhere")
+        raise RecoveryNeededError(f"the record at {at:,} says that it is at another address")
     transaction = _INT32.unpack_from(view, _SYS_FLAG_AT)[0] & commit_log.TRANSACTION_MASK
     if not has_unit and transaction not in (commit_log.TRANSACTION_PREPARED, commit_log.TRANSACTION_ROLLBACK):
         raise RecoveryNeededError(f"the message at {at:,} is in no queue")
@@ -271,7 +271,7 @@ def _check_record(log: LiveLog, at: int, size: int, has_unit: bool) -> None:
 def _check_unused(log: LiveLog, segment: Segment, start: int) -> None:
     for _, data in chunks(segment.path, start, log.file_size):
         if data.count(0) != len(data):
-            raise RecoveryNeededError(f"something lies behind the last message in {segment.path}")
+            raise RecoveryNeededError(f"there is data after the last message in {segment.path}")
 
 
 def _check_behind(log: LiveLog, segment: Segment, end: int) -> None:
@@ -286,5 +286,5 @@ def _check_behind(log: LiveLog, segment: Segment, end: int) -> None:
             at = segment.start_offset + position
             if at > end and sound_record(log, at):
                 raise RecoveryNeededError(
-                    f"the log cannot be read from {end:,} on, but a message lies behind that, at {at:,}"
+                    f"the log cannot be read from {end:,} on, but there is a message after that, at {at:,}"
                 )

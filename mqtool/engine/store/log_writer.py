@@ -89,8 +89,8 @@ class LogWriter:
         largest = int(sizes.max(initial=0))
         if largest + commit_log.BLANK_SIZE > self.file_size:
             raise BadDataError(
-                f"a message of {largest:,} bytes fits no segment of {self.file_size:,}: "
-                "give larger ones with --set mappedFileSizeCommitLog=BYTES"
+                f"a message of {largest:,} bytes does not fit into a segment of {self.file_size:,}: set larger "
+                "segments with --set mappedFileSizeCommitLog=BYTES"
             )
 
     def _write_run(self, records: Bytes, starts: Ints, ends: Ints) -> None:

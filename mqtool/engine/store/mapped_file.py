@@ -147,4 +147,6 @@ class MappedFile:
         self.release(start, stop)
 
     def _shrunk(self) -> MqtoolError:
-        return StoreChangedError(f"{self.path} became shorter while it was read: another process is at work; try again")
+        return StoreChangedError(
+            f"{self.path} was truncated while it was being read: another process is changing it; try again"
+        )

@@ -23,11 +23,11 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise NotFoundError(f"{path} is not there") from error
+        raise NotFoundError(f"{path} does not exist") from error
     except PermissionError as error:
-        raise NotPermittedError(f"{path} may not be read by this user: run as the broker's user") from error
+        raise NotPermittedError(f"no permission to read {path}: run as the user the broker runs as") from error
     except OSError as error:
-        raise ReadError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise ReadError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def read_file(path: Path, limit: int = 1 << 30) -> bytes:
@@ -39,7 +39,7 @@ def read_file(path: Path, limit: int = 1 << 30) -> bytes:
     with reading(path), path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
-        raise ReadError(f"{path} has more than {limit:,} bytes")
+        raise ReadError(f"{path} is larger than {limit:,} bytes")
     return data
 
 

@@ -95,7 +95,7 @@ class MessageStore:
         self.cut_size = 0
         """How many bytes were cut from the end of the log then: messages that were being written."""
         if config.flag("enableDLegerCommitLog"):
-            raise UsageError("enableDLegerCommitLog=true: a log of DLedger can be read here, and not written")
+            raise UsageError("enableDLegerCommitLog=true: DLedger logs can be read, but not written")
         self.delay_levels = config.delay_levels()
         is_indexed = config.flag("messageIndexEnable", True)
         disk = disk or Disk()
@@ -367,7 +367,7 @@ class MessageStore:
             self.cut_half()
             self.write_units()
             if self._health.is_held_up:
-                raise WriteError(f"{self.root} is left to be recovered: {DISK_IS_FULL}")
+                raise WriteError(f"{self.root} has to be recovered: {DISK_IS_FULL}")
             self.flush()
             self.flush_queues()
             self.remove_expired()

@@ -68,7 +68,7 @@ class Opened:
         """Whether the store had not been closed: what lies behind its checkpoint is still to be taken again."""
         reader = StoreReader(root, config)
         if reader.paths.dledger or reader.rocksdb_queues:
-            raise RecoveryNeededError(f"{root} keeps its log in DLedger or its queues in RocksDB: not written here")
+            raise RecoveryNeededError(f"{root} has a DLedger log or RocksDB queues, which cannot be written")
         if self.was_left:
             reader = _without_empty_files(reader, disk, config)
         self._reader = reader

@@ -168,11 +168,13 @@ def _unzstd(path: Path) -> Iterator[bytes]:
 
 
 def _damaged(path: Path) -> MqtoolError:
-    return BadDataError(f"{path} cannot be unpacked: what it holds is damaged; read another copy")
+    return BadDataError(f"cannot unpack {path}: its contents are damaged; read another copy")
 
 
 def _torn(path: Path) -> MqtoolError:
-    return BadDataError(f"{path} is cut short: it ends within what it holds; copy it again, or read another copy")
+    return BadDataError(
+        f"{path} is truncated: it ends in the middle of its contents; copy it again, or read another copy"
+    )
 
 
 class _Stream:
@@ -316,7 +318,7 @@ class _PackedFile(Content):
         if len(data) < size or is_longer:
             held = f"more than {self.size:,}" if is_longer else f"{at + len(data):,}"
             raise BadDataError(
-                f"{self._path} says that it holds {self.size:,} bytes and holds {held}: unpack it, and see what it is"
+                f"{self._path} should contain {self.size:,} bytes but contains {held}: unpack it and check what it is"
             )
         return data
 
@@ -386,16 +388,16 @@ def opened_archive(path: Path, remarks: list[str]) -> ArchivePath:
     _archives[str(path)] = archive
     roots = archive.roots()
     if not roots:
-        raise NotFoundError(f"{path} holds no RocketMQ store")
+        raise NotFoundError(f"{path} contains no RocketMQ store")
     if len(roots) > 1:
         listed = ", ".join(root or "." for root in roots[:5])
-        raise UsageError(f"{path} holds several stores ({listed}): unpack it, and give one of them")
+        raise UsageError(f"{path} contains several stores ({listed}): unpack it, and give one of them")
     if roots[0]:
-        remarks.append(f"the store in {path} is taken to be {roots[0]}")
+        remarks.append(f"using the store in {roots[0]} of {path} (inferred)")
     if archive.kept_size:
         remarks.append(
-            f"{path} is read as a stream: {archive.kept_size:,} bytes of it, all but the log, are unpacked for a while "
-            f"into {tempfile.gettempdir()}"
+            f"{path} is read as a stream: {archive.kept_size:,} bytes of it, everything but the log, are temporarily "
+            f"unpacked into {tempfile.gettempdir()}"
         )
     return ArchivePath(*path.parts, *roots[0].split("/")) if roots[0] else ArchivePath(*path.parts)
 
@@ -446,16 +448,20 @@ class Archive:
     def _add(self, info: tarfile.TarInfo, source: "_Source") -> None:
         parts = [part for part in info.name.split("/") if part not in ("", ".")]
         if ".." in parts:
-            raise BadDataError(f"{self.path} names a file outside of itself ({info.name}): unpack it with care")
+            raise BadDataError(
+                f"{self.path} contains a file with a path outside the archive ({info.name}): unpack it with care"
+            )
         key = "/".join(parts)
         if info.isdir():
             self._folder(key)
             return
         if info.type == _OF_ANOTHER_VOLUME:
-            raise BadDataError(f"{self.path} is one of several volumes, and {key} began in the one before: unpack them")
+            raise BadDataError(
+                f"{self.path} is one of several volumes, and {key} starts in the one before: unpack them"
+            )
         if info.issym() or info.islnk():
             raise BadDataError(
-                f"{self.path} holds a link ({info.name}): unpack it first, where the link leads somewhere"
+                f"{self.path} contains a link ({info.name}): unpack it first, in a place where the link leads somewhere"
             )
         if info.size < 0:
             raise _damaged(self.path)
@@ -490,7 +496,7 @@ class Archive:
         return self._folders[key]
 
     def _twice(self, key: str) -> MqtoolError:
-        return BadDataError(f"{self.path} holds {key} twice: unpack it first (tar takes the last one)")
+        return BadDataError(f"{self.path} contains {key} twice: unpack it first (tar takes the last one)")
 
     def _keep(self, size: int, stretches: list[tuple[int, int, int]], source: "_Source") -> int:
         """Write a file among those that are kept; zeros make holes."""
@@ -509,8 +515,8 @@ class Archive:
                         self.kept_size += len(data)
                         if self.kept_size > MOST_KEPT:
                             raise UsageError(
-                                f"{self.path} holds more than {MOST_KEPT:,} bytes beside the log, too many to be kept "
-                                "while it is read as a stream: unpack it first"
+                                f"{self.path} contains more than {MOST_KEPT:,} bytes besides the log, too many to "
+                                "keep while it is read as a stream: unpack it first"
                             )
                         write_all(self._kept, start + position + done, memoryview(data))
         return start
@@ -528,7 +534,7 @@ class Archive:
     def _allow(self, size: int) -> None:
         if size > max(_ALWAYS, _PASSES * self.size):
             raise UsageError(
-                f"{self.path} holds the segments of the log in another order than that of their addresses, and would "
+                f"{self.path} does not contain the segments of the log in the order of their addresses, so it would "
                 "have to be read again and again: unpack it first (tar --sort=name packs them in order)"
             )
 
@@ -662,7 +668,7 @@ class _Source(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _LARGEST_HEAD:
-            raise tarfile.ReadError(f"a head of {size:,} bytes")
+            raise tarfile.ReadError(f"a header of {size:,} bytes")
         data = self._next(size)
         self._at += len(data)
         return data

@@ -89,7 +89,7 @@ class StoreConfig:
         if value is None:
             return None
         if not re.fullmatch(r"0*[1-9][0-9]{0,17}", value):
-            raise UsageError(f"{key}={value} is no size: give bytes as a whole number")
+            raise UsageError(f"{key}={value} is not a size: give a whole number of bytes")
         size = int(value)
         return -(-size // 20) * 20 if key == "mappedFileSizeConsumeQueue" else size
 
@@ -101,7 +101,7 @@ class StoreConfig:
         """
         value = self.settings.get(key, str(default))
         if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
-            raise UsageError(f"{key}={value} is no whole number")
+            raise UsageError(f"{key}={value} is not a whole number")
         return min(max(int(value), low), high)
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -117,7 +117,7 @@ class StoreConfig:
         levels = []
         for text in self.settings.get("messageDelayLevel", DEFAULT_DELAY_LEVELS).split():
             if not re.fullmatch(r"\d+[smhd]", text):
-                raise UsageError(f"messageDelayLevel: {text} is no time like 30s, 5m, 2h or 1d")
+                raise UsageError(f"messageDelayLevel: {text} is not a duration such as 30s, 5m, 2h or 1d")
             levels.append(int(text[:-1]) * _UNIT_MS[text[-1]])
         return levels
 
@@ -168,11 +168,11 @@ class StorePaths:
             self.is_log = True
             self.commit_log = [root]
             self.dledger = root.parent if root.parent.name.startswith("dledger-") else None
-            self.remarks.append(f"{root} is taken for a log alone: the store that it belongs to is not looked at")
+            self.remarks.append(f"reading {root} as a commit log without its store (inferred)")
         elif root.is_dir():
             self.commit_log = self._commit_log(config)
         else:
-            raise NotFoundError(f"{root} is no directory: give the store of a broker with -s")
+            raise NotFoundError(f"{root} is not a directory: give a broker's store with -s")
         self._name_parts(root)
         if (
             not self.commit_log
@@ -182,8 +182,8 @@ class StorePaths:
             )
         ):
             raise NotFoundError(
-                f"{root} is no RocketMQ store (no commitlog, consumequeue, index, checkpoint or config in it): "
-                f"give the directory that holds them with -s"
+                f"{root} is not a RocketMQ store (it contains no commitlog, consumequeue, index, checkpoint or "
+                "config): give the directory that contains them with -s"
             )
 
     def _name_parts(self, root: Path) -> None:
@@ -222,7 +222,7 @@ class StorePaths:
             folders = [self.root / name for name in names]
             for folder in folders:
                 if not folder.is_dir():
-                    raise NotFoundError(f"{folder} (storePathCommitLog) is no directory")
+                    raise NotFoundError(f"{folder} (storePathCommitLog) is not a directory")
             return folders
         if not config.flag("enableDLegerCommitLog") and (self.root / "commitlog").is_dir():
             return [self.root / "commitlog"]
@@ -234,7 +234,9 @@ class StorePaths:
         folders = _segment_folders(self.root, "commitlog")
         if folders:
             listed = ", ".join(folder.name for folder in folders)
-            self.remarks.append(f"the commit log is taken to lie in {listed} (storePathCommitLog is not given)")
+            self.remarks.append(
+                f"assuming that the commit log is in {listed} (inferred, storePathCommitLog is not given)"
+            )
         return folders
 
     def relative(self, path: Path) -> str:

@@ -216,7 +216,7 @@ class _Walk:
             elif physical_offset in places:
                 message = message_at(*places[physical_offset])
                 if message.size != size:
-                    reason = f"the unit tells {size:,} bytes, its message has {message.size:,}"
+                    reason = f"the unit says {size:,} bytes, but its message has {message.size:,}"
             else:
                 reason = self._reason(physical_offset)
                 if physical_offset < self.store.commit_log.gone_until:  # which is told
@@ -230,7 +230,7 @@ class _Walk:
             self.store.message_at(physical_offset)
         except (FormatError, NotFoundError) as error:
             return str(error)
-        return "no message begins there"
+        return "no message starts there"
 
     def _add(self, record: Message, queue_offset: int) -> None:
         """Take what a client makes of a record."""

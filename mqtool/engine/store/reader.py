@@ -105,7 +105,7 @@ class StoreReader:
         if self.paths.dledger:
             log.envelope = scan.DLEDGER
         if log.inferred and log.segments and log.file_size != 1 << 30:
-            self.remarks.append(f"segments are taken to be {log.file_size:,} bytes (mappedFileSizeCommitLog)")
+            self.remarks.append(f"assuming {log.file_size:,}-byte segments (mappedFileSizeCommitLog, inferred)")
         return log
 
     @property
@@ -147,17 +147,17 @@ class StoreReader:
         head = log.read(offset, 8)
         if not head:
             raise NotFoundError(
-                f"the commit log reaches from {log.min_offset:,} to {log.end_offset:,}: nothing is at {offset:,}"
+                f"the commit log covers {log.min_offset:,} to {log.end_offset:,}: there is nothing at {offset:,}"
             )
         magics = (commit_log.MAGIC_V1, commit_log.MAGIC_V2)
         if len(head) < 8 or plain.int32(head, 4) not in magics:
-            raise FormatError("no message begins", offset)
+            raise FormatError("no message starts", offset)
         size = plain.int32(head, 0)
         record = log.read(offset, size) if size >= commit_log.MIN_SIZE else b""
         if len(record) != size and offset < log.gone_until:
-            raise NotFoundError(f"the message at {offset:,} went by retention just now")
+            raise NotFoundError(f"the message at {offset:,} was just deleted by retention")
         if len(record) != size:
-            raise FormatError(f"a record says that it has {size:,} bytes", offset)
+            raise FormatError(f"a record claims to have {size:,} bytes", offset)
         return record
 
     def tables(
@@ -250,7 +250,7 @@ class StoreReader:
             # A setting can only name whole seconds; anything else comes of a damaged unit.
             if not seen[levels[i]] and delay > 0 and delay % 1000 == 0:
                 levels[i] = delay
-                remark = f"delay level {i + 1} is taken to be {levels[i]:,} ms (messageDelayLevel)"
+                remark = f"assuming {levels[i]:,} ms for delay level {i + 1} (messageDelayLevel, inferred)"
                 if remark not in self.remarks:
                     self.remarks.append(remark)
         return levels
@@ -331,7 +331,7 @@ class StoreReader:
                 _ = file.reach(0, 0)
             except NotFoundError:
                 self.index_files.remove(file)
-                text = "went by retention while the store was read: what was in it is left out"
+                text = "was deleted by retention while the store was being read: its contents are left out"
                 self.remarks.append(f"{file.path} {text}")
             except MqtoolError:
                 continue  # told to whoever needs this very file
@@ -352,8 +352,8 @@ class StoreReader:
         shape = Shape(slots, entry_count) if slots and entry_count else infer_shape(found)
         if shape and shape != DEFAULT_SHAPE and not slots:
             self.remarks.append(
-                f"index files are taken to have {shape.slots:,} slots and {shape.entries:,} entries "
-                f"(maxHashSlotNum, maxIndexNum)"
+                f"assuming index files with {shape.slots:,} slots and {shape.entries:,} entries (maxHashSlotNum and "
+                "maxIndexNum, inferred)"
             )
         for file in found:
             file.shape = shape
@@ -441,7 +441,7 @@ class StoreReader:
                 except NotFoundError:
                     continue  # a broker is about to put a new one in its place
                 except FormatError as error:
-                    problem = problem or f"{path} cannot be read: {error}"
+                    problem = problem or f"cannot read {path}: {error}"
         if problem:
             raise BadDataError(problem)
         return self.rocksdb_tables.get(name)

@@ -69,14 +69,12 @@ def place(name: "str | os.PathLike[str]") -> Path:
         return Path("/" + rest)
     if scheme in EXTRAS:
         if len(slashes) > 2 or not rest:
-            raise UsageError(
-                f"{text} does not say where: give {scheme}://NAME/PATH, with the bucket, container or host"
-            )
+            raise UsageError(f"{text} names no place: give {scheme}://NAME/PATH, with the bucket, container or host")
         return RemotePath(f"{scheme}://{rest}")
     if len(slashes) == 1:
         return Path(text)
     known = ", ".join(f"{one}://" for one in ("s3", "gs", "abfs", "hdfs", "file"))
-    raise UsageError(f"{text}: stores are not read from {scheme}://: give {known}, or a path")
+    raise UsageError(f"{text}: stores cannot be read from {scheme}://: give {known}, or a path")
 
 
 def matches(pattern: str) -> list[str]:
@@ -103,8 +101,8 @@ def refuse_remote(path: "str | os.PathLike[str] | None", what: str) -> None:
     """Raise ``UsageError`` where ``what``, which changes files, is to be done in object storage or HDFS."""
     if path is not None and is_remote(path):
         raise UsageError(
-            f"{what} changes files, and {place(path)} is only read: copy the store to this machine first, or make a "
-            f"sound one here with `mqtool salvage -s {place(path)} --into DIR`"
+            f"{what} changes files, and {place(path)} is read-only: copy the store to this machine first, or make a "
+            f"sound copy here with `mqtool salvage -s {place(path)} --into DIR`"
         )
 
 
@@ -269,7 +267,7 @@ class RemotePath(PosixPath):
     def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:
         """Open a small file, which is read whole."""
         if set(mode) & set("wax+"):
-            raise UsageError(f"{self} is only read")
+            raise UsageError(f"{self} is read-only")
         data = self.opened().read_all()
         return io.BytesIO(data) if "b" in mode else io.StringIO(data.decode("utf-8"))
 
@@ -349,7 +347,7 @@ class RemoteFile(Content):
             else:
                 found = [bytes(tree.storage.cat_file(name, start=at, end=at + size))]
             if (came := sum(map(len, found))) != size:
-                raise OSError(f"{came:,} of {size:,} bytes came")
+                raise OSError(f"got {came:,} of {size:,} bytes")
             return found
 
         try:
@@ -358,7 +356,7 @@ class RemoteFile(Content):
             self.check()  # it may be gone
             raise self._changed() from error
         except FileNotFoundError as error:
-            raise NotFoundError(f"{self.path} is not there") from error
+            raise NotFoundError(f"{self.path} does not exist") from error
         except ReadError:
             self.check()  # a shorter object, say, from which no such range can be had
             raise
@@ -367,7 +365,7 @@ class RemoteFile(Content):
         """Raise ``StoreChangedError`` where this is no longer what was listed, ``NotFoundError`` where it is gone."""
         found = self.path.tree.ask(self.path.key)
         if found is None:
-            raise NotFoundError(f"{self.path} is not there")
+            raise NotFoundError(f"{self.path} does not exist")
         if (found.stamp, found.size) != (self._entry.stamp, self._entry.size):
             raise self._changed()
 
@@ -378,7 +376,7 @@ class RemoteFile(Content):
 
     def _changed(self) -> MqtoolError:
         return StoreChangedError(
-            f"{self.path} was replaced or has grown while it was read: another process is at work; try again"
+            f"{self.path} was replaced or grew while it was being read: another process is changing it; try again"
         )
 
 
@@ -619,9 +617,9 @@ def _opened(scheme: str, url: str) -> tuple[Any, str]:
     except ImportError as error:
         raise MissingExtraError(url, extra) from error
     except (OSError, ValueError) as error:
-        raise UnavailableError(f"{url} cannot be reached: {_cause(error)}") from error
+        raise UnavailableError(f"cannot reach {url}: {_cause(error)}") from error
     except Exception as error:
-        raise ReadError(f"{url} cannot be opened: {_cause(error)}") from error
+        raise ReadError(f"cannot open {url}: {_cause(error)}") from error
 
 
 def _tried(ask: Callable[[], _Found], shown: object) -> _Found:
@@ -640,7 +638,9 @@ def _tried(ask: Callable[[], _Found], shown: object) -> _Found:
             raise
         except Exception as error:
             if _is_refusal(error):
-                raise NotPermittedError(f"{shown} may not be read with these credentials: {_cause(error)}") from error
+                raise NotPermittedError(
+                    f"no permission to read {shown} with these credentials: {_cause(error)}"
+                ) from error
             if number == _TRIES - 1:
                 _give_up(error, shown)
         time.sleep(_FIRST_WAIT * 2**number)
@@ -649,8 +649,8 @@ def _tried(ask: Callable[[], _Found], shown: object) -> _Found:
 
 def _give_up(error: Exception, shown: object) -> NoReturn:
     if any(word in type(error).__name__ for word in ("EndpointConnection", "ConnectTimeout", "ConnectorError")):
-        raise UnavailableError(f"{shown} cannot be reached: {_cause(error)}") from error
-    raise ReadError(f"{shown} cannot be read, {_TRIES} times in a row: {_cause(error)}") from error
+        raise UnavailableError(f"cannot reach {shown}: {_cause(error)}") from error
+    raise ReadError(f"cannot read {shown} after {_TRIES} attempts: {_cause(error)}") from error
 
 
 def _is_refusal(error: Exception) -> bool:

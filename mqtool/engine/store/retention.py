@@ -118,5 +118,5 @@ def _hours(text: str) -> set[int]:
     except ValueError:
         hours = {-1}
     if not hours <= set(range(24)):
-        raise UsageError(f"deleteWhen={text} is no list of hours like 04 or 04;16")
+        raise UsageError(f"deleteWhen={text} is not a list of hours such as 04 or 04;16")
     return hours

@@ -130,7 +130,7 @@ def _opened(directory: Path) -> Iterator[dict[str, Any]]:
     import tempfile
 
     if not is_rocksdb(directory):
-        raise NotFoundError(f"{directory} holds no RocksDB database")
+        raise NotFoundError(f"{directory} is not a RocksDB database")
     try:
         from rocksdict import AccessType, Options, Rdict
     except ImportError as error:
@@ -149,7 +149,7 @@ def _opened(directory: Path) -> Iterator[dict[str, Any]]:
             if type(error) is not Exception:  # rocksdict raises nothing more special
                 raise
             reason = str(error).replace(folder, str(directory))
-            raise BadDataError(f"{directory} cannot be read as a RocksDB database: {reason}") from error
+            raise BadDataError(f"cannot read {directory} as a RocksDB database: {reason}") from error
 
 
 def _link_files(directory: Path, folder: Path) -> None:

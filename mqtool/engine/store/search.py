@@ -288,7 +288,7 @@ class Search:
         except NotFoundError:
             return None
         except FormatError as error:
-            self.remarks.append(f"an index entry names a place that holds no sound message: {error}")
+            self.remarks.append(f"an index entry refers to a place without a sound message: {error}")
             return None
         return message if self.query.matches(message) else None
 
@@ -301,7 +301,7 @@ class Search:
             topics, complete = set(self.query.topics), True
         if not topics or not complete:
             if self._reader.index_files:
-                self.remarks.append("the index is no help: the names of the topics are not known")
+                self.remarks.append("the index cannot be used, because the names of the topics are not known")
             return []
         hashes = np.unique([key_hash(topic, key) for topic in topics for key in self.query.keys])
         found: set[int] = set()
@@ -315,10 +315,12 @@ class Search:
                 self.index_files_used += 1
                 covered.append((file.header.begin_physical_offset, file.header.end_physical_offset))
             else:
-                self.remarks.append(f"index file {file.path.name} makes no sense: what it should answer for is scanned")
+                self.remarks.append(
+                    f"index file {file.path.name} is damaged: scanning the part of the log that it covers"
+                )
         self.hit_offsets = sorted(found)
         if any(topic in topics for topic, _ in self._reader.batch_consume_queues):
-            self.remarks.append("the index has no keys of messages in inner batches: the log is scanned")
+            self.remarks.append("the index has no keys of messages in inner batches: scanning the log")
             return []
         return covered
 

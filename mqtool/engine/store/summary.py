@@ -167,7 +167,7 @@ class _Describer:
                 break
         if not starts:
             if log.segments:
-                self.problems.append("commit_log: no segment begins with a message that can be read")
+                self.problems.append("commit_log: no segment starts with a readable message")
             return None, None
         return self._walk(max(starts))
 
@@ -211,7 +211,7 @@ class _Describer:
             if message:
                 self.first.append(message)
             elif segment is log.segments[0]:
-                self.problems.append(f"commit_log: no message can be read at the beginning, offset {log.min_offset:,}")
+                self.problems.append(f"commit_log: no readable message at the start, offset {log.min_offset:,}")
 
     # The rest
 

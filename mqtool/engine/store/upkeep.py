@@ -163,7 +163,7 @@ class Upkeep:
 
     def _note_clean(self, failure: MqtoolError | None) -> None:
         if failure and not self.clean_failure:
-            log.warning("what is old is not removed: %s; it is tried again", failure)
+            log.warning("cannot remove expired files, and will try again: %s", failure)
         self.clean_failure = failure
 
     def _clean(self, now: int) -> None:
@@ -204,7 +204,7 @@ class Upkeep:
                         break
                     time.sleep(_DISPATCH_SECONDS)
                 else:
-                    raise WriteError(f"the queues of {topic} stay for now: not all messages are dispatched")
+                    raise WriteError(f"the queues of {topic} are kept for now: not all messages are dispatched")
                 self.flush_queues()
                 self.remove_expired()  # of these queues, too
                 while files:

@@ -73,9 +73,9 @@ def _tried(ask: Callable[[], object], shown: object) -> None:
         except Exception as error:
             said = " ".join(str(error).split()) or type(error).__name__
             if isinstance(error, PermissionError) or "Credential" in type(error).__name__:
-                raise NotPermittedError(f"{shown} may not be written with these credentials: {said}") from error
+                raise NotPermittedError(f"no permission to write {shown} with these credentials: {said}") from error
             if isinstance(error, FileNotFoundError):  # no such bucket
-                raise WriteError(f"{shown} cannot be written: {said}") from error
+                raise WriteError(f"cannot write {shown}: {said}") from error
             if number == _TRIES - 1:
-                raise WriteError(f"{shown} cannot be written, {_TRIES} times in a row: {said}") from error
+                raise WriteError(f"cannot write {shown} after {_TRIES} attempts: {said}") from error
         time.sleep(_FIRST_WAIT * 2**number)

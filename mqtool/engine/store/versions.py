@@ -115,7 +115,7 @@ def _files(store: StoreReader) -> Iterator[Evidence]:
         (paths.consume_queue_ext, "4.1.0"),
     ):
         if path.exists():
-            yield Evidence(f"{paths.relative(path)} is there", since(release))
+            yield Evidence(f"{paths.relative(path)} exists", since(release))
     if any(root.glob("timerwheel.*")):
         yield Evidence("there are snapshots of the timer wheel", since("5.3.4"))
     if store.batch_consume_queues:
@@ -133,7 +133,7 @@ def _files(store: StoreReader) -> Iterator[Evidence]:
     if store.paths.dledger:
         yield Evidence("the log is a DLedger log", since("4.5.0"))
     if len(paths.commit_log) > 1:
-        yield Evidence("the log lies in several folders", since("4.9.2"))
+        yield Evidence("the log is spread over several folders", since("4.9.2"))
     if (
         all(path.exists() for path in (paths.lock, paths.checkpoint, paths.config))
         and not (root / "rocksdbstore").exists()
@@ -147,7 +147,7 @@ def _abort(store: StoreReader) -> Iterator[Evidence]:
         if not content:
             yield Evidence("abort is empty", before("5.0.0"), certain=False)
         elif content.strip().isdigit():
-            yield Evidence("abort holds a process id", since("5.0.0"))
+            yield Evidence("abort contains a process id", since("5.0.0"))
 
 
 def _checkpoint(store: StoreReader) -> Iterator[Evidence]:
@@ -186,7 +186,7 @@ def _config(store: StoreReader) -> Iterator[Evidence]:
                 yield Evidence(f"{name} has a pullOffsetTable", since("5.5.0"))
     for dialect, names in dialects.items():
         old = dialect is config_tables.Dialect.FASTJSON_1
-        text = f"{', '.join(names)}: laid out by fastjson{'' if old else ' 2'}"
+        text = f"{', '.join(names)}: formatted by fastjson{'' if old else ' 2'}"
         yield Evidence(text, before("5.4.0") if old else since("5.4.0"), certain=not old)
     for has_state, names in states.items():
         text = f"{', '.join(names)}: the data version has {'a' if has_state else 'no'} stateVersion"
@@ -195,7 +195,7 @@ def _config(store: StoreReader) -> Iterator[Evidence]:
 
 def _messages(messages: Sequence[Message]) -> Iterator[Evidence]:
     tests: tuple[tuple[str, str, Callable[[Message], bool]], ...] = (
-        ("message {} is a record of the second kind", "5.1.0", lambda one: one.magic_code == commit_log.MAGIC_V2),
+        ("message {} is a record of the second format", "5.1.0", lambda one: one.magic_code == commit_log.MAGIC_V2),
         ("message {} ends in a CRC property", "5.2.0", lambda one: CRC_NAME in one.properties),
         ("message {} is an inner batch", "5.0.0", lambda one: bool(one.sys_flag & commit_log.INNER_BATCH)),
         (
@@ -213,10 +213,10 @@ def _messages(messages: Sequence[Message]) -> Iterator[Evidence]:
 def _separators(last: Sequence[Message]) -> Iterator[Evidence]:
     ended = {message.raw_properties.endswith(PAIR_SEPARATOR.encode()) for message in last if message.raw_properties}
     if ended == {False}:
-        text = "no separator ends the properties of the newest messages"
+        text = "the properties of the newest messages do not end with a separator"
         yield Evidence(text, since("4.9.1") & before("5.2.0"), certain=False)
     elif ended == {True}:
-        text = "a separator ends the properties of the newest messages"
+        text = "the properties of the newest messages end with a separator"
         yield Evidence(text, before("4.9.1") | since("5.2.0"), certain=False)
 
 

@@ -162,7 +162,7 @@ def test_a_file_of_accounts_that_was_cut_short_is_refused_at_the_start_and_chang
         accounts = tmp_path / "plain_acl.yml"
         accounts.write_text("# nothing yet\n")
         settings: dict[str, Any] = {"aclEnable": True, "rocketmq.acl.plain.file": str(accounts)}
-        with pytest.raises(BadDataError, match=r"plain_acl.yml: the file says nothing"):
+        with pytest.raises(BadDataError, match=r"plain_acl.yml: the file has no content"):
             async with mqtool.Broker(settings=settings):
                 pass
         accounts.write_text(ACCOUNTS)
@@ -216,7 +216,7 @@ def test_a_master_has_id_0_whatever_its_settings_say(role: str) -> None:
     ("given", "reason"),
     [
         ({"enableControllerMode": "true"}, "enableControllerMode=true: a controller chooses"),
-        ({"enableDLegerCommitLog": "TRUE"}, "enableDLegerCommitLog=true: a log of DLedger can be read here"),
+        ({"enableDLegerCommitLog": "TRUE"}, "enableDLegerCommitLog=true: DLedger logs can be read"),
         ({"duplicationEnable": "true"}, "duplicationEnable=true: "),
         ({"enableSlaveActingMaster": " true "}, "enableSlaveActingMaster=true: "),
         ({"brokerRole": "MASTER"}, "brokerRole=MASTER is none of ASYNC_MASTER, SYNC_MASTER, SLAVE"),

@@ -131,7 +131,7 @@ def test_a_timer_message_is_taken_back(broker: mqtool.Broker) -> None:
         handle = producer.send(ProducerMessage("Orders", b"later", delay_ms=3_600_000)).recall_handle
         assert handle
         assert producer.recall("Orders", handle)
-        with pytest.raises(UsageError, match="no recall handle"):
+        with pytest.raises(UsageError, match="not a recall handle"):
             producer.recall("Orders", "nonsense")
 
 

@@ -104,7 +104,7 @@ def test_segments_that_retention_takes_meanwhile_are_told_and_the_others_judged(
         found = list(verify_store(reader, progress=remove))
 
     assert [one for one in found if one.severity != "note"] == []
-    assert any("went by retention" in remark for remark in reader.remarks)
+    assert any("was deleted by retention" in remark for remark in reader.remarks)
     assert segments[seen].name in " ".join(reader.remarks)
 
 

@@ -246,7 +246,7 @@ def test_what_retention_takes_while_a_log_is_read_is_left_out_and_told(tmp_path:
 
     known = [one["phy"] for one in manifest("mixed-533-clean")["messages"]]
     assert [first.physical_offset, *rest] == [at for at in known if at < 65536 or at >= 3 * 65536]
-    assert sum("went by retention" in remark for remark in reader.remarks) == 2
+    assert sum("was deleted by retention" in remark for remark in reader.remarks) == 2
 
 
 def cached(path: Path) -> int:

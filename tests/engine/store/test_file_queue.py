@@ -143,7 +143,7 @@ def test_of_a_single_file_nothing_else_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="is not there"):
+    with pytest.raises(NotFoundError, match="does not exist"):
         FileQueue([tmp_path / "gone"])
 
 

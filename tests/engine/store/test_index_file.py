@@ -50,7 +50,7 @@ def test_the_shape_of_golden_index_files_is_that_of_the_manifest(name: str) -> N
     store = StoreReader(golden_store(name))
 
     assert {file.shape for file in store.index_files} == {expected}
-    assert any("index files are taken to have" in remark for remark in store.remarks)
+    assert any("assuming index files with" in remark for remark in store.remarks)
     for file in store.index_files:  # each tells it alone
         assert infer_shape([IndexFile(file.path, file.size)]) == expected
 

@@ -55,7 +55,7 @@ def test_a_record_leaves_room_for_a_blank_one(tmp_path: Path, left: int) -> None
     assert len(whole) == size
 
     if left < 8:
-        with pytest.raises(BadDataError, match="fits no segment of 4,096"):
+        with pytest.raises(BadDataError, match="does not fit into a segment of 4,096"):
             written(tmp_path / "log", [whole])
         return
     written(tmp_path / "log", [whole, builders.record()])

@@ -40,7 +40,7 @@ def test_a_file_that_became_shorter_is_a_store_that_changed(tmp_path: Path) -> N
     os.truncate(file.path, 50)
 
     assert file.read(0, 50) == bytes(50)
-    with pytest.raises(StoreChangedError, match="became shorter") as caught:
+    with pytest.raises(StoreChangedError, match="was truncated") as caught:
         file.read(40, 20)
     assert caught.value.exit_code is Status.BUSY
     with pytest.raises(StoreChangedError):
@@ -60,7 +60,7 @@ def test_a_file_that_has_gone_is_not_found(tmp_path: Path) -> None:
     file.path.unlink()
 
     for read in (lambda: file.read(0, 1), file.map, lambda: read_file(file.path)):
-        with pytest.raises(NotFoundError, match="is not there"):
+        with pytest.raises(NotFoundError, match="does not exist"):
             read()
 
 

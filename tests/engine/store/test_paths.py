@@ -45,7 +45,7 @@ def test_what_is_set_by_hand_counts_more_than_the_file(tmp_path: Path) -> None:
 
 
 def test_a_configuration_that_is_not_there_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"broker\.conf is not there"):
+    with pytest.raises(NotFoundError, match=r"broker\.conf does not exist"):
         StoreConfig.load(tmp_path / "broker.conf", {})
 
 
@@ -70,7 +70,7 @@ def test_the_old_spelling_of_a_key_is_known() -> None:
 
 @pytest.mark.parametrize("value", ["", "0", "000", "-1", "+1", "1.5", "1k", "1 000", "²", "٣", "x", "9" * 30])
 def test_what_is_no_size_is_wrong_usage(value: str) -> None:
-    with pytest.raises(UsageError, match="is no size"):
+    with pytest.raises(UsageError, match="is not a size"):
         StoreConfig({"maxIndexNum": value}).size("maxIndexNum")
 
 
@@ -83,7 +83,7 @@ def test_delay_levels_are_times(value: str, expected: list[int]) -> None:
 
 @pytest.mark.parametrize("value", ["1", "s", "1w", "1s,2s", "-1s"])
 def test_what_is_no_time_is_wrong_usage(value: str) -> None:
-    with pytest.raises(UsageError, match="is no time"):
+    with pytest.raises(UsageError, match="is not a duration"):
         StoreConfig({"messageDelayLevel": value}).delay_levels()
 
 
@@ -123,7 +123,7 @@ def test_the_folders_of_the_log_are_as_the_configuration_tells(tmp_path: Path) -
 
 
 def test_a_folder_that_the_configuration_tells_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"gone \(storePathCommitLog\) is no directory"):
+    with pytest.raises(NotFoundError, match=r"gone \(storePathCommitLog\) is not a directory"):
         StorePaths(tmp_path, StoreConfig({"storePathCommitLog": "gone"}))
 
 
@@ -136,7 +136,7 @@ def test_folders_of_the_log_that_nobody_tells_are_taken_with_a_remark(tmp_path: 
 
     assert paths.commit_log == expected
     assert paths.remarks == [
-        "the commit log is taken to lie in commitlog-1, commitlog-2 (storePathCommitLog is not given)"
+        "assuming that the commit log is in commitlog-1, commitlog-2 (inferred, storePathCommitLog is not given)"
     ]
 
 
@@ -151,9 +151,9 @@ def test_what_is_no_store_is_not_found(tmp_path: Path) -> None:
     (tmp_path / "file.txt").touch()
     (tmp_path / "config").mkdir()
 
-    with pytest.raises(NotFoundError, match="is no RocketMQ store"):
+    with pytest.raises(NotFoundError, match="is not a RocketMQ store"):
         StorePaths(tmp_path, StoreConfig())
-    with pytest.raises(NotFoundError, match="is no directory"):
+    with pytest.raises(NotFoundError, match="is not a directory"):
         StorePaths(tmp_path / "gone", StoreConfig())
 
 

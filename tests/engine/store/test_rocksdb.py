@@ -247,7 +247,7 @@ READERS: list[Callable[[Path], Any]] = [rows, rocksdb.read_ends, look_up]
 
 @pytest.mark.parametrize("read", READERS)
 def test_a_folder_without_a_database_is_not_found(read: Callable[[Path], Any], tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="holds no RocksDB database"):
+    with pytest.raises(NotFoundError, match="is not a RocksDB database"):
         read(tmp_path)
 
 

@@ -244,7 +244,7 @@ def test_damage_before_other_messages_is_not_the_end(
         segment.seek(before % file_size)
         segment.write(bytes(50))
 
-    with pytest.raises(RecoveryNeededError, match=f"cannot be read from {before:,} on, but a message lies behind"):
+    with pytest.raises(RecoveryNeededError, match=f"cannot be read from {before:,} on, but there is a message after"):
         MessageStore(root, CONFIG, now=NOW, usage=half_full)
 
 
