@@ -373,7 +373,7 @@ def _undo(root: Path, before: State) -> None:
     status = 0
     while status == 0:  # what was done when it was killed, and then done again, is to be undone twice
         status, errors = run(["undo", "-s", str(root), "--yes"], _home(root), Kill())
-    assert status == 66 and "there is no mend" in errors, errors
+    assert status == 66 and "there is no repair" in errors, errors
     now = look(root)
     assert now == before, _difference(before, now)
 

@@ -501,7 +501,7 @@ def test_a_file_of_another_name_is_no_commit_log(tmp_path: Path) -> None:
     ran = dump("commitlog", tmp_path / "notes.txt")
 
     assert ran.status == Status.NO_INPUT
-    assert "is no segment of a commit log" in ran.remarks
+    assert "is not a segment of a commit log" in ran.remarks
 
 
 # Damage.

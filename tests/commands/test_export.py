@@ -184,7 +184,7 @@ def test_files_are_taken_one_behind_the_other_and_may_differ_in_format(tmp_path:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda row: row.pop("topic"), "there is no 'topic'"),
+        (lambda row: row.pop("topic"), "'topic' is missing"),
         (lambda row: row.pop("body"), "'body'"),
         (lambda row: row.update(body="!"), "line 2"),
         (lambda row: row.update(body=base64.b64encode(b"other").decode()), "does not match body_crc"),
@@ -192,11 +192,11 @@ def test_files_are_taken_one_behind_the_other_and_may_differ_in_format(tmp_path:
         (lambda row: row.update(queue_offset=1 << 70), "line 2"),
         (lambda row: row.update(born_host="nowhere"), "line 2"),
         (lambda row: row.update(sys_flag=0x30), "sys_flag does not fit"),
-        (lambda row: row.update(magic_code=1), "magic_code is none"),
-        (lambda row: row.update(topic="t" * 200), "magic_code is none"),
+        (lambda row: row.update(magic_code=1), "magic_code is not valid"),
+        (lambda row: row.update(topic="t" * 200), "magic_code is not valid"),
         (lambda row: row.update(topic=None), "line 2"),
         (lambda row: row.update(raw_properties="AAAA" * 20_000), "line 2"),
-        (lambda row: row.update(raw_properties="AAAA"), "raw_properties are no pairs"),
+        (lambda row: row.update(raw_properties="AAAA"), "raw_properties are not pairs"),
         (lambda row: row.clear(), "line 2"),
     ],
 )
@@ -233,7 +233,7 @@ def test_messages_given_twice_are_refused(tmp_path: Path) -> None:
     ran = imported(tmp_path / "new", file, file)
 
     assert ran.status == Status.BAD_DATA
-    assert "give each message once, the oldest first, or --renumber" in ran.remarks
+    assert "give each message once, the oldest first, or use --renumber" in ran.remarks
     assert imported(tmp_path / "new", file, file, "--renumber").status == Status.OK
     assert sum(1 for _ in StoreReader(tmp_path / "new").messages()) == 2 * 287
 

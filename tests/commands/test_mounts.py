@@ -143,7 +143,7 @@ def test_the_plan_tells_what_must_be_copied_to_another_disk_and_that_room_is_lac
     tried = run("rebuild", "all", "-s", store, "--yes")
 
     copied = allocated(store / "consumequeue") + allocated(store / "index")
-    assert f"what is taken out is copied, {copied:,} bytes: {home_of(store)} lies on another" in far.remarks
+    assert f"what is removed is copied, {copied:,} bytes: {home_of(store)} is on another" in far.remarks
     assert needed(far.remarks) == needed(near.remarks) + copied
     assert "is copied" not in near.remarks
     assert tried.status == Status.IO_ERROR

@@ -217,7 +217,7 @@ def test_a_mend_that_is_told_to_end_takes_itself_back_however_often_it_is_told(n
     status, remarks = run_signalled(store, "child", number, 20, 10_000, "recover", "--yes")
 
     assert status == 128 + number
-    assert "everything was taken back, the store is as before" in remarks
+    assert "everything was undone, the store is as before" in remarks
     assert snapshot(store) == before
     assert not journals(store)
 

@@ -155,7 +155,7 @@ def test_where_no_journal_can_be_made_the_way_out_is_told(
 
     ran = run_as(NOBODY, *place.arguments()) if is_owner else run(*place.arguments())
 
-    said = f"{home_of(place.store)}, which undo needs, cannot be made: have somebody who may write to {place.disk} make"
+    said = f"cannot create {home_of(place.store)}, which undo needs: have somebody with write access to {place.disk} create"
     refused(ran, Status.NOT_PERMITTED, said, before, snapshot(place.disk))
 
 
@@ -260,7 +260,7 @@ def test_an_undo_that_cannot_go_on_says_so_and_goes_on_later(damaged: Path, moun
     done = run(*place.arguments())
 
     assert stuck.status == Status.NOT_PERMITTED
-    assert "not all is taken back: run `mqtool undo` again when the cause is gone" in stuck.remarks
+    assert "not everything was undone: run `mqtool undo` again when the cause is fixed" in stuck.remarks
     assert states == [State.TAKING_BACK]
     assert done.status == Status.OK
     assert content(place.store) == content(damaged)

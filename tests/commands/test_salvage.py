@@ -105,7 +105,7 @@ def test_a_merge_of_different_logs_is_refused_and_writes_nothing(tmp_path: Path)
     ran = run("salvage", "--merge", *stores, "--into", tmp_path / "new")
 
     assert (ran.status, ran.output) == (Status.BAD_DATA, "")
-    assert "no copies of one log" in ran.remarks
+    assert "not copies of one log" in ran.remarks
     assert not (tmp_path / "new").exists()
 
 

@@ -228,7 +228,7 @@ def test_a_single_file_is_refused(store: Path) -> None:
     ran = run("everything", "-s", next((store / "commitlog").iterdir()), "--yes")
 
     assert ran.status == Status.USAGE
-    assert "only a whole store can be mended" in ran.remarks
+    assert "only a whole store can be repaired" in ran.remarks
 
 
 def test_a_failure_is_a_sentence_with_its_status_and_the_store_is_as_before(
@@ -244,7 +244,7 @@ def test_a_failure_is_a_sentence_with_its_status_and_the_store_is_as_before(
     ran = run("everything", "-s", store, "--yes")
 
     assert ran.status == Status.IO_ERROR
-    assert "no space left for it: free some space there, then try again; everything was taken back" in ran.remarks
+    assert "no space left for it: free some space there, then try again; everything was undone" in ran.remarks
     assert snapshot(store) == before
 
 
@@ -259,7 +259,7 @@ def test_ctrl_c_takes_everything_back_and_says_so(store: Path, monkeypatch: pyte
     ran = run("everything", "-s", store, "--yes")
 
     assert ran.status == Status.INTERRUPTED
-    assert "everything was taken back, the store is as before" in ran.remarks
+    assert "everything was undone, the store is as before" in ran.remarks
     assert snapshot(store) == before
 
 
@@ -418,7 +418,7 @@ def test_without_a_mend_there_is_nothing_to_undo(store: Path, tmp_path: Path) ->
     for path in (store, tmp_path / "nowhere"):
         ran = run("undo", "-s", path, "--yes")
         assert ran.status == Status.NO_INPUT
-        assert "there is no mend of" in ran.remarks
+        assert "there is no repair of" in ran.remarks
     assert not home_of(store).exists()
 
 
@@ -430,5 +430,5 @@ def test_a_store_that_has_changed_since_is_taken_back_only_by_force(store: Path)
     forced = run("undo", "-s", store, "--yes", "--force")
 
     assert (refused.status, forced.status) == (Status.BUSY, Status.WARNINGS)
-    assert "--force does it all the same" in refused.remarks
+    assert "--force does it anyway" in refused.remarks
     assert "other files of the store have changed since" in forced.remarks

@@ -44,7 +44,7 @@ _STANDSTILL = 60
 """So many times the seconds that a case may work pass at most by the clock."""
 
 _NORMAL_SEGMENTS = 3
-_UNREAD = re.compile(r"the log before ([\d,]+) was not looked at: --abnormal")
+_UNREAD = re.compile(r"the log before ([\d,]+) was not checked: --abnormal")
 _PLACES = ("INNER_BASE", "INNER_NUM", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET")
 """Properties that tell the places of a message in queues."""
 _SEGMENT = re.compile(r"\b\d{20}\b")
@@ -281,7 +281,7 @@ class _Check:
                 continue
             is_placed = now.keys == was.keys != [] and now.body == record.body == was.body
             if was.digest() == now.digest() != record.digest() or (
-                is_placed and f"the message at {record.position:,} is whole" in told
+                is_placed and f"the message at {record.position:,} is intact" in told
             ):
                 found[record.topic, record.digest()] += 1
         return found
@@ -339,7 +339,7 @@ class _Check:
             key
             for record in (*self.before.records.values(), *self.before.misplaced)
             if (now := after.records.get(record.stated)) and now.keys != record.keys and _is_same_but_place(record, now)
-            if f"the message at {record.stated:,} is whole" in told
+            if f"the message at {record.stated:,} is intact" in told
             for key in record.keys
         }
 
@@ -619,8 +619,8 @@ def _checksum(path: str, status: os.stat_result) -> int:
 
 
 def _is_named(found: Finding, remarks: str) -> bool:
-    """Tell whether a plan named what it leaves: by its code, by its file, or all queues that lie in RocksDB."""
-    if "lie in RocksDB" in remarks and found.code.startswith("QUEUE-"):
+    """Tell whether a plan named what it leaves: by its code, by its file, or all queues that are in RocksDB."""
+    if "are in RocksDB" in remarks and found.code.startswith("QUEUE-"):
         return True
     return found.code in remarks or (found.file is not None and found.file in remarks)
 
@@ -641,12 +641,12 @@ def _differing(one: bytes, other: bytes) -> Iterator[int]:
 
 def _said_to_stay(record: Record, remarks: Iterable[str]) -> str:
     """Return the remark on a record that stays with other properties, nothing without one."""
-    return next((one for one in remarks if f"the message at {record.position:,} stays" in one), "")
+    return next((one for one in remarks if f"the message at {record.position:,} is kept" in one), "")
 
 
 def _is_kept(record: Record, now: Record, told: str) -> bool:
     """Tell whether a record has its body again, and the properties that can be read but for those that are told."""
-    gone = re.findall(r"[^\s,]+", told.partition("takes the room of ")[2])
+    gone = re.findall(r"[^\s,]+", told.partition("leaves no room for ")[2])
     some = {name: value for name, value in record.properties.items() if name not in (*_PLACES, *gone)}
     pairs = ((name, value, name + value) for name, value in some.items())
     readable = {name: value for name, value, text in pairs if text.isprintable() and "\ufffd" not in text}

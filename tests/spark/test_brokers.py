@@ -176,7 +176,7 @@ def test_what_is_misspelt_or_not_there_is_said_in_a_sentence(broker: mqtool.Brok
         ),
         ({"topic": topic, "accessKey": "me"}, UsageError, "access_key and secret_key belong together"),
         ({"topic": topic, "nameServer": address}, UsageError, "namesrv and nameServer mean the same"),
-        ({"topic": topic, "tls": "maybe"}, UsageError, "there is no tls maybe"),
+        ({"topic": topic, "tls": "maybe"}, UsageError, "unknown tls maybe"),
     ]
     for options, kind, told in wrong:
         with pytest.raises(kind, match=told):

@@ -185,7 +185,7 @@ def test_columns_are_chosen_by_a_schema() -> None:
     assert rows[0] == {"topic": "OrderEvents", "queue_id": 0}
     with pytest.raises(UsageError, match="the column queue_id is int, not bigint"):
         source.reader(StructType([StructField("queue_id", LongType())]))
-    with pytest.raises(UsageError, match="there is no column topics"):
+    with pytest.raises(UsageError, match="unknown column topics"):
         source.reader(StructType([StructField("topics", StringType())]))
 
 

@@ -114,7 +114,7 @@ def test_errors_are_sentences(spark: SparkSession, tmp_path: Path) -> None:
         options: dict[str, Any]
         for options, told in (
             ({"topic": "Ther"}, "NotFoundError: topic Ther does not exist, or cannot be read"),
-            ({"topic": there, "startingOffsets": "x"}, "UsageError: there is no startingOffsets x"),
+            ({"topic": there, "startingOffsets": "x"}, "UsageError: unknown startingOffsets x"),
         ):
             with pytest.raises((AnalysisException, PythonException)) as refused:
                 load(spark, broker.name_server_address, **options).collect()

@@ -37,16 +37,16 @@ from mqtool.formats import kernels as plain
 from mqtool.formats.scan import Ints, MessageTable
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
-BEHIND = "behind the end of the log"
-UNREACHABLE = "in the log, but no queue leads to them"
-GONE = "gone from the log already, and the queue forgets them"
+BEHIND = "beyond the end of the log"
+UNREACHABLE = "in the log, but in no queue"
+GONE = "already gone from the log, and the queue no longer refers to them"
 _SHOWN = 3
 
 MEETS = {
-    Outcome.RECORD: "more of it",
-    Outcome.BLANK: "a blank record, and no segment behind it",
+    Outcome.RECORD: "another record",
+    Outcome.BLANK: "a blank record without a following segment",
     Outcome.MISMATCH: "a record whose lengths do not add up",
-    Outcome.NOTHING: "nothing that it takes for a record",
+    Outcome.NOTHING: "nothing that it accepts as a record",
     Outcome.BAD_CRC: "a record that does not match its checksum",
     Outcome.OVERFLOW: "a record of 2 GiB",
 }
@@ -87,15 +87,15 @@ class BrokerVerdict:
 
     def sentences(self) -> list[str]:
         """Return the verdict in words, what happens first told first."""
-        broker = f"a broker {self.version}"
+        broker = f"a {self.version} broker"
         if self.refusal:
             return [f"{broker} refuses to start: {self.refusal}"]
-        clean = "normally, as after a clean stop" if self.last_exit_ok else "after a crash, as the abort file tells it"
+        clean = "normally, as after a clean stop" if self.last_exit_ok else "after a crash, as the abort file shows"
         lines = [f"{broker} recovers {clean}"]
         if self.start_offset is not None:
-            lines.append(f"it begins with the segment at {self.start_offset:,}, {self.start_reason}")
+            lines.append(f"it starts with the segment at {self.start_offset:,}, {self.start_reason}")
         if self.end_offset is not None and self.end_reason:
-            lines.append(f"to it the log ends at {self.end_offset:,}: there is {MEETS[self.end_reason]}")
+            lines.append(f"it ends the log at {self.end_offset:,}: there is {MEETS[self.end_reason]}")
         for names, what in (
             (self.removed_segments, "of the log"),
             (self.removed_queue_files, "of queues"),
@@ -108,7 +108,7 @@ class BrokerVerdict:
         counts: collections.Counter[tuple[str | None, str]] = collections.Counter()
         for loss in self.losses:
             counts[loss.topic, loss.reason] += loss.messages
-        lines += [f"messages lost of topic {topic}: {n:,}, {reason}" for (topic, reason), n in counts.most_common()]
+        lines += [f"messages lost from topic {topic}: {n:,}, {reason}" for (topic, reason), n in counts.most_common()]
         if self.endless:
             lines.append(self.endless)
         return [*lines, *self.remarks]
@@ -328,7 +328,7 @@ def plan_as_broker(reader: StoreReader, options: Mapping[str, Any], jobs: int, p
             verdict.losses,
             (*verdict.sentences(), *reader.remarks),
             read_size=reader.commit_log.total_size,
-            refusal=None if verdict.starts else f"a broker {verdict.version} does not start here",
+            refusal=None if verdict.starts else f"a {verdict.version} broker does not start on this store",
             groups=verdict.groups,
         )
         times = verdict.after_stop
@@ -354,7 +354,7 @@ def apply_as_broker(reader: StoreReader, plan: Plan, journal: Journal, jobs: int
     try:
         verdict = start(broker)
         if not verdict.starts:
-            raise BadDataError(f"{verdict.refusal or verdict.endless}: nothing can be done as that broker would")
+            raise BadDataError(f"{verdict.refusal or verdict.endless}: cannot repair the store as that broker would")
         assert verdict.after_stop
         _carry_out(broker, verdict.after_stop, journal)
     finally:
@@ -376,10 +376,10 @@ def _changes(broker: BrokerStart, after_stop: Times) -> list[Change]:
     for draft, path in _named_drafts(broker):
         what = "index entries" if path.parent == paths.index else "queue units"
         if draft.is_new:
-            changes.append(Change("create", relative(path), f"{what} of messages that are dispatched", size=draft.size))
+            changes.append(Change("create", relative(path), f"{what} of dispatched messages", size=draft.size))
             continue
         if draft.base and draft.base.size < draft.size:
-            reason = "made as long as its kind"
+            reason = "extended to its full length"
             changes.append(Change("write", relative(path), reason, draft.base.size, draft.size - draft.base.size))
         written = [(at, len(data)) for at, data in draft.changes()]
         if written:
@@ -388,7 +388,7 @@ def _changes(broker: BrokerStart, after_stop: Times) -> list[Change]:
     if not paths.checkpoint.exists():
         changes.append(Change("create", "checkpoint", "there is none", size=len(page)))
     elif read_file(paths.checkpoint) != page:
-        changes.append(Change("write", "checkpoint", "what the broker notes", 0, len(page)))
+        changes.append(Change("write", "checkpoint", "what the broker records", 0, len(page)))
     return changes
 
 
@@ -407,7 +407,7 @@ def _removed_of_queues(broker: BrokerStart) -> Iterator[tuple[Path, str]]:
         drafts = queue.removed + (queue.ext.removed if queue.ext else [])
         for draft in drafts:
             if not draft.is_new:
-                yield draft.path, "its units are of messages that are gone, or behind a unit that is none"
+                yield draft.path, "its units are of messages that are gone, or come after an invalid unit"
 
 
 def _named_drafts(broker: BrokerStart) -> Iterator[tuple[DraftFile, Path]]:

@@ -717,7 +717,7 @@ class _Layer:
     def _fill_without_crc(self, hole: Hole, at: int, size: int) -> None:
         if size < _LEAST_FILLER:
             raise BadDataError(
-                f"the {hole.size:,} bytes at {hole.start:,} cannot be bridged, no record is so small: "
+                f"the {hole.size:,} bytes at {hole.start:,} cannot be bridged, because no record is that small: "
                 "`recover --cut` ends the log there"
             )
         self._add(_FILLER, at, size)

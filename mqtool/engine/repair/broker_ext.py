@@ -100,9 +100,7 @@ class BrokerExt:
             alike = data[at : at + (len(data) - at) // size * size].reshape(-1, size)[:, :_SIZE_BYTES]
             same = (alike == alike[0]).all(axis=1)
             at += size * (len(same) if same.all() else int(np.argmin(same)))
-        raise RefusedError(
-            f"the sizes of the units in {segment.path.name} of {self._folder} lead out of the file", True
-        )
+        raise RefusedError(f"the unit sizes in {segment.path.name} of {self._folder} lead beyond the file", True)
 
     def _cut_behind(self, position: int) -> None:
         for segment in self.segments:

@@ -128,7 +128,9 @@ class Scratch:
             write_all(self._descriptor, at, memoryview(data))
         except OSError as error:
             folder = tempfile.gettempdir()
-            raise WriteError(f"{folder} cannot take what is worked out ({error.strerror}): set TMPDIR") from error
+            raise WriteError(
+                f"cannot write working data to {folder} ({error.strerror}): set TMPDIR to another folder"
+            ) from error
 
     def read(self, at: int, size: int) -> bytes:
         """Return a part of a block."""
@@ -227,7 +229,7 @@ def load_segments(folders: list[Path], file_size: int, rules: Rules, what: str) 
             kind = "a folder" if is_folder else f"{size:,} bytes long"
             raise RefusedError(f"{path.name} in the {what} is {kind}, and every entry must have {file_size:,} bytes")
         if not _LONG.fullmatch(path.name):
-            raise RefusedError(f"the name of {path.name} in the {what} is no number")
+            raise RefusedError(f"the name of {path.name} in the {what} is not a number")
         segments.append(MappedFile(path, int(path.name), size))
     return segments, removed
 
@@ -246,16 +248,16 @@ def refused_timer_files(reader: StoreReader) -> Iterator[tuple[Path, str]]:
             yield path, f"{path.name} is a folder"
     size = paths.timer_wheel.stat().st_size if paths.timer_wheel.is_file() else 0
     if size not in (0, WHEEL_SIZE):
-        yield paths.timer_wheel, f"the timer's wheel has {size:,} bytes, and must have {WHEEL_SIZE:,}"
+        yield paths.timer_wheel, f"the timer wheel has {size:,} bytes, but must have {WHEEL_SIZE:,}"
     file_size = reader.timer_log.file_size if reader.timer_log else 0
     listed = sorted(_entries(paths.timer_log))
     for number, (path, size, is_folder) in enumerate(listed):
         if is_folder or (size == 0 and number == len(listed) - 1):
             continue
         if size != file_size:
-            yield path, f"{path.name} in the timer's log is {size:,} bytes long, and must have {file_size:,}"
+            yield path, f"{path.name} in the timer log has {size:,} bytes, but must have {file_size:,}"
         elif not _LONG.fullmatch(path.name):
-            yield path, f"the name of {path.name} in the timer's log is no number"
+            yield path, f"the name of {path.name} in the timer log is not a number"
 
 
 def refused_table(reader: StoreReader, rules: Rules) -> str | None:
@@ -276,7 +278,7 @@ def refused_table(reader: StoreReader, rules: Rules) -> str | None:
                 problem = None
                 break
             except FormatError as error:
-                problem = f"{reader.paths.relative(path)} cannot be read: {error}" if data else None
+                problem = f"cannot read {reader.paths.relative(path)}: {error}" if data else None
         if problem:
             return problem
     return None

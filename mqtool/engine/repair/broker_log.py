@@ -201,7 +201,7 @@ class Walk:
                     break
             self.end_offset = segment.start_offset + at
             if self.why is Outcome.OVERFLOW:
-                raise RefusedError(f"the record at {self.end_offset:,} says that it has 2 GiB: the broker dies of it")
+                raise RefusedError(f"the record at {self.end_offset:,} claims to have 2 GiB, which crashes the broker")
             if self.why is not Outcome.BLANK:
                 if not self._rules.measures_first and segment.size - at >= commit_log.BLANK_SIZE:
                     view = memoryview(segment.bytes)
@@ -293,16 +293,16 @@ def start_normally(
     """
     last = len(segments) - 1
     if not rules.measures_first:
-        return max(0, last - 2), "the third last"
+        return max(0, last - 2), "the third from last"
     if rules.looks_back is None:
         for index in range(last, 0, -1):
             if segments[index].start_offset <= max_physical_offset:
-                return index, "the last that begins below the end of the queues"
-        return 0, "the first: no later one begins below the end of the queues"
+                return index, "the last one that starts before the end of the queues"
+        return 0, "the first: no later one starts before the end of the queues"
     for index in range(last, max(0, last - rules.looks_back + 1), -1):
         first = judge(memoryview(segments[index].bytes), 0, rules, checks)
         if _is_started(first, index_timestamp) and first.physical_offset <= max_physical_offset:
-            return index, "the last whose first record is sound and lies below the end of the queues"
+            return index, "the last one whose first record is sound and before the end of the queues"
     return _furthest(last, rules)
 
 
@@ -317,7 +317,7 @@ def start_abnormally(
         data = memoryview(segments[index].bytes)
         if rules.looks_back is None:
             if 0 < _stored_at(data, rules) <= limit:
-                return index, "the last that begins before the times of the checkpoint"
+                return index, "the last one that starts before the times of the checkpoint"
             continue
         first = judge(data, 0, rules, checks)
         if _is_started(first, index_timestamp):
@@ -328,15 +328,15 @@ def start_abnormally(
             if found:
                 return (
                     index,
-                    "the last whose first record is sound and older than what the checkpoint says of the queues",
+                    "the last one whose first record is sound and older than the checkpoint's time of the queues",
                 )
     return _furthest(last, rules)
 
 
 def _furthest(last: int, rules: Rules) -> tuple[int, str]:
     if rules.looks_back is not None and last >= rules.looks_back:
-        return last - rules.looks_back + 1, f"the last {rules.looks_back} segments are all that it looks at"
-    return 0, "the first: no later one will do"
+        return last - rules.looks_back + 1, f"because it looks only at the last {rules.looks_back} segments"
+    return 0, "the first: no later one qualifies"
 
 
 def _is_started(first: Judgement, index_timestamp: int | None) -> bool:
@@ -375,7 +375,7 @@ def catch_up(
         segment = next((one for one in segments if one.start_offset <= offset < one.start_offset + file_size), None)
         readable = used if segment is segments[-1] else file_size
         if segment is None or offset % file_size >= readable:
-            raise EndlessError(f"start() waits for ever: there is no segment for offset {offset:,}")
+            raise EndlessError(f"start() waits forever: there is no segment for offset {offset:,}")
         dispatcher = _Slice(segment, offset % file_size, readable, rules)
         yield from dispatcher.tables()
         offset = dispatcher.next_offset(file_size)

@@ -126,7 +126,7 @@ class BrokerQueue:
             EndlessError: segments of one unit.
         """
         if self.segments and self.file_size == self.dtype.itemsize:
-            raise EndlessError("a queue segment has room for one unit only: cutting a queue never ends")
+            raise EndlessError("a queue segment has room for only one unit: truncating a queue never ends")
         self._begin_cut(end_offset)
         while self.segments:
             segment = self.segments[-1]
@@ -253,7 +253,7 @@ class BrokerQueue:
         last, first = self.segments[-1], self.segments[0]
         if not last.used and self._rules.trips_over_empty_files:
             raise RefusedError(
-                f"the last file of queue {self.key[1]} of {self.key[0]} holds nothing: its code fails on it"
+                f"the last file of queue {self.key[1]} of {self.key[0]} is empty, and the broker's code fails on it"
             )
         if last.used:
             count = last.used // size

@@ -91,11 +91,11 @@ class BrokerStart:
             UsageError: no such version, or a store of a kind that is not covered.
         """
         if version not in RULES:
-            raise UsageError(f"no rules are known for a broker {version}: take one of {', '.join(RULES)}")
+            raise UsageError(f"the rules of broker {version} are not known: use one of {', '.join(RULES)}")
         if reader.paths.dledger:
-            raise UsageError("the commit log is a DLedger log: what a broker does to one is not known here")
+            raise UsageError("the commit log is a DLedger log, which is not supported here")
         if reader.rocksdb_queues:
-            raise UsageError("the queues are in RocksDB: what a broker does to them is not known here")
+            raise UsageError("the queues are in RocksDB, which is not supported here")
         self.reader = reader
         self.rules = _rules(version, reader.config)
         self.last_exit_ok = mode == "normal" if mode else not reader.has_abort_file
@@ -126,7 +126,7 @@ class BrokerStart:
         self.index = BrokerIndex(reader.paths.index, shape_of(reader), self._scratch, self.rules, keep_index)
         for key in ("duplicationEnable", "enableControllerMode", "enableAcceleratedRecovery"):
             if config.flag(key):
-                self.remarks.append(f"{key} is not followed here")
+                self.remarks.append(f"{key} is not supported here")
 
     @property
     def _is_indexing(self) -> bool:
@@ -173,7 +173,7 @@ class BrokerStart:
         for folder, kind in kinds:
             for topic, queue_id, path in queue_folders(folder):
                 if self.rules.batch_queues and (topic in batched) != (kind is BrokerBatchQueue):
-                    raise RefusedError(f"topic {topic} has a queue in {folder.name}, but not the type for it")
+                    raise RefusedError(f"topic {topic} has a queue in {folder.name}, but not the matching type")
                 queue = self._new_queue((topic, queue_id), path, kind)
                 files, removed = load_segments([path], queue.file_size, self.rules, f"queue {queue_id} of {topic}")
                 self.removed += removed
@@ -237,8 +237,8 @@ class BrokerStart:
         end_offset = self.walk.end_offset
         if self.walk.array_size:
             self._remark(
-                f"the record at {end_offset:,} says that it has {self.walk.array_size:,} bytes: a broker whose "
-                f"heap has no room for them dies of it"
+                f"the record at {end_offset:,} claims to have {self.walk.array_size:,} bytes: a broker without "
+                "enough heap for them crashes"
             )
         if self.rules.notes_confirm_offset:
             last_offset = last_offset if self.walk.last_offset is None else self.walk.last_offset
@@ -352,7 +352,8 @@ class BrokerStart:
             units = units.where(units.rows < row)
             self._remark(
                 f"it waits for half a minute at the message at {int(table.column('physical_offset')[row]):,}, whose "
-                "topic no folder can be named by (LOG-TOPIC), and gives no message from there on a queue unit"
+                "topic cannot be the name of a folder (LOG-TOPIC), and gives no queue unit to any message from "
+                "there on"
             )
         elif self._is_stuck:
             units = units.where(np.zeros(len(units), np.bool_))

@@ -124,7 +124,9 @@ def compare_logs(
         BadDataError: only one of them is a DLedger log, so their addresses mean different things.
     """
     if left.commit_log.envelope.size != right.commit_log.envelope.size:
-        raise BadDataError("only one of the two is a DLedger log, so no address is the same: compare them --by key")
+        raise BadDataError(
+            "only one of the two is a DLedger log, so their addresses do not correspond: compare them --by key"
+        )
     walk = _Walk(left, right, logs)
     for step in aligned(left, right, jobs, progress):
         yield from walk.take(step)
@@ -403,14 +405,16 @@ def better_base(logs: Logs) -> tuple[str | None, str]:
     names = SIDES
     if logs.parted_at is not None:
         newer = int(right.last_timestamp > left.last_timestamp)
-        return names[newer], "it went on longer: its newest message is the younger"
+        return names[newer], "it continued longer: its newest message is more recent"
     if left.only != right.only:
         more = int(right.only > left.only)
         few, many = logs.sides[1 - more].only, logs.sides[more].only
-        return names[more], f"it has {_messages(many)} that the other lacks, the other {f'{few:,}' if few else 'none'}"
+        return names[
+            more
+        ], f"it has {_messages(many)} that the other lacks; the other has {f'{few:,}' if few else 'none'}"
     if left.unreadable_size != right.unreadable_size:
         less = int(right.unreadable_size < left.unreadable_size)
-        return names[less], "fewer bytes of it cannot be read"
+        return names[less], "fewer of its bytes are unreadable"
     return None, "neither has more messages than the other"
 
 
@@ -447,10 +451,10 @@ def compare_files(left: StoreReader, right: StoreReader, same_log: bool) -> Iter
 
 def not_compared(left: StoreReader, right: StoreReader) -> Iterator[str]:
     """Yield what of two stores ``compare_logs`` and ``compare_files`` do not look at, as far as there is any."""
-    yield "index, checkpoint and timer, of which each broker makes its own"
+    yield "index, checkpoint and timer, which each broker creates itself"
     readers = dict(zip(SIDES, (left, right), strict=True))
     for what, sides in (
-        ("extensions of queues (consumequeue_ext)", [side for side, one in readers.items() if one.consume_queue_exts]),
+        ("queue extensions (consumequeue_ext)", [side for side, one in readers.items() if one.consume_queue_exts]),
         ("queues in RocksDB", [side for side, one in readers.items() if one.rocksdb_queues]),
         ("tables in RocksDB", [side for side, one in readers.items() if _has_rocksdb_tables(one)]),
         ("compacted topics", [side for side, one in readers.items() if _has_compacted(one)]),
@@ -524,7 +528,7 @@ def _compare_batch_queues(left: StoreReader, right: StoreReader, same_log: bool)
                 break
         else:
             if place.is_uneven:
-                yield FileDifference(name, "one has more units of the same messages", *key)
+                yield FileDifference(name, "one has more units for the same messages", *key)
 
 
 class _Common(NamedTuple):

@@ -162,7 +162,9 @@ class _Shares:
                     file.write(entries[edges[number] : edges[number + 1]].tobytes())
         except OSError as error:
             why = f"{self._folder}: {error.strerror or error}"
-            raise WriteError(f"{why}; temporary files take 32 bytes a message, TMPDIR says where") from error
+            raise WriteError(
+                f"{why}; temporary files need 32 bytes per message, in the folder that TMPDIR sets"
+            ) from error
         self._held, self._size, self._is_spilled = [], 0, True
 
     def taken(self) -> Iterator[Entries]:

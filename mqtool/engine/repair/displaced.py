@@ -34,7 +34,7 @@ from mqtool.formats.scan import Ints, MessageTable
 
 _GRIDS = (4096, 512)
 """Parts of files that change places are made of pages or sectors."""
-OF_ANOTHER = "they say to lie where another message lies, or in another log"
+OF_ANOTHER = "they claim an address that another message has, or one in another log"
 _STEP = 1 << 20  # bytes of a copy that are compared at once
 _LONG = 1 << 16
 _OUTSIDE = -1
@@ -646,7 +646,7 @@ def _written(log: CommitLog, pieces: Sequence[_Records]) -> PutBack:
             if patched.read(at, len(data)) == data:
                 continue
             patched.bytes[at : at + len(data)] = np.frombuffer(data, np.uint8)
-            back.patches.append(Patch(base, address, data, "records that belong here lie elsewhere"))
+            back.patches.append(Patch(base, address, data, "records that belong here are elsewhere"))
             if back.told and back.told[-1][0] is segment and sum(back.told[-1][1:3]) == at:
                 _, start, length, records = back.told.pop()
                 back.told.append((segment, start, length + len(data), records + count))

@@ -142,7 +142,7 @@ def starts_of(foretold: Foretold, versions: Iterable[str], stopped: dict[str, li
     if foretold.unknown is not None:
         alone = {version: (False if stopped.get(version) else None, _why(stopped, version)) for version in versions}
         found = [
-            Start((version,), starts, why or (f"not looked at: {foretold.unknown}",))
+            Start((version,), starts, why or (f"not checked: {foretold.unknown}",))
             for version, (starts, why) in alone.items()
         ]
     else:
@@ -189,7 +189,7 @@ def too_large(foretold: Foretold, signs: Iterable[Sign]) -> Iterator[Sign]:
         if verdict is None or not verdict.starts:
             yield sign
         elif verdict.end_offset == sign.physical_offset:
-            text = f"{sign.message}; with a heap that has no room for it it does not start"
+            text = f"{sign.message}; a broker without enough heap for it does not start"
             yield dataclasses.replace(sign, message=text, effect=Effect.LOSES)
 
 
@@ -238,7 +238,7 @@ def _end_sign(case: Case, offset: int, reason: Outcome | None, count: int, versi
     segment = case.reader.commit_log.segment_at(offset)
     meets = f" ({MEETS[reason]})" if reason else ""
     return Sign(
-        f"a broker that starts now takes the log to end here{meets}, and deletes {count:,} sound messages behind it",
+        f"a broker that starts now ends the log here{meets}, and deletes {count:,} sound messages after it",
         file=case.reader.paths.relative(segment.path) if segment else None,
         offset=offset - segment.start_offset if segment else None,
         physical_offset=offset,

@@ -86,7 +86,7 @@ def offsets_lost(case: Case) -> Iterator[Sign]:
     groups = {topic.removeprefix(RETRY_PREFIX) for topic in case.topics or {} if topic.startswith(RETRY_PREFIX)}
     if groups:
         names = ", ".join(sorted(groups)[:3])
-        text = f"there is none, though {_count(len(groups), 'group')} consumed ({names}): they begin anew"
+        text = f"there is none, although {_count(len(groups), 'group')} consumed ({names}): they start anew"
         yield Sign(text, file=case.reader.paths.relative(path))
 
 
@@ -105,7 +105,7 @@ def topic_permissions(case: Case) -> Iterator[Sign]:
         lacks = [] if topic.perm & _READ or name.startswith(DEAD_LETTER_PREFIX) else ["read from"]
         lacks += [] if topic.perm & _WRITE else ["written to"]
         if lacks:
-            text = f"the topic {name} may not be {' or '.join(lacks)}"
+            text = f"topic {name} may not be {' or '.join(lacks)}"
             yield Sign(text, file=_TOPICS, expected=6, found=topic.perm, topic=name)
 
 
@@ -115,7 +115,7 @@ def topic_queues(case: Case) -> Iterator[Sign]:
         reads, writes = topic.read_queue_count, topic.write_queue_count
         if is_system_topic(name) or 0 < writes <= reads:
             continue
-        text = f"the topic {name} is written to {_count(writes, 'queue')} and read from {_count(reads, 'queue')}"
+        text = f"topic {name} is written to {_count(writes, 'queue')} and read from {_count(reads, 'queue')}"
         yield Sign(text, file=_TOPICS, expected=max(reads, writes, 1), found=min(reads, writes), topic=name)
 
 
@@ -123,7 +123,7 @@ def disabled_groups(case: Case) -> Iterator[Sign]:
     """Yield groups that may not consume."""
     for name, group in sorted((case.groups or {}).items()):
         if not group.consume_enabled:
-            text = f"the group {name} is set not to consume (consumeEnable)"
+            text = f"consumption is disabled for the group {name} (consumeEnable)"
             yield Sign(text, file="config/subscriptionGroup.json", expected="true", found="false", group=name)
 
 
@@ -134,7 +134,9 @@ def offsets_ahead(case: Case) -> Iterator[Sign]:
         queue = open_queue(case.reader, topic, queue_id)
         end = queue.max_offset if queue else 0
         if offset > end:
-            text = "would read on behind the end of the queue" if queue else "has read from a queue that is not there"
+            text = (
+                "would continue beyond the end of the queue" if queue else "has read from a queue that does not exist"
+            )
             yield _offset_sign(case, found, f"the group {group} {text}", group, queue_id, offset, end)
 
 
@@ -143,7 +145,7 @@ def offsets_expired(case: Case) -> Iterator[Sign]:
     for found, group, queue_id, offset in _offsets_in(case, "CONFIG-OFFSET-EXPIRED"):
         queue = open_queue(case.reader, str(found.topic), queue_id)
         if queue and offset < queue.min_offset:
-            text = f"the group {group} has yet to read messages that are gone from the queue"
+            text = f"the group {group} has not yet read messages that are gone from the queue"
             yield _offset_sign(case, found, text, group, queue_id, offset, queue.min_offset)
 
 
@@ -177,7 +179,7 @@ def delay_offsets_lost(case: Case) -> Iterator[Sign]:
     queues = [queue for (topic, _), queue in case.reader.consume_queues.items() if topic == SCHEDULE_TOPIC]
     count = sum(queue.max_offset() - queue.first_offset for queue in queues)
     if count and not path.exists() and not path.with_name(f"{name}.bak").exists():
-        text = f"there is none: a broker delivers the {count:,} delayed messages that are kept once more"
+        text = f"there is none: a broker delivers the {count:,} delayed messages that are retained once more"
         yield Sign(text, file=case.reader.paths.relative(path), topic=SCHEDULE_TOPIC)
 
 
@@ -187,7 +189,7 @@ def timer_damage(case: Case) -> Iterator[Sign]:
     if log is None or not log.segments:
         return
     if sum(segment.path.stat().st_blocks * 512 for segment in log.segments) > _MOST_TIMER_BYTES:
-        case.problems.append("the timer log is large and was not looked into: mqtool verify does")
+        case.problems.append("the timer log is large and was not checked: run mqtool verify")
         return
     for found in verify_timer.check_messages(case.reader, case.reader.commit_log.end_offset):
         yield Sign.of(found, message=f"{found.code}: {found.message}")
@@ -212,7 +214,7 @@ def stuck_half_messages(case: Case) -> Iterator[Sign]:
         first = stuck[0]
         hours = (newest - first.store_timestamp) / _STUCK_MS
         yield Sign(
-            f"{_count(len(stuck), 'half message')} waited for {hours:,.1f} hours when the broker stopped, undecided",
+            f"{_count(len(stuck), 'half message')} waited for {hours:,.1f} hours, undecided, when the broker stopped",
             file=case.reader.paths.relative(case.reader.paths.consume_queue / HALF_TOPIC / "0"),
             topic=HALF_TOPIC,
             queue_id=0,

@@ -54,7 +54,7 @@ def log_strays(case: Case) -> Iterator[Sign]:
         if path.is_dir():
             text = "a folder among the segments: 4.9 takes it for a segment"
             if path.name == LOST_AND_FOUND:
-                text += "; a check of the file system makes it again: mount the disk one folder higher"
+                text += "; a file system check creates it again: mount the disk one folder higher"
             yield Sign.of(found, versions=("4.9",), message=text)
         elif path.name.isdigit() and path.stat().st_size == log.file_size:
             text = "a segment whose name is not padded to 20 digits: it is read out of order"
@@ -99,7 +99,7 @@ def queue_strays(case: Case) -> Iterator[Sign]:
         elif (
             path.is_file() and path.name.isdigit() and path.stat().st_size in sizes_of(case.reader)[_QUEUE_SIZES[kind]]
         ):
-            text = "a file of a queue whose name is not padded to 20 digits: it is read out of order"
+            text = "a queue file whose name is not padded to 20 digits: it is read out of order"
             yield dataclasses.replace(_unpadded(case, found, path, text, Effect.HIDES), versions=knowing)
         else:
             yield Sign.of(found, versions=knowing)
@@ -154,8 +154,8 @@ def cuts(*codes: str) -> Probe:
                 yield Sign.of(found)
                 continue
             behind = _messages_behind(case, found.physical_offset)
-            lost = f"a recovery that comes by cuts the log here, and {behind:,} sound records behind it"
-            yield Sign.of(found, message=f"{found.message}; {lost if behind else 'no record lies behind it'}")
+            lost = f"a recovery that reaches this cuts the log here, and with it {behind:,} sound records after it"
+            yield Sign.of(found, message=f"{found.message}; {lost if behind else 'no record follows it'}")
 
     return probe
 
@@ -169,7 +169,7 @@ def queue_order(case: Case) -> Iterator[Sign]:
     """Yield messages whose queue offsets do not follow each other: messages are lost, or two have one place."""
     for found in case.found("LOG-QUEUE-ORDER"):
         if case.needs_new_store:
-            text = f"{found.message}; `mqtool recover` leaves it so, in a new store every message has a place"
+            text = f"{found.message}; `mqtool recover` leaves it unchanged, in a new store every message has a place"
             yield Sign.of(found, message=text, effect=Effect.HIDES)
         else:
             yield Sign.of(found)
@@ -199,7 +199,10 @@ def out_of_memory(case: Case) -> Iterator[Sign]:
         if len(head) == BLANK_SIZE:
             record = BLANK.parse(head)
             if record.size >= _HUGE and record.magic_code == MAGIC_V1:
-                text = f"a record that says to have {record.size:,} bytes: 4.9 allocates them before it looks further"
+                text = (
+                    f"a record that claims to have {record.size:,} bytes: 4.9 allocates them before it checks "
+                    "anything else"
+                )
                 yield Sign.of(found, message=text, found=record.size)
 
 
@@ -214,7 +217,7 @@ def second_kind(case: Case) -> Iterator[Sign]:
             except MqtoolError:
                 continue
             if message.magic_code == MAGIC_V2:
-                text = "records of the second kind (5.1 and later): 4.9 cuts the log at the first of them"
+                text = "records of the second format (5.1 and later): 4.9 cuts the log at the first of them"
                 segment = case.reader.commit_log.segment_at(message.position)
                 yield Sign(
                     text,
@@ -228,7 +231,7 @@ def second_kind(case: Case) -> Iterator[Sign]:
 def batch_queues(case: Case) -> Iterator[Sign]:
     """Yield queues of inner batches, which 4.9 does not know."""
     for topic, queue_id in case.reader.batch_consume_queues:
-        text = "a queue of inner batches (5.x): 4.9 does not look into this folder"
+        text = "a queue of inner batches (5.x): 4.9 does not read this folder"
         file = case.reader.paths.relative(case.reader.paths.batch_consume_queue / topic / str(queue_id))
         yield Sign(text, file=file, topic=topic, queue_id=queue_id)
 
@@ -240,11 +243,11 @@ def queue_type(case: Case) -> Iterator[Sign]:
     batch = {topic for topic, _ in case.reader.batch_consume_queues}
     plain = {topic for topic, _ in case.reader.consume_queues}
     for topic in sorted(batch - told):
-        text = "the topic is not set to be of type BatchCQ: a broker refuses to load this"
+        text = "the type of the topic is not BatchCQ: a broker refuses to load this"
         file = paths.relative(paths.batch_consume_queue / topic)
         yield Sign(text, file=file, expected=_BATCH_TYPE, found="SimpleCQ", topic=topic)
     for topic in sorted(plain & told):
-        text = "the topic is set to be of type BatchCQ: a broker refuses to load this"
+        text = "the type of the topic is BatchCQ: a broker refuses to load this"
         file = paths.relative(paths.consume_queue / topic)
         sign = Sign(text, file=file, expected="SimpleCQ", found=_BATCH_TYPE, topic=topic)
         aside = "mkdir -p {aside} && mv --backup=numbered -- {path} {aside}/"
@@ -263,7 +266,8 @@ def clock(case: Case) -> Iterator[Sign]:
         hours = (latest.store_timestamp - case.around.now) / 3_600_000
         segment = case.reader.commit_log.segment_at(latest.position)
         yield Sign(
-            f"a message was stored {hours:,.1f} hours from now: times of delivery, search and retention are off",
+            f"a message has a store time {hours:,.1f} hours in the future: delivery times, search and retention are "
+            "wrong",
             file=case.reader.paths.relative(segment.path) if segment else None,
             expected=case.around.now,
             found=latest.store_timestamp,
@@ -290,9 +294,9 @@ def _lost(case: Case, found: Finding, text: str) -> Sign:
     all_queues = found.file == case.reader.paths.relative(case.reader.paths.consume_queue)
     if all_queues:
         if count > _RECOVERED_SEGMENTS:
-            text += f"; 5.5 makes only those of the last {_RECOVERED_SEGMENTS} of {count} segments again"
+            text += f"; 5.5 rebuilds only those of the last {_RECOVERED_SEGMENTS} of {count} segments"
     else:
-        text += "; no broker makes a single queue again: it begins anew at queue offset 0"
+        text += "; no broker rebuilds a single queue: it restarts at queue offset 0"
     return Sign(text, found.file, topic=found.topic, queue_id=found.queue_id)
 
 

@@ -56,7 +56,7 @@ def refused_files(root: Path, log_folders: Iterable[Path], user: User) -> Iterat
         mode = stat.filemode(status.st_mode)
         change = "chmod -R u+rwX" if status.st_uid == user.uid else f"chown -R {user.uid}:{user.gid}"
         yield Sign(
-            f"the user {user.name}, whom the broker runs as, may not {' or '.join(refused)} this",
+            f"the broker's user {user.name} may not {' or '.join(refused)} this",
             file=str(path.relative_to(root)) if path.is_relative_to(root) else str(path),
             expected=f"owner {user.uid}, mode u+rw{'x' * is_folder}",
             found=f"owner {status.st_uid}, mode {mode}",
@@ -107,7 +107,7 @@ def noted_process(case: Case) -> Iterator[Sign]:
     command = case.around.processes.get(pid or 0, "")
     if not case.reader.is_live and any(name in command for name in _BROKER_COMMANDS):
         yield Sign(
-            f"process {pid} ({command[:100]}) noted itself here and is running, but does not hold the lock",
+            f"process {pid} ({command[:100]}) recorded itself here and is running, but does not hold the lock",
             file="abort",
             found=pid,
             commands=(f"ps -fp {pid}", f"kill {pid}"),
@@ -136,7 +136,7 @@ def disk(case: Case) -> Iterator[Sign]:
             yield Sign("the file system is mounted read-only", file=file, effect=Effect.STOPS, commands=commands)
         elif not one.usable or one.free_inodes == 0:
             what = "byte" if not one.usable else "inode"
-            text = f"no {what} is free: a broker cannot make the files that it starts with"
+            text = f"no {what} is free: a broker cannot create the files that it needs to start"
             yield Sign(text, file=file, effect=Effect.STOPS, commands=commands)
     logs = [case.around.disks[folder].used_ratio for folder in paths.commit_log if folder in case.around.disks]
     root = case.around.disks.get(case.root)
@@ -144,9 +144,9 @@ def disk(case: Case) -> Iterator[Sign]:
     forced = _ratio(case, "diskSpaceCleanForciblyRatio", _FORCED_CLEAN)
     no_write = _ratio(case, "diskSpaceWarningLevelRatio", _NO_WRITE)
     found, most = f"{ratio:.0%}", no_write if ratio > no_write else forced
-    text = "so much of the disk is used that a broker deletes the oldest messages whatever their age"
+    text = "the disk is so full that a broker deletes the oldest messages whatever their age"
     if ratio > no_write:
-        text += ", and takes no new ones"
+        text += ", and accepts no new ones"
     elif ratio <= forced or case.settings.get("cleanFileForciblyEnable") == "false":
         return
     yield Sign(text, file=".", expected=f"at most {most:.0%}", found=found, commands=_make_room(case))
@@ -179,7 +179,7 @@ def log_elsewhere(case: Case) -> Iterator[Sign]:
     expected = case.elsewhere.setting if case.elsewhere else ",".join(map(str, paths.commit_log))
     for folder in folders:
         if folder.resolve() not in actual and not (folder.is_dir() and any(folder.iterdir())):
-            text = f"a broker looks for the log in {folder} and would begin a new one there"
+            text = f"a broker looks for the log in {folder} and would start a new one there"
             yield case.wrong_setting(text, "storePathCommitLog", expected)
             return
 
@@ -188,14 +188,14 @@ def store_elsewhere(case: Case) -> Iterator[Sign]:
     """Yield the store that these settings name, if it is another one."""
     named = case.settings.get("storePathRootDir")
     if named and Path(named).resolve() != case.root.resolve():
-        text = f"a broker with these settings works in {named}, not here"
+        text = f"a broker with these settings uses {named}, not this store"
         yield case.wrong_setting(text, "storePathRootDir", case.root.resolve())
 
 
 def dledger_off(case: Case) -> Iterator[Sign]:
     """Yield a DLedger log that a broker with these settings does not look at."""
     if case.reader.paths.dledger and case.are_settings_known and not case.flag("enableDLegerCommitLog"):
-        text = "the log is a DLedger log: without this setting a broker begins a new log and deletes the queues"
+        text = "the log is a DLedger log: without this setting a broker starts a new log and deletes the queues"
         yield case.wrong_setting(text, "enableDLegerCommitLog", "true")
 
 
@@ -205,7 +205,7 @@ def ignored_settings(case: Case) -> Iterator[Sign]:
     for key, default in DEFAULT_SIZES.items():
         if case.is_malformed(key):
             actual = lengths[key].most_common(1)[0][0] if lengths.get(key) else default
-            text = f"{key} is no whole number of bytes: a broker ignores it without a word and takes {default:,}"
+            text = f"{key} is not a whole number of bytes: a broker silently ignores it and uses {default:,}"
             effect = Effect.STOPS if actual != default else Effect.HINDERS
             yield case.wrong_setting(text, key, actual, effect=effect)
 
@@ -225,7 +225,7 @@ def file_sizes(case: Case) -> Iterator[Sign]:
         actual = lengths.most_common(1)[0][0]
         is_index = key in ("maxHashSlotNum", "maxIndexNum")
         yield case.wrong_setting(
-            f"{text}, but the files were made with {actual:,}" + is_index * ": searches by key look in wrong places",
+            f"{text}, but the files were created with {actual:,}" + is_index * ": searches by key look in wrong places",
             key,
             actual,
             effect=Effect.HINDERS if is_index else Effect.STOPS,
@@ -238,7 +238,10 @@ def forced_crc(case: Case) -> Iterator[Sign]:
     first, last = case.samples
     for message in first + last if case.flag("forceVerifyPropCRC") else ():
         if CRC_NAME not in message.properties:
-            text = "messages lack the CRC property that this setting asks for: a recovery cuts the log at the first"
+            text = (
+                "messages lack the CRC property that this setting requires: a recovery cuts the log at the first of "
+                "them"
+            )
             yield case.wrong_setting(text, "forceVerifyPropCRC", "false", physical_offset=message.position)
             return
 
@@ -265,7 +268,7 @@ def timer_off(case: Case) -> Iterator[Sign]:
         return
     for key, right in (("timerWheelEnable", "true"), ("timerStopEnqueue", "false"), ("timerStopDequeue", "false")):
         if case.settings.get(key, right).lower() != right:
-            text = f"timer messages that are not yet due never come; {queue.max_offset():,} were ever sent"
+            text = f"timer messages that are not yet due are never delivered; {queue.max_offset():,} were ever sent"
             yield case.wrong_setting(text, key, right, topic=TIMER_TOPIC)
 
 
@@ -276,9 +279,12 @@ def rocksdb_setting(case: Case) -> Iterator[Sign]:
         return
     kind = case.settings.get("storeType", "default" if case.are_settings_known else "defaultRocksDB")
     if case.wanted == "4.9":
-        text = "the queues lie in RocksDB, which 4.9 knows nothing of"
+        text = "the queues are in RocksDB, which 4.9 does not support"
         commands = (case.fill("mqtool rebuild queues --into {new} {at}", Sign("")),)
         yield Sign(text, file=case.reader.paths.relative(folder), commands=commands)
     elif kind != "defaultRocksDB":
-        text = f"the queues lie in RocksDB ({case.reader.paths.relative(folder)}), which a broker does not read so"
+        text = (
+            f"the queues are in RocksDB ({case.reader.paths.relative(folder)}), which a broker with these settings "
+            "does not read"
+        )
         yield case.wrong_setting(text, "storeType", "defaultRocksDB", versions=FIVE)

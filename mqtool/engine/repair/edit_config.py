@@ -35,7 +35,7 @@ class _Edit:
 
     def __init__(self, reader: StoreReader) -> None:
         if any(rocksdb.is_rocksdb(reader.paths.config / name) for name in rocksdb.CONFIG_DATABASES):
-            raise UsageError(f"the tables of {reader.root} are in RocksDB: start the broker and give -n")
+            raise UsageError(f"the tables of {reader.root} are in RocksDB: start the broker and use -n")
         self.reader = reader
         self.tables: dict[str, Table] = {}
         self.reasons: dict[str, list[str]] = {}
@@ -49,7 +49,7 @@ class _Edit:
         member = config_tables.TABLES[name].member
         found = self.tables[name].setdefault(member, {})
         if not isinstance(found, dict):
-            raise BadDataError(f"config/{name} has a {member} that is no object: run `mqtool rebuild config` first")
+            raise BadDataError(f"config/{name} has a {member} that is not an object: run `mqtool rebuild config` first")
         return found
 
     def tell(self, name: str, reason: str) -> None:
@@ -96,7 +96,7 @@ def _create_topic(edit: _Edit, options: Options) -> None:
 def _delete_topic(edit: _Edit, options: Options) -> None:
     topic = options["topic"]
     if is_system_topic(topic):
-        raise UsageError(f"{topic} is a broker's own topic, which it needs")
+        raise UsageError(f"{topic} is one of the broker's own topics, which it needs")
     topics = edit.members(_TOPICS)
     keys = [key for key in queue_keys(edit.reader) if key[0] == topic]
     if topic not in topics and not keys:
@@ -106,11 +106,11 @@ def _delete_topic(edit: _Edit, options: Options) -> None:
 
 def _drop_topic(edit: _Edit, topic: str) -> None:
     if edit.members(_TOPICS).pop(topic, None) is not None:
-        edit.tell(_TOPICS, f"topic {topic} goes")
+        edit.tell(_TOPICS, f"topic {topic} is deleted")
     _drop_offsets(edit, lambda of, _: of == topic)
     reader = edit.reader
     if reader.rocksdb_queues:
-        edit.remarks.append(f"queues of {topic} in RocksDB stay: the broker deletes them when it next cleans up")
+        edit.remarks.append(f"queues of {topic} in RocksDB stay: the broker deletes them at its next cleanup")
     count = 0
     for name, queue_id in sorted(queue_keys(reader)):
         queue = open_queue(reader, name, queue_id) if name == topic else None
@@ -128,7 +128,7 @@ def _drop_offsets(edit: _Edit, is_meant: Callable[[str, str], bool]) -> None:
     for name in names:
         del offsets[name]
     if names:
-        edit.tell(_OFFSETS, f"{len(names):,} offsets go: {', '.join(map(str, names[:5]))}")
+        edit.tell(_OFFSETS, f"{len(names):,} offsets are deleted: {', '.join(map(str, names[:5]))}")
 
 
 def _create_group(edit: _Edit, options: Options) -> None:
@@ -146,7 +146,7 @@ def _delete_group(edit: _Edit, options: Options) -> None:
     group = options["group"]
     had = edit.members(_GROUPS).pop(group, None) is not None
     if had:
-        edit.tell(_GROUPS, f"group {group} goes")
+        edit.tell(_GROUPS, f"group {group} is deleted")
     _drop_offsets(edit, lambda _, of: of == group)
     if not had and _OFFSETS not in edit.reasons:
         raise NotFoundError(f"{edit.reader.root} has no group {group}")
@@ -166,7 +166,7 @@ def _set_offset(edit: _Edit, options: Options) -> None:
             ids &= {options["queue_id"]}
         if not ids:
             which = f" {options['queue_id']}" if "queue_id" in options else ""
-            raise NotFoundError(f"{edit.reader.root} has no queue{which} of the topic {topic}")
+            raise NotFoundError(f"{edit.reader.root} has no queue{which} of topic {topic}")
         offsets = edit.members(_OFFSETS).setdefault(f"{topic}@{group}", {})
         for queue_id in sorted(ids):
             key = str(queue_id) if str(queue_id) in offsets else queue_id
@@ -182,7 +182,7 @@ def _target(edit: _Edit, topic: str, queue_id: int, options: Options) -> int:
     if "offset" in options:
         offset: int = options["offset"]
         if not low <= offset <= high:
-            raise UsageError(f"queue {queue_id} of {topic} reaches from {low:,} to {high:,}: {offset:,} is outside")
+            raise UsageError(f"queue {queue_id} of {topic} covers {low:,} to {high:,}: {offset:,} is out of range")
         return offset
     timestamp = options["timestamp"]
     if queue is None or timestamp == 0:

@@ -34,7 +34,7 @@ def offsets_of(reader: StoreReader) -> tuple[dict[OffsetKey, int], list[str]]:
         table = reader.config_table("consumerOffset.json")
         return ({} if table is None else config_tables.consumer_offsets(table, [])), []
     except MqtoolError as error:
-        return {}, [f"which groups miss or repeat messages is not known: {error}"]
+        return {}, [f"cannot tell which groups miss or repeat messages: {error}"]
 
 
 def group_effects(

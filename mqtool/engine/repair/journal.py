@@ -265,14 +265,14 @@ class Journal:
         """Write bytes within a stretch that was noted."""
         path = self._resolved(path)
         if path not in self._was and not self._is_ours(path):
-            raise ValueError(f"nothing of {path} is noted")
+            raise ValueError(f"nothing is recorded for {path}")
         self._write(path, at, data)
 
     def fill(self, path: Path, at: int, data: bytes) -> None:
         """Write bytes into a file that this journal has made or that lies in the workspace: nothing is noted."""
         path = self._resolved(path)
         if not self._is_ours(path):
-            raise ValueError(f"{path} was not made by this mend")
+            raise ValueError(f"{path} was not made by this repair")
         self._write(path, at, data)
 
     def truncate(self, path: Path, size: int) -> None:
@@ -358,9 +358,9 @@ class Journal:
         leaving = {path for path, _ in pairs}
         for path, new in pairs:
             if path.parent != new.parent:
-                raise ValueError(f"{new} lies in another folder than {path}")
+                raise ValueError(f"{new} is in another folder than {path}")
             if new not in leaving and os.path.lexists(new):
-                raise WriteError(f"{new} is there already")
+                raise WriteError(f"{new} already exists")
             self._note_was(path.parent)
         self._note({"renamed": [[self._name(path), self._name(new)] for path, new in pairs]})
         self._sync_notes()
@@ -513,7 +513,7 @@ class Journal:
     def _note_place(self, path: Path, moved: bool) -> Path | None:
         """Note that something else will stand at ``path``; return where what is there must go, if it is to be moved."""
         if not moved and os.path.lexists(path):
-            raise WriteError(f"{path} is there already")
+            raise WriteError(f"{path} already exists")
         self._note_was(path.parent)
         fields = {"place": self._name(path)}
         if moved:
@@ -634,8 +634,8 @@ def _make_top(top: Path, root: Path, disk: Disk) -> None:
         disk.make_folder(top)
     except NotPermittedError as error:
         raise NotPermittedError(
-            f"{top}, which undo needs, cannot be made: have somebody who may write to {top.parent} make that folder "
-            f"for this user, or a link to one elsewhere"
+            f"cannot create {top}, which undo needs: have somebody with write access to {top.parent} create that "
+            "folder for this user, or a link to one elsewhere"
         ) from error
     take_owner(top, root)  # who mends next may be the broker's user
     disk.sync_folder(top.parent)
@@ -680,7 +680,7 @@ def undo(root: Path, disk: Disk, name: str | None = None, force: bool = False) -
         try:
             exact = _take_back(root, info.home, disk)
         except (WriteError, NotPermittedError) as error:
-            then = "not all is taken back: run `mqtool undo` again when the cause is gone"
+            then = "not everything was undone: run `mqtool undo` again when the cause is fixed"
             raise MendFailedError(error, then) from error
         _sweep(info.home, disk)
     return info, exact
@@ -690,15 +690,15 @@ def to_undo(root: Path, name: str | None = None) -> JournalInfo:
     """Return the journal that ``undo`` would take back; raises like it."""
     open_ones = [info for info in journals(root) if info.state is not State.UNDONE]
     if name is not None and name not in {info.name for info in open_ones}:
-        raise NotFoundError(f"{home_of(root)} has no mend {name} to take back: `mqtool undo --list` shows them")
+        raise NotFoundError(f"{home_of(root)} has no repair {name} to undo: `mqtool undo --list` shows them")
     if not open_ones:
         parent = root.resolve().parent
         if journals(parent):
-            raise UsageError(f"{root} is only a part of a store: give {parent}")
-        raise NotFoundError(f"there is no mend of {root} to take back")
+            raise UsageError(f"{root} is only part of a store: give {parent}")
+        raise NotFoundError(f"there is no repair of {root} to undo")
     last = open_ones[-1]
     if name not in (None, last.name):
-        raise UsageError(f"{last.name} came later: take it back first")
+        raise UsageError(f"{last.name} came later: undo it first")
     return last
 
 
@@ -711,8 +711,8 @@ def _refuse_changed(root: Path, info: JournalInfo) -> None:
         changed = _lock_time(root) != about["lock"]
     if changed:
         raise StoreChangedError(
-            f"the store has changed since {info.name}, perhaps a broker ran on it: taking that mend back would mix old "
-            f"with new; --force does it all the same"
+            f"the store has changed since {info.name}, perhaps because a broker ran on it: undoing that repair would "
+            "mix old and new data; --force does it anyway"
         )
 
 
@@ -922,7 +922,7 @@ def _notes(home: Path) -> list[tuple[dict[str, Any], int, int]]:
             found.append((_parsed(line.decode())[0], at + _FRAME.size + len(line) + 1, length - len(line) - 1))
             at += _FRAME.size + length
     if at < noted:
-        raise BadDataError(f"{path} is damaged at byte {at:,}: nothing was taken back")
+        raise BadDataError(f"{path} is damaged at byte {at:,}: nothing was undone")
     return found
 
 
@@ -945,7 +945,7 @@ class _LastFile:
         try:
             return os.pread(self._descriptor, size, at)
         except OSError as error:
-            raise ReadError(f"{path} cannot be read: {error.strerror or error}") from error
+            raise ReadError(f"cannot read {path}: {error.strerror or error}") from error
 
     def close(self) -> None:
         """Let go of the file."""
@@ -991,9 +991,9 @@ def _about(home: Path) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads(read_file(home / "about"))
     except ValueError as error:
-        raise BadDataError(f"{home / 'about'} cannot be read: {error}") from error
+        raise BadDataError(f"cannot read {home / 'about'}: {error}") from error
     if about.get("mqtool") != 1:
-        raise BadDataError(f"{home / 'about'} was written by another version of mqtool: use that one")
+        raise BadDataError(f"{home / 'about'} was written by another version of mqtool: use that version")
     return about
 
 

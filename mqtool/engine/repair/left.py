@@ -36,7 +36,7 @@ def remarks(
             found[one.code].append(one)
     for code, those in found.items():
         more = f", and {len(those) - 1:,} more" if len(those) > 1 else ""
-        yield f"left as it is ({code}): {those[0].file}: {those[0].message}{more}; see `mqtool explain {code}`"
+        yield f"left unchanged ({code}): {those[0].file}: {those[0].message}{more}; see `mqtool explain {code}`"
 
 
 def _findings(
@@ -44,7 +44,7 @@ def _findings(
 ) -> Iterator[Finding]:
     for stray in reader.commit_log.strays:
         if stray.is_folder:
-            text = "a folder among the segments: 4.9 does not start until it is moved away, 5.3 passes it by"
+            text = "a folder among the segments: 4.9 does not start until it is moved away, 5.3 skips it"
             yield finding("LOG-STRAY", text, file=reader.paths.relative(stray.path))
     yield from verify_tables.check_tables(reader, ends)
     yield from verify_ext.check_walks(reader)

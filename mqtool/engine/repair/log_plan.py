@@ -84,12 +84,12 @@ from mqtool.formats.topics import is_possible
 
 Bools = npt.NDArray[np.bool_]
 _PART = 64 << 20  # what is done once for each queue of a part weighs less the larger it is
-UNKNOWN = "nothing tells what these bytes of the log held"
-GIVEN_UP = "its messages fail their checks or are gone"
+UNKNOWN = "the contents of these bytes of the log are unknown"
+GIVEN_UP = "its messages fail their checks or are missing"
 OF_CRC = "it does not match its CRC"
-BEHIND = "they lie behind the end of the log"
-UNFIT = "left in the log, where no queue leads to it: its queue offset cannot be right"
-IN_LIGHT_QUEUE = "messages told above, which this light queue has too"
+BEHIND = "they are beyond the end of the log"
+UNFIT = "left in the log, but in no queue: its queue offset cannot be right"
+IN_LIGHT_QUEUE = "messages listed above, which this light queue also refers to"
 _MOST_TOLD = 5
 """So many records of one kind are told of each by itself."""
 _MOST_HELD = 4
@@ -401,7 +401,7 @@ def _piece(
         reason = (
             "its sizes do not add up"
             if faulty[row]
-            else "no broker can have such a topic"
+            else "no broker can have a topic of this name"
             if known is None
             else "its properties are damaged"
             if not are_readable(table.bytes_of(plain.PROPERTIES, row))
@@ -571,7 +571,7 @@ class _Builder:
             return
         self._enter(piece.segment)
         if isinstance(piece, Gap):
-            self._hole(base, piece.start_offset, base + piece.end, "no record is there", None)
+            self._hole(base, piece.start_offset, base + piece.end, "there is no record", None)
             self.at = base + piece.end
             return
         for bad in piece.bad:
@@ -872,8 +872,8 @@ class _Builder:
         self._keep_own(plan.bridges)
         for start in without_crc:
             plan.remarks.append(
-                f"left as it is (LOG-PROPERTY-CRC): what bridges the hole at {start:,} has no room for a CRC property; "
-                "brokers with forceVerifyPropCRC=true end the log there"
+                f"left unchanged (LOG-PROPERTY-CRC): what bridges the gap at {start:,} has no room for a CRC "
+                "property; brokers with forceVerifyPropCRC=true end the log there"
             )
         for gap in (*placed, *plan.unplaced):
             plan.losses.add(gap.queue, gap.start, gap.stop, 0, GIVEN_UP)
@@ -999,12 +999,13 @@ class _Builder:
         """Yield a sentence on messages whose queue offsets others have: of two logs that were mixed."""
         for (topic, queue_id), span in itertools.islice(sorted(self.twice.items()), _MOST_TOLD):
             yield (
-                "left as it is (LOG-QUEUE-ORDER, QUEUE-POSITION, QUEUE-DANGLING, QUEUE-MISSING): messages of "
-                f"{topic} {queue_id} from {span.physical_offset:,} on say queue offsets, from {span.start:,} on, that "
-                "others before them have; no queue leads to these: `mqtool salvage` gives them places of their own"
+                "left unchanged (LOG-QUEUE-ORDER, QUEUE-POSITION, QUEUE-DANGLING, QUEUE-MISSING): messages of "
+                f"{topic} {queue_id} from {span.physical_offset:,} on have queue offsets, from {span.start:,} on, "
+                "that earlier messages already have; they are in no queue: `mqtool salvage` gives them places of "
+                "their own"
             )
         if len(self.twice) > _MOST_TOLD:
-            yield f"so it is with {len(self.twice) - _MOST_TOLD:,} more queues"
+            yield f"the same applies to {len(self.twice) - _MOST_TOLD:,} more queues"
 
     def _keep_own(self, bridges: Bridges) -> None:
         """Tell of records that lie where they belong and say otherwise."""
@@ -1014,9 +1015,9 @@ class _Builder:
         ):
             self.plan.kept[bridges.keys[queue][0]] += count
         for start in rows.start[:_MOST_TOLD].tolist():
-            self.plan.remarks.append(f"the record at {start:,} is whole: its own address is written into it again")
+            self.plan.remarks.append(f"the record at {start:,} is intact: its own address is written into it again")
         if len(rows) > _MOST_TOLD:
-            self.plan.remarks.append(f"so it is with {len(rows) - _MOST_TOLD:,} more records")
+            self.plan.remarks.append(f"the same applies to {len(rows) - _MOST_TOLD:,} more records")
 
 
 def _spans_of(queue: QueueKey, units: Units, edges: list[int]) -> Iterator[Span]:

@@ -146,18 +146,18 @@ def _refuse_others(readers: tuple[StoreReader, StoreReader], logs: Logs) -> None
     for reader, side in zip(readers, logs.sides, strict=True):
         if not side.message_count:
             raise BadDataError(
-                f"no message in {reader.root} can be read, so nothing shows that it is a copy of the other: "
-                "salvage the other alone"
+                f"no message in {reader.root} can be read, so nothing shows that it is a copy of the other: salvage "
+                "the other one alone"
             )
     if not logs.common:
         raise BadDataError(
-            f"{left} and {right} are no copies of one log: no record is the same at the same address; "
-            "`mqtool compare --by key` tells what each has"
+            f"{left} and {right} are not copies of one log: no record is the same at the same address; `mqtool "
+            "compare --by key` shows what each contains"
         )
     if logs.overlap_at is not None:
         raise BadDataError(
-            f"{left} and {right} are no copies of one log: at {logs.overlap_at:,} they have different messages, with "
-            "the same ones behind them; `mqtool compare` tells where"
+            f"{left} and {right} are not copies of one log: at {logs.overlap_at:,} they have different messages, "
+            "followed by the same ones; `mqtool compare` shows where"
         )
 
 
@@ -323,7 +323,7 @@ class _Merged(Survey):
         reason = (
             "the other store has this message with other bytes" if is_same else "the other store has another message"
         )
-        self.left_out.append(row | {"reason": f"{reason} at this address, which is taken"})
+        self.left_out.append(row | {"reason": f"{reason} at this address, which is used instead"})
         if was_there and not is_same:
             self.lost_of_other[topic] += 1
 
@@ -335,7 +335,7 @@ class _Merged(Survey):
                     said = edit.said
                     row: dict[str, Any] = {"kind": "left out", "store": str(one.reader.root), "topic": said.topic}
                     row |= {"queue_id": said.queue_id, "physical_offset": address, "queue_offset": said.queue_offset}
-                    text = f"{edit.reason}, and what the other store has is taken"
+                    text = f"{edit.reason}, and what the other store has is used instead"
                     self.left_out.append(row | {"count": said.batch_size, "reason": text})
 
     def _drop_inner(self, slices: tuple[Slice, Slice], taken: list[Bools]) -> None:
@@ -353,7 +353,7 @@ class _Merged(Survey):
             table = next(slices[side].tables(np.array([row])))
             self._leave_out([table, table], 1 - side, was_there=False)
             topic = _place(table)[0]
-            self.left_out[-1]["reason"] = "it lies within a record of the other store"
+            self.left_out[-1]["reason"] = "it is inside a record of the other store"
             self.lost_of_other[topic] += 1
 
     def _set_aside(self, one: Slice, rows: Ints) -> None:
@@ -454,7 +454,7 @@ class _Merged(Survey):
                 row = {"kind": "left out", "store": root, "topic": topic, "queue_id": queue_id}
                 row |= {"physical_offset": None, "queue_offset": start, "count": stop - start}
                 self.left_out.append(
-                    row | {"reason": f"the stores part at {self.limit}, and the other one is followed"}
+                    row | {"reason": f"the stores diverge at {self.limit}, and the other store is followed"}
                 )
         return dataclasses.replace(
             plan,

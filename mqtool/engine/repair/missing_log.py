@@ -51,17 +51,18 @@ class Elsewhere:
         """What to say of it."""
         if not self.is_all:
             return (
-                f"segments that the log lacks lie in {_listed(self.found)}: name all its folders with --set "
-                f"storePathCommitLog={self.setting} (or -c broker.conf); to do without these, name the others only"
+                f"segments that the log lacks are in {_listed(self.found)}: name all its folders with --set "
+                f"storePathCommitLog={self.setting} (or -c broker.conf); to proceed without them, name only the "
+                "others"
             )
         if self.found:
             return (
-                f"there is no log in this store, but there is one in {_listed(self.found)}: if these are its log, "
-                f"give --set storePathCommitLog={self.setting} (or -c broker.conf)"
+                f"there is no log in this store, but there is one in {_listed(self.found)}: if it belongs to this "
+                f"store, give --set storePathCommitLog={self.setting} (or -c broker.conf)"
             )
         return (
-            "there is no log in this store, though it held messages: name the folders of its log with "
-            "--set storePathCommitLog=FOLDER,.. (or -c broker.conf), or restore them"
+            "there is no log in this store, although it held messages: give the folders of its log with --set "
+            "storePathCommitLog=FOLDER,.. (or -c broker.conf), or restore them"
         )
 
 

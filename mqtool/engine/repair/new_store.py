@@ -45,8 +45,8 @@ _AT_ONCE = 1000
 _TELLING = layout.COMPRESSED | layout.INNER_BATCH | layout.TRANSACTION_MASK
 """Flags of records that other parts of them may contradict."""
 _CONTRADICTED = (
-    (_SYS_FLAG_AT, ">i4", "LOG-FLAG", "its system flag contradicts its body, it is written anew"),
-    (_QUEUE_OFFSET_AT, ">i8", "LOG-PROPERTIES", "its queue offset is not INNER_BASE, which is taken"),
+    (_SYS_FLAG_AT, ">i4", "LOG-FLAG", "its system flag contradicts its body, it is rewritten"),
+    (_QUEUE_OFFSET_AT, ">i8", "LOG-PROPERTIES", "its queue offset is not INNER_BASE, which is used instead"),
 )
 """Position, form and finding of numbers that are put right, and what is told of it."""
 _MARK = b"mqtool is making this store: it is not whole\n"
@@ -58,7 +58,7 @@ def refuse_used(root: Path) -> None:
         is_used = root.exists() and (not root.is_dir() or bool(inside(root)))
         is_used = is_used and not is_unfinished(root)
     except PermissionError as error:
-        raise NotPermittedError(f"{root} may not be read by this user") from error
+        raise NotPermittedError(f"no permission to read {root}") from error
     if is_used:
         raise UsageError(f"{root} is not empty: give a folder that is empty or does not exist yet")
 
@@ -78,7 +78,9 @@ def refuse_lack_of_room(path: Path, size: int) -> None:
     place = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
     free = shutil.disk_usage(place).free
     if free < size:
-        raise WriteError(f"no space left in {place}: {size:,} bytes are needed, {free:,} are free; nothing was written")
+        raise WriteError(
+            f"not enough space in {place}: {size:,} bytes are needed, {free:,} are free; nothing was written"
+        )
 
 
 @contextlib.contextmanager
@@ -126,7 +128,7 @@ def _removed_on_failure(root: Path, folders: Sequence[Path], disk: Disk) -> Iter
                     disk.remove_folder(one)
         except (MqtoolError, OSError) as second:
             if isinstance(error, MqtoolError | OSError):
-                then = f"what was made of {root} could not be removed again ({second}): remove it"
+                then = f"the incomplete output in {root} could not be removed ({second}): remove it"
                 raise MendFailedError(error, then) from error
         raise
 
@@ -223,7 +225,7 @@ class NewStore:
             yield f"{count:,} message{'s' if count > 1 else ''}: {what}"
         for (code, message), count in self._left.items():
             times = "once" if count == 1 else f"{count:,} times"
-            yield f"left as it is ({code}), {times}: {message}; see `mqtool explain {code}`"
+            yield f"left unchanged ({code}), {times}: {message}; see `mqtool explain {code}`"
 
     def end(self) -> None:
         """Write all messages."""
@@ -268,7 +270,7 @@ class NewStore:
         for row, time in decided.times.items():
             if row < stop:
                 times[row - before] = time
-                self._mended["stored when it cannot have been, it gets the time of the one beside it"] += 1
+                self._mended["its store time is impossible, it gets the time of the message beside it"] += 1
         for row in decided.left:
             if before <= row < stop:
                 self._leave(finding("LOG-TIME-ORDER", TIME_ORDER))
@@ -315,7 +317,7 @@ class NewStore:
         rows = lacking[is_mendable_crc(table.where(lacking))]
         if len(rows):
             mark_crcs(records, ends[rows], table.sizes(plain.PROPERTIES)[rows])
-            self._mended["its CRC property is damaged, it is written anew"] += len(rows)
+            self._mended["its CRC property is damaged, it is rewritten"] += len(rows)
             has[rows] = True
             self._has_crc = bool(has[-1])
         between = ~has & np.r_[had, has[:-1]] & np.r_[has[1:], False]

@@ -32,18 +32,18 @@ def remarks(reader: StoreReader, kept: Collection[str], end_offset: int) -> Iter
         first = _first_of_second_kind(reader, end_offset)
         if first is not None:
             yield (
-                f"a broker before 5.1 cannot read this store: the message at {first:,} is a record of the second kind, "
-                "which it takes for damage; it cuts the log there and deletes what follows"
+                f"a broker before 5.1 cannot read this store: the message at {first:,} is a record of the second "
+                "format, which it takes for damage; it cuts the log there and deletes everything after it"
             )
     batches = sorted(topics & batch_topics_of(reader))
     if batches:
         more = f" and {len(batches) - _MOST_NAMED:,} more" if len(batches) > _MOST_NAMED else ""
         yield (
-            f"a broker before 5.0 cannot serve {', '.join(batches[:_MOST_NAMED])}{more}: it knows no inner batches "
-            "and begins queues of another kind"
+            f"a broker before 5.0 cannot serve {', '.join(batches[:_MOST_NAMED])}{more}: it does not support inner "
+            "batches and starts queues of another type"
         )
     if TIMER_TOPIC in topics:
-        yield "a broker before 5.0 never delivers the timer messages that are not yet due"
+        yield "a broker before 5.0 never delivers timer messages that are not yet due"
 
 
 def _first_of_second_kind(reader: StoreReader, end_offset: int) -> int | None:

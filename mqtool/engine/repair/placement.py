@@ -314,13 +314,13 @@ def _removed(file: _File, holders: dict[int, Path]) -> Removed:
     claim = file.claim
     is_named = file.named is not None
     if claim is None and not is_named:
-        reason = "no segment: brokers refuse to start with it"
+        reason = "not a segment: brokers refuse to start with it"
     elif claim is None:
-        reason = "no record in it tells which segment it is, and it cannot be the one that it is named"
+        reason = "no record in it shows which segment it is, and it cannot be the one that its name says"
     elif claim in holders:
-        reason = f"its records are of the segment {segment_name(claim)}, more of which are in {holders[claim].name}"
+        reason = f"its records belong to segment {segment_name(claim)}, more of which are in {holders[claim].name}"
         if holders[claim].name == segment_name(claim):
-            reason = f"a second file of the segment {segment_name(claim)}"
+            reason = f"a second file of segment {segment_name(claim)}"
     else:
-        reason = f"its records are of the segment {segment_name(claim)} of another log, far from this one"
+        reason = f"its records belong to segment {segment_name(claim)} of another log, far from this one"
     return Removed(file.path, file.size, reason, claim is not None, is_named)

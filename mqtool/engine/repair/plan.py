@@ -118,14 +118,14 @@ class Plan:
         try:
             fields = json.loads(text)
             if fields.pop("mqtool_plan") != _FORMAT:
-                raise BadDataError("this plan was saved by another version of mqtool: make it again")
+                raise BadDataError("this plan was saved by another version of mqtool: plan again")
             fields["changes"] = tuple(Change(**one) for one in fields["changes"])
             fields["losses"] = tuple(Loss(**one) for one in fields["losses"])
             fields["groups"] = tuple(GroupEffect(**one) for one in fields["groups"])
             fields["remarks"] = tuple(fields["remarks"])
             return cls(**fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadDataError("this is no plan: give a file that --save-plan wrote") from error
+            raise BadDataError("this is not a plan: give a file written by --save-plan") from error
 
 
 class Mend(NamedTuple):
@@ -231,7 +231,7 @@ def carry_out(
         try:
             journal = Journal.begin(reader.root, plan.command, plan.options, disk, further_folders(reader))
         except MqtoolError as error:
-            raise MendFailedError(error, "the store was not touched") from error
+            raise MendFailedError(error, "the store was not changed") from error
         try:
             MENDS[plan.command].apply(reader, plan, journal, jobs, progress)
             settle()
@@ -247,21 +247,21 @@ def _give_up(journal: Journal, error: BaseException) -> None:
     try:
         journal.take_back()
     except (MqtoolError, OSError) as second:
-        then = f"taking it back failed too ({second}): run `mqtool undo` when the cause is gone"
+        then = f"undoing it failed too ({second}): run `mqtool undo` when the cause is fixed"
         raise MendFailedError(error if isinstance(error, Exception) else second, then) from error
     if isinstance(error, MqtoolError | OSError):
-        raise MendFailedError(error, "everything was taken back, the store is as before") from error
-    error.add_note("everything was taken back, the store is as before")
+        raise MendFailedError(error, "everything was undone, the store is as before") from error
+    error.add_note("everything was undone, the store is as before")
 
 
 def _open(root: Path, config: StoreConfig) -> StoreReader:
     reader = StoreReader(root, config)
     if reader.paths.single:
-        raise UsageError(f"{root} is one file of a store: only a whole store can be mended, give its directory")
+        raise UsageError(f"{root} is a single file of a store: only a whole store can be repaired, give its directory")
     if reader.paths.is_log:
         parent = root.resolve().parent
         store = parent.parent if reader.paths.dledger else parent
-        raise UsageError(f"{root} is only the log of a store: only a whole store can be mended, give {store}")
+        raise UsageError(f"{root} is only the log of a store: only a whole store can be repaired, give {store}")
     return reader
 
 
@@ -275,7 +275,7 @@ def further_folders(reader: StoreReader) -> tuple[Path, ...]:
 def _refuse_cut_off(root: Path) -> None:
     info = cut_off(root)
     if info:
-        raise StoreChangedError(f"the mend {info.name} was cut off: take it back with `mqtool undo` first")
+        raise StoreChangedError(f"the repair {info.name} was interrupted: undo it with `mqtool undo` first")
 
 
 def _copied(root: Path, plan: Plan) -> tuple[int, list[str]]:
@@ -287,13 +287,13 @@ def _copied(root: Path, plan: Plan) -> tuple[int, list[str]]:
     if not far:
         return 0, []
     size = sum(allocated(path) for path in far)
-    return size, [f"what is taken out is copied, {size:,} bytes: {home_of(root)} lies on another file system"]
+    return size, [f"what is removed is copied, {size:,} bytes: {home_of(root)} is on another file system"]
 
 
 def _check_room(root: Path, plan: Plan) -> None:
     lack = lack_of_room(root, plan)
     if lack:
-        raise WriteError(f"{lack}; the store was not touched")
+        raise WriteError(f"{lack}; the store was not changed")
 
 
 def lack_of_room(root: Path, plan: Plan) -> str | None:
@@ -303,8 +303,8 @@ def lack_of_room(root: Path, plan: Plan) -> str | None:
     free, free_beside = shutil.disk_usage(root).free, shutil.disk_usage(beside).free
     is_one = root.stat().st_dev == beside.stat().st_dev
     if plan.journal_size > free_beside:
-        return f"no space left for {home}: undo needs {plan.journal_size:,} bytes there, {free_beside:,} are free"
+        return f"not enough space for {home}: undo needs {plan.journal_size:,} bytes there, {free_beside:,} are free"
     needed = plan.growth + (plan.journal_size if is_one else 0)
     if needed > free:
-        return f"no space left for {root}: {needed:,} bytes are needed there, {free:,} are free"
+        return f"not enough space for {root}: {needed:,} bytes are needed there, {free:,} are free"
     return None

@@ -29,7 +29,7 @@ SIZE = consume_queue.UNIT_SIZE
 KEPT = 32 << 20
 """Bytes of units that a plan keeps in memory."""
 _STEP = 1 << 18
-_ELSEWHERE = "their units lead to no messages of theirs"
+_ELSEWHERE = "their units do not lead to their messages"
 _PRE_BLANK = consume_queue.UNIT.build({"physical_offset": 0, "size": consume_queue.PRE_BLANK_SIZE, "tags_code": 0})
 
 

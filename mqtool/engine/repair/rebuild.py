@@ -484,7 +484,7 @@ def make_folders(disk: Disk, path: Path) -> list[Path]:
 
 TARGETS = ("queues", "index", "config", "all")
 _NO_NAME = "\0"  # of any file
-_TAKEN = "their queue offsets belong to other messages, or cannot be: no queue leads to them, as before"
+_TAKEN = "their queue offsets belong to other messages, or are impossible: they are in no queue, as before"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -502,16 +502,16 @@ class _Request:
     def of(cls, reader: StoreReader, options: Mapping[str, Any]) -> "_Request":
         target, topics = options["target"], options.get("topics")
         if target not in TARGETS:
-            raise UsageError(f"{target} cannot be rebuilt: give one of {', '.join(TARGETS)}")
+            raise UsageError(f"{target} cannot be rebuilt: use one of {', '.join(TARGETS)}")
         if topics and target != "queues":
-            raise UsageError("only queues can be rebuilt for single topics")
+            raise UsageError("only queues can be rebuilt for individual topics")
         queues, index = target in ("queues", "all"), target in ("index", "all")
         if queues and reader.rocksdb_queues is not None:
             if target == "queues":
                 raise UsageError(
-                    "the queues of this store lie in RocksDB: a broker makes them again itself; --into DIR makes files"
+                    "the queues of this store are in RocksDB: a broker rebuilds them itself; --into DIR creates files"
                 )
-            tell(reader, "the queues lie in RocksDB and stay as they are: a broker makes them again by itself")
+            tell(reader, "the queues are in RocksDB and are left unchanged: a broker rebuilds them itself")
             queues = False
         return cls(
             queues,
@@ -608,8 +608,8 @@ def refuse_log(reader: StoreReader) -> None:
     wrong = [one.path for one in placement.renamed] + [one.path for one in placement.removed if one.is_named]
     if wrong:
         raise UsageError(
-            f"{wrong[0]} has not the name that its records tell (LOG-NAME): `mqtool recover` gives segments their "
-            "names, then rebuild"
+            f"{wrong[0]} does not have the name that its records show (LOG-NAME): `mqtool recover` renames segments, "
+            "then rebuild"
         )
 
 
@@ -620,8 +620,8 @@ def _refuse_empty(reader: StoreReader, request: _Request, built: Built) -> None:
     there = [path for path in folders if path.is_dir() and any(path.iterdir())]
     if not built.messages and there:
         raise NotFoundError(
-            f"the log of {reader.root} holds no message: nothing can be rebuilt from it, and {there[0].name} stays, "
-            "which tells what it held; `mqtool recover` tells all that is lost"
+            f"the log of {reader.root} contains no messages: nothing can be rebuilt from it, and {there[0].name} is "
+            "kept, which shows what it contained; `mqtool recover` lists everything that is lost"
         )
 
 
@@ -635,7 +635,7 @@ def _queue_changes(reader: StoreReader, request: _Request, built: Built | None) 
         text = f"{len(built.queues):,} queues with {built.units:,} units" if built else "from the log"
         changes = [Change(_verb(reader.root / kind), kind, text) for kind in kinds]
         gone = [kind for kind in _kinds_there(reader) if kind not in kinds and (reader.root / kind).exists()]
-        return changes + [Change("remove", kind, "the log holds no message of its queues") for kind in gone]
+        return changes + [Change("remove", kind, "the log has no messages for its queues") for kind in gone]
     changes = []
     for topic, kind in itertools.product(request.topics, kinds):
         text = "from the log"
@@ -659,23 +659,23 @@ def _kinds_there(reader: StoreReader) -> list[str]:
 
 def _remarks(reader: StoreReader, built: Built | None) -> Iterator[str]:
     if built is None:
-        yield "the log was not read for this plan: what cannot be placed is not foretold (--survey reads it)"
+        yield "the log was not read for this plan: messages that cannot be placed are not predicted (--survey reads it)"
         return
     if built.holes:
         places = "one place" if built.holes == 1 else f"{built.holes:,} places"
-        yield f"the log is damaged in {places}: a broker drops what lies behind when it recovers; run `mqtool recover`"
+        yield f"the log is damaged in {places}: a broker drops what comes after when it recovers; run `mqtool recover`"
     if "messageDelayLevel" not in reader.config.settings and any(
         key[0] == SCHEDULE_TOPIC and key not in reader.consume_queues for key in built.queues
     ):
-        yield "delayed messages get the times of RocketMQ's own delay levels: give messageDelayLevel if yours differ"
+        yield "delayed messages get the times of RocketMQ's default delay levels: set messageDelayLevel if yours differ"
     impossible = sorted(key for key in built.unplaced if key[1] < 0)
     for topic, queue_id in impossible[:_LISTED]:
         name = f"consumequeue/{topic}/{queue_id}"
         yield f"{name}: no broker has such a queue, its messages get no unit; `mqtool recover` finds their places"
     if len(impossible) > _LISTED:
-        yield f"{len(impossible) - _LISTED:,} more queues are none that a broker has"
+        yield f"{len(impossible) - _LISTED:,} more queues are ones that no broker has"
     for topic, count in sorted(built.filled.items()):
-        yield f"{topic}: {count:,} messages are missing in the log; filler takes their places in the queues"
+        yield f"{topic}: {count:,} messages are missing in the log; filler units take their places in the queues"
 
 
 def _rehearse(reader: StoreReader, request: _Request, built: Built | None, journal: Journal) -> None:
@@ -754,11 +754,11 @@ def apply_rebuild(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
 def _refuse_untold(reader: StoreReader, request: _Request, built: Built) -> None:
     if built.unplaced:
         count = built.unplaced.total()
-        raise BadDataError(f"{count:,} messages cannot be placed in a queue: see the plan first, with --survey")
+        raise BadDataError(f"{count:,} messages cannot be placed in a queue: look at the plan first, with --survey")
     gone = sum(loss.messages for loss in losses_of(reader, built, request.topics))
     if gone:
         raise BadDataError(
-            f"queues lead to {gone:,} messages that are gone: `mqtool recover` keeps their places, --survey tells them"
+            f"queues refer to {gone:,} messages that are gone: `mqtool recover` keeps their places, --survey lists them"
         )
 
 

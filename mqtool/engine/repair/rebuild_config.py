@@ -183,12 +183,12 @@ class _Config:
             if queue_id not in by_queue and str(queue_id) not in by_queue:
                 by_queue[queue_id] = offset
                 new.append(f"{topic}@{group}")
-        self._tell("consumerOffset.json", "offsets behind the end of their queue moved there", clamped)
+        self._tell("consumerOffset.json", "offsets beyond the end of their queue moved there", clamped)
         self._tell("consumerOffset.json", "offsets taken from messages sent back", new)
         unread = [topic for topic, _ in self._due() if topic.startswith(RETRY_PREFIX)]
         if unread:
             self.rough.add("consumerOffset.json")
-            self._tell("consumerOffset.json", "offsets may follow from messages sent back", unread)
+            self._tell("consumerOffset.json", "offsets may be taken from messages sent back", unread)
 
     def _due(self) -> list[QueueKey]:
         """Return the queues that are not there and will be."""
@@ -244,7 +244,7 @@ class _Config:
                 offsets[level] = 0  # its queue will tell
                 new.append(str(level))
                 self.rough.add("delayOffset.json")
-        self._tell("delayOffset.json", "delay levels behind the end of their queue moved there", clamped)
+        self._tell("delayOffset.json", "delay levels beyond the end of their queue moved there", clamped)
         self._tell("delayOffset.json", "delay levels added", new)
 
     def _last_timestamp(self) -> int:

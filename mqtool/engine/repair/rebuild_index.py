@@ -37,8 +37,8 @@ def shape_of(reader: StoreReader) -> Shape:
     shape = Shape(slots or DEFAULT_SHAPE.slots, entries or DEFAULT_SHAPE.entries)
     tell(
         reader,
-        f"no index file tells its shape: it is taken to be {shape.slots:,} slots and {shape.entries:,} entries "
-        f"(maxHashSlotNum, maxIndexNum)",
+        f"no index file shows its shape: assuming {shape.slots:,} slots and {shape.entries:,} entries "
+        "(maxHashSlotNum, maxIndexNum)",
     )
     return shape
 

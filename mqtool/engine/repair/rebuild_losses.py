@@ -20,7 +20,7 @@ from mqtool.formats import consume_queue, placeholder
 
 _UNITS_AT_ONCE = 1 << 18
 _NO_END = (1 << 63) - 1
-_REASON = "the log holds no such message any more: `mqtool recover` keeps its place"
+_REASON = "the log no longer contains this message: `mqtool recover` keeps its place"
 
 
 def given_up(

@@ -90,7 +90,7 @@ class Sizes:
             if not size or size % unit_size:
                 size = default
                 if key == "mappedFileSizeConsumeQueue":
-                    tell(reader, f"no queue tells how long its files are: they are taken to be {size:,} bytes ({key})")
+                    tell(reader, f"no queue shows how long its files are: assuming {size:,} bytes ({key})")
             sizes.append(size)
         return cls(*sizes)
 

@@ -42,7 +42,7 @@ _MOST_TOLD = 5
 """So many records of one kind are told of each by itself."""
 _ROUNDS = 4
 """So often messages are looked for that fit one place only, once others have theirs."""
-_OF_BATCH = "how many messages this batch holds is written anew"
+_OF_BATCH = "the number of messages in this batch is rewritten"
 
 
 class Patch(NamedTuple):
@@ -285,7 +285,7 @@ class RecordEditor:
                 return False
             data = record_edits.with_properties(data, len(properties), properties)
         self._edit(message.position, data, "its topic, queue and offset cannot be right")
-        text = f"the message at {message.position:,} is whole: it becomes {topic} {queue_id} {queue_offset} again"
+        text = f"the message at {message.position:,} is intact: it becomes {topic} {queue_id} {queue_offset} again"
         self._tell("placed", text)
         return True
 
@@ -349,9 +349,7 @@ class RecordEditor:
             "INNER_MULTI_DISPATCH": ",".join(name for name, _ in said),
             "INNER_MULTI_QUEUE_OFFSET": ",".join(offset for _, offset in said),
         }
-        return self._add_properties(
-            record, pairs, "its light queues, which its properties do not name, are written anew"
-        )
+        return self._add_properties(record, pairs, "its light queues, which its properties do not name, are rewritten")
 
     def _leads(self, light: tuple[str, str], position: int) -> bool:
         """Tell whether the unit at a place of a light queue, as properties tell it, leads to an address."""
@@ -381,7 +379,7 @@ class RecordEditor:
         self._edited[position] = data, reason
         after = self._record(position)
         room = "" if before is None or after is None else made_room(before.message, after.message)
-        self._tell(reason, f"the message at {position:,} stays: {reason}{room}")
+        self._tell(reason, f"the message at {position:,} is kept: {reason}{room}")
 
     # Numbers
 
@@ -393,7 +391,7 @@ class RecordEditor:
                 old = record.message.store_timestamp
                 self._edit(position, record_edits.with_time(record.data, time), "its store time cannot be right")
                 self._tell(
-                    "time", f"the message at {position:,} was not stored at {old}: it gets its neighbour's {time}"
+                    "time", f"the message at {position:,} was not stored at {old}: it gets its neighbour's time, {time}"
                 )
 
     def mend_flags(self, flags: Mapping[int, int]) -> None:
@@ -405,7 +403,7 @@ class RecordEditor:
                 # The body tells nothing of a transaction.
                 flag = flag & ~layout.TRANSACTION_MASK | record.message.sys_flag & layout.TRANSACTION_MASK
                 self._edit(position, record_edits.with_flag(record.data, flag), reason)
-                self._tell("flag", f"the message at {position:,} stays: {reason}, 0x{flag:x} is written")
+                self._tell("flag", f"the message at {position:,} is kept: {reason}, 0x{flag:x} is written")
 
     def still_finds(self, found: Finding) -> bool:
         """Tell whether what was found in a record is so in the one that is written in its place."""
@@ -434,8 +432,8 @@ class RecordEditor:
             what = "one record contradicts its" if count == 1 else f"{count:,} records contradict their"
             self._tell(
                 "crc",
-                f"{what} CRC property while body, topic, queue and offset are right: the property is written anew; "
-                "times, hosts, keys or tags may be damaged; `mqtool verify`, run before, lists where",
+                f"{what} CRC property while body, topic, queue and offset are right: the property is rewritten; "
+                "times, hosts, keys or tags may be damaged; run `mqtool verify` beforehand to see where",
             )
 
     def _record(self, position: int) -> _Record | None:
@@ -461,19 +459,19 @@ def few_of(sentences: list[str]) -> Iterator[str]:
     """Yield some of the sentences on messages of one kind, and how many more there are."""
     yield from sentences[:_MOST_TOLD]
     if len(sentences) > _MOST_TOLD:
-        yield f"so it is with {len(sentences) - _MOST_TOLD:,} more messages"
+        yield f"the same applies to {len(sentences) - _MOST_TOLD:,} more messages"
 
 
 def of_batch(message: Message) -> str:
     """Return what is told of a message whose numbers of a batch are written anew, or taken away."""
     is_batch = message.sys_flag & layout.INNER_BATCH
-    return _OF_BATCH if is_batch else "it is no batch, and no longer has the numbers of one"
+    return _OF_BATCH if is_batch else "it is not a batch, and no longer has the numbers of one"
 
 
 def made_room(before: Message, after: Message) -> str:
     """Return the end of a sentence on a message with other properties: which of those that could be read are gone."""
     lost = [name for name in _whole(before) if name not in after.properties and name not in _OWN]
-    return f", which takes the room of {', '.join(lost)}" if lost else ""
+    return f", which leaves no room for {', '.join(lost)}" if lost else ""
 
 
 def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes | None:

@@ -286,7 +286,9 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
 
 def _require_log(reader: StoreReader) -> None:
     if reader.commit_log.envelope is not scan.BARE:
-        raise UsageError(f"{reader.root} is a DLedger log: let a peer send it what is missing, it is not mended here")
+        raise UsageError(
+            f"{reader.root} is a DLedger log, which is not repaired here: let a peer send it what is missing"
+        )
     require_log(reader)
 
 
@@ -600,14 +602,14 @@ def _changes(found: Recovery) -> Iterator[Change]:
     for gone in found.placement.removed:
         yield Change("remove", relative(gone.path), gone.reason, None, gone.size)
     for one in found.placement.renamed:
-        yield Change("rename", relative(one.path), f"its records say that it is the segment {one.target.name}")
+        yield Change("rename", relative(one.path), f"its records say that it is segment {one.target.name}")
     for base in sorted({hole.segment_offset for hole in found.log.holes} - set(sizes) | created):
         path = log.folders[0] / segment_name(base)
         yield Change("create", relative(path), "the segment is missing", None, log.file_size)
     for segment in _of_wrong_length(found):
         yield _size_change(named(segment.path), segment.size, log.file_size)
     for segment, start, size, count in found.back.told:
-        text = f"{count:,} record{'s belong here and lie' if count > 1 else ' belongs here and lies'} elsewhere"
+        text = f"{count:,} record{'s belong here and are' if count > 1 else ' belongs here and is'} elsewhere"
         yield Change("write", named(segment.path), text, start, size)
     for hole in found.log.holes:
         path = (
@@ -618,16 +620,16 @@ def _changes(found: Recovery) -> Iterator[Change]:
         text = "; ".join(hole.reasons)
         if hole.lost or not hole.own:
             count = hole.lost
-            text += f": {count:,} placeholder{'s bridge' if count != 1 else ' bridges'} the hole"
+            text += f": {count:,} placeholder{'s bridge' if count != 1 else ' bridges'} the gap"
         yield Change("write", named(path), text, hole.start - hole.segment_offset, hole.size)
     for patch in found.log.patches:
         path = sizes[patch.segment_offset].path
         yield Change("write", named(path), patch.reason, patch.position - patch.segment_offset, len(patch.data))
     for segment, start, stop in found.cleared:
-        text = "what is left behind the last message is cleared, it could come back"
+        text = "what is left after the last message is cleared, because it could come back"
         yield Change("cut", named(segment.path), text, start, stop - start)
     for segment in found.removed:
-        yield Change("remove", named(segment.path), "it lies behind the end of the log", None, segment.size)
+        yield Change("remove", named(segment.path), "it is beyond the end of the log", None, segment.size)
     for path in found.of_wrong_type:
         yield Change("remove", relative(path), "the queues of this topic are of another type: brokers refuse them")
     yield from _size_changes(reader, found.of_wrong_type)
@@ -643,9 +645,9 @@ def _changes(found: Recovery) -> Iterator[Change]:
         folder = relative(reader.paths.batch_consume_queue / topic / str(queue_id))
         yield Change("replace", folder, "units are missing or wrong")
     if found.index:
-        yield Change("replace", relative(reader.paths.index), "the index does not agree with the log")
+        yield Change("replace", relative(reader.paths.index), "the index does not match the log")
     if found.checkpoint is not None:
-        yield Change("write", "checkpoint", "it says how far log and queues reach", 0, len(found.checkpoint))
+        yield Change("write", "checkpoint", "it records how far log and queues reach", 0, len(found.checkpoint))
     if reader.paths.abort.exists():
         yield Change("remove", "abort", "the store is as after a clean stop")
 
@@ -656,7 +658,7 @@ def _size_changes(reader: StoreReader, removed: Collection[Path]) -> Iterator[Ch
     for queue, size in _queues_that_stay(reader, removed):
         for stray in queue.strays:
             if not stray.is_folder:
-                yield Change("remove", reader.paths.relative(stray.path), "no file of a queue: brokers refuse it")
+                yield Change("remove", reader.paths.relative(stray.path), "not a queue file: brokers refuse it")
         for segment in queue.segments:
             if segment.size != size:
                 yield _size_change(reader.paths.relative(segment.path), segment.size, size)
@@ -684,22 +686,22 @@ def _remarks(found: Recovery) -> list[str]:
     remarks = [*found.reader.remarks, *log.remarks, *older_brokers.remarks(found.reader, log.kept, log.end_offset)]
     if found.is_short:
         remarks.append(
-            f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments, or are made anew, or these "
-            "hold no message: the whole log is read and mended, as with --abnormal"
+            f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments, or are rebuilt, or these "
+            "segments contain no messages: the whole log is read and repaired, as with --abnormal"
         )
     if found.start_offset > found.reader.commit_log.min_offset:
         before = f"{found.start_offset:,}"
-        remarks.append(f"as after a clean stop, the log before {before} was not looked at: --abnormal reads all of it")
+        remarks.append(f"as after a clean stop, the log before {before} was not checked: --abnormal reads all of it")
     for gap in log.unplaced:
         topic, queue_id = gap.queue
         offsets = gap.start if gap.messages == 1 else f"{gap.start} to {gap.stop - 1}"
         remarks.append(
-            f"there is no room for a placeholder of {topic} {queue_id} {offsets}: a broker that makes its queues again "
-            "will move the later units of that queue; those that are there lead to no message of it (LOG-QUEUE-ORDER, "
+            f"there is no room for a placeholder for {topic} {queue_id} {offsets}: a broker that rebuilds its queues "
+            "will move the later units of that queue; those that exist lead to no message of it (LOG-QUEUE-ORDER, "
             "QUEUE-DANGLING)"
         )
     if found.reader.rocksdb_queues is not None:
-        remarks.append("the queues lie in RocksDB: they are left as they are, the broker fills them up by itself")
+        remarks.append("the queues are in RocksDB: they are left unchanged, the broker completes them itself")
     return remarks
 
 

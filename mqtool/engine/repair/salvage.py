@@ -222,14 +222,14 @@ def _edits_of(log: CommitLog, patches: Iterable[Patch]) -> Iterator[Edit]:
 def told_back(back: PutBack) -> Iterator[str]:
     """Yield a remark on the records that were put back, where there are some."""
     if count := sum(count for *_, count in back.told):
-        yield f"{count:,} record{'s' if count > 1 else ''} that lie elsewhere are taken to be in their places"
+        yield f"{count:,} record{'s' if count > 1 else ''} that are elsewhere are read as if they were in their places"
 
 
 def named_otherwise(reader: StoreReader, placement: Placement) -> Iterator[str]:
     """Yield a remark on each file of the log that is taken for another segment than its name says, or for none."""
     relative = reader.paths.relative
     for one in placement.renamed:
-        yield f"{relative(one.path)} is taken for the segment {one.target.name}: its records say so"
+        yield f"{relative(one.path)} is read as segment {one.target.name}: its records say so"
     for gone in placement.removed:
         if gone.donor or gone.is_named:
             yield f"{relative(gone.path)} is left out, {gone.size:,} bytes: {gone.reason}"
@@ -281,7 +281,7 @@ def check_target(reader: StoreReader, into: Path) -> None:
     """Raise ``UsageError`` where the new store would be in the way of something, or in the old one."""
     refuse_used(into)
     if into.resolve().is_relative_to(reader.root.resolve()):
-        raise UsageError(f"{into} lies in the store itself, which is left as it is: give another folder")
+        raise UsageError(f"{into} is inside the store, which is left unchanged: choose another folder")
 
 
 # What there is
@@ -370,7 +370,7 @@ class Survey:
 
     def _take_sound(self, piece: Piece) -> None:
         for gap in self.gaps:
-            self._skip(gap.segment, gap.start, gap.end, "no record is there", None)
+            self._skip(gap.segment, gap.start, gap.end, "there is no record", None)
             self.lost_size += gap.end - gap.start
         self.gaps.clear()
         self._note_stretch(piece)
@@ -443,7 +443,7 @@ class Survey:
                 old = stretch.segment.read(position - stretch.segment.start_offset, len(data))
                 before, after = (scan.scan(memoryview(one), position, limit=1).table for one in (old, data))
                 one, other = (message_at(table, 0) for table in (before, after))
-                told.append(f"the message at {position:,} stays: {of_batch(one)}{made_room(one, other)}")
+                told.append(f"the message at {position:,} is kept: {of_batch(one)}{made_room(one, other)}")
                 said, now = (known_of(one, 0, misplaced=False) for one in (before, after))
                 if said.queue_offset != now.queue_offset:
                     run = Run(position, said.queue_offset, said.queue_offset + now.batch_size)
@@ -483,7 +483,7 @@ class Survey:
     def take_last_gaps(self) -> None:
         """List what lies behind the last message but for zeros."""
         for gap, content in self._last_contents():
-            self._skip(gap.segment, content, gap.end, "no record is there", None)
+            self._skip(gap.segment, content, gap.end, "there is no record", None)
 
     def _last_contents(self) -> Iterator[tuple[Gap, int]]:
         """Yield the gaps behind the last message that are not all zeros, and where what they hold begins."""
@@ -516,7 +516,7 @@ class Survey:
             if address in order.found:
                 self.kept[known.topic] += 1
             else:
-                reason = f"{skipped.reason}, and its queue has that message or none is missing there"
+                reason = f"{skipped.reason}, and its queue already has that message or lacks none there"
                 self.skipped.append(dataclasses.replace(skipped, reason=reason))
 
     def _fill_light(self, order: Order) -> None:
@@ -554,7 +554,7 @@ def _tell_of_edits(edits: Sequence[Edit], order: Order) -> Iterator[str]:
     """Yield what is told of records that are copied with other fields; note those that move."""
     told: dict[str, list[str]] = collections.defaultdict(list)
     for one in edits:
-        told[one.patch.reason].append(f"the message at {one.now.position:,} stays: {one.reason}")
+        told[one.patch.reason].append(f"the message at {one.now.position:,} is kept: {one.reason}")
         said, now = one.said, one.now
         places = [(known.topic, known.queue_id, known.queue_offset) for known in (said, now)]
         if places[0] != places[1]:
@@ -659,7 +659,7 @@ def read_tables(reader: StoreReader) -> tuple[dict[str, bytes], list[str]]:
                 tables[name] = text
                 break
         else:
-            remarks.append(f"config/{name} cannot be read, nor its backup: it is left out")
+            remarks.append(f"cannot read config/{name} or its backup: it is left out")
     try:
         for name, table in reader.rocksdb_tables.items():
             tables.setdefault(name, config_tables.build_table(table, config_tables.Dialect.FASTJSON_1))
@@ -672,9 +672,9 @@ def _not_copied(reader: StoreReader) -> Iterator[str]:
     if reader.rocksdb_queues:
         yield "the queues of the new store are files: its broker needs storeType=default"
     if reader.paths.timer_log.is_dir():
-        yield "the timer is not copied: its broker reads delayed messages again, and may deliver some twice"
+        yield "the timer is not copied: the broker rereads delayed messages, and may deliver some twice"
     if any((reader.root / "compaction").glob("compactionLog/*/*/*")):
-        yield "compaction/ is not copied: its broker compacts again what the log holds"
+        yield "compaction/ is not copied: the broker compacts again what the log contains"
 
 
 # Copying
@@ -771,7 +771,7 @@ class _Copier:
 def why_left_out(topic: str) -> str:
     """Return why messages of a topic, or a light queue, are in no queue of the new store."""
     if topic.startswith(LIGHT_QUEUE_PREFIX):
-        return "that place in a light queue cannot be right, and the message lies in its other queues"
+        return "that place in a light queue cannot be right, and the message is in its other queues"
     return "no broker has such a queue, and no queue of its topic lacks that place"
 
 

@@ -128,7 +128,7 @@ def _user_named(name: str) -> User:
     except KeyError:
         if name.isdigit():
             return User(int(name), int(name), name)
-        raise NotFoundError(f"there is no user {name} on this machine") from None
+        raise NotFoundError(f"user {name} does not exist on this machine") from None
     return _user_of(entry.pw_uid, entry.pw_gid)
 
 

@@ -193,7 +193,7 @@ def writing_file(disk: Disk, path: Path) -> Iterator[File]:
         UsageError: it is there already.
     """
     if os.path.lexists(path):
-        raise UsageError(f"{path} is there already: give another name")
+        raise UsageError(f"{path} already exists: choose another name")
     made, _ = scraps(path)
     disk.remove_tree(made)
     file = File(disk, made)
@@ -271,7 +271,7 @@ def import_files(
     refuse_used(into)
     for path in files:
         if not path.is_file():
-            raise NotFoundError(f"{path} is no file: give what `mqtool export` wrote")
+            raise NotFoundError(f"{path} is not a file: give one that `mqtool export` wrote")
     size = sum(path.stat().st_size for path in files)
     refuse_lack_of_room(into, size // 2)
     kernels = scan.kernels_for(size)
@@ -324,7 +324,7 @@ def import_tables(
             count += len(table)
             numbering.put(new, table, origin)
         if not count:
-            raise BadDataError("there is no message in what was given: there is nothing to import")
+            raise BadDataError("the input contains no messages: there is nothing to import")
         new.finish(None, jobs)
     return Imported(count, dict(new.placeholders), list(new.remarks()))
 
@@ -361,8 +361,8 @@ def _batches(path: Path) -> Iterator[_Batch]:
         try:
             records.append(record_of(row))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
-            what = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-            raise BadDataError(f"{path} line {line:,} is no message of an export: {what}") from error
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise BadDataError(f"{path} line {line:,} is not an exported message: {what}") from error
         lines.append(line)
         size += len(records[-1])
         if size >= _BATCH_SIZE or len(records) == _BATCH_ROWS:
@@ -384,7 +384,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, int, Row]]:
                 for name in RAW:
                     row[name] = base64.b64decode(row[name], validate=True)
             except (orjson.JSONDecodeError, binascii.Error, KeyError, TypeError, ValueError) as error:
-                raise BadDataError(f"{path} line {number:,} is no message of an export: {error}") from error
+                raise BadDataError(f"{path} line {number:,} is not an exported message: {error}") from error
             yield number, read, row
 
 
@@ -400,7 +400,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, int, Row]]:
                 line = next(number)
                 yield line, size * line // total, row
     except (arrow.ArrowInvalid, arrow.ArrowException, OSError) as error:
-        raise BadDataError(f"{path} cannot be read as Parquet: {error}") from error
+        raise BadDataError(f"cannot read {path} as Parquet: {error}") from error
 
 
 _CODES = {">i4": "i", ">i8": "q"}
@@ -431,13 +431,13 @@ def record_of(row: Row) -> bytes:
     is_large = row["magic_code"] == layout.MAGIC_V2
     most = _LARGE_TOPIC_MOST if is_large else _TOPIC_MOST
     if row["magic_code"] not in (layout.MAGIC_V1, layout.MAGIC_V2) or len(topic) > most:
-        raise ValueError("magic_code is none of a message with this topic")
+        raise ValueError("magic_code is not valid for a message with this topic")
     if body and zlib.crc32(body) & 0x7FFFFFFF != row["body_crc"]:
         raise ValueError("the body does not match body_crc")
     if not is_possible(topic):
-        raise ValueError("no broker can have such a topic")
+        raise ValueError("no broker can have a topic of this name")
     if not are_readable(properties):
-        raise ValueError("raw_properties are no pairs of name and value as a broker writes them")
+        raise ValueError("raw_properties are not pairs of name and value as a broker writes them")
     rest = len(topic).to_bytes(2 if is_large else 1, "big") + topic + struct.pack(">h", len(properties)) + properties
     made = {
         "size": pack.size + len(body) + len(rest),
@@ -477,12 +477,12 @@ class _Numbering:
             where = f"{origin(row)}: {span.queue[0]} {span.queue[1]}"
             if span.start < 0:
                 raise BadDataError(
-                    f"{where} has queue offset {span.start:,}, which none can be: --renumber gives another"
+                    f"{where} has queue offset {span.start:,}, which is impossible: --renumber assigns another"
                 )
             if span.start < expected:
                 raise BadDataError(
                     f"{where} has queue offset {span.start:,} after {expected - 1:,}: give each message once, the "
-                    "oldest first, or --renumber"
+                    "oldest first, or use --renumber"
                 )
             if span.start > expected + MOST_MISSING:
                 raise BadDataError(
@@ -501,8 +501,8 @@ class _Numbering:
             row = int(units.rows[first])
             if queue[0].startswith(LIGHT_QUEUE_PREFIX) or (units.batch_size[first:last] > 1).any():
                 raise BadDataError(
-                    f"{origin(row)}: the offsets of light queues and of inner batches stand "
-                    "in their properties too, --renumber cannot change them"
+                    f"{origin(row)}: the offsets of light queues and of inner batches are in their properties too, "
+                    "where --renumber cannot change them"
                 )
             start = self._next.get(queue, 0)
             offsets[units.rows[first:last]] = np.arange(start, start + last - first)
@@ -521,5 +521,5 @@ def format_of(name: str | None, path: Path | None) -> str:
     """
     chosen = name or ("parquet" if path and path.suffix == ".parquet" else "jsonl")
     if chosen == "parquet" and path is None:
-        raise UsageError("a Parquet file cannot go to standard output: give --into FILE")
+        raise UsageError("Parquet cannot be written to standard output: use --into FILE")
     return chosen

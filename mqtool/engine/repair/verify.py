@@ -123,7 +123,9 @@ class Verification:
         self.level = level
         self.whole = not reader.paths.is_part
         if not self.whole and not reader.commit_log.segments:
-            raise UsageError(f"{reader.paths.single} is no segment of a commit log: give the store that it belongs to")
+            raise UsageError(
+                f"{reader.paths.single} is not a segment of a commit log: give the store that it belongs to"
+            )
         self.live = live
         self._unread = leave_out_unread(reader)
         if self.whole:

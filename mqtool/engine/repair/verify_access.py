@@ -41,7 +41,7 @@ def leave_out_unread(reader: StoreReader) -> list[Finding]:
         text = f"it was not checked: {one.reason}"
         found.append(finding("STORE-UNREAD", text, file=reader.paths.relative(one.path)))
     if _holds_more(reader):
-        text = "it was not checked: mqtool does not read index entries, timers and transactions that lie in RocksDB"
+        text = "it was not checked: mqtool does not read index entries, timers and transactions in RocksDB"
         found.append(finding("STORE-UNREAD", text, file=reader.paths.relative(reader.paths.rocksdb_store)))
     return found
 

@@ -28,7 +28,7 @@ def check_start(reader: StoreReader) -> Iterator[Finding]:
     headers = [file.header for file in reader.index_files[:-1]]
     files = sum(header.entry_count > 1 and header.end_physical_offset < start for header in headers)
     if queues or files:
-        text = f"the log begins at {start:,}; files of {queues:,} queues and {files:,} of the index are older"
+        text = f"the log starts at {start:,}; files of {queues:,} queues and {files:,} of the index are older"
         yield finding(
             "LOG-START",
             f"{text}: retention would have deleted them",

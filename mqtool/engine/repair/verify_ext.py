@@ -29,13 +29,13 @@ def _walk(reader: StoreReader, ext: ConsumeQueueExt, segment: MappedFile, is_las
             return
         bits = int16(data, at + _BIT_MAP_AT)
         if size < head or at + size + consume_queue_ext.END_SIZE > segment.size or size != head + bits:
-            text = "a unit of the extension whose size cannot be true: a broker drops it and all behind it"
+            text = "a unit of the extension with an impossible size: a broker drops it and everything after it"
             yield finding("QUEUE-EXT", text, offset=at, expected=head + max(0, bits), found=size, **place)
             return
         at += size
     if at + 2 <= segment.size and int16(data, at) == consume_queue_ext.END and segment.bytes[at + 2 :].any():
-        text = "the mark of the file's end stands before other bytes: a broker drops these"
+        text = "the end-of-file mark is followed by other bytes, which a broker drops"
         yield finding("QUEUE-EXT", text, offset=at, **place)
     elif segment.size >= at + 2 and not is_last and int16(data, at) != consume_queue_ext.END:
-        text = "neither a unit nor the mark of the file's end"
+        text = "neither a unit nor the end-of-file mark"
         yield finding("QUEUE-EXT", text, offset=at, expected=consume_queue_ext.END, found=int16(data, at), **place)

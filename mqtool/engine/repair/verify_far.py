@@ -105,7 +105,7 @@ def segment_of(log: CommitLog, stretch: Stretch) -> MappedFile:
     segment = log.segment_at(stretch.segment)
     if segment is None or segment.start_offset != stretch.segment or segment.size < stretch.stop:
         raise StoreChangedError(
-            f"{segment_name(stretch.segment)} is gone or shorter than it was: another process is at work; try again"
+            f"{segment_name(stretch.segment)} is gone or was truncated: another process is changing it; try again"
         )
     return segment
 

@@ -28,8 +28,8 @@ from mqtool.formats.scan import Ints
 
 _LOOK_AHEAD = 4096
 _LOOK_AT = 64
-_DUPLICATE = "this key of its message has an entry already"
-_ORPHAN = "no message with such a key begins where the entry points"
+_DUPLICATE = "this key of its message already has an entry"
+_ORPHAN = "no message with such a key starts where the entry points"
 _HASH_AT = int(layout.ENTRY_DTYPE.fields["key_hash"][1])  # type: ignore[index]
 _PREVIOUS_AT = int(layout.ENTRY_DTYPE.fields["previous_entry"][1])  # type: ignore[index]
 _AGREE_AT = tuple(
@@ -41,7 +41,7 @@ _AGREE_AT = tuple(
 def check_folder(reader: StoreReader) -> Iterator[Finding]:
     """Judge names and lengths of the index files."""
     for path in reader.index_strays:
-        yield finding("INDEX-STRAY", "no index file by its name", file=reader.paths.relative(path))
+        yield finding("INDEX-STRAY", "its name is not that of an index file", file=reader.paths.relative(path))
     live = reader.is_live
     for file in reader.index_files:
         name = reader.paths.relative(file.path)
@@ -49,10 +49,13 @@ def check_folder(reader: StoreReader) -> Iterator[Finding]:
             continue  # just made
         if file.shape is None:
             if file.header.entry_count > 1 or file.size < layout.HEADER_SIZE:
-                text = "its slots and entries cannot be told apart: give maxHashSlotNum and maxIndexNum with --set"
+                text = (
+                    "cannot tell where its slots end and its entries start: give maxHashSlotNum and maxIndexNum "
+                    "with --set"
+                )
                 yield finding("INDEX-SHAPE", text, file=name, found=file.size)
         elif file.size != file.shape.file_size:
-            text = f"an index file of {file.size:,} bytes where {file.shape.file_size:,} are due"
+            text = f"an index file of {file.size:,} bytes, expected {file.shape.file_size:,}"
             yield finding(
                 "INDEX-FILE-SIZE",
                 text,
@@ -77,11 +80,11 @@ def check_header(reader: StoreReader, file: IndexFile) -> Iterator[Finding]:
     for field, number in (("begin_physical_offset", 1), ("end_physical_offset", stop - 1)):
         expected = int(entries["physical_offset"][number])
         if header[field] != expected and stop == header.entry_count:
-            yield _header(name, field, "does not name the message of its entry", expected, header[field])
+            yield _header(name, field, "does not refer to the message of its entry", expected, header[field])
     for field, number in (("begin_timestamp", 1), ("end_timestamp", stop - 1)):
         time = _store_timestamp(reader, int(entries["physical_offset"][number]))
         if time is not None and header[field] != time and stop == header.entry_count:
-            yield _header(name, field, "is not when the message of its entry was stored", time, header[field])
+            yield _header(name, field, "is not the store time of its entry's message", time, header[field])
 
 
 def _store_timestamp(reader: StoreReader, offset: int) -> int | None:
@@ -131,7 +134,7 @@ def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool)
     found += [
         finding(
             "INDEX-SLOT",
-            f"slot {slot:,} does not hold its newest entry{more if i == MOST_LISTED - 1 else ''}",
+            f"slot {slot:,} does not refer to its newest entry{more if i == MOST_LISTED - 1 else ''}",
             file=name,
             offset=layout.HEADER_SIZE + slot * layout.SLOT_SIZE,
             expected=int(last[slot]),
@@ -141,7 +144,7 @@ def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool)
     ]
     used = int(np.count_nonzero(last))
     if used != file.header.slot_count and not live:
-        found.append(_header(name, "slot_count", "is not how many slots are in use", used, file.header.slot_count))
+        found.append(_header(name, "slot_count", "is not the number of slots in use", used, file.header.slot_count))
     return found
 
 
@@ -518,13 +521,13 @@ class IndexJudge:
                 orphans[i] = kind is _Kind.NONE
                 if kind is _Kind.KEY:
                     yield self._entry("INDEX-DUPLICATE", _DUPLICATE, rest, i)
-            yield from self._stretches("INDEX-BEYOND", "the entry points behind the end of the log", rest, behind)
+            yield from self._stretches("INDEX-BEYOND", "the entry points beyond the end of the log", rest, behind)
             yield from self._stretches("INDEX-ENTRY", _ORPHAN, rest, orphans)
 
     def check_is_there(self, judge: LogJudge) -> Iterator[Finding]:
         """Judge only whether there is an index at all."""
         if judge.count and not self.reader.index_files and not self.live and not self.is_off:
-            yield self._missing("there is no index: messages are not found by their keys")
+            yield self._missing("there is no index: messages cannot be found by key")
 
     @property
     def is_off(self) -> bool:
@@ -547,7 +550,7 @@ class IndexJudge:
             address, count = self._uncovered
             self._uncovered = None
             if not self.files:
-                text = f"there is no index: the keys of {count:,} messages are not found"
+                text = f"there is no index: the keys of {count:,} messages cannot be found"
                 if self.is_off:
                     return
             elif at_end:
@@ -566,7 +569,7 @@ class IndexJudge:
             expected[i] = seconds_since(end, timestamps[i : i + 1])[0] if end else actual.seconds[i]
         wrong = (actual.seconds != expected) & (actual.begin > 0)
         for i in np.flatnonzero(wrong).tolist():
-            text = "the entry gives another time than its message has"
+            text = "the time in the entry is not that of its message"
             yield self._entry("INDEX-TIME", text, actual, i, int(expected[i]), int(actual.seconds[i]))
 
     def _stretches(self, code: str, text: str, actual: _Stretch, mask: npt.NDArray[np.bool_]) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ _NONE = np.empty(0, np.int64)
 _NO_UNITS = Units([], *[_NONE] * 7)
 BLOCK = 16 << 20
 """What takes messages many at once takes those of so many bytes of a segment, wherever else the log is cut."""
-TIME_ORDER = "stored more than ten minutes before the message in front of it"
+TIME_ORDER = "stored more than ten minutes before the preceding message"
 
 
 class QueueStretch(NamedTuple):
@@ -152,7 +152,7 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
         of_sound = FindingsOfRows(sound, file, rules.most, found.all)
         _check_bodies(of_sound, derived)
         nameless = sound.nameless()
-        of_sound.rows("LOG-TOPIC", nameless, "no broker can have such a topic: no queue leads to the message")
+        of_sound.rows("LOG-TOPIC", nameless, "no broker can have a topic of this name: no queue leads to the message")
         lost = np.r_[lost, sound.starts[nameless] - head]
         units = derived.units.of_possible()
         of_sound.rows("LOG-PROPERTY-TEXT", derived.properties.damaged, "its properties are damaged: Java drops some")
@@ -223,13 +223,13 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
         yield finding("LOG-MISSING", "there is no commit log", file="commitlog")
     for stray in log.strays:
         if stray.is_folder and stray.path.name == LOST_AND_FOUND:
-            text = "a folder of the file system: 4.9 refuses to start with it, 5.3 passes it by"
+            text = "a folder of the file system: 4.9 refuses to start with it, 5.3 skips it"
             note = finding("LOG-STRAY", text, file=reader.paths.relative(stray.path))
             yield dataclasses.replace(note, severity=Severity.NOTE)
             continue
-        text = f"a file of {stray.size:,} bytes that is no segment: brokers refuse to start"
+        text = f"a file of {stray.size:,} bytes that is not a segment: brokers refuse to start"
         if stray.is_folder:
-            text = "a folder that is no segment: 4.9 refuses to start, 5.3 passes it by"
+            text = "a folder that is not a segment: 4.9 refuses to start, 5.3 skips it"
         yield finding("LOG-STRAY", text, file=reader.paths.relative(stray.path))
     previous: MappedFile | None = None
     for segment in log.segments:
@@ -237,12 +237,12 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
         if not segment.size and segment is log.segments[-1]:
             if reader.is_live:
                 continue  # just made
-            text = "the last segment has no bytes: brokers before 5.1.3 refuse to start"
+            text = "the last segment is empty: brokers before 5.1.3 refuse to start"
             yield finding("LOG-EMPTY-FILE", text, file=file, expected=log.file_size, found=0)
         elif segment.size != log.file_size:
             yield finding(
                 "LOG-FILE-SIZE",
-                f"a segment of {segment.size:,} bytes where {log.file_size:,} are due",
+                f"a segment of {segment.size:,} bytes, expected {log.file_size:,}",
                 file=file,
                 offset=min(segment.size, log.file_size),
                 expected=log.file_size,
@@ -277,7 +277,7 @@ def _check_names(reader: StoreReader) -> Iterator[Finding]:
     for one in placement.renamed:
         yield finding(
             "LOG-NAME",
-            "its records say that it is another segment than its name",
+            "its records say that it is another segment than its name says",
             file=reader.paths.relative(one.path),
             expected=one.target.name,
             found=one.path.name,
@@ -513,7 +513,7 @@ class LogJudge:
             what = "one message" if missing == 1 else f"{missing:,} messages"
             text = f"{what} of its queue {'is' if missing == 1 else 'are'} missing before it"
         else:
-            text = "the message before it in its queue has the same queue offset or a later one"
+            text = "the preceding message of its queue has the same queue offset or a later one"
         return finding(
             "LOG-QUEUE-ORDER",
             text,
@@ -535,12 +535,14 @@ class LogJudge:
                 self._add_hole(first.segment, first.start, first.start_offset)
                 yield self._hole(first)
             elif first.in_place:
-                yield self._finding("LOG-STALE", "messages of an earlier life of the log", first)
+                yield self._finding("LOG-STALE", "messages from an earlier life of the log", first)
             else:
                 runs = [one for one in group if isinstance(one, Run)]
                 count = sum(run.count for run in runs)
-                text = "this record says" if count == 1 else f"{count:,} records from here on say"
-                found = self._finding("LOG-POSITION", f"{text} to lie elsewhere", first, expected=first.start_offset)
+                text = "this record claims" if count == 1 else f"{count:,} records from here on claim"
+                found = self._finding(
+                    "LOG-POSITION", f"{text} to be at another address", first, expected=first.start_offset
+                )
                 yield dataclasses.replace(found, found=first.stated_offset)
                 for run in runs:
                     yield from self._accept(run)
@@ -548,13 +550,13 @@ class LogJudge:
     def _hole(self, gap: Gap) -> Finding:
         size = gap.end - gap.start
         reasons = {
-            scan.Stop.MAGIC: ("LOG-MAGIC", "no record begins here"),
-            scan.Stop.SIZE: ("LOG-SIZES", "a record whose size cannot be true"),
+            scan.Stop.MAGIC: ("LOG-MAGIC", "no record starts here"),
+            scan.Stop.SIZE: ("LOG-SIZES", "a record with an impossible size"),
             scan.Stop.BLANK: ("LOG-BLANK", "a blank record that does not fill its segment"),
             scan.Stop.END: ("LOG-BLANK", "the segment ends without a blank record"),
         }
         code, text = reasons.get(gap.stop, reasons[scan.Stop.MAGIC])
-        return self._finding(code, f"{text}: {size:,} bytes are skipped, messages follow behind them", gap)
+        return self._finding(code, f"{text}: {size:,} bytes are skipped, messages follow after them", gap)
 
     def finish(self) -> Iterator[Finding]:
         """Judge what lies behind the last message."""
@@ -566,8 +568,8 @@ class LogJudge:
         stale = sum(piece.count for piece in pending if isinstance(piece, Run))
         for piece in pending:
             if isinstance(piece, Run):
-                what = "a whole record lies" if stale == 1 else f"{stale:,} whole records lie"
-                code, text = "LOG-STALE", f"{what} behind the end of the log: brokers may adopt them"
+                what = "a whole record is" if stale == 1 else f"{stale:,} whole records are"
+                code, text = "LOG-STALE", f"{what} beyond the end of the log: brokers may adopt them"
             else:
                 content = self._first_content(piece)
                 if content is None:
@@ -575,9 +577,9 @@ class LogJudge:
                 if piece.stop is scan.Stop.BLANK:
                     code, text = "LOG-BLANK", "a blank record that does not fill its segment"
                 elif self._begins_record(piece):
-                    code, text = "LOG-TORN", "a record that was not written to its end"
+                    code, text = "LOG-TORN", "a record that was not written completely"
                 else:
-                    code, text = "LOG-NOISE", "bytes that are no record behind the end of the log"
+                    code, text = "LOG-NOISE", "bytes after the end of the log that are not a record"
                     piece = dataclasses.replace(piece, start=content)
             if code not in told:
                 told.add(code)

@@ -22,19 +22,19 @@ from mqtool.engine.store.remote import is_folder
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 
 STEP = 1 << 18
-_TORN = "a unit that was not written to its end"
-_BEYOND = "the unit points behind the end of the log: its message is lost"
-_DANGLING = "no message of this queue begins where the unit points: it is lost or damaged"
+_TORN = "a unit that was not written completely"
+_BEYOND = "the unit points beyond the end of the log: its message is lost"
+_DANGLING = "no message of this queue starts where the unit points: it is lost or damaged"
 _FIELDS = (
     ("physical_offset", "QUEUE-POSITION", "the unit points elsewhere"),
-    ("size", "QUEUE-LENGTH", "the unit gives another size than its message has"),
+    ("size", "QUEUE-LENGTH", "the size in the unit is not that of its message"),
     ("tags_code", "QUEUE-TAGS", "the tags code is not that of its message: a filter would miss it"),
 )
 
 _BATCH_FIELDS = (
     *_FIELDS,
-    ("store_timestamp", "QUEUE-TIME", "the unit gives another store time than its message has"),
-    ("batch_size", "QUEUE-BATCH", "the unit counts other messages than its record holds"),
+    ("store_timestamp", "QUEUE-TIME", "the store time in the unit is not that of its message"),
+    ("batch_size", "QUEUE-BATCH", "the message count in the unit is not that of its record"),
 )
 
 
@@ -204,7 +204,7 @@ class QueueChecker:
         if unit is None and ext and consume_queue_ext.position_of(address) < ext.gone_until:
             return
         if unit is None:
-            text = "the unit names a place in the extension where no unit is"
+            text = "the unit refers to a place in the extension where there is no unit"
             yield self._unit("QUEUE-EXT", text, queue, offset, None, consume_queue_ext.position_of(address))
             return
         for name in ("tags_code", "store_timestamp"):
@@ -314,7 +314,7 @@ class QueueChecker:
                 lost.setdefault(self._lost_folder(key), []).append(key)
         for folder, keys in lost.items():
             what = "the queue is" if len(keys) == 1 else f"{len(keys):,} queues are"
-            text = f"{what} not there, though the log holds messages of {'it' if len(keys) == 1 else 'them'}"
+            text = f"{what} missing, although the log contains messages of {'it' if len(keys) == 1 else 'them'}"
             first = min(judge.first_addresses[key] for key in keys)
             place: dict[str, Any] = {"file": folder, "physical_offset": first}
             if len({topic for topic, _ in keys}) == 1:
@@ -380,7 +380,7 @@ class QueueChecker:
         count = stop - start
         text = "the message has no unit" if count == 1 else f"{count:,} messages from here on have no unit"
         if start >= 0 and queue.units(start, start + 1)["size"][0] == consume_queue.PRE_BLANK_SIZE:
-            text += ", only filler that a broker wrote when it began the queue here"
+            text += ", only filler that a broker wrote when it started the queue here"
         return self._unit("QUEUE-MISSING", text, queue, start)
 
     def _unit(
@@ -464,14 +464,14 @@ def _common_size(queues: Mapping[QueueKey, Any]) -> int:
 def _check_queue_files(reader: StoreReader, queue: Any, unit_size: int, size: int, live: bool) -> Iterator[Finding]:
     place = {"topic": queue.topic, "queue_id": queue.queue_id}
     for stray in queue.strays:
-        yield finding("QUEUE-STRAY", "no file of a queue", file=reader.paths.relative(stray.path), **place)
+        yield finding("QUEUE-STRAY", "not a queue file", file=reader.paths.relative(stray.path), **place)
     previous = None
     for segment in queue.segments:
         file = reader.paths.relative(segment.path)
         if not segment.size and segment is queue.segments[-1] and live:
             continue  # just made
         if segment.size != size:
-            text = f"a queue file of {segment.size:,} bytes where {size:,} are due: brokers refuse to start"
+            text = f"a queue file of {segment.size:,} bytes, expected {size:,}: brokers refuse to start"
             yield finding(
                 "QUEUE-FILE-SIZE",
                 text,
@@ -482,7 +482,7 @@ def _check_queue_files(reader: StoreReader, queue: Any, unit_size: int, size: in
                 **place,
             )
         if segment.start_offset % unit_size or (size and segment.start_offset % size):
-            yield finding("QUEUE-NAME", f"not named by a multiple of {size:,}", file=file, **place)
+            yield finding("QUEUE-NAME", f"its name is not a multiple of {size:,}", file=file, **place)
         if previous and segment.start_offset > previous.start_offset + size:
             missing = segment.start_offset - previous.start_offset - size
             text = f"{missing:,} bytes of the queue are missing before this file"

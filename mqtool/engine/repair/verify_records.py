@@ -26,8 +26,8 @@ from mqtool.formats.record_edits import with_new_crc
 from mqtool.formats.scan import Envelope, Ints, MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
-NO_CRC = "the record has no CRC property, though those around it have one"
-_NUMBER = "its DLedger entry is not numbered after the one before it"
+NO_CRC = "the record has no CRC property, although those around it have one"
+_NUMBER = "its DLedger entry is not numbered consecutively after the one before it"
 _MOST_OF_CRC = 15
 """Of the twenty bytes of a CRC property, so many show one that is damaged."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
@@ -198,7 +198,7 @@ def _check_compression(found: FindingsOfRows) -> None:
     """Judge whether a body is packed as its flag says: the body's CRC does not cover the flag."""
     wrong = np.zeros(len(found.table), np.bool_)
     wrong[_packed_otherwise(found.table)[0]] = True
-    text = "the body is not packed as its system flag says: consumers cannot unpack it"
+    text = "the body is not compressed as its system flag says: consumers cannot decompress it"
     found.rows("LOG-FLAG", wrong, text, None, found.table.column("sys_flag"))
 
 
@@ -209,7 +209,7 @@ def _check_transactions(found: FindingsOfRows) -> None:
     aside = (kind == commit_log.TRANSACTION_PREPARED) | (kind == commit_log.TRANSACTION_ROLLBACK)
     if aside.any():
         offsets = table.column("queue_offset")
-        text = "a prepared or rolled back transaction has a queue offset, though it has no place in a queue"
+        text = "a prepared or rolled back transaction has a queue offset, although it has no place in a queue"
         found.rows("LOG-FLAG", aside & (offsets != 0), text, np.zeros_like(offsets), offsets)
 
 
@@ -220,7 +220,7 @@ def _check_batches(found: FindingsOfRows, derived: Dispatch) -> None:
     text = "the system flag has bits that no known version sets"
     found.rows("LOG-FLAG-BITS", strange, text, flags & _KNOWN_FLAGS, flags)
     differs = _batch_differs(found.table, derived) & ~derived.properties.damaged
-    text = "the system flag and the property INNER_NUM differ on whether the record holds several messages"
+    text = "the system flag and the property INNER_NUM disagree on whether the record contains several messages"
     found.rows("LOG-FLAG", differs, text, None, flags)
 
 
@@ -254,7 +254,7 @@ def _check_numbers(found: FindingsOfRows, derived: Dispatch) -> None:
             if name == "INNER_BASE" and value is not None:
                 differs[row] = value != bases[row]
                 bases[row] = value
-        found.rows("LOG-PROPERTIES", wrong, f"its property {name} is no number: a broker takes the log to end here")
+        found.rows("LOG-PROPERTIES", wrong, f"its property {name} is not a number: a broker ends the log here")
         text = "its property INNER_BASE is not its queue offset"
         found.rows("LOG-PROPERTIES", differs, text, table.column("queue_offset"), bases)
 
@@ -309,12 +309,12 @@ def check_entries(found: FindingsOfRows, envelope: Envelope, base: int) -> None:
         return
     table = found.table
     heads = table.starts - envelope.size
-    text = "its DLedger entry says that it lies elsewhere"
+    text = "its DLedger entry claims another address"
     positions = _numbers_at(table, heads + _POSITION_AT, 8)
     found.rows("LOG-ENTRY", positions != heads + base, text, heads + base, positions)
     sizes = _numbers_at(table, heads + _BODY_SIZE_AT, 4)
     expected = table.column("size").astype(np.int64)
-    found.rows("LOG-ENTRY", sizes != expected, "its DLedger entry gives another size", expected, sizes)
+    found.rows("LOG-ENTRY", sizes != expected, "its DLedger entry has another size", expected, sizes)
 
 
 def _numbers_at(table: MessageTable, at: Ints, width: int) -> Ints:

@@ -14,9 +14,9 @@ from mqtool.errors import BadDataError, MissingExtraError, MqtoolError
 from mqtool.formats.scan import Ints
 
 _CODES = {
-    "size": ("QUEUE-LENGTH", "the unit gives another size than its message has"),
+    "size": ("QUEUE-LENGTH", "the size in the unit is not that of its message"),
     "tags_code": ("QUEUE-TAGS", "the tags code is not that of its message: a filter would miss it"),
-    "store_timestamp": ("QUEUE-TIME", "the unit gives another store time than its message has"),
+    "store_timestamp": ("QUEUE-TIME", "the store time in the unit is not that of its message"),
 }
 
 
@@ -87,12 +87,12 @@ def _check_units(rules: Rules, judge: LogJudge, file: str, key: QueueKey, units:
             continue
         if physical_offset >= judge.end_offset:
             if not judge.live:
-                text = "the unit points behind the end of the log: its message is lost"
+                text = "the unit points beyond the end of the log: its message is lost"
                 yield _unit("QUEUE-BEYOND", text, file, key, offset, physical_offset=physical_offset)
             continue
         message = found.get(physical_offset)
         if message is None or message["queue_offset"] != offset:
-            text = "no message of this queue begins where the unit points"
+            text = "no message of this queue starts where the unit points"
             yield _unit("QUEUE-DANGLING", text, file, key, offset, physical_offset=physical_offset)
             continue
         for name, (code, text) in _CODES.items():

@@ -28,8 +28,8 @@ _OFFSETS = ("confirm_physical_offset", "logics_physical_offset")  # a slave keep
 def check_small_files(reader: StoreReader) -> Iterator[Finding]:
     """Judge the checkpoint by itself, and tell of abort and lock file."""
     if reader.is_live:
-        cause = "it is taken for a store in use" if reader.config.in_use else "a running broker holds the lock"
-        yield finding("STORE-LIVE", f"{cause}: what its broker is just writing is not judged", file="lock")
+        cause = "it is treated as a store in use" if reader.config.in_use else "a running broker holds the lock"
+        yield finding("STORE-LIVE", f"{cause}: in-flight writes are not checked", file="lock")
     elif reader.has_abort_file:
         text = "the broker was not stopped cleanly: its next start recovers abnormally"
         yield finding("ABORT-FILE", text, file=reader.paths.relative(reader.paths.abort))
@@ -47,7 +47,7 @@ def _check_checkpoint(reader: StoreReader) -> Iterator[Finding]:
             yield finding("CHECKPOINT-MISSING", text, file=file)
         return
     if not path.is_file():
-        yield finding("CHECKPOINT-SIZE", "the checkpoint is no file", file=file)
+        yield finding("CHECKPOINT-SIZE", "the checkpoint is not a file", file=file)
         return
     size = path.stat().st_size
     if size != layout.CHECKPOINT_SIZE:
@@ -58,7 +58,7 @@ def _check_checkpoint(reader: StoreReader) -> Iterator[Finding]:
     values = reader.checkpoint
     assert values is not None
     if not any(values[name] for name in _TIMESTAMPS):
-        text = "nothing is noted in the checkpoint yet: an abnormal recovery reads the whole log"
+        text = "nothing is recorded in the checkpoint yet: an abnormal recovery reads the whole log"
         yield finding("CHECKPOINT-ZERO", text, file=file, offset=0)
     if any(values.rest):
         at = layout.CHECKPOINT_SIZE - len(values.rest.lstrip(b"\0"))
@@ -83,7 +83,7 @@ def check_against_log(reader: StoreReader, judge: LogJudge) -> Iterator[Finding]
     )
     for name, end in ends.items():
         if values[name] > end:
-            text = f"its {name.replace('_', ' ')} is later than the last message: a recovery may begin too late"
+            text = f"its {name.replace('_', ' ')} is later than the last message: a recovery may start too late"
             offset = int(layout.CHECKPOINT_DTYPE.fields[name][1])  # type: ignore[index]
             file = reader.paths.relative(path)
             yield finding("CHECKPOINT-AHEAD", text, file=file, offset=offset, expected=end, found=values[name])
@@ -155,7 +155,7 @@ def check_config(reader: StoreReader, tables: Tables, judge: LogJudge) -> Iterat
     if topics is not None:
         yield from _check_topics(reader, topics, judge.next_offsets)
     elif tables.complete and "topics.json" not in tables.content:
-        yield finding("CONFIG-MISSING", "there is no table of topics", file="config/topics.json")
+        yield finding("CONFIG-MISSING", "there is no topic table", file="config/topics.json")
     if offsets is not None:
         yield from _check_offsets(reader, offsets, None if groups is None else set(groups), judge)
     if delay_offsets is not None:
@@ -183,7 +183,7 @@ def check_tables(reader: StoreReader, ends: Mapping[QueueKey, int] | None) -> It
 
 def _read_table(reader: StoreReader, path: Path, found: list[Finding]) -> config_tables.Table | None:
     backup = path.with_name(f"{path.name}.bak")
-    problem = f"{path.name} is not there"
+    problem = f"{path.name} does not exist"
     table = None
     for source in (path, backup):
         if not source.is_file():
@@ -197,7 +197,7 @@ def _read_table(reader: StoreReader, path: Path, found: list[Finding]) -> config
             problem = str(error)
             continue
         if table is None and source == backup:
-            text = f"{problem}; its backup can be read: a broker takes that"
+            text = f"{problem}; its backup can be read, and a broker uses that"
             found.append(finding("CONFIG-FROM-BACKUP", text, file=reader.paths.relative(path)))
         table = content if table is None else table
     if table is None and (path.is_file() or backup.is_file()):
@@ -221,12 +221,12 @@ def _check_topics(
         if is_system_topic(topic):
             continue
         if topic not in topics:
-            text = f"there are queues of the topic {topic}, but brokers do not know it"
+            text = f"there are queues of topic {topic}, but brokers do not know it"
             yield finding("CONFIG-NO-TOPIC", text, file=file, topic=topic)
             continue
         count = max(topics[topic].read_queue_count, topics[topic].write_queue_count)
         if highest >= count:
-            text = f"the topic {topic} has {count} queues by its table, but a queue {highest} exists"
+            text = f"topic {topic} has {count} queues by its table, but queue {highest} exists"
             yield finding(
                 "CONFIG-QUEUE-COUNT", text, file=file, expected=count, found=highest + 1, topic=topic, queue_id=highest
             )
@@ -266,14 +266,14 @@ def _check_offsets(
         facts = {"queue_id": queue_id, "queue_offset": offset, "expected": expected, "found": offset}
         wrong.setdefault((code, topic, group), []).append(facts)
     texts = {
-        "CONFIG-OFFSET": "the group {} would read on behind the end of {}",
-        "CONFIG-OFFSET-EXPIRED": "the group {} has yet to read messages that are gone from {}",
+        "CONFIG-OFFSET": "the group {} would continue beyond the end of {}",
+        "CONFIG-OFFSET-EXPIRED": "the group {} has not yet read messages that are gone from {}",
     }
     for (code, topic, group), places in wrong.items():
         where = "the queue" if len(places) == 1 else f"{len(places):,} queues"
         yield finding(code, texts[code].format(group, where), file=file, topic=topic, **places[0])
     for group in sorted(unknown):
-        yield finding("CONFIG-NO-GROUP", f"the group {group} has offsets, but no settings of its own", file=file)
+        yield finding("CONFIG-NO-GROUP", f"the group {group} has offsets, but no settings", file=file)
 
 
 def _check_delay_offsets(
@@ -286,7 +286,7 @@ def _check_delay_offsets(
         queue = reader.consume_queues.get(key)
         high = ends.get(key, 0) if ends is not None else queue.max_offset() if queue else 0
         if offset > high and not reader.rocksdb_queues and not reader.lacks_queue(key):
-            text = f"the delay level {level} would go on behind the end of its queue"
+            text = f"delay level {level} would continue beyond the end of its queue"
             yield finding(
                 "CONFIG-DELAY-OFFSET",
                 text,

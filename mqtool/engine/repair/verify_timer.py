@@ -59,14 +59,14 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
     for name, is_there in zip(names, there, strict=True):
         if used and not is_there and not (name == "timerwheel" and snapshot):
             others = " and ".join(other for other, its in zip(names, there, strict=True) if its)
-            yield finding("TIMER-MISSING", f"{name} is not there, though {others} is", file=name)
+            yield finding("TIMER-MISSING", f"{name} is missing, although there is {others}", file=name)
     yield from _check_size(paths.timer_wheel, "timerwheel", timer.WHEEL_SIZE, timer.SLOT_SIZE)
     yield from _check_size(paths.timer_check, _CHECK, timer.TIMER_CHECK_SIZE, timer.TIMER_CHECK_SIZE)
     log = reader.timer_log
     if paths.timer_log.exists() and log is None:
-        yield finding("TIMER-FILE-SIZE", "timerlog is no folder", file="timerlog")
+        yield finding("TIMER-FILE-SIZE", "timerlog is not a folder", file="timerlog")
     for stray in log.strays if log else ():
-        text = "no file of the timer log by its name: brokers refuse to start"
+        text = "its name is not that of a timer log file: brokers refuse to start"
         yield finding("TIMER-FILE-SIZE", text, file=reader.paths.relative(stray.path))
     previous: MappedFile | None = None
     for segment in log.hold().segments if log else ():
@@ -74,7 +74,7 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
         if not segment.size and log and segment is log.segments[-1] and reader.is_live:
             continue  # just made
         if log and segment.size != log.file_size:
-            text = f"a file of the timer log of {segment.size:,} bytes where {log.file_size:,} are due"
+            text = f"a timer log file of {segment.size:,} bytes, expected {log.file_size:,}"
             yield finding("TIMER-FILE-SIZE", text, file=file, expected=log.file_size, found=segment.size)
         if previous and log and previous.start_offset + log.file_size != segment.start_offset:
             missing = segment.start_offset - previous.start_offset - log.file_size
@@ -88,11 +88,11 @@ def _check_size(path: Path, file: str, size: int, unit: int) -> Iterator[Finding
     if not path.exists():
         return
     if not path.is_file():
-        yield finding("TIMER-FILE-SIZE", f"{file} is no file", file=file)
+        yield finding("TIMER-FILE-SIZE", f"{file} is not a file", file=file)
         return
     found = path.stat().st_size
     if not found or found % unit or size == unit != found:
-        text = f"{found:,} bytes where {size:,} are due"
+        text = f"{found:,} bytes, expected {size:,}"
         yield finding("TIMER-FILE-SIZE", text, file=file, offset=min(found, size), expected=size, found=found)
 
 
@@ -161,7 +161,7 @@ def _check_progress(
         bounds += [("last_timer_queue_offset", queue_end, text), ("master_timer_queue_offset", queue_end, text)]
     for name, bound, what in bounds:
         if not 0 <= values[name] <= bound:
-            text = f"its {name.replace('_', ' ')} is not as far as {what}"
+            text = f"its {name.replace('_', ' ')} does not match how far {what}"
             offset = int(timer.TIMER_CHECK_DTYPE.fields[name][1])  # type: ignore[index]
             yield finding("TIMER-CHECK", text, file=_CHECK, offset=offset, expected=bound, found=values[name])
 
@@ -176,7 +176,7 @@ def _check_end(reader: StoreReader, segment: MappedFile) -> Iterator[Finding]:
         return
     end = timer.LOG_END.parse(rest[: timer.LOG_END_SIZE].tobytes())
     if end.magic_code != MAGIC_BLANK or end.size != len(rest):
-        text = "neither a unit nor the mark of the file's end"
+        text = "neither a unit nor the end-of-file mark"
         yield finding("TIMER-UNIT", text, file=reader.paths.relative(segment.path), offset=at)
 
 
@@ -223,7 +223,7 @@ def _check_chain(
     is_gone = second is None and 0 <= previous < log.min_offset
     is_unit = 0 <= previous < segment.start_offset + at and _is_unit(log, previous)
     if is_due and not is_gone:
-        text = "it does not name the unit before it in its second: a broker would not find that"
+        text = "it does not refer to the unit before it in its second: a broker would not find that one"
     elif previous != -1 and not is_gone and not is_unit:
         text = "the unit before it in its second is not where it says"
     else:
@@ -239,16 +239,16 @@ def _check_message(
     problem = None
     message: Message | None = None
     if offset >= log_end:
-        problem = "the unit points behind the end of the log: its message is lost"
+        problem = "the unit points beyond the end of the log: its message is lost"
     else:
         try:
             message = reader.message_at(offset)
         except (FormatError, NotFoundError):
-            problem = "no message begins where the unit points"
+            problem = "no message starts where the unit points"
     if message and (message.topic != TIMER_TOPIC or message.size != int(unit["message_size"])):
-        problem = "the message is not the one that the unit tells of"
+        problem = "the message is not the one that the unit refers to"
     elif message and int(unit["magic_code"]) & timer.MAGIC_DELETE and (is_bridged or LOST in message.properties):
-        problem = "the message is lost: a placeholder stands there"  # which cancels nothing
+        problem = "the message is lost: a placeholder is there instead"  # which cancels nothing
     if problem or message is None:
         yield finding("TIMER-MESSAGE", problem or "", physical_offset=offset, **place)
         return
@@ -260,10 +260,10 @@ def _check_message(
     time = properties.get("TIMER_OUT_MS", "")
     if time.isascii() and time.isdigit() and len(time) < 19:
         if magic & timer.MAGIC_ROLL and due >= int(time):
-            text = "it is to be put again later, though it reaches the time of its message"
+            text = "it is to be put off again, although it reaches the time of its message"
             yield finding("TIMER-UNIT", text, expected=int(time), found=due, **place)
         elif not magic & timer.MAGIC_ROLL and due != int(time):
-            text = "it is due at another time than its message"
+            text = "its due time is not that of its message"
             yield finding("TIMER-UNIT", text, expected=int(time), found=due, **place)
     topic = properties.get("REAL_TOPIC")
     if topic is not None and java_hash(topic) != int(unit["topic_hash"]):
@@ -313,7 +313,9 @@ def _check_wheel(reader: StoreReader, log: FileQueue, values: Any, seconds: dict
         number = time % len(slots)
         if times[number] != time and listed < MOST_LISTED:
             listed += 1
-            text = "the slot belongs to another second: the timer log has units for it that a broker would not find"
+            text = (
+                "the slot belongs to another second: the timer log has units for this one that a broker would not find"
+            )
             place = {"file": "timerwheel", "offset": number * timer.SLOT_SIZE}
             yield finding("TIMER-SLOT", text, expected=time, found=int(times[number]), **place)
 
@@ -329,10 +331,10 @@ def _check_slot(
         return
     unit = _unit_at(log, last)
     if unit is None:
-        text = "the slot names a place in the timer log where no unit is"
+        text = "the slot refers to a place in the timer log where there is no unit"
         yield finding("TIMER-SLOT", text, found=last, **place)
     elif (time := (int(unit["enqueue_timestamp"]) + int(unit["delay_ms"])) // _SECOND) != int(slot["time"]):
-        text = "the slot names a unit of another second"
+        text = "the slot refers to a unit of another second"
         yield finding("TIMER-SLOT", text, expected=int(slot["time"]), found=time, **place)
     elif not reader.has_abort_file and second:
         expected = {"last_position": second.last}

@@ -306,7 +306,7 @@ def test_batch_queues_are_compared_unit_by_unit(tmp_path: Path) -> None:
     ("name", "more"),
     [
         ("rocksdb-533-clean", ["queues in RocksDB of left", "tables in RocksDB of left"]),
-        ("ext-533-clean", ["extensions of queues (consumequeue_ext) of left"]),
+        ("ext-533-clean", ["queue extensions (consumequeue_ext) of left"]),
         ("mixed-550-clean", []),
     ],
 )

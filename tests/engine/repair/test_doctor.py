@@ -753,7 +753,7 @@ def test_a_cut_log_tells_how_many_messages_lie_behind(tmp_path: Path) -> None:
     first = patient.diagnose()[0]
 
     behind = len(manifest("mixed-533-clean")["messages"]) - 251
-    assert f"and {behind} sound records behind it" in first.seen[0].message
+    assert f"and with it {behind} sound records after it" in first.seen[0].message
 
 
 def test_where_a_start_passes_over_damage_and_ends_the_log_further_on_both_are_told(tmp_path: Path) -> None:
@@ -772,7 +772,7 @@ def test_where_a_start_passes_over_damage_and_ends_the_log_further_on_both_are_t
     assert (starts[0].end_offset, starts[0].deleted) == (newer["phy"], behind)
     assert first.code == "LOG-DAMAGED"
     assert [sign.physical_offset for sign in first.seen[:2]] == [newer["phy"], older["phy"]]
-    assert f"deletes {behind} sound messages behind it" in first.seen[0].message
+    assert f"deletes {behind} sound messages after it" in first.seen[0].message
 
 
 def test_a_process_with_the_noted_number_that_is_no_broker_is_none(tmp_path: Path) -> None:

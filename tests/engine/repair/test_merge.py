@@ -378,7 +378,7 @@ def test_logs_that_part_and_join_again_are_refused(tmp_path: Path) -> None:
     for name in (f"{0:020}", f"{12288:020}"):
         (tmp_path / "b" / "commitlog" / name).write_bytes((tmp_path / "a" / "commitlog" / name).read_bytes())
 
-    with pytest.raises(BadDataError, match="with the same ones behind them"):
+    with pytest.raises(BadDataError, match="followed by the same ones"):
         merged(tmp_path / "a", tmp_path / "b", tmp_path / "new")
 
 

@@ -86,7 +86,7 @@ def test_a_plan_is_the_same_after_it_was_saved() -> None:
     "text", ["", "[]", "{}", "3", '{"mqtool_plan": 1}', PLAN.to_json()[:100], PLAN.to_json().replace("what", "who")]
 )
 def test_what_is_no_plan_is_refused(text: str) -> None:
-    with pytest.raises(BadDataError, match="this is no plan"):
+    with pytest.raises(BadDataError, match="this is not a plan"):
         Plan.from_json(text)
 
 
@@ -171,7 +171,7 @@ def test_a_store_that_has_changed_since_the_plan_is_refused(store: Path) -> None
 def test_one_file_of_a_store_cannot_be_mended(store: Path) -> None:
     segment = next((store / "commitlog").iterdir())
 
-    with pytest.raises(UsageError, match="only a whole store can be mended"):
+    with pytest.raises(UsageError, match="only a whole store can be repaired"):
         plan_mend(segment, CONFIG, "everything", {})
 
 
@@ -226,7 +226,7 @@ def test_two_mends_do_not_work_at_once_even_without_a_lock_file(store: Path) -> 
     (store / "lock").unlink()
     plan = plan_mend(store, CONFIG, "everything", {})
 
-    with holding(store, Disk()), pytest.raises(StoreInUseError, match="another mend is at work"):
+    with holding(store, Disk()), pytest.raises(StoreInUseError, match="another repair is running"):
         carry_out(store, CONFIG, plan, Disk())
 
     carry_out(store, CONFIG, plan, Disk())
@@ -245,7 +245,7 @@ def test_what_fails_is_taken_back(store: Path, monkeypatch: pytest.MonkeyPatch) 
     for error, status in errors:
         monkeypatch.setitem(MENDS, "everything", failing(error))
 
-        with pytest.raises(MendFailedError, match="everything was taken back, the store is as before") as caught:
+        with pytest.raises(MendFailedError, match="everything was undone, the store is as before") as caught:
             carry_out(store, CONFIG, plan, Disk())
 
         assert caught.value.exit_code is status
@@ -287,7 +287,7 @@ def test_after_a_mend_that_was_cut_off_another_is_refused_until_undo(store: Path
     assert info.state is State.CUT_OFF
 
     for again in (lambda: plan_mend(store, CONFIG, "everything", {}), lambda: carry_out(store, CONFIG, plan, Disk())):
-        with pytest.raises(StoreChangedError, match="was cut off: take it back with `mqtool undo` first"):
+        with pytest.raises(StoreChangedError, match="was interrupted: undo it with `mqtool undo` first"):
             again()
 
     undo(store, Disk())
@@ -304,7 +304,7 @@ def test_mends_are_taken_back_last_first(store: Path) -> None:
 
     with pytest.raises(UsageError, match="came later"):
         undo(store, Disk(), first.name)
-    with pytest.raises(NotFoundError, match="has no mend nonsense"):
+    with pytest.raises(NotFoundError, match="has no repair nonsense"):
         undo(store, Disk(), "nonsense")
     for info, before in ((third, seen[2]), (second, seen[1]), (first, seen[0])):
         undone, exact = undo(store, Disk(), info.name)
@@ -312,7 +312,7 @@ def test_mends_are_taken_back_last_first(store: Path) -> None:
         assert snapshot(store) == before
 
     assert [info.state for info in journals(store)] == [State.UNDONE] * 3
-    with pytest.raises(NotFoundError, match="there is no mend"):
+    with pytest.raises(NotFoundError, match="there is no repair"):
         undo(store, Disk())
 
 
@@ -329,7 +329,7 @@ def test_a_store_that_has_changed_since_the_mend_is_not_taken_back_without_force
     (store / "later").touch()
     after = snapshot(store)
 
-    with pytest.raises(StoreChangedError, match="perhaps a broker ran on it"):
+    with pytest.raises(StoreChangedError, match="perhaps because a broker ran on it"):
         undo(store, Disk())
     assert snapshot(store) == after
 

@@ -508,7 +508,7 @@ def test_of_a_log_without_a_message_nothing_is_rebuilt_and_queues_and_index_stay
         path.write_bytes(bytes(path.stat().st_size))
     was = snapshot(store)
 
-    with pytest.raises(NotFoundError, match="holds no message"):
+    with pytest.raises(NotFoundError, match="contains no messages"):
         mend(store, target="all")
 
     assert snapshot(store) == was

@@ -278,7 +278,7 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
 def test_a_new_store_inside_the_old_one_is_refused() -> None:
     store = golden_store("txn-533-kill")
 
-    with pytest.raises(UsageError, match="lies in the store itself"):
+    with pytest.raises(UsageError, match="is inside the store"):
         salvage(plan_salvage(StoreReader(store)), store / "new", Disk())
 
 

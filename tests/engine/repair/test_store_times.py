@@ -193,7 +193,7 @@ def test_salvage_and_import_take_over_no_absurd_time_and_say_so(time: int, tmp_p
         assert wrong_in(new) == []
         times_now = [one.store_timestamp for one in messages_of(new)]
         assert times_now[number] == times_now[number - 1]
-        assert any("stored when it cannot have been" in remark for remark in told)
+        assert any("its store time is impossible" in remark for remark in told)
 
 
 def test_a_new_store_names_a_clock_that_was_set_back(tmp_path: Path) -> None:
