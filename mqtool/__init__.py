@@ -200,8 +200,8 @@ def open_store(path: "str | PathLike[str]", settings: "Mapping[str, str] | None"
     """Open the store of a broker, or one file of it, for reading.
 
     Args:
-        path: the directory that holds ``commitlog``, ``consumequeue`` and the rest.
-        settings: of the broker, by RocketMQ's names (``mappedFileSizeCommitLog``, ..), where files do not tell them.
+        path: the directory that contains ``commitlog``, ``consumequeue`` and the other folders.
+        settings: of the broker, by RocketMQ's names (``mappedFileSizeCommitLog``, ..), where files do not show them.
 
     Raises:
         NotFoundError: there is no store.

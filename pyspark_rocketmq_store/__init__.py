@@ -1,6 +1,6 @@
-"""What Spark looks for to know the format ``rocketmq_store`` without being told: a module of such a name.
+"""The module that Spark looks for to find the format ``rocketmq_store`` without registration.
 
-An older PySpark, which looks here for any format, finds none.
+Older versions of PySpark, which look here for any format, find none.
 """
 
 import pyspark

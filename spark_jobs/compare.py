@@ -1,4 +1,4 @@
-"""``spark-submit spark_jobs/compare.py -- ...`` is ``mqtool spark compare ...``."""
+"""``spark-submit spark_jobs/compare.py -- ...`` runs ``mqtool spark compare ...``."""
 
 from mqtool.spark import run_as_program
 

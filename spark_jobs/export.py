@@ -1,4 +1,4 @@
-"""``spark-submit spark_jobs/export.py -- ...`` is ``mqtool spark export ...``."""
+"""``spark-submit spark_jobs/export.py -- ...`` runs ``mqtool spark export ...``."""
 
 from mqtool.spark import run_as_program
 

@@ -1,4 +1,4 @@
-"""``spark-submit spark_jobs/find.py -- ...`` is ``mqtool spark find ...``."""
+"""``spark-submit spark_jobs/find.py -- ...`` runs ``mqtool spark find ...``."""
 
 from mqtool.spark import run_as_program
 

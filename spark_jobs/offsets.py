@@ -1,4 +1,4 @@
-"""``spark-submit spark_jobs/offsets.py -- ...`` is ``mqtool spark offsets ...``."""
+"""``spark-submit spark_jobs/offsets.py -- ...`` runs ``mqtool spark offsets ...``."""
 
 from mqtool.spark import run_as_program
 

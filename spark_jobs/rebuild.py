@@ -1,4 +1,4 @@
-"""``spark-submit spark_jobs/rebuild.py -- ...`` is ``mqtool spark rebuild ...``."""
+"""``spark-submit spark_jobs/rebuild.py -- ...`` runs ``mqtool spark rebuild ...``."""
 
 from mqtool.spark import run_as_program
 

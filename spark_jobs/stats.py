@@ -1,4 +1,4 @@
-"""``spark-submit spark_jobs/stats.py -- ...`` is ``mqtool spark stats ...``."""
+"""``spark-submit spark_jobs/stats.py -- ...`` runs ``mqtool spark stats ...``."""
 
 from mqtool.spark import run_as_program
 

@@ -1,4 +1,4 @@
-"""``spark-submit spark_jobs/verify.py -- ...`` is ``mqtool spark verify ...``."""
+"""``spark-submit spark_jobs/verify.py -- ...`` runs ``mqtool spark verify ...``."""
 
 from mqtool.spark import run_as_program
 

@@ -22,7 +22,7 @@ _MAX_TABLE = 1 << 26
 
 
 class MessageQueue(NamedTuple):
-    """One queue of a topic on one broker; the order of the fields is that of RocketMQ's allocation."""
+    """One queue of a topic on one broker; queues sort by these fields in this order, as in RocketMQ's allocation."""
 
     topic: str
     broker_name: str

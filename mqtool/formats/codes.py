@@ -322,7 +322,7 @@ class SysFlag(enum.IntFlag):
 
 
 class PullStatus(enum.StrEnum):
-    """What a client tells its user of a pull."""
+    """The result of a pull, as a client reports it to its user."""
 
     FOUND = "FOUND"
     NO_NEW_MSG = "NO_NEW_MSG"

@@ -25,7 +25,7 @@ class Message:
     """One message record.
 
     Numbers are those of the record under the names of its schema; ``body`` and ``raw_properties`` are its bytes.
-    ``position`` is where it lies, ``physical_offset`` where it says it lies.
+    ``position`` is its address, ``physical_offset`` the address that it claims.
     """
 
     position: int
@@ -65,7 +65,7 @@ class Message:
 
     @property
     def unique_key(self) -> str | None:
-        """The id that the client gave."""
+        """The id that the client created."""
         return self.properties.get("UNIQ_KEY")
 
     @property
@@ -74,10 +74,10 @@ class Message:
         return offset_message_id(self.store_host, self.position)
 
     def plain_body(self) -> bytes:
-        """Return the body as the producer gave it.
+        """Return the body as the producer sent it.
 
         Raises:
-            FormatError: it is compressed and cannot be read.
+            FormatError: it is compressed and cannot be decompressed.
         """
         return decompress(self.body, self.sys_flag)
 

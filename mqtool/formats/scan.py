@@ -120,9 +120,9 @@ def kernels_for(byte_count: int) -> Any:
 class MessageTable:
     """Messages as columns, in the order of the log.
 
-    Columns are arrays in native byte order, one value a message: every number of the head under its schema's
-    name (``table.column("queue_offset")``), and ``position``, the address at which the record really lies.
-    Body, topic, properties and addresses stay where they are; ``offsets`` and ``sizes`` tell where in ``buffer``.
+    Columns are arrays in native byte order, with one value per message: every number of the head under its schema's
+    name (``table.column("queue_offset")``), and ``position``, the actual address of the record.
+    Body, topic, properties and addresses are not copied; ``offsets`` and ``sizes`` say where they are in ``buffer``.
     """
 
     kernels: Any
@@ -152,7 +152,7 @@ class MessageTable:
         raise KeyError(name)
 
     def offsets(self, part: int) -> Ints:
-        """Return where ``kernels.BODY``, ``TOPIC`` or ``PROPERTIES`` of each message begins in the buffer."""
+        """Return where ``kernels.BODY``, ``TOPIC`` or ``PROPERTIES`` of each message starts in the buffer."""
         column: Ints = self.extents[2 * part]
         return column
 
@@ -202,14 +202,14 @@ class MessageTable:
             room *= 16
 
     def properties(self, names: Sequence[str]) -> tuple[Ints, Ints]:
-        """Return where the values of the named properties lie: (name, message) offsets and sizes.
+        """Return where the values of the named properties are: offsets and sizes by (name, message).
 
         ``names`` must be in order.
         """
         return self.judged_properties(names)[:2]
 
     def judged_properties(self, names: Sequence[str]) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
-        """Return the same, and of each message whether its properties are damaged (``properties.are_readable``)."""
+        """Return the same, and for each message whether its properties are damaged (``properties.are_readable``)."""
         joined, ends, by_letter = _name_table(tuple(names))
         shape = (len(names), len(self))
         offsets, sizes, damaged = np.empty(shape, np.int64), np.empty(shape, np.int64), np.empty(len(self), np.bool_)
@@ -227,25 +227,25 @@ class MessageTable:
         return offsets, sizes, damaged
 
     def broken(self) -> npt.NDArray[np.bool_]:
-        """Tell which messages are not what was stored, as far as they show it themselves.
+        """Return which messages are visibly not what was stored.
 
-        The body does not match its CRC, or topic or properties, which that CRC leaves out, are damaged.
+        The body does not match its CRC, or topic or properties, which that CRC does not cover, are damaged.
         """
         wrong = (self.sizes(plain.BODY) > 0) & (self.body_crcs() != self.column("body_crc"))
         return cast("npt.NDArray[np.bool_]", wrong | self.judged_properties(())[2] | self.nameless())
 
     def nameless(self) -> npt.NDArray[np.bool_]:
-        """Tell which messages have a topic that no broker can have."""
+        """Return which messages have a topic that no broker can have."""
         ids, names = self.topics()
         wrong = [number for number, name in enumerate(names) if not is_possible(name)]
         return np.isin(ids, wrong) if wrong else np.zeros(len(self), np.bool_)
 
     def body_crcs(self) -> npt.NDArray[np.int32]:
-        """Return the CRC that each body as it is stored should have; 0 for an empty one."""
+        """Return the CRC that each stored body should have; 0 for an empty one."""
         return self.crcs(self.offsets(plain.BODY), self.sizes(plain.BODY))
 
     def crcs(self, offsets: Ints, sizes: Ints) -> npt.NDArray[np.int32]:
-        """Return the CRC-32 without its top bit of stretches of the buffer."""
+        """Return the CRC-32, without its top bit, of ranges of the buffer."""
         out = np.empty(len(offsets), np.uint32)
         self.kernels.body_crcs(self.buffer, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), out)
         return (out & 0x7FFFFFFF).astype(np.int32)

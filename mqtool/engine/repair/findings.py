@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class Severity(enum.StrEnum):
-    """How much a finding matters; the order is that of the members."""
+    """How serious a finding is, in the order of the members."""
 
     NOTE = "note"
     """Worth knowing."""
@@ -28,9 +28,9 @@ class Rest:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong: which check found it, where, what was expected and what is there.
+    """One thing that is wrong: which check found it, where, what was expected and what was found.
 
-    ``file`` is relative to the store, ``offset`` a byte in that file. What does not apply is None.
+    ``file`` is relative to the store, ``offset`` a byte in that file. Fields that do not apply are None.
     """
 
     code: str

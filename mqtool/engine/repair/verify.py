@@ -67,10 +67,10 @@ def verify_store(
     progress: Progress = lambda _: None,
     most: int | None = MOST_LISTED,
 ) -> Iterator[Finding]:
-    """Run every check and yield what is wrong; an empty result is a sound store.
+    """Run every check and yield what is wrong; a sound store yields nothing.
 
-    Of a single segment only the log is checked. The same store gives the same findings in the same order, however many
-    threads there are. Cost: linear in the bytes of the store.
+    For a single segment only the log is checked. The same store yields the same findings in the same order, however
+    many threads there are. Cost: linear in the bytes of the store.
 
     Args:
         reader: of the store; it may be in use.
@@ -80,7 +80,7 @@ def verify_store(
         most: how many findings of one code to yield, None for all; the others are counted in a last one.
 
     Raises:
-        UsageError: the reader is of a single file that is no segment of a commit log.
+        UsageError: the reader is for a single file that is not a commit log segment.
     """
     yield from counted(_all_findings(reader, level, jobs, progress, most), most)
 
@@ -114,7 +114,7 @@ class Verification:
     The ends of queues and index of a live store are taken when this is made.
 
     Raises:
-        UsageError: the reader is of a single file that is no segment of a commit log.
+        UsageError: the reader is for a single file that is not a commit log segment.
     """
 
     def __init__(self, reader: StoreReader, level: Level, live: bool, most: int | None = MOST_LISTED) -> None:

@@ -40,10 +40,10 @@ CLOCK_STEP_MS = 600_000
 
 
 class StoreReader:
-    """Everything in a store, read and never touched: nothing is created, locked or written.
+    """Everything in a store, read-only: nothing is created, locked or written.
 
-    The parts are found when first asked for. ``remarks`` tells what had to be inferred. A store that a broker is
-    writing to may be read: take the ends of queues and index first, then the log, and judge what lies below.
+    The parts are opened when they are first used. ``remarks`` says what had to be inferred. A store that a broker is
+    writing to may be read: get the ends of queues and index first, then the log, and check only what is below them.
     """
 
     def __init__(self, root: "Path | str | os.PathLike[str]", config: StoreConfig | None = None) -> None:
@@ -70,7 +70,7 @@ class StoreReader:
         self._names_left_out: set[str] = set()
 
     def leave_out(self, path: Path) -> None:
-        """Act as if a folder or file of the store, other than of the log, were not there: it cannot be read."""
+        """Act as if a folder or file of the store, other than of the log, did not exist, because it cannot be read."""
         self._left_out.add(path)
         self._names_left_out.add(str(path))
         for name in ("consume_queues", "batch_consume_queues", "consume_queue_exts", "index_files", "timer_log"):
@@ -82,15 +82,15 @@ class StoreReader:
         return sorted(self._left_out)
 
     def open_queues_on_demand(self) -> None:
-        """Hold few queues at a time, of those that are asked for: for work on parts of a store with very many.
+        """Keep only a few recently used queues open: for work on parts of a store with very many queues.
 
-        A queue that is asked for again much later is opened again, so the store is not to change.
+        A queue that is used again much later is reopened, so the store must not change.
         """
         vars(self)["consume_queues"] = self._on_demand(ConsumeQueue, self.paths.consume_queue)
         vars(self)["batch_consume_queues"] = self._on_demand(BatchConsumeQueue, self.paths.batch_consume_queue)
 
     def is_left_out(self, path: Path) -> bool:
-        """Tell whether ``path``, or a folder that it lies in, was left out."""
+        """Return whether ``path``, or a folder above it, was left out."""
         return bool(self._left_out) and not self._left_out.isdisjoint((path, *path.parents))
 
     # The log
@@ -114,19 +114,19 @@ class StoreReader:
         return isinstance(self.root, ArchivePath) or bool(self.commit_log.packed)
 
     def threads_at_most(self, jobs: int) -> int:
-        """Return how many segments may be read at once: what is unpacked as a stream, one by one, is kept meanwhile."""
+        """Return how many segments may be read at once: those unpacked as a stream are kept in the meantime."""
         if isinstance(self.root, ArchivePath):
             return 1 if self.root.tree.is_stream else jobs
         return min(jobs, 2) if self.commit_log.packed else jobs
 
     def log_alone(self) -> Self:
-        """Return a reader of this log as if nothing else of the store were there."""
+        """Return a reader of this log as if nothing else of the store existed."""
         other = copy.copy(self)
         other.paths = self.paths.log_alone()
         return other
 
     def with_log(self, log: CommitLog) -> Self:
-        """Return this reader with another log in place of its own."""
+        """Return this reader with another log instead of its own."""
         other = copy.copy(self)
         other.commit_log = log
         vars(other).pop("delay_levels", None)  # its messages may tell others
@@ -182,9 +182,9 @@ class StoreReader:
                         yield message_at(table, row)
 
     def range_of_time(self, since: int | None, until: int | None) -> tuple[int, int]:
-        """Return the addresses between which messages stored in ``[since, until)`` lie (ms).
+        """Return the address range of the messages stored in ``[since, until)`` (ms).
 
-        Whole segments are left out by the store times of their first two messages: one that is damaged hides nothing.
+        Whole segments are skipped by the store times of their first two messages: a single damaged one hides nothing.
         """
         start, stop = self.commit_log.min_offset, self.commit_log.end_offset
         for segment in self.commit_log.segments if since is not None or until is not None else ():
@@ -264,7 +264,7 @@ class StoreReader:
         return None
 
     def lacks_queue(self, key: QueueKey) -> bool:
-        """Tell whether a queue may be there and was left out, be it in files of its own or in RocksDB."""
+        """Return whether a queue may exist but was left out, in files of its own or in RocksDB."""
         folders = (self.paths.consume_queue, self.paths.batch_consume_queue)
         places = [folder / key[0] / str(key[1]) for folder in folders]
         return any(map(self.is_left_out, (*places, self.paths.consume_queue_rocksdb)))
@@ -325,7 +325,7 @@ class StoreReader:
                 return self._find_index_files()
 
     def hold_index(self) -> list[IndexFile]:
-        """Return the index files, mapped: what goes by its name from now on is read all the same."""
+        """Return the index files, mapped: they stay readable even if they are deleted or renamed from now on."""
         for file in list(self.index_files):
             try:
                 _ = file.reach(0, 0)
@@ -361,7 +361,7 @@ class StoreReader:
 
     @property
     def index_strays(self) -> list[Path]:
-        """Entries of the index folder that are no index files by name."""
+        """Entries of the index folder whose names are not those of index files."""
         if self.is_left_out(self.paths.index) or not self.paths.index.is_dir():
             return []
         return sorted(
@@ -417,7 +417,7 @@ class StoreReader:
 
     @property
     def may_be_live(self) -> bool:
-        """Whether nobody can tell: it is in a storage, or on a mount that does not show the locks of other machines."""
+        """Whether this is unknown: the store is in a remote storage, or on a mount that does not show locks of other machines."""
         return not (self.is_live or shows_locks(self.paths.lock))
 
     # Config
@@ -425,7 +425,7 @@ class StoreReader:
     def config_table(self, name: str) -> dict[Any, Any] | None:
         """Return a table of ``config/`` by the name of its JSON file.
 
-        It is taken from ``.bak`` where the file is missing or unreadable, and from RocksDB where that keeps it.
+        It is read from ``.bak`` if the file is missing or unreadable, and from RocksDB if the broker keeps it there.
 
         Raises:
             BadDataError: neither can be read.
