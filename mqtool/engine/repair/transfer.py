@@ -193,7 +193,7 @@ def writing_file(disk: Disk, path: Path) -> Iterator[File]:
         UsageError: it is there already.
     """
     if os.path.lexists(path):
-        raise UsageError(f"{path} already exists: choose another name")
+        raise UsageError(f"{path} already exists: give another name")
     made, _ = scraps(path)
     disk.remove_tree(made)
     file = File(disk, made)
