@@ -65,7 +65,7 @@ def _message_fields(record: bytes, offset: int) -> Iterator[Field]:
 
 
 def _walk(schema: Struct, data: bytes, offset: int) -> Iterator[Field]:
-    """Yield the fields of ``schema`` up to the first that is not there."""
+    """Yield the fields of ``schema`` up to the first that is missing."""
     stream = io.BytesIO(data)
     values: dict[str, Any] = {}
     for subcon in schema.subcons:
@@ -92,7 +92,7 @@ def _parse(subcon: Construct, stream: io.BytesIO, values: dict[str, Any]) -> Any
 
 
 def _batch_fields(body: Field) -> list[Field]:
-    """Return the fields of the messages in a batch, none where the body is no batch."""
+    """Return the fields of the messages in a batch, none if the body is not a batch."""
     fields: list[Field] = []
     at = 0
     try:

@@ -80,7 +80,7 @@ def parse_body(data: bytes) -> Table:
     """Return the object that a body holds; a key that is a queue is the JSON text of that queue.
 
     Raises:
-        FormatError: the body is no such object.
+        FormatError: the body is not such an object.
     """
     return parse_table(data)
 
@@ -89,7 +89,7 @@ def by_queue(value: Any, path: str) -> dict[MessageQueue, Any]:
     """Return a map whose keys are queues, in any of the forms that clients and brokers write.
 
     Raises:
-        FormatError: it is no such map; ``path`` tells where it stands.
+        FormatError: it is not such a map; ``path`` says where it is.
     """
     try:
         pairs = value.items() if isinstance(value, dict) else value  # Go: a list of pairs
@@ -169,7 +169,7 @@ def parse_route(data: bytes) -> TopicRoute:
     """Return the route that a name server answered, or that a broker registers.
 
     Raises:
-        FormatError: the body is none.
+        FormatError: the body is malformed.
     """
     table = parse_table(data)
     return TopicRoute(
@@ -214,7 +214,7 @@ def parse_cluster_info(data: bytes) -> ClusterInfo:
     """Return the clusters that a name server answered.
 
     Raises:
-        FormatError: the body tells of none.
+        FormatError: the body names none.
     """
     table = parse_table(data)
     brokers = _object(table.get("brokerAddrTable") or {}, "brokerAddrTable")
@@ -250,7 +250,7 @@ def _parse_broker(value: Any) -> BrokerData:
 
 @dataclass(slots=True)
 class Registration:
-    """What a broker tells a name server of its topics."""
+    """What a broker reports to a name server about its topics."""
 
     version: DataVersion
     topics: dict[str, TopicConfig]
@@ -272,7 +272,7 @@ def build_registration(registration: Registration) -> bytes:
 
 
 def parse_registration(data: bytes, *, compressed: bool) -> Registration:
-    """Return what the body of REGISTER_BROKER tells; none at all is a broker without topics.
+    """Return what the body of REGISTER_BROKER says; an empty one is a broker without topics.
 
     Raises:
         FormatError: it cannot be read.
@@ -395,7 +395,7 @@ class ConsumerData:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a client tells of itself."""
+    """What a client says about itself."""
 
     client_id: str
     producer_groups: tuple[str, ...] = ()
@@ -421,7 +421,7 @@ def parse_heartbeat(data: bytes) -> Heartbeat:
     """Return the heartbeat of a client of any language.
 
     Raises:
-        FormatError: the body is none.
+        FormatError: the body is malformed.
     """
     table = parse_table(data)
     return Heartbeat(
@@ -448,7 +448,7 @@ def parse_subscription(members: Table) -> Subscription:
     """Return a subscription that is a member of a body.
 
     Raises:
-        FormatError: it has no topic, or a member is not what it should be.
+        FormatError: it has no topic, or a member is invalid.
     """
     codes = members.get("codeSet") or []
     return Subscription(
@@ -503,7 +503,7 @@ def build_heartbeat(heartbeat: Heartbeat) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class QueueLocks:
-    """The queues that a member of a group wants to lock, or to let go."""
+    """The queues that a member of a group wants to lock or unlock."""
 
     group: str
     client_id: str
@@ -515,7 +515,7 @@ def parse_queue_locks(data: bytes) -> QueueLocks:
     """Return what the body of LOCK_BATCH_MQ or UNLOCK_BATCH_MQ asks for.
 
     Raises:
-        FormatError: the body is none.
+        FormatError: the body is malformed.
     """
     table = parse_table(data)
     return QueueLocks(

@@ -10,7 +10,7 @@ _SHORT = struct.Struct(">h")
 
 
 def build_element(flag: int, body: bytes, properties: bytes) -> bytes:
-    r"""Return one message of a batch; a batch is these one behind the other.
+    r"""Return one message of a batch; a batch is a sequence of these.
 
     >>> build_element(0, b"hi", b"").hex(" ", 4)
     '00000018 00000000 00000000 00000000 00000002 68690000'

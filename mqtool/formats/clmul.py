@@ -14,7 +14,7 @@ the first step is loaded with the bytes after that masked out, and folded by as 
 nothing, and nothing outside the body is read.
 
 This module imports numba, so only compiled code asks for it; its kernels are plain functions for numba to compile.
-Where the processor has no such multiplication, a kernel looks eight bytes up at a time.
+If the processor has no such multiplication, a kernel looks up eight bytes at a time.
 """
 
 import inspect
@@ -37,12 +37,12 @@ STEP = 64  # bytes
 
 
 def has_carryless_multiply() -> bool:
-    """Tell whether code that numba compiles here may multiply without carry."""
+    """Return whether code that numba compiles here may multiply without carry."""
     return "pclmul" in _features()
 
 
 def has_paired_multiply() -> bool:
-    """Tell whether it may do so for two blocks at once."""
+    """Return whether it may do so for two blocks at once."""
     return _features() >= {"pclmul", "vpclmulqdq", "avx2"}
 
 
@@ -204,20 +204,20 @@ def width(_: Any, blocks: Any) -> Any:
 
 @_instructions(types.int64)
 def load_byte(builder: Any, address: Any) -> Any:
-    """Return the byte that lies there."""
+    """Return the byte at that place."""
     return builder.zext(_load(builder, OCTET, address), HALF)
 
 
 @_instructions(types.int64)
 def load_half(builder: Any, address: Any) -> Any:
-    """Return the eight bytes that lie there, the first one the lowest."""
+    """Return the eight bytes at that place, the first one the lowest."""
     value = _load(builder, HALF, address)
     return value if sys.byteorder == "little" else builder.bswap(value)
 
 
 @_instructions()
 def load(builder: Any, like: Any, address: Any) -> Any:
-    """Return the bytes that lie there, as many as ``like`` has."""
+    """Return the bytes at that place, as many as ``like`` has."""
     return _load_registers(builder, like, address)
 
 
@@ -230,7 +230,7 @@ def load_masked(builder: Any, like: Any, address: Any, mask: Any) -> Any:
 
 @_instructions()
 def inverted(builder: Any, blocks: Any) -> Any:
-    """Return the same with the first four bytes inverted, as a CRC begins."""
+    """Return the same with the first four bytes inverted, as a CRC starts."""
     return [builder.xor(blocks[0], _constant(ONES, *[0] * (blocks[0].type.count - 1))), *blocks[1:]]
 
 
@@ -304,7 +304,7 @@ def _inlined(function: Function) -> Function:
 
 @_inlined
 def factors_over(size: int) -> Any:
-    """Return the factors that fold over so many bytes."""
+    """Return the factors that fold over this many bytes."""
     return load(block_of(0, 0), FOLDS.ctypes.data + 16 * size)
 
 

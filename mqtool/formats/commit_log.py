@@ -2,7 +2,7 @@
 
 A segment is named by the address of its first byte. A record whose successor does not fit is followed by
 a blank record, whose size is all that is left of the segment; only its first eight bytes are defined.
-Hosts take 4 or 16 address bytes, told by two bits of ``sys_flag``: the head has four forms, made here from one
+Hosts take 4 or 16 address bytes, selected by two bits of ``sys_flag``: the head has four forms, made here from one
 list of fields. (RocketMQ: ``MessageExtEncoder``, ``MessageDecoder``.)
 """
 
@@ -115,7 +115,7 @@ def parse_message(record: bytes | memoryview) -> Any:
     """Parse one whole record.
 
     Raises:
-        FormatError: the bytes are no message record.
+        FormatError: the bytes are not a message record.
     """
     return parse(MESSAGE, record, "a message record")
 
@@ -124,6 +124,6 @@ def parse_client_batch(body: bytes) -> list[Any]:
     """Return the messages of a batch body (``CLIENT_BATCH_ELEMENT`` each).
 
     Raises:
-        FormatError: the bytes are no batch.
+        FormatError: the bytes are not a batch.
     """
     return list(parse(CLIENT_BATCH, body, "the body of a batch"))

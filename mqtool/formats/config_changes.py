@@ -1,4 +1,4 @@
-"""Topics and groups as an administrator wants them: what is there, and what is to be different."""
+"""Topics and groups as an administrator wants them: what exists, and what should change."""
 
 import dataclasses
 import re
@@ -22,7 +22,7 @@ def check_name(name: str) -> None:
 
 
 def changed_topic(known: TopicConfig | None, topic: str, queues: int | None, perm: int | None) -> TopicConfig:
-    """Return a topic as it is to be; what is None stays as it is, or is as mqadmin makes a new one."""
+    """Return a topic as it should be; what is None is unchanged, or is as mqadmin creates it."""
     config = known or TopicConfig(topic, _QUEUES, _QUEUES, _READ_WRITE, False, "SINGLE_TAG", 0, {})
     if queues is not None:
         config = dataclasses.replace(config, read_queue_count=queues, write_queue_count=queues)
@@ -44,9 +44,9 @@ GROUP_MEMBERS = {"retries": "retryMaxTimes", "consume": "consumeEnable", "broadc
 
 
 def changed_group(known: Table | None, group: str, wanted: Mapping[str, int | bool | None]) -> Table:
-    """Return the settings of a group as they are to be; what ``wanted`` has of ``GROUP_MEMBERS`` is new.
+    """Return the settings of a group as they should be; what ``wanted`` has of ``GROUP_MEMBERS`` is new.
 
-    What a broker keeps of a group and nobody here knows stays as it is.
+    What a broker keeps for a group and is unknown here stays unchanged.
     """
     settings = dict(known) if known else new_group(group)
     settings.update({GROUP_MEMBERS[name]: wanted[name] for name in GROUP_MEMBERS if wanted.get(name) is not None})

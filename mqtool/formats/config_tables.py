@@ -23,7 +23,7 @@ Table = dict[Any, Any]
 _ROWS_OF_PIECE = 64
 
 MAX_DEPTH = 64
-"""How deep objects and lists may lie in each other; the tables of a broker need seven."""
+"""How deep objects and lists may be nested; the tables of a broker need seven."""
 
 
 class TableInfo(NamedTuple):
@@ -47,7 +47,7 @@ TABLES = {
     "transactionMetrics": TableInfo("half messages by topic", "transactionCount"),
     "position-checkpoint": TableInfo("compaction progress of each queue", "queueOffsetMap"),
 }
-"""The tables of a store by file name; all lie under ``config/``, but for the last one under ``compaction/``."""
+"""The tables of a store by file name; all are under ``config/``, except the last one, under ``compaction/``."""
 
 
 class Dialect(enum.Enum):
@@ -91,7 +91,7 @@ def parse_table(data: bytes) -> Table:
     {'offsetTable': {'T@G': {0: 250, 1: 251}}}
 
     Raises:
-        FormatError: the text is no such object, or deeper than ``MAX_DEPTH``.
+        FormatError: the text is not such an object, or nested deeper than ``MAX_DEPTH``.
     """
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:
@@ -456,7 +456,7 @@ def read_table(name: str, data: bytes) -> Table:
 
 
 def data_version(table: Table) -> DataVersion:
-    """Return the version of any table, zeros where it has none; raises like ``topics``."""
+    """Return the version of any table, zeros if it has none; raises like ``topics``."""
     version = _member(table, "dataVersion")
     return DataVersion(
         *(_integer(version, name, 0, "dataVersion", 64) for name in ("stateVersion", "counter", "timestamp"))
@@ -467,7 +467,7 @@ def by_number(value: Any, path: str) -> dict[int, int]:
     """Return a map of integers whose keys may be quoted, as ``BrowserCompatible`` writers have it.
 
     Raises:
-        FormatError: it is no such map; ``path`` tells where it stands.
+        FormatError: it is not such a map; ``path`` says where it is.
     """
     found = {}
     for key, item in _object(value, path).items():
@@ -546,7 +546,7 @@ def _check_subscriptions(value: Any, path: str) -> None:
 
 
 def _settings(value: Any, path: str) -> Table:
-    """Return an object in others, empty where there is none."""
+    """Return a nested object, empty if there is none."""
     return {} if value is None or value in ("", []) else _object(value, path)
 
 
@@ -578,7 +578,7 @@ def _needed(value: Any, path: str, bits: int) -> int:
 
 
 def _number(value: Any, path: str, bits: int) -> int | None:
-    """Return a whole number, None for text that says there is none."""
+    """Return a whole number, None for text that means none."""
     if isinstance(value, str):
         text = value.replace(",", "")
         if value in _NOTHING:
@@ -623,4 +623,4 @@ _MEANINGS: dict[str, Callable[[Table], object]] = {
     "lmqConsumerOffset.json": lambda table: consumer_offsets(table, []),
     "delayOffset.json": delay_offsets,
 }
-"""How each table is read whose values are looked at."""
+"""How each table whose values are checked is read."""

@@ -33,15 +33,15 @@ _LAST_ADDRESS = -(2**31) - 1
 
 
 def is_address(tags_code: Any) -> Any:
-    """Tell whether a tags code, or each of a column, is an address in the extension: no hash of a tag is so low."""
+    """Return whether a tags code, or each of a column, is an address in the extension: no hash of a tag is so low."""
     return tags_code <= _LAST_ADDRESS
 
 
 def position_of(tags_code: int) -> int:
-    """Return the position in the extension files that an address stands for."""
+    """Return the position in the extension files that an address means."""
     return tags_code - _FIRST_ADDRESS
 
 
 def address_of(position: int) -> int:
-    """Return the tags code that stands for a position in the extension files."""
+    """Return the tags code that means a position in the extension files."""
     return position + _FIRST_ADDRESS

@@ -1,6 +1,6 @@
 """DLedger log: each record inside an entry of the Raft log, which has a head of 48 bytes.
 
-The physical offset of a message is that of the record, behind its entry's head.
+The physical offset of a message is that of the record, after its entry's head.
 """
 
 from construct import Int32sb, Int64sb, Struct

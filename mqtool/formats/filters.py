@@ -37,11 +37,11 @@ class TagFilter:
     codes: frozenset[int]
 
     def matches_code(self, tags_code: int) -> bool:
-        """Tell whether a queue entry may be wanted; two tags may share a code, so the tag has the last word."""
+        """Return whether a queue entry may match; two tags may share a code, so the tag decides."""
         return self.expression == "*" or _low_int(tags_code) in self.codes
 
     def matches_tag(self, tag: str | None) -> bool:
-        """Tell whether a message with this tag is wanted."""
+        """Return whether a message with this tag matches."""
         return self.expression == "*" or tag in self.tags
 
 
@@ -86,7 +86,7 @@ class Sql92Filter:
     _condition: Condition
 
     def __call__(self, properties: Properties) -> bool:
-        """Tell whether a message with these properties matches."""
+        """Return whether a message with these properties matches."""
         try:
             return self._condition(properties) is True
         except _UnreadableError:

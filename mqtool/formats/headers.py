@@ -65,7 +65,7 @@ class RegisterBrokerResponse(NamedTuple):
 
 
 class LogBlocks(NamedTuple):
-    """GET_LOG_CHECKSUMS: a stretch of the log, and the size of the blocks that it is cut into."""
+    """GET_LOG_CHECKSUMS: a range of the log, and the size of the blocks that it is cut into."""
 
     start_offset: Long
     end_offset: Long
@@ -73,7 +73,7 @@ class LogBlocks(NamedTuple):
 
 
 class ChangeRole(NamedTuple):
-    """CHANGE_ROLE, of mqtool alone: what to do, and what the broker is to be then."""
+    """CHANGE_ROLE, of mqtool alone: what to do, and which role the broker gets."""
 
     step: str  # stop, go on, become
     role: str = ""
@@ -436,7 +436,7 @@ class ConsumeDirectly(NamedTuple):
 
 
 class PutAccount(NamedTuple):
-    """UPDATE_AND_CREATE_ACL_CONFIG; what is not told stays as it is."""
+    """UPDATE_AND_CREATE_ACL_CONFIG; what is not given stays unchanged."""
 
     access_key: str
     secret_key: str | None = None
@@ -695,7 +695,7 @@ def parse_header(kind: type[Header], ext_fields: Mapping[str, str], *, short: bo
     SearchOffset(topic='T', queue_id=3, timestamp=1700000000000, boundary_type=None)
 
     Raises:
-        HeaderError: a field that must be there is missing, or a number is none or too large.
+        HeaderError: a required field is missing, or a number is malformed or too large.
     """
     plan = _plan(kind, short)
     try:

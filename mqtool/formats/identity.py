@@ -1,4 +1,4 @@
-"""Which message a record is: what tells copies, and members of a batch, apart.
+"""Which message a record is: what distinguishes copies, and members of a batch.
 
 UNIQ_KEY does not. A client gives it to what it sends, and brokers keep it in everything that they make of that: the
 delayed message and its delivered copy, the half message, each check of it and the committed one, the retries for each
@@ -21,7 +21,7 @@ key of its own (Java, mqtool) leave two in its text. Java's readers see the last
 member's. It is lost where a broker writes the properties again as a map: in retries and dead letters of a member.
 
 So a **record** of a store is known by topic, transaction type, reconsume times, first key, body size and body CRC
-(``record_identities``). In topics of the broker's own, where copies of one message lie side by side for several
+(``record_identities``). In topics of the broker's own, where copies of one message are side by side for several
 groups, levels and rounds, and without any key, all its properties and its time of birth count as well: no mirror copies
 such topics. Records that are equal in all of this are counted: 20 members with one key and one body are one identity
 20 times.
@@ -30,7 +30,7 @@ A **delivered** message (``delivered_identity``, ``not_seen``) must be known whe
 by a retry, or because its producer stored it twice. Its place is where it was stored first, which a retry names.
 Without that, the n-th message with this topic, first key and body of one append (one queue, one store time) is taken
 for the n-th of any other append: a batch that was stored twice is one batch, with as many members as it has. What is
-revived after a pop names no place; where several are equal and nothing tells which of them it is, it is new.
+revived after a pop names no place; if several are equal and nothing shows which of them it is, it is new.
 
 Bodies count as they are stored, and by size and CRC. Cost of ``record_identities``: linear, some 0.2 µs a message.
 """
@@ -100,7 +100,7 @@ def record_identities(table: MessageTable) -> Words:
 
 
 def first_key(properties: bytes) -> bytes:
-    r"""Return the key that a message was given before its batch was, empty without any.
+    r"""Return the key that a message had before its batch got one, empty without any.
 
     >>> first_key(b"UNIQ_KEY\x01A1\x02TAGS\x01t\x02UNIQ_KEY\x01B2\x02")
     b'A1'
@@ -188,7 +188,7 @@ class Delivered(NamedTuple):
     place: str
     """Where it was stored first; the same for all deliveries and retries of one record."""
     message: str
-    """What its producer sent; the same however often that was stored. Empty where only the place tells."""
+    """What its producer sent; the same however often it was stored. Empty if only the place distinguishes it."""
     append: str
     """With which others it was stored at once; empty for a retry that names its place."""
     is_revived: bool
@@ -215,7 +215,7 @@ def delivered_identity(
         place: the id that its broker made of address and offset.
         queue: a name of broker and queue.
         store_timestamp: in ms.
-        reconsume_times: how often it was given back.
+        reconsume_times: how often it was sent back.
     """
     key = first_key(properties)
     last_key = find_property(properties, _PROBE)
@@ -243,11 +243,11 @@ class Seen(NamedTuple):
 
 
 def not_seen(one: Delivered, is_known: Callable[[str], bool]) -> Seen:
-    """Tell whether a delivered message is new.
+    """Return whether a delivered message is new.
 
     Args:
         one: its identity.
-        is_known: tells whether a name is among those that earlier messages left.
+        is_known: returns whether a name is among those that earlier messages left.
 
     Cost: a look-up for each equal member of its batch that came before it.
     """

@@ -12,7 +12,7 @@ _OF_THE_BODY = commit_log.COMPRESSED | commit_log.COMPRESSION_MASK
 
 
 def is_inner_batch(message: Message) -> bool:
-    """Tell whether a record holds several messages."""
+    """Return whether a record contains several messages."""
     return bool(message.sys_flag & commit_log.INNER_BATCH)
 
 
@@ -20,7 +20,7 @@ def inner_messages(message: Message) -> list[Message]:
     """Return the messages of an inner batch as a consumer gets them; what they do not say themselves is the record's.
 
     Raises:
-        FormatError: the body is no batch.
+        FormatError: the body is not a batch.
     """
     return [
         dataclasses.replace(
@@ -38,7 +38,7 @@ def inner_messages(message: Message) -> list[Message]:
 
 
 def count_elements(body: bytes) -> int:
-    """Return how many messages the body of an inner batch holds, 0 where it is none; no element is looked into."""
+    """Return how many messages the body of an inner batch contains, 0 if it is not one; elements are not examined."""
     at = count = 0
     while at + _ELEMENT_SIZE <= len(body):
         size = int.from_bytes(body[at : at + 4], "big")

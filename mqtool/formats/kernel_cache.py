@@ -34,7 +34,7 @@ def _key() -> str:
 
 
 def _places() -> Iterator[Path]:
-    """Yield where code may lie: in the user's cache, if a home is known, and among temporary files."""
+    """Yield where code may be kept: in the user's cache, if a home is known, and among temporary files."""
     name = f"kernels-{_key()}"
     with contextlib.suppress(RuntimeError):
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mqtool" / name
@@ -82,7 +82,7 @@ def _write(path: Path, code: Code) -> None:
 
 
 def is_stored() -> bool:
-    """Tell whether an earlier run left the code for this processor behind, whole."""
+    """Return whether an earlier run left complete code for this processor."""
     return _stored() is not None
 
 

@@ -83,7 +83,7 @@ def hop(
         end: no record reaches beyond this position.
         magics: of a v1 message, a v2 message, a blank record.
         min_size: of a message record.
-        envelope: DLedger's: size of an entry's head and its magic code; 0, 0 where records lie bare.
+        envelope: DLedger's: size of an entry's head and its magic code; 0, 0 for bare records.
         starts: filled with positions of records; its length is how many are taken at most.
 
     Returns:
@@ -130,12 +130,12 @@ def gather(
     extents: Array,
     faults: Array,
 ) -> None:
-    """Read the head of each record that ``hop`` found, and where its body, topic and properties lie.
+    """Read the head of each record that ``hop`` found, and where its body, topic and properties are.
 
     Args:
         buffer: the bytes that ``hop`` walked.
         starts: what it found.
-        narrow_at: (form, column) where the four-byte fields of a head lie.
+        narrow_at: (form, column) where the four-byte fields of a head are.
         wide_at: the same of its eight-byte fields.
         head_sizes: of the four forms.
         magic_v2: of records whose topic size takes two bytes.
@@ -200,7 +200,7 @@ def gather(
 
 
 def equal(one: Buffer, at: int, other: Buffer, other_at: int, size: int) -> bool:
-    """Tell whether ``size`` equal bytes stand in two buffers."""
+    """Return whether two buffers have ``size`` equal bytes."""
     k = 0
     while k + 8 <= size:
         if int64(one, at + k) != int64(other, other_at + k):
@@ -283,7 +283,7 @@ def find_properties(
 ) -> None:
     """Find the values of some properties in each properties text, the last where a name comes twice.
 
-    Which texts are damaged ``properties.are_readable`` tells in plain Python.
+    ``properties.are_readable`` says in plain Python which texts are damaged.
 
     Args:
         buffer: the bytes.
@@ -291,7 +291,7 @@ def find_properties(
         sizes: its length.
         names: the names to look for, end to end, in order.
         name_ends: where each name ends in ``names``.
-        by_letter: (byte, 2) the numbers of the first name that begins with a byte, and of the first behind those.
+        by_letter: (byte, 2) the numbers of the first name that starts with a byte, and of the first after those.
         found_offsets: (name, text) receives the position of the value.
         found_sizes: (name, text) receives its length; both are 0 where the property is missing or empty.
         damaged: receives whether a text is damaged.
@@ -434,7 +434,7 @@ def list_properties(
 
 
 def pack(buffer: Buffer, offsets: Array, sizes: Array, ends: Array, out: Array) -> None:
-    """Copy byte strings to a place where they lie end to end.
+    """Copy byte strings end to end to a place.
 
     Args:
         buffer: the bytes.
@@ -454,12 +454,12 @@ def pack(buffer: Buffer, offsets: Array, sizes: Array, ends: Array, out: Array) 
 
 
 def copy(buffer: Buffer, at: int, size: int, out: Array, to: int) -> None:
-    """Copy a stretch of the buffer; compiled, a loop takes its place."""
+    """Copy a range of the buffer; compiled, a loop takes its place."""
     out[to : to + size] = buffer[at : at + size]
 
 
 def separators(buffer: Buffer, start: int, end: int) -> int:
-    """Return which of sixteen bytes are separators of properties, or zero: bit *n* stands for ``start + n``."""
+    """Return which of sixteen bytes are separators of properties, or zero: bit *n* is for ``start + n``."""
     marks = 0
     for at in range(start, min(start + 16, end)):
         if buffer[at] <= 2:
@@ -484,7 +484,7 @@ def hash_of_eight(buffer: Buffer, at: int) -> int:
 
 
 def java_hash(buffer: Buffer, offset: int, size: int, seed: int) -> int:
-    """Return Java's hash of a UTF-8 text, continued from the hash ``seed`` of what stands before it."""
+    """Return Java's hash of a UTF-8 text, continued from the hash ``seed`` of what precedes it."""
     value = seed
     at = offset
     end = offset + size
@@ -508,7 +508,7 @@ def java_hash(buffer: Buffer, offset: int, size: int, seed: int) -> int:
 
 
 def _letter(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
-    """Return a letter that is not ASCII, and its bytes; U+FFFD for those that are no letter, as many as Java takes."""
+    """Return a letter that is not ASCII, and its bytes; U+FFFD for bytes that are none, as many as Java takes."""
     first = int(buffer[at])
     if first < 0xC2 or first > 0xF4:
         return 0xFFFD, 1
@@ -633,8 +633,8 @@ def check_chains(
         first: number of the first entry to look at.
         stop: one past the last.
         entry_size: bytes of an entry.
-        hash_at: where its key hash lies.
-        previous_at: where the number of the next older entry lies.
+        hash_at: where its key hash is.
+        previous_at: where the number of the next older entry is.
         last: for each slot the newest entry so far, 0 for none; kept up to date.
         expected: receives for each wrong entry the number that belongs into it.
         bad: receives the wrong entries.
@@ -662,13 +662,13 @@ def check_chains(
 def agree(
     entries: Buffer, first: int, entry_size: int, at: Any, hashes: Array, offsets: Array, timestamps: Array, begin: int
 ) -> int:
-    """Return how many entries of an index file hold, one after the other, what is due.
+    """Return how many consecutive entries of an index file contain what is expected.
 
     Args:
-        entries: bytes of the entries, number 0 first; as many as are due lie in it behind ``first``.
+        entries: bytes of the entries, number 0 first; as many as expected follow ``first``.
         first: number of the first entry to look at.
         entry_size: bytes of an entry.
-        at: where its key hash, physical offset and seconds lie.
+        at: where its key hash, physical offset and seconds are.
         hashes: the key hash that each should have.
         offsets: the physical offset.
         timestamps: when its message was stored.
@@ -705,12 +705,12 @@ def link_entries(hashes: Array, first: int, newest: Array, previous: Array) -> N
 
 
 def crc32(buffer: Buffer, offset: int, size: int) -> int:
-    """Return the CRC-32 of a stretch of the buffer; compiled, ``clmul`` takes its place."""
+    """Return the CRC-32 of a range of the buffer; compiled, ``clmul`` takes its place."""
     return zlib.crc32(buffer[offset : offset + size])
 
 
 def body_crcs(buffer: Buffer, offsets: Array, sizes: Array, out: Array) -> None:
-    """Write the CRC-32 of each stretch of the buffer."""
+    """Write the CRC-32 of each range of the buffer."""
     for i in range(len(offsets)):
         out[i] = crc32(buffer, int(offsets[i]), int(sizes[i]))
 
@@ -753,7 +753,7 @@ def express(
         no_flags: bits of the system flag that ask for a closer look.
         names: of the properties that are used: eight bytes of the unique key's, four of the keys' and of the tags', as
             numbers; then the first letters of those that ask for a closer look.
-        with_bodies: whether bodies are held against their CRC.
+        with_bodies: whether bodies are compared with their CRC.
         with_tags: whether tags have entries.
         slots: scratch, filled with -1; its length is a power of two, more than twice that of ``topics``.
         topics: (2, topic) receives position and size of each topic.
@@ -912,7 +912,7 @@ def express(
 
 
 def _is_packed(buffer: Buffer, body_at: int, flag: int) -> bool:
-    """Tell whether a body begins as the compression that its system flag names: LZ4 (1), zstd (2) or zlib (0, 3)."""
+    """Return whether a body starts as the compression in its system flag does: LZ4 (1), zstd (2) or zlib (0, 3)."""
     head = int32(buffer, body_at) & 0xFFFFFFFF
     kind = flag >> 8 & 7
     if kind == 1:
@@ -925,7 +925,7 @@ def _is_packed(buffer: Buffer, body_at: int, flag: int) -> bool:
 def _topic(
     buffer: Buffer, topic_at: int, topic_size: int, slots: Array, topics: Array, seeds: Array, topic_count: int
 ) -> int:
-    """Return the number of a topic, the next for a new one; -1 where there is no room for it."""
+    """Return the number of a topic, the next for a new one; -1 if there is no room for it."""
     mask = len(slots) - 1
     slot = _mix(buffer, topic_at, topic_size) & mask
     while slots[slot] >= 0:

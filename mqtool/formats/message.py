@@ -101,7 +101,7 @@ def message_at(table: MessageTable, row: int) -> Message:
 
 
 def records_of(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield the records of an answer to a pull, one behind the other, and where each says it lies.
+    """Yield the consecutive records of an answer to a pull, and the address that each claims.
 
     Raises:
         FormatError: a record is cut off.
@@ -111,7 +111,7 @@ def records_of(data: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def message_of(record: bytes, position: int) -> Message:
-    """Return the message of one whole record that lies at ``position``.
+    """Return the message of one complete record at ``position``.
 
     Raises:
         FormatError: its parts do not add up.

@@ -80,7 +80,7 @@ def load(code: Code) -> Kernels:
 
 
 def target_machine() -> llvm.TargetMachine:
-    """Return what code is made for: this processor, or what numba's settings tell instead."""
+    """Return what code is made for: this processor, or what numba's settings say instead."""
     name, features = processor()
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=name, features=features, opt=3, reloc="default", codemodel="jitdefault", jit=True
@@ -141,7 +141,7 @@ def _address(array: npt.NDArray[Any]) -> int:
 
 
 def source_of(name: str) -> bytes:
-    """Return the text of a file beside this one; the package may lie in a zip file, as Spark ships it."""
+    """Return the text of a file beside this one; the package may be in a zip file, as Spark ships it."""
     text = pkgutil.get_data(__package__, name)
     assert text is not None
     return text

@@ -1,4 +1,4 @@
-"""A message that is to be stored, and its record: what a broker puts into its commit log, one message at a time.
+"""A message to be stored, and its record: what a broker puts into its commit log, one message at a time.
 
 ``MESSAGE.build`` of the schema takes fifty times as long; tests hold the two equal.
 (Rules: store.md 2. RocketMQ: ``MessageExtEncoder``, ``DefaultAppendMessageCallback``.)
@@ -55,14 +55,14 @@ class NewMessage:
 
     @property
     def pairs(self) -> dict[bytes, bytes]:
-        """Its properties by name: read once, as long as ``properties`` stay what they are; nobody changes them."""
+        """Its properties by name: parsed once, as long as ``properties`` do not change; nobody modifies them."""
         if self._pairs_of is not self.properties:
             self._pairs_of, self._pairs = self.properties, pairs_of(self.properties)
         pairs: dict[bytes, bytes] = self._pairs
         return pairs
 
     def add_pairs(self, properties: bytes, pairs: dict[bytes, bytes]) -> None:
-        """Take these properties, which are those that it has with a few behind them that are known."""
+        """Take these properties, which are its own followed by a few that are known."""
         self.pairs.update(pairs)
         self._pairs_of = self.properties = properties
 
@@ -75,7 +75,7 @@ class TopicField(NamedTuple):
 
 
 def topic_field(topic: str) -> TopicField:
-    r"""Return the part of a record that tells its topic: one of more than 127 bytes takes a record of the second kind.
+    r"""Return the topic part of a record: a topic of more than 127 bytes needs a record of the second kind.
 
     >>> topic_field("T")
     TopicField(magic_code=-626843481, field=b'\x01T')
@@ -87,7 +87,7 @@ def topic_field(topic: str) -> TopicField:
 
 
 def host_bits(born_host: Host, store_host: Host) -> int:
-    """Return the bits of ``sys_flag`` that tell which hosts have IPv6 addresses."""
+    """Return the bits of ``sys_flag`` for hosts that have IPv6 addresses."""
     bits = commit_log.BORN_HOST_V6 if len(born_host[0]) == 16 else 0
     return bits | commit_log.STORE_HOST_V6 if len(store_host[0]) == 16 else bits
 
@@ -162,7 +162,7 @@ def fill_crc(record: bytes) -> bytes:
 
 
 class BatchElement(NamedTuple):
-    """What a message of a batch has of its own; all else is the batch's."""
+    """What a message of a batch has of its own; everything else is the batch's."""
 
     flag: int
     body: bytes
@@ -175,7 +175,7 @@ def split_batch(batch: NewMessage) -> list[BatchElement]:
     The properties of the batch are added to those of each.
 
     Raises:
-        FormatError: the body is no batch.
+        FormatError: the body is not a batch.
     """
     body, elements, at = batch.body, [], 0
     while at < len(body):
@@ -206,7 +206,7 @@ def build_batch(
     physical_offset: int,
     store_timestamp: int,
 ) -> list[bytes]:
-    """Return the records of the messages of a batch, which lie end to end; the arguments are those of ``build_record``.
+    """Return the records of the messages of a batch, end to end; the arguments are those of ``build_record``.
 
     Raises:
         struct.error: a number is too large for its field.

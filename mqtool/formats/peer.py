@@ -1,7 +1,7 @@
 """Who is at the other end of a connection, whatever protocol it carries."""
 
 Buffer = bytes | memoryview
-"""Bytes that are to be sent, as they are or where they lie."""
+"""Bytes to be sent, as they are or where they are stored."""
 
 
 class Peer:

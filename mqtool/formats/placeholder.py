@@ -1,4 +1,4 @@
-"""Placeholders: well-formed records that stand where a message was lost, and fillers where none is known to have been.
+"""Placeholders: well-formed records in place of a lost message, and fillers where none is known to have been.
 
 A placeholder has the topic, queue and queue offset of the lost message, so that a broker walks over the place and every
 other message keeps its queue offset. A filler is a prepared transaction, which gets no unit in any queue. Both say in
@@ -63,9 +63,9 @@ _zero_crcs = _ZeroCrcs()
 
 
 def placeholders(table: MessageTable) -> npt.NDArray[np.bool_]:
-    """Tell of each message of a table whether it is a placeholder or a filler.
+    """Return for each message of a table whether it is a placeholder or a filler.
 
-    Properties are looked at only where the body may be zeros, by its CRC, or holds several messages.
+    Properties are examined only if the body may be zeros, by its CRC, or contains several messages.
     """
     sizes = table.sizes(plain.BODY)
     may_be = (table.column("body_crc") == _zero_crcs.of(sizes)) | (sizes > MOST)
@@ -161,7 +161,7 @@ def build(
         queue_offset: of the lost message.
         why: what was lost and why; cut where there is no room.
         like: sound messages around it.
-        transaction: bits of ``sys_flag`` that tell the kind of transaction.
+        transaction: bits of ``sys_flag`` for the kind of transaction.
         properties: pairs that the dispatch of the lost message needs, each with its separator.
         batch_size: how many messages an inner batch held.
 
@@ -258,7 +258,7 @@ class Stamp:
 
         Args:
             out: the buffer.
-            at: where each begins in it.
+            at: where each starts in it.
             sizes: bytes of each record.
             positions: their addresses.
             queue_offsets: of the lost messages.
@@ -331,7 +331,7 @@ def _without_hosts(like: Likeness) -> Likeness:
 
 
 def blank(size: int) -> bytes:
-    """Return the head of a blank record that stands for the last ``size`` bytes of a segment."""
+    """Return the head of a blank record for the last ``size`` bytes of a segment."""
     return bytes(commit_log.BLANK.build({"size": size, "magic_code": commit_log.MAGIC_BLANK}))
 
 

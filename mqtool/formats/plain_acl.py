@@ -42,7 +42,7 @@ def parse_acl(text: str) -> PlainAcl:
     """Return what a file says.
 
     Raises:
-        FormatError: it is no YAML, or a value is not what it should be.
+        FormatError: it is not valid YAML, or a value is invalid.
     """
     import yaml
 
@@ -63,7 +63,7 @@ def parse_acl(text: str) -> PlainAcl:
 
 
 def build_acl(acl: PlainAcl) -> str:
-    """Return the text of a file, as a broker writes it that was told to change it."""
+    """Return the text of a file, as a broker writes it when it is told to change it."""
     import yaml
 
     counter, timestamp = acl.version

@@ -2,7 +2,7 @@
 
 A pop hides messages for a while. For each queue that it took some of, a check point goes into the revive log, and an
 acknowledgement for each message that its consumer is done with; both wait there, as timer messages, until the time of
-the pop is over. A receipt (``POP_CK``) tells which check point a message belongs to: eight words with spaces between.
+the pop is over. A receipt (``POP_CK``) says which check point a message belongs to: eight words separated by spaces.
 (Rules: remoting.md 3.4; store.md 11.5. RocketMQ: ``ExtraInfoUtil``, ``KeyBuilder``, ``PopCheckPoint``, ``AckMsg``.)
 """
 
@@ -19,7 +19,7 @@ from mqtool.formats.topics import RETRY_PREFIX
 RECEIPT = "POP_CK"
 FIRST_POP_TIME = "1ST_POP_TIME"
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
-"""Whose offsets tell how far the revive log is done: the last check point that is, not the next one."""
+"""Whose offsets say how far the revive log is done: the last finished check point, not the next one."""
 ORDER_QUEUE_ID = 999
 """The revive queue of a pop in order, which keeps no check points."""
 CHECK_POINT_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
@@ -51,7 +51,7 @@ def normal_topic(topic: str, group: str) -> str:
 
 
 def topic_flag(topic: str) -> str:
-    """Return how clients are told which kind of topic a message lies in.
+    """Return how clients are told which kind of topic a message is in.
 
     >>> topic_flag("T"), topic_flag("%RETRY%G_T"), topic_flag("%RETRY%G+T")
     ('0', '1', '2')
@@ -95,7 +95,7 @@ def parse_receipt(text: str) -> Receipt:
     Receipt(start_offset=3, pop_time=1795274267116, invisible_ms=3000, revive_queue_id=1, broker_name='broker-a')
 
     Raises:
-        FormatError: it is none.
+        FormatError: it is malformed.
     """
     words = text.split(" ")
     if len(words) < 6:
@@ -272,7 +272,7 @@ def parse_bits(text: str) -> list[int]:
     [0, 2, 9]
 
     Raises:
-        FormatError: the text is no such set, or one of absurd size.
+        FormatError: the text is not such a set, or has an absurd size.
     """
     try:
         bits = int.from_bytes(base64.b64decode(text, validate=True), "little")

@@ -60,11 +60,11 @@ def pairs_of(data: bytes) -> dict[bytes, bytes]:
 
 
 def are_readable(data: bytes) -> bool:
-    r"""Tell whether a broker may have written these properties; Java reads any, and drops what is no pair in silence.
+    r"""Return whether a broker may have written these properties; Java reads any, and silently drops invalid pairs.
 
-    Each piece between two ``\x02`` has a name, ``\x01`` and a value, which may be empty; empty pieces are none. A
-    value may hold any bytes, so two pairs whose separator is lost are one. But no zero byte stands before a ``\x01``
-    of its piece, nor at the end: there zeros lie over what was stored.
+    Each piece between two ``\x02`` has a name, ``\x01`` and a value, which may be empty; empty pieces are ignored. A
+    value may contain any bytes, so two pairs whose separator is lost are one. But no zero byte precedes a ``\x01``
+    of its piece, or ends it: there zeros overwrote what was stored.
 
     >>> [are_readable(text) for text in (b"TAGS\x01a\x02KEYS\x01", b"TAGS\x01a\x02KEYS", b"TAGS\x01a\0\0")]
     [True, False, False]
@@ -82,7 +82,7 @@ def build_properties(pairs: dict[str, str]) -> bytes:
 
 
 def as_value(text: str) -> str:
-    r"""Return a text of somebody else's that becomes the value of a property: none that ends it and begins another.
+    r"""Return a foreign text that becomes the value of a property: it cannot end the value and start another.
 
     Raises:
         FormatError: it is one.

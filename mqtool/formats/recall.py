@@ -1,4 +1,4 @@
-"""Recall handles: what a producer is given for a timer message, and gives back to have it not delivered.
+"""Recall handles: what a producer gets for a timer message, and returns to cancel its delivery.
 
 (Rules: remoting.md 3.2, 4.8. RocketMQ: ``RecallMessageHandle``.)
 """
@@ -35,7 +35,7 @@ def parse_handle(text: str) -> RecallHandle:
     """Return the handle of a text.
 
     Raises:
-        FormatError: it is none.
+        FormatError: it is malformed.
     """
     try:
         words = base64.urlsafe_b64decode(text.encode()).decode().split(" ")

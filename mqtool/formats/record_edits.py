@@ -1,4 +1,4 @@
-"""Single fields of a message record written anew; its CRC property, if it ends in one, is made to fit again."""
+"""Single fields of a message record rewritten; its CRC property, if it ends in one, is adjusted."""
 
 import zlib
 from typing import Any
@@ -16,7 +16,7 @@ _AT = {
 
 
 def ends_in_crc(record: bytes | bytearray) -> bool:
-    """Tell whether a record, or its properties, end in a CRC property."""
+    """Return whether a record, or its properties, end in a CRC property."""
     return bytes(record[-CRC_SIZE:]).startswith(_CRC_HEAD)
 
 
@@ -38,7 +38,7 @@ def with_new_crc(record: bytes, properties_size: int) -> bytes:
 
 
 def with_address(record: bytes, position: int) -> bytes:
-    """Return a record that says that it lies at an address."""
+    """Return a record that claims to be at an address."""
     changed = bytearray(record)
     changed[_AT["physical_offset"] : _AT["physical_offset"] + 8] = position.to_bytes(8, "big")
     return with_crc(changed)
@@ -84,7 +84,7 @@ def _with_number(record: bytes, at: int, size: int, value: int) -> bytes:
 
 
 def with_pair(properties: bytes, name: str, value: str) -> bytes | None:
-    r"""Return properties with a pair where something like it stands, as long as before; None where nothing does.
+    r"""Return properties with a pair in place of something similar, with the same length; None if there is nothing.
 
     >>> with_pair(b"TAGS\x01a\x02INNER_OUM\x013\x02", "INNER_NUM", "3")
     b'TAGS\x01a\x02INNER_NUM\x013\x02'

@@ -36,7 +36,7 @@ VERSION = Version.V4_9_8
 """What our commands say of us. A Java client trusts brokers from V4_1_0 on with SQL92."""
 
 Outgoing = tuple[Peer, "RemotingCommand"]
-"""A command and whom to send it."""
+"""A command and its recipient."""
 
 _PREFIX = struct.Struct(">iI")
 _BINARY_HEAD = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark size
@@ -58,7 +58,7 @@ class RemotingCommand:
     """A request or an answer.
 
     ``opaque`` pairs an answer with its request, per connection and direction. ``parts`` is a body in pieces, in place
-    of ``body``: what is read from a store goes out without a copy, and must stay as it is until it is sent.
+    of ``body``: what is read from a store is sent without a copy, and must not change until it is sent.
     """
 
     code: int
@@ -88,7 +88,7 @@ class RemotingCommand:
         return RemotingCommand(code, RESPONSE, self.opaque, {} if ext_fields is None else ext_fields, body, remark)
 
     def shed(self) -> None:
-        """Let go of all that answering does not need, in a request that is kept for later."""
+        """Release everything that answering does not need, in a request that is kept for later."""
         self.body, self.ext_fields = b"", {}
 
 
@@ -114,7 +114,7 @@ def parse_frame(data: bytes | bytearray) -> RemotingCommand:
 def parse_command(serialize_type: int, header: bytes | bytearray, body: bytes) -> RemotingCommand:
     """Return the command of a header and a body.
 
-    Lenient as Java clients are: a language nobody knows is None; numbers and booleans among the ext fields become text,
+    As lenient as Java clients: an unknown language is None; numbers and booleans among the ext fields become text,
     nulls are dropped; what else is missing is zero.
 
     Raises:

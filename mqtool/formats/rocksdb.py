@@ -1,6 +1,6 @@
 """RocksDB databases of a store: keys and values of the consume queues and of the tables under ``config/``.
 
-All integers are big-endian, so the units of a queue lie together and in queue order. A single byte 1 separates the
+All integers are big-endian, so the units of a queue are together and in queue order. A single byte 1 separates the
 parts of a key. (RocketMQ: ``RocksDBConsumeQueueTable``, ``RocksDBConsumeQueueOffsetTable``, ``ConfigStorage``.)
 """
 
@@ -116,7 +116,7 @@ class QueueEnds(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What the family "offset" says: the ends of each queue, and where dispatch goes on in the log (None: unknown)."""
+    """What the family "offset" says: the ends of each queue, and where dispatch continues (None: unknown)."""
 
     queues: dict[tuple[str, int], QueueEnds]
     reput_offset: int | None
@@ -139,7 +139,7 @@ def parse_queue(key: bytes) -> tuple[str, int]:
     """Return topic and queue id of a unit's key.
 
     Raises:
-        FormatError: it is no such key.
+        FormatError: it is not such a key.
     """
     unit = _parse(UNIT_KEY, key, "key of a unit", key)
     return unit.topic, unit.queue_id

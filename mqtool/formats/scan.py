@@ -2,7 +2,7 @@
 
 A walk hops from record to record by their sizes, then every other field of all records is gathered at once. Nothing is
 trusted: a record whose parts do not add up is a row marked in ``faults``, and a walk ends where no record can be.
-A walk may begin anywhere in a segment, behind ``resync``.
+A walk may start anywhere in a segment, after ``resync``.
 """
 
 import dataclasses
@@ -78,7 +78,7 @@ class Fault(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Envelope:
-    """What stands before each record: nothing, or the head of a DLedger entry."""
+    """What precedes each record: nothing, or the head of a DLedger entry."""
 
     size: int = 0
     magic_code: int = 0
@@ -96,7 +96,7 @@ def compiled_kernels() -> Any:
 
 
 def compiles_first_time() -> bool:
-    """Tell whether the compiled kernels have yet to be made, which takes some seconds."""
+    """Return whether the compiled kernels have yet to be made, which takes some seconds."""
     from mqtool.formats import kernel_cache
 
     return not kernel_cache.is_stored()
@@ -110,7 +110,7 @@ def why_compiled_again() -> str | None:
 
 
 def kernels_for(byte_count: int) -> Any:
-    """Return the kernels to use on so many bytes in all: plain for little, compiled for much."""
+    """Return the kernels to use for this many bytes in total: plain for few, compiled for many."""
     if byte_count >= COMPILE_FROM or (byte_count >= LOAD_FROM and not compiles_first_time()):
         return compiled_kernels()
     return plain
@@ -289,7 +289,7 @@ def scan(
         base: address of its first byte.
         start: position in the buffer of the first record.
         stop: records that start here or later are left to others; by default the end of the buffer.
-        envelope: what stands before each record.
+        envelope: what precedes each record.
         kernels: ``kernels_for(..)``.
         limit: take no more records than this.
     """
@@ -304,7 +304,7 @@ def scan(
 
 
 def gather(buffer: Any, base: int, starts: Ints, kernels: Any = plain) -> MessageTable:
-    """Return the table of the records that begin at ``starts``, as ``hop`` or ``resync`` found them."""
+    """Return the table of the records that start at ``starts``, as ``hop`` or ``resync`` found them."""
     count = len(starts)
     table = MessageTable(
         kernels=kernels,
@@ -336,14 +336,14 @@ _SHORT = 1 << 16
 
 
 def may_begin_records(buffer: Any, start: int, stop: int) -> bool:
-    """Tell, at a glance, whether message records may begin in a short stretch: whether a magic code stands there."""
+    """Return, at a glance, whether message records may start in a short range: whether it contains a magic code."""
     return _MAGIC_PREFIX in bytes(memoryview(buffer)[start + _MAGIC_AT : stop + _MAGIC_AT + len(_MAGIC_PREFIX) - 1])
 
 
 def candidates(buffer: Any, base: int | None, start: int, stop: int) -> Iterator[int]:
-    """Yield each position from which a message record that belongs there may begin.
+    """Yield each position from which a message record that belongs there may start.
 
-    That is: one of the two magic codes stands at its place, the record fits its buffer,
+    That is: one of the two magic codes is at its place, the record fits its buffer,
     and its physical offset is its own address; without ``base`` any address will do.
     """
     view = memoryview(buffer)
@@ -369,7 +369,7 @@ def candidates(buffer: Any, base: int | None, start: int, stop: int) -> Iterator
 
 
 def _windows(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield where windows begin and how long they are: short at first, since most searches end soon."""
+    """Yield where windows start and how long they are: short at first, since most searches end soon."""
     step = 1 << 12
     while start < stop:
         yield start, step
@@ -377,7 +377,7 @@ def _windows(start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def resync(buffer: Any, base: int, start: int, stop: int | None = None, envelope: Envelope = BARE) -> int | None:
-    """Return the first position from ``start`` on where a walk can begin (again), None when there is none.
+    """Return the first position from ``start`` on where a walk can start (again), None if there is none.
 
     Position of the record, or of its envelope.
     """

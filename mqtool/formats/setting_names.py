@@ -148,7 +148,7 @@ _LIKENESS = 0.75
 
 
 def is_known(name: str) -> bool:
-    """Tell whether some release of RocketMQ knows a setting of this name."""
+    """Return whether some release of RocketMQ knows a setting of this name."""
     return name in KNOWN or name.startswith(_PREFIXES)
 
 

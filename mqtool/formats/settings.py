@@ -29,7 +29,7 @@ def parse_settings(text: str) -> dict[str, str]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield the lines with settings; one that ends with a backslash goes on in the next."""
+    """Yield the lines with settings; one that ends with a backslash continues in the next."""
     begun = ""
     for line in _LINE_END.split(text):
         line = line.lstrip(_BLANK)
@@ -70,7 +70,7 @@ class Settings:
     """
 
     def updated(self, given: Mapping[str, str]) -> tuple[Self, list[str]]:
-        """Return these settings with ``given`` laid over them, and the names that have no effect here.
+        """Return these settings overridden by ``given``, and the names that have no effect here.
 
         Raises:
             UsageError: a value is not of its kind.

@@ -17,7 +17,7 @@ class Credentials(NamedTuple):
     secret_key: str
 
     def signed(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """Return the ext fields of a request with those that tell whose it is."""
+        """Return the ext fields of a request with those that identify its sender."""
         fields = {**fields, ACCESS_KEY: self.access_key}
         return {**fields, SIGNATURE: signature(fields, body, self.secret_key)}
 

@@ -33,10 +33,10 @@ Parts = tuple[tuple[Any, ...], bytes, str, bytes]
 
 
 def take_apart(data: bytes, at: int, end: int) -> Parts:
-    """Return the parts of the record that lies in ``data`` between two places.
+    """Return the parts of the record in ``data`` between two places.
 
     Raises:
-        FormatError: the bytes are no message record.
+        FormatError: the bytes are not a message record.
     """
     try:
         form = _HEADS[commit_log.head_form(data[at + _SYS_FLAG_AT + 3])]  # its lowest byte
@@ -60,7 +60,7 @@ def take_apart(data: bytes, at: int, end: int) -> Parts:
 
 
 def record_ends(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where each record of an answer to a pull, one behind the other, begins and ends.
+    """Yield where each consecutive record of an answer to a pull starts and ends.
 
     Raises:
         FormatError: a record is cut off.
@@ -78,7 +78,7 @@ def parse_stored(record: bytes | memoryview) -> StoredMessage:
     """Return the message of one whole record.
 
     Raises:
-        FormatError: the bytes are no message record.
+        FormatError: the bytes are not a message record.
     """
     head, body, topic, properties = take_apart(bytes(record), 0, len(record))
     (

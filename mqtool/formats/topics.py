@@ -29,7 +29,7 @@ SYSTEM_GROUP_PREFIXES = ("CID_RMQ_SYS_", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER")
 
 
 def is_system_topic(topic: str) -> bool:
-    """Tell whether a broker makes this topic by itself."""
+    """Return whether a broker creates this topic by itself."""
     return topic.startswith(SYSTEM_PREFIXES)
 
 
@@ -38,10 +38,10 @@ _REPLACED = "\ufffd"  # what Java reads where bytes are no text
 
 
 def is_possible(topic: bytes) -> bool:
-    r"""Tell whether a broker can have a topic, and keep its queues in a folder of its name; the empty one is in none.
+    r"""Return whether a broker can have a topic, and keep its queues in a folder of its name; the empty one is in none.
 
     Brokers take letters, digits, ``%``, ``|``, ``_`` and ``-``, older ones any text; no client can ask for control
-    characters, or for bytes that are no text. (Rules: store.md 2.12. RocketMQ: ``TopicValidator``.)
+    characters, or for bytes that are not text. (Rules: store.md 2.12. RocketMQ: ``TopicValidator``.)
 
     >>> [is_possible(topic) for topic in (b"%RETRY%g", b"a.b", b"a\0b", b"a/b", b"\xff")]
     [True, True, False, False, False]
@@ -55,5 +55,5 @@ def is_possible(topic: bytes) -> bool:
 
 
 def has_folder(topic: bytes) -> bool:
-    """Tell whether a file system takes a folder of this name, or of folders in it, for its queues."""
+    """Return whether a file system accepts a folder of this name, or of folders in it, for its queues."""
     return len(topic) <= _MOST and b"\0" not in topic

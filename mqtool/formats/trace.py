@@ -1,7 +1,7 @@
-"""What clients tell of a message on its way: records that they send to a trace topic, as separated text.
+"""What clients report about a message on its way: records that they send to a trace topic, as separated text.
 
 A body holds many records; each ends with character 2, its fields are separated by character 1. The keys of the
-message that carries them are the unique keys and keys of the messages that they tell of.
+message that carries them are the unique keys and keys of the messages that they describe.
 (RocketMQ: ``TraceDataEncoder``.)
 """
 
@@ -12,7 +12,7 @@ _FIELD, _RECORD = "\x01", "\x02"
 
 
 class TraceRecord(NamedTuple):
-    """One record; what its kind does not tell is empty, or None."""
+    """One record; what its kind does not contain is empty, or None."""
 
     kind: str  # Pub, SubBefore, SubAfter, EndTransaction, Recall
     timestamp: int | None
@@ -27,7 +27,7 @@ class TraceRecord(NamedTuple):
 
 
 def parse_trace(body: bytes) -> list[TraceRecord]:
-    r"""Return the records of a body; what is no record that we know is left out.
+    r"""Return the records of a body; unknown records are left out.
 
     >>> parse_trace(b"SubAfter\x01r1\x01KEY\x015\x01true\x01k\x010\x02")[0][4:9]
     ('KEY', 'r1', '', 5, True)
@@ -131,7 +131,7 @@ def build_sent(
 def build_given(
     timestamp: int, region: str, group: str, request_id: str, unique_key: str, times: int, keys: str
 ) -> str:
-    r"""Return the record of a message that a listener is given.
+    r"""Return the record of a message that a listener gets.
 
     Java cannot read one that ends with an empty field, nor any other of the same body: without keys it writes ``null``.
 

@@ -2,7 +2,7 @@
 
     4 bytes  IPv4 address of the maker
     2 bytes  its process
-    4 bytes  what tells makers in one process apart
+    4 bytes  distinguish makers in one process
     4 bytes  ms since the month began
     2 bytes  counter
 

@@ -12,7 +12,7 @@ from mqtool.formats.scan import MessageTable
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Half-open ranges, None where there is no end, and sets, None where anything goes."""
+    """Half-open ranges, None if unbounded, and sets, None if anything is allowed."""
 
     since: int | None = None  # store timestamp, ms
     until: int | None = None
@@ -24,7 +24,7 @@ class Bounds:
     queue_ids: frozenset[int] | None = None
 
     def may_have(self, topic: str, queue_id: int) -> bool:
-        """Tell whether something of a queue may be left."""
+        """Return whether something of a queue may be left."""
         return (self.topics is None or topic in self.topics) and (self.queue_ids is None or queue_id in self.queue_ids)
 
     def select(self, table: MessageTable) -> MessageTable:

@@ -79,7 +79,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentences()
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
-        """Return where a new query begins."""
+        """Return where a new query starts."""
         ends = self._look()
         check_all(self.topics, self.connection, ends)
         given = places(self.options, "startingOffsets", ends, self.connection.namespace)
@@ -133,7 +133,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentences()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note how far a query is to go that reads what is there and ends."""
+        """Note how far a query reads that stops at what exists now."""
         self._target = self._look()
 
     @sentences()
@@ -195,7 +195,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._queues
 
     def _look(self, needed: Collection[MessageQueue] = ()) -> dict[MessageQueue, Ends]:
-        """Return the queues that are there; one that is needed is waited for, but not twice."""
+        """Return the existing queues; one that is needed is waited for, but not twice."""
         self._ends = self._open().ends(self.topics, {*needed} - self._gone)
         self._gone = (self._gone | {*needed}) - self._ends.keys()
         return dict(self._ends)
@@ -207,9 +207,9 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle_since = time.monotonic() if is_idle else 0.0
 
     def _resumed(self, queue: MessageQueue, place: Place | None, ends: Ends) -> Place:
-        """Return the place from which to read on: the one that is given where the queue is still as it was.
+        """Return the place from which to continue: the given one if the queue is still as it was.
 
-        Else it lies behind the newest message that was read and is still there, or at the first.
+        Otherwise it is after the newest message that was read and still exists, or at the first.
         """
         if place is None:
             return {"offset": ends.first, "marks": []}
@@ -223,13 +223,13 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _check(self, queue: MessageQueue, place: Place) -> None:
-        """See to it that a queue is as it was when it was read, or is to be read, up to a place."""
+        """Check that a queue is as it was when it was read, or is to be read, up to a place."""
         marks = [Mark(*one) for one in place["marks"][:1]]
         if marks and (queue, marks[0]) not in self._known and self._holds(queue, marks[0]) is False:
             self._losses.tell(_changed(queue, place["offset"]), "with the current contents")
 
     def _holds(self, queue: MessageQueue, mark: Mark) -> bool | None:
-        """Tell whether a message is still where it was, None where it has been deleted or cannot be read."""
+        """Return whether a message is still where it was, None if it has been deleted or cannot be read."""
         ends = self._ends[queue]
         if mark.address < ends.first:
             return None
@@ -241,7 +241,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if found is None else found == mark
 
     def _marks(self, places: Sequence[tuple[MessageQueue, int]]) -> list[Mark | None]:
-        """Return marks of the messages at some offsets, None where none begins there."""
+        """Return marks of the messages at some offsets, None where no message starts."""
         answers = self._open().firsts(places)
         return [
             mark_of(answer.records, offset, offset + 1) if answer.code == ResponseCode.SUCCESS else None

@@ -1,6 +1,6 @@
 """``rocketmq``: topics of running brokers as tables and streams of Spark, and as what frames are sent to.
 
-Brokers give records as they lie in their logs, so columns are made of them as of those of a store. Spark finds the
+Brokers return records as they are in their logs, so columns are made of them as of those of a store. Spark finds the
 format by its name where mqtool is installed (``pyspark_rocketmq``).
 """
 
@@ -34,7 +34,7 @@ class RocketMQ(MessageSource):
             ``{"Orders": {"broker-a:0": 12, "broker-a:1": "latest"}}``.
         startingTimestamp, endingTimestamp: messages stored from, and before, a time: milliseconds, or by ISO 8601.
         maxOffsetsPerTrigger: of a stream, messages that a micro-batch reads.
-        failOnDataLoss: ``false`` goes on where messages are gone that were to be read.
+        failOnDataLoss: ``false`` continues if messages are gone that were to be read.
         accessKey, secretKey, tls, authorities, namespace: as of all clients of ours.
     """
 

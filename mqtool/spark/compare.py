@@ -139,14 +139,14 @@ def _aligned(left: Store, right: Store, partition_size: int) -> list[Item]:
 
 
 def compare(item: Item) -> Iterator[pa.RecordBatch]:
-    """Yield what is different at some addresses of two logs; so many bytes of these at a time."""
+    """Yield the differences at some addresses of two logs, a limited number of bytes at a time."""
     addresses = [part.start_offset + at for parts in item for part in parts for at in (part.start, part.stop)]
     for start in range(min(addresses, default=0), max(addresses, default=0), MAX_PARTITION):
         yield from _compare(Item(*(_between(parts, start, start + MAX_PARTITION) for parts in item)))
 
 
 def _between(parts: Sequence[LogRange], start: int, stop: int) -> list[LogRange]:
-    """Return what of ranges begins between two addresses."""
+    """Return what part of ranges starts between two addresses."""
     cut = [
         dataclasses.replace(
             part, start=max(part.start, start - part.start_offset), stop=min(part.stop, stop - part.start_offset)

@@ -1,7 +1,7 @@
 """Where a log ends, and by what that place is known again: the last message before it.
 
 An address alone does not say whether a log is still the one that was read: a recovery, a restore or a slave that lags
-may have cut it, and other messages may lie there by now.
+may have cut it, and there may be other messages by now.
 """
 
 import hashlib
@@ -32,16 +32,16 @@ class Mark(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """An address behind messages, and the last of them where one is known."""
+    """An address after messages, and the last of them if one is known."""
 
     offset: int
     last: Mark | None
 
 
 def end_of_log(store: Store, reader: StoreReader, known: LogEnd | None = None) -> LogEnd:
-    """Return the place behind the last whole message of a log.
+    """Return the place after the last complete message of a log.
 
-    What lies behind the last content of a segment is zeros, and messages are looked for from there backwards: of a full
+    What follows the last content of a segment is zeros, and messages are searched from there backwards: of a full
     segment a few megabytes are read.
 
     Args:
@@ -68,13 +68,13 @@ def end_of_log(store: Store, reader: StoreReader, known: LogEnd | None = None) -
 
 
 def end_before(store: Store, reader: StoreReader, start: int, stop: int) -> LogEnd:
-    """Return the place behind the last message that ends at or below an address; no less than the first message of it.
+    """Return the place after the last message that ends at or below an address; at least the first message of it.
 
     Args:
         store: that it is of.
         reader: of it.
-        start: address of a record, or behind one: what begins below it does not count.
-        stop: an address above it. It is returned where no message lies below it.
+        start: address of a record, or after one: what starts below it does not count.
+        stop: an address above it. It is returned if there is no message below it.
     """
     segment = reader.commit_log.segment_at(stop - 1)
     if segment is None:
@@ -94,7 +94,7 @@ def end_before(store: Store, reader: StoreReader, start: int, stop: int) -> LogE
 
 
 def holds(reader: StoreReader, mark: Mark) -> bool | None:
-    """Tell whether a message is still where it was, None where its segment has been deleted."""
+    """Return whether a message is still where it was, None if its segment has been deleted."""
     if mark.address < reader.commit_log.min_offset:
         return None
     segment = reader.commit_log.segment_at(mark.address)
@@ -109,7 +109,7 @@ def holds(reader: StoreReader, mark: Mark) -> bool | None:
 
 
 def thinned(marks: Sequence[Mark]) -> list[Mark]:
-    """Return the newest of some marks, newest first, and of the others ever fewer the farther they lie behind it."""
+    """Return the newest of some marks, newest first, and of the others fewer and fewer the older they are."""
     kept: dict[int, Mark] = {}
     for mark in marks:
         kept[(marks[0].stop - mark.stop).bit_length() // 2] = mark
@@ -138,7 +138,7 @@ def _digest(head: bytes) -> str:
 
 
 def _end_of_content(segment: MappedFile) -> int:
-    """Return the position behind the last byte of a segment that is not zero."""
+    """Return the position after the last byte of a segment that is not zero."""
     for stop in range(segment.size, 0, -_STEP):
         start = max(0, stop - _STEP)
         content = np.flatnonzero(np.frombuffer(segment.read(start, stop - start), np.uint8))

@@ -28,7 +28,7 @@ _ASK = Ask(_COLUMNS, _COLUMNS, plain_bodies=False)
 FOLDERS = ("export_topic", "store_date")
 """What folders are named by; the column ``topic`` stays in the files, as ``mqtool import`` needs it there."""
 FILE_SIZE = 256 << 20
-"""About so many bytes of messages, compressed, go into a file, should a topic have more on a day."""
+"""About this many bytes of messages, compressed, go into a file if a topic has more on a day."""
 _DAY_MS = 86_400_000
 _SETTINGS = {
     # A task, and so a file, has messages of one store, unless Spark unites partitions that are cut alike.
@@ -61,7 +61,7 @@ class Exported:
 
 
 def run(spark: Any, stores: Sequence[Store], into: Path | str, chosen: Chosen, partition_size: int) -> Exported:
-    """Write messages below ``into``, a folder that is not there yet: of each store, topic and day a file, or a few.
+    """Write messages below ``into``, a folder that does not exist yet: one file, or a few, per store, topic and day.
 
     Cost: what is written is shuffled once, to be together and in the order of the log.
 

@@ -26,9 +26,9 @@ from mqtool.spark.tables import GONE
 _COLUMNS = tuple(BUILDERS)
 _PLACE = {"position": "bigint", "record": "binary"}
 SCHEMA = spark_schema({**{name: BUILDERS[name].type for name in _COLUMNS if name != CORRUPT}, **_PLACE})
-"""The columns of the table ``messages``, the address where a message really lies, and its whole record."""
+"""The columns of the table ``messages``, the actual address of a message, and its whole record."""
 _FOUND = spark_schema({**{name: BUILDERS[name].type for name in _COLUMNS}, **_PLACE})
-"""A row with a ``_corrupt_record`` is none that was found, but a place that could not be read."""
+"""A row with a ``_corrupt_record`` is not a match, but a place that could not be read."""
 _MOST_HITS = 1000
 
 
@@ -43,7 +43,7 @@ class Item(NamedTuple):
 
 @dataclasses.dataclass
 class Plan:
-    """What is to be looked at, and what the driver has learned from the index."""
+    """What to search, and what the driver has learned from the index."""
 
     items: list[Item]
     remarks: list[str]
@@ -114,7 +114,7 @@ def _with(batch: pa.RecordBatch, positions: Any, records: Sequence[bytes | None]
 
 
 def _found(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return messages that fit as found, though their properties or bodies are damaged: the command shows them too."""
+    """Return matching messages even if their properties or bodies are damaged, as the command does."""
     number = _COLUMNS.index(CORRUPT)
     columns = [*batch.columns]
     columns[number] = pa.nulls(len(batch), batch.schema.types[number])

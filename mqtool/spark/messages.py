@@ -32,7 +32,7 @@ MOST_HEX = 256
 """Bytes of a damaged record that its row shows."""
 
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999: a time outside of them is no timestamp."""
+"""The years 1 to 9999: a time outside of them is not a timestamp."""
 _PROPERTIES = ("KEYS", "TAGS", "UNIQ_KEY")
 _OF_PROPERTIES = frozenset((
     "properties", "tags", "keys", "unique_key", "raw_properties", "key_bytes", "headers", "json_properties",
@@ -82,7 +82,7 @@ class Rows:
 
     @functools.cached_property
     def known(self) -> tuple[Ints, Ints]:
-        """Where the values of ``_PROPERTIES`` lie."""
+        """Where the values of ``_PROPERTIES`` are."""
         return self.table.properties(_PROPERTIES)
 
     @functools.cached_property
@@ -97,7 +97,7 @@ class Rows:
         return flags >> 4 & 3
 
     def has_long(self, host: int) -> bool:
-        """Tell whether an address is none of four bytes."""
+        """Return whether an address does not have four bytes."""
         return bool((self.forms >> host & 1).any())
 
     @functools.cached_property
@@ -157,7 +157,7 @@ def texts(table: MessageTable, offsets: Ints, sizes: Ints, kind: Any, valid: Mas
     """Return byte strings of the log as a column of texts or of bytes.
 
     Raises:
-        UnicodeDecodeError: one is no UTF-8, and they are to be texts.
+        UnicodeDecodeError: one is not UTF-8, and they should be strings.
     """
     ends = np.zeros(len(offsets) + 1, np.int32)
     size = int(sizes.sum())
@@ -432,7 +432,7 @@ class Batches:
         yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def of_damage(self, file: str, position: int, code: str, data: bytes | None) -> Iterator[Any]:
-        """Yield the row of a place without a message, where rows tell of damage.
+        """Yield the row of a place without a message, if rows report damage.
 
         Raises:
             BadDataError: in mode FAILFAST.

@@ -14,7 +14,7 @@ _MEMBERS = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 def name_stores(stores: Iterable[Store], given: Mapping[str, str]) -> dict[str, Store]:
-    """Return stores by name: one that is given, that of the broker, else the path.
+    """Return stores by name: a given one, that of the broker, or the path.
 
     Args:
         stores: to be named.
@@ -46,10 +46,10 @@ def _broker_name(store: Store) -> str | None:
 
 
 def broker_name(topics: Mapping[str, config_tables.TopicConfig]) -> str | None:
-    """Return the name of the broker whose topics these are, None where they do not tell it.
+    """Return the name of the broker whose topics these are, None if they do not show it.
 
     A broker has a topic of its own name and one of its cluster's, which others inherit from (RocketMQ,
-    ``TopicConfigManager``); from 5 on also one that begins with ``rmq_sys_SYNC_BROKER_MEMBER_``.
+    ``TopicConfigManager``); since 5 also one that starts with ``rmq_sys_SYNC_BROKER_MEMBER_``.
     """
     members = [name.removeprefix(_MEMBERS) for name in topics if name.startswith(_MEMBERS)]
     others = {_DEFAULT_TOPIC, *(name.removesuffix(_REPLIES) for name in topics if name.endswith(_REPLIES))}

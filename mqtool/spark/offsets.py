@@ -1,4 +1,4 @@
-"""``offsets`` as a Spark job: how far consumer groups have come, by what is saved and by what the log tells.
+"""``offsets`` as a Spark job: the progress of consumer groups, from what is saved and from what the log shows.
 
 ``config/consumerOffset.json`` says it, where it is there and whole. The log tells of some consumption too: a message in
 a retry or dead letter topic names the message that it was, which its group has been given; the check points and
@@ -39,8 +39,8 @@ from mqtool.spark.stores import Store
 from mqtool.spark.tables import GONE
 
 KINDS = ("saved", "retried", "dead", "popped", "acknowledged", "ended")
-"""Where an offset comes from: each is the queue offset behind the furthest message that is known to have been given
-out; what is saved is the one that the group reads next."""
+"""Where an offset comes from: each is the queue offset after the furthest message known to have been
+delivered; the saved one is that which the group reads next."""
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
 _EVIDENCE = ("retried", "dead", "popped", "acknowledged", "ended")
@@ -82,7 +82,7 @@ def progress(spark: Any, stores: Sequence[Store], partition_size: int) -> tuple[
     """Return the DataFrame of how far each group has come in each queue, and an observation of it.
 
     Columns: ``store``, ``group``, ``topic``, ``queue_id``, ``consumer_offset`` (what is saved, else ``at_least``),
-    ``at_least`` (the furthest that the log tells), an offset for each of ``KINDS``, ``min_offset``, ``max_offset`` and
+    ``at_least`` (the furthest that the log shows), an offset for each of ``KINDS``, ``min_offset``, ``max_offset`` and
     ``lag``, which is null where the ends of the queue are not known. A group has a row for every queue of a topic of
     which it has saved an offset, as in ``mqtool offset list``. The observation counts, while the DataFrame is read, the
     tables of offsets that could not be read (``unread``).
@@ -117,7 +117,7 @@ def progress(spark: Any, stores: Sequence[Store], partition_size: int) -> tuple[
 
 
 def find(item: Item) -> Iterator[pa.RecordBatch]:
-    """Yield what one item tells, of so many queues at a time."""
+    """Yield what one item shows, a limited number of queues at a time."""
     told = _of_tables(item.store.open()) if item.part is None else _of_log(item.store, item.part)
     while some := list(itertools.islice(told, _MOST_TOLD)):
         found: dict[tuple[str, str | None, str, int], int] = {}
@@ -177,7 +177,7 @@ def _of_queue(
 
 
 def _ends(reader: StoreReader, topics: Container[str]) -> Iterator[tuple[QueueKey, int, int]]:
-    """Yield each queue of a store with the offsets between which a consumer finds messages, as a broker tells them.
+    """Yield each queue of a store with the offsets between which a consumer finds messages, as a broker reports them.
 
     Of a queue in RocksDB they are what its database says, but for some topics: it would be opened for each queue.
     """
@@ -209,7 +209,7 @@ def _of_log(store: Store, part: LogRange) -> Iterator[Progress]:
 
 
 def _rows(table: MessageTable) -> list[int]:
-    """Return the rows of messages that may tell of consumption."""
+    """Return the rows of messages that may show consumption."""
     ids, names = table.topics()
     prefixes = tuple(name.encode() for name in (RETRY_PREFIX, DEAD_LETTER_PREFIX, REVIVE_PREFIX, OP_TOPIC, *_WAITING))
     wanted = np.array([name.startswith(prefixes) for name in names], np.bool_)
@@ -218,7 +218,7 @@ def _rows(table: MessageTable) -> list[int]:
 
 
 def _of_message(reader: StoreReader, message: Message) -> Iterator[Progress]:
-    """Yield what a message tells; one that waits for its time tells it already."""
+    """Yield what a message shows, even if it still waits for its time."""
     properties = message.properties
     topic = properties.get("REAL_TOPIC", "") if message.topic in _WAITING else message.topic
     if topic.startswith(RETRY_PREFIX):
@@ -236,7 +236,7 @@ def _of_message(reader: StoreReader, message: Message) -> Iterator[Progress]:
 
 
 def _group_of(name: str, topic: str) -> str:
-    """Return the group of a retry topic; those of pop consumers have the name of the topic behind it.
+    """Return the group of a retry topic; those of pop consumers are followed by the name of the topic.
 
     >>> _group_of("G", "T"), _group_of("G_T", "T"), _group_of("G+T", "T")
     ('G', 'G', 'G')
@@ -247,7 +247,7 @@ def _group_of(name: str, topic: str) -> str:
 
 
 def _of_origin(reader: StoreReader, kind: str, group: str, message_id: str | None) -> Iterator[Progress]:
-    """Tell of the message that a group was given and gave back; nothing where retention has taken it."""
+    """Report the message that a group received and sent back; nothing if retention has deleted it."""
     if message_id is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""The options of the source: a table of names, each read once; what nobody knows is refused with near names."""
+"""The options of the source: a table of names, each read once; unknown ones are refused with similar names."""
 
 import dataclasses
 import datetime
@@ -45,7 +45,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What was asked for. Spark does not tell upper from lower case in names of options."""
+    """The options given. Spark does not distinguish upper and lower case in names of options."""
 
     given: Mapping[str, str]
 
@@ -91,7 +91,7 @@ class Options:
         return int(found[1]) * _UNITS[found[2]]
 
     def count(self, name: str) -> int | None:
-        """Return a whole number from 1 on, None where it is not given.
+        """Return a whole number of at least 1, None if it is not given.
 
         Raises:
             UsageError: it is none.
@@ -102,7 +102,7 @@ class Options:
         return None if text is None else int(text)
 
     def table_of(self, name: str) -> dict[str, Any]:
-        """Return a JSON object, an empty one where it is not given.
+        """Return a JSON object, an empty one if it is not given.
 
         Raises:
             UsageError: it is none.
@@ -117,7 +117,7 @@ class Options:
 
     @property
     def table(self) -> str:
-        """The name of the table as it was given, else ``messages``."""
+        """The name of the table, by default ``messages``."""
         return self.given.get("table", "messages")
 
     @property
@@ -165,7 +165,7 @@ class Options:
         """Names by path or pattern of paths.
 
         Raises:
-            UsageError: it is no such table.
+            UsageError: there is no such table.
         """
         given = self.table_of("storeNames")
         if any(not isinstance(name, str) or not name for name in given.values()):
@@ -197,7 +197,7 @@ class Options:
         return self.given.get(name.lower(), self.given.get(other.lower()))
 
     def _moment(self, name: str) -> int | None:
-        """Return a time in milliseconds since 1970, which is how it is given, or by ISO 8601."""
+        """Return a time in milliseconds since 1970, given so or in ISO 8601."""
         text = self.given.get(name.lower())
         if text is None:
             return None

@@ -1,7 +1,7 @@
-"""Byte ranges of segments: each record of a log belongs to the one range in which it begins, damaged ones too.
+"""Byte ranges of segments: each record of a log belongs to the one range in which it starts, damaged ones too.
 
-A range is walked from a record that begins some megabytes before it, so all ranges see the log cut into the same
-records, whatever lies in the bodies. Nothing here knows Spark, and no record is read to cut a log into ranges.
+A range is walked from a record that starts some megabytes before it, so all ranges see the log cut into the same
+records, whatever the bodies contain. Nothing here knows Spark, and no record is read to cut a log into ranges.
 """
 
 import dataclasses
@@ -28,20 +28,20 @@ _MOST_COUNTS = 500
 _MOST_OF_A_COUNT = 4 << 30
 _TASKS_A_CORE = 4
 LOOK_BACK = 5 << 20
-"""A walk begins so far before its range, at the beginning of the segment at most: no message of a broker that takes
+"""A walk starts this far before its range, but not before its segment: no message of a broker that takes
 those of 4 MiB is longer."""
 STEP = 4 << 20
-"""Bytes that are read and scanned at once, and lie in the processor's cache meanwhile."""
+"""Bytes that are read and scanned at once, and stay in the processor's cache meanwhile."""
 MAPPED_STEP = 32 << 20
-"""Where nothing is read into memory and only heads are looked at."""
+"""Used where nothing is read into memory and only heads are examined."""
 _PROBE = 128 << 10
 
 
 @dataclasses.dataclass(frozen=True)
 class LogRange:
-    """A range of a segment: what begins in it is read together.
+    """A range of a segment: what starts in it is read together.
 
-    ``following`` tells whether messages lie in later segments, ``is_live`` whether a broker may be writing here.
+    ``following`` says whether there are messages in later segments, ``is_live`` whether a broker may be writing here.
     """
 
     store: Store
@@ -60,7 +60,7 @@ class LogRange:
 
 @dataclasses.dataclass(frozen=True)
 class Lost:
-    """A place in a range where a record should begin and none does."""
+    """A place in a range where a record should start and none does."""
 
     position: int  # in the segment
     code: str  # of the check that finds it
@@ -73,14 +73,14 @@ def log_ranges(
     start_offset: int = 0,
     stop_offset: int | None = None,
 ) -> list[LogRange]:
-    """Cut the log of a store into ranges of ``max_size`` bytes at most; only names and lengths of files are looked at.
+    """Cut the log of a store into ranges of at most ``max_size`` bytes, using only names and lengths of files.
 
     Args:
         store: that it is of.
         reader: of it.
-        max_size: bytes; a range that is cut begins at a multiple of it in its segment. Compressed segments are not cut.
-        start_offset: messages that begin below this address are left out.
-        stop_offset: messages that begin here or behind it are left out.
+        max_size: bytes; a range that is cut starts at a multiple of it in its segment. Compressed segments are not cut.
+        start_offset: messages that start below this address are left out.
+        stop_offset: messages that start at or above this address are left out.
     """
     log = reader.commit_log
     last = last_used(log)
@@ -127,7 +127,7 @@ def last_used(log: CommitLog) -> int:
 
 
 def begins(log: CommitLog, segment: MappedFile, at: int, magics: Sequence[int] = scan.MAGICS) -> bool:
-    """Tell whether a record with one of these magic codes seems to begin at a position."""
+    """Return whether a record with one of these magic codes seems to start at a position."""
     head = segment.read(at, log.envelope.size + commit_log.BLANK_SIZE)[log.envelope.size :]
     return len(head) == commit_log.BLANK_SIZE and commit_log.BLANK.parse(head).magic_code in magics
 
@@ -153,10 +153,10 @@ class MappedSegment(LoadedFile):
         return self.map()
 
     def load(self, start: int, stop: int) -> None:
-        """Do nothing: all of it is there."""
+        """Do nothing: all of it is available."""
 
     def release(self, start: int, stop: int) -> None:
-        """Do nothing: what was looked at belongs to the page cache."""
+        """Do nothing: what was read belongs to the page cache."""
 
     @property
     def loaded_stop(self) -> int:
@@ -198,7 +198,7 @@ class RangeReader:
         self.segment.__exit__(*exception)
 
     def tables(self) -> Iterator[MessageTable | Lost]:
-        """Yield the messages that begin in the range, and each place that is damaged, in order.
+        """Yield the messages that start in the range, and each damaged place, in order.
 
         A table is good until the next one is asked for.
         """
@@ -230,7 +230,7 @@ class RangeReader:
 
         Args:
             at: position in the segment.
-            is_near: where no record follows soon, none follows: the rest is not looked at.
+            is_near: if no record follows soon, none follows: the rest is not examined.
         """
         while at < self.part.stop:
             pieces, at, is_lost = self._walk(at)
@@ -250,7 +250,7 @@ class RangeReader:
         return self.log.buffer(self.segment, self.kernels)
 
     def _begin(self) -> tuple[int, bool]:
-        """Return where to begin to walk, and whether no record is known to begin there."""
+        """Return where to start the walk, and whether no record is known to start there."""
         low = max(0, self.part.start - LOOK_BACK)
         if not low:
             return 0, False
@@ -292,7 +292,7 @@ class RangeReader:
                 return pieces, end, False
 
     def _owned(self, table: MessageTable) -> MessageTable | None:
-        """Return the messages that begin in the range."""
+        """Return the messages that start in the range."""
         starts = table.starts - self.log.envelope.size
         first, last = starts.searchsorted([self.part.start, self.part.stop]).tolist()
         if last == len(table) and last > first and self._is_unfinished(table):
@@ -302,14 +302,14 @@ class RangeReader:
         return table.where(slice(first, last)) if last > first else None
 
     def _is_unfinished(self, table: MessageTable) -> bool:
-        """Tell whether a broker is just writing the last message of a table."""
+        """Return whether a broker is just writing the last message of a table."""
         if not self.part.is_live or self.part.following or is_whole(table, len(table) - 1):
             return False
         end = int(table.starts[-1]) + int(table.column("size")[-1])
         return not begins(self.log, self.segment, end)
 
     def _tell(self, followed: bool) -> Iterator[Lost]:
-        """Tell of the gap before this place, unless it is the unused end of the log."""
+        """Report the gap before this place, unless it is the unused end of the log."""
         gap, self._lost = self._lost, None
         if gap is None:
             return

@@ -14,7 +14,7 @@ from mqtool.spark.ends import LogEnd, Mark, thinned
 _log = logging.getLogger("mqtool.spark")
 
 Place = dict[str, Any]
-"""How far one store or queue was read: ``offset``, the address or queue offset behind it, and ``marks``, messages
+"""How far one store or queue was read: ``offset``, the address or queue offset after it, and ``marks``, messages
 before it, the newest first. ``start`` is there where the messages since the place before do not begin at its
 ``offset``."""
 Offsets = dict[str, Place]
@@ -27,7 +27,7 @@ _GO_ON = "set failOnDataLoss=false to continue"
 
 
 def place_behind(end: LogEnd, marks: Sequence[Sequence[Any]]) -> Place:
-    """Return a place behind an end, with the marks of it and of a place before it."""
+    """Return a place after an end, with the marks of it and of a place before it."""
     every = [Mark(*mark) for mark in marks]
     if end.last and end.last not in every[:1]:
         every.insert(0, end.last)
@@ -37,14 +37,14 @@ def place_behind(end: LogEnd, marks: Sequence[Sequence[Any]]) -> Place:
 def resumed(place: Place | None, first: int, end: int, holds: Callable[[Mark], bool | None]) -> tuple[Place, bool]:
     """Return the place from which to read on, and whether messages that were read are known to be gone.
 
-    It is ``place`` itself where all is as it was; else it lies behind the newest message that was read and is still
+    It is ``place`` itself if nothing changed; otherwise it is after the newest message that was read and is still
     there, or at the first.
 
     Args:
         place: up to which was read, None where nothing was.
-        first: the first offset that is there.
-        end: the one behind the last.
-        holds: tells whether a message is still where it was, None where it has been deleted.
+        first: the first existing offset.
+        end: the one after the last.
+        holds: returns whether a message is still where it was, None if it has been deleted.
     """
     if place is None:
         return {"offset": first, "marks": []}, False
@@ -61,12 +61,12 @@ def moved(
     lows: Mapping[Source, int],
     ends: Mapping[Source, LogEnd],
 ) -> dict[Source, Place]:
-    """Return the places behind a micro-batch.
+    """Return the places after a micro-batch.
 
     Args:
-        before: the places behind the last one, which stay where nothing is new.
-        begins: the places from which is read on, as ``resumed`` returned them.
-        lows: the first offsets that are read, behind what retention has deleted.
+        before: the places after the last one, which are kept where nothing is new.
+        begins: the places from which to continue, as ``resumed`` returned them.
+        lows: the first offsets that are read, after what retention has deleted.
         ends: where the micro-batch ends.
     """
     places = dict(before)
@@ -89,14 +89,14 @@ def shares(left: Mapping[Source, int], most: int | None) -> dict[Source, int]:
 
 
 class Losses:
-    """Tells of each loss once, or ends the query, with ``fails``."""
+    """Reports each loss once, or, with ``fails``, ends the query."""
 
     def __init__(self, fails: bool) -> None:
         self.fails = fails
         self._told: set[str] = set()
 
     def tell(self, error: NotFoundError | StoreChangedError, how: str) -> None:
-        """Tell of a loss, and how the stream goes on.
+        """Report a loss, and how the stream continues.
 
         Raises:
             MqtoolError: it is to end the query.

@@ -47,7 +47,7 @@ def topics_of(options: Options) -> list[str]:
 
 
 def check_all(topics: Iterable[str], connection: Connection, ends: Mapping[MessageQueue, Ends]) -> None:
-    """See to it that all topics that are asked for are there.
+    """Check that all requested topics exist.
 
     Raises:
         NotFoundError: one is not.
@@ -63,7 +63,7 @@ def ask_of_brokers(ask: Ask, options: Options) -> Ask:
 
 
 def fails(options: Options) -> bool:
-    """Tell whether a loss ends a query."""
+    """Return whether a loss ends a query."""
     return options.flag("failOnDataLoss", True)
 
 
@@ -79,7 +79,7 @@ def places(options: Options, name: str, ends: Mapping[MessageQueue, Ends], names
     """Return the offsets that an option gives, of queues that it names; their topics are in a namespace, or in none.
 
     Raises:
-        UsageError: it names none that is there, or gives no offset.
+        UsageError: it names none that exist, or gives no offset.
     """
     text = options.given.get(name.lower())
     if text is None:
@@ -140,7 +140,7 @@ def cut(queue: MessageQueue, start: int, stop: int) -> list[QueuePartition]:
 
 
 class QueuesReader(NarrowedReader):
-    """Reads topics up to where they end when the query begins."""
+    """Reads topics up to where they end when the query starts."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -263,7 +263,7 @@ class _Reading:
 
 
 class _Pulled(MessageTable):
-    """Records that a broker gave: where they lie in its log only they say."""
+    """Records returned by a broker: only they say where they are in its log."""
 
     def column(self, name: str) -> Any:
         """Return a column by the schema's name."""

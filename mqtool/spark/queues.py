@@ -1,4 +1,4 @@
-"""Queues of running brokers as the source ``rocketmq`` asks for them: where they begin and end, and their records."""
+"""Queues of running brokers as the source ``rocketmq`` asks for them: where they start and end, and their records."""
 
 import asyncio
 import dataclasses
@@ -29,7 +29,7 @@ _PAUSE_S = 1.0
 
 
 class Ends(NamedTuple):
-    """The offset of the first message of a queue, and the one behind its last."""
+    """The offset of the first message of a queue, and the one after its last."""
 
     first: int
     stop: int
@@ -47,10 +47,10 @@ class Connection:
 
     @classmethod
     def of(cls, options: Options, kind: type[ClientOptions] = ClientOptions) -> "Connection":
-        """Return what options say, and for those that are not given the environment of this process.
+        """Return what options say, and what the environment of this process says for those that are not given.
 
         Raises:
-            UsageError: an option makes no sense, or there is no name server.
+            UsageError: an option is invalid, or there is no name server.
         """
         given = options.given
         texts = {"accesskey": "access_key", "secretkey": "secret_key", "namespace": "namespace"}
@@ -71,7 +71,7 @@ class Connection:
 
     @property
     def namespace(self) -> str:
-        """What stands before the names of topics and groups."""
+        """The prefix of the names of topics and groups."""
         return str(self.client["namespace"])
 
 

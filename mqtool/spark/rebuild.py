@@ -1,6 +1,6 @@
 """``rebuild`` as a Spark job: consume queues and index of one store, byte for byte what ``mqtool rebuild`` writes.
 
-Tasks walk over stretches of the log and keep, on the disks of the executors, the units and index entries that they
+Tasks walk over chunks of the log and keep, on the disks of the executors, the units and index entries that they
 lead to. One task takes their reports in the order of the log and says which belong to it (``rebuild_far``). Then units
 are brought together by queue, entries by index file (20 bytes each), and every queue and every file is written by one
 task, and takes its place when it is whole (``target``).
@@ -57,7 +57,7 @@ _MOST_WRITERS = 1_000
 
 @dataclasses.dataclass(frozen=True)
 class Scope(Common):
-    """What is to be made of which store, as the store was when the job began."""
+    """What to rebuild from which store, as the store was when the job started."""
 
     job: str
     store: Store
@@ -108,7 +108,7 @@ def run(
     Args:
         spark: the session.
         store: which.
-        into: a folder that all executors see, empty or not there yet; or a URL in object storage or HDFS.
+        into: a folder that all executors see, empty or not existing; or a URL in object storage or HDFS.
         queues: whether to make the queues.
         index: whether to make the index.
         topics: queues of these only, None for all.
@@ -116,7 +116,7 @@ def run(
         partition_size: bytes of log for one task.
 
     Raises:
-        UsageError: there is something already, or it lies in the store.
+        UsageError: it is not empty, or is inside the store.
     """
     scope, items, sizes, shape = plan(store, queues, index, topics, version, partition_size)
     target = target_of(into, store.path)
@@ -191,7 +191,7 @@ def _disk_only() -> Any:
 
 
 def walk(item: Item) -> Iterator[pa.RecordBatch]:
-    """Walk over a stretch; yields reports, units and entries as ``_ROWS`` has them."""
+    """Walk over a chunk; yields reports, units and entries as ``_ROWS`` defines them."""
     rules = item.scope.rules()
     for stretch in item.stretch.cut(part_size(PART, 1)):
         found = walk_far(rules, stretch)
@@ -204,7 +204,7 @@ def walk(item: Item) -> Iterator[pa.RecordBatch]:
 
 
 def _load_of(derived: Derived, stretch: int) -> Iterator[pa.RecordBatch]:
-    """Yield what a run leads to as rows; ``stretch`` is where its stretch begins, -1 where nobody may leave it out."""
+    """Yield what a run leads to as rows; ``stretch`` is where its chunk starts, -1 if it must not be left out."""
     run = derived.start_offset
     for start in range(0, len(derived.pieces), _MOST_ROWS):
         pieces = derived.pieces[start : start + _MOST_ROWS]
@@ -370,7 +370,7 @@ def _begun(number: int) -> Iterator[pa.RecordBatch]:
 
 
 def _by_file(verdict: Verdict, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut the entries of runs where one index file ends and the next begins."""
+    """Cut the entries of runs where one index file ends and the next starts."""
     for row in _accepted(verdict, batches):
         entries = _entries(*pickle.loads(row["load"]))
         for place, (number, chosen, before) in enumerate(verdict.slices(row["run"], entries)):

@@ -30,7 +30,7 @@ from mqtool.spark.sentences import sentences
 _log = logging.getLogger("mqtool.spark")
 
 GROUP = "mqtool-spark"
-"""In whose name messages are sent where no group is given."""
+"""The group that sends messages if none is given."""
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "topic": ("string",),
     "body": ("binary", "string"),
@@ -75,7 +75,7 @@ class MessageSender(DataSourceArrowWriter):
         """Send the rows of a partition, and wait until all are stored.
 
         Raises:
-            BadDataError: a row is no message.
+            BadDataError: a row is not a message.
             MqtoolError: a message cannot be sent.
         """
         options = ProducerOptions(**{**self.connection.client, "auto_batch": True})
@@ -100,7 +100,7 @@ class MessageSender(DataSourceArrowWriter):
         return Sent(count)
 
     def commit(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
-        """Do nothing: what is sent is there."""
+        """Do nothing: what was sent stays."""
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
         """Do nothing: what was sent stays, and may come twice."""
@@ -119,7 +119,7 @@ class MessageStreamSender(MessageSender, DataSourceStreamArrowWriter):
     """Sends the rows of micro-batches; one that is run again after a failure is sent again."""
 
     def commit(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int = 0) -> None:  # noqa: N803
-        """Do nothing: what is sent is there."""
+        """Do nothing: what was sent stays."""
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int = 0) -> None:  # noqa: N803
         """Do nothing: what was sent stays, and may come twice."""

@@ -1,4 +1,4 @@
-"""The session that a job runs in: made as the command line asks, or the one that ``spark-submit`` has prepared.
+"""The session that a job runs in: created as the command line asks, or the one that ``spark-submit`` prepared.
 
 What is made here is quiet, listens to nobody outside of this machine where it runs on it alone, and has the package
 shipped to executors that are other processes.
@@ -48,7 +48,7 @@ Progress = Callable[[float], object]
 
 
 class JavaMissingError(MqtoolError):
-    """Spark needs a Java that is not there, or too old."""
+    """Spark needs a Java that is missing or too old."""
 
     exit_code = Status.UNAVAILABLE
 
@@ -70,7 +70,7 @@ def need_pyspark() -> None:
     """See to it that there is a pyspark that has all that the jobs need.
 
     Raises:
-        MissingExtraError: there is none.
+        MissingExtraError: it is missing.
         UnavailableError: it is older.
     """
     try:
@@ -84,7 +84,7 @@ def need_pyspark() -> None:
 
 @contextlib.contextmanager
 def session(master: str | None, conf: Conf, name: str) -> Iterator[Any]:
-    """Yield a Spark session and end it, if it was not there before.
+    """Yield a Spark session and end it, unless it existed before.
 
     Args:
         master: ``local[N]``, ``local-cluster[N,CORES,MIB]``, ``spark://..``, ``yarn``, ``k8s://..``, or ``sc://..`` for
@@ -93,8 +93,8 @@ def session(master: str | None, conf: Conf, name: str) -> Iterator[Any]:
         name: of the application.
 
     Raises:
-        MissingExtraError: there is no Spark Connect.
-        JavaMissingError: there is no Java, or it is too old.
+        MissingExtraError: Spark Connect is not installed.
+        JavaMissingError: Java is missing or too old.
         UnavailableError: the master does not answer.
     """
     from pyspark.sql import SparkSession
@@ -143,7 +143,7 @@ def _settings(master: str) -> dict[str, str]:
 
 
 def _started(start: Callable[[], Any]) -> Any:
-    """Start a JVM whose remarks go into a file: what went wrong is told from there, and all else to nobody."""
+    """Start a JVM whose output goes into a file: errors are reported from there, and the rest is dropped."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
     if java is None:
@@ -215,7 +215,7 @@ def setting(spark: Any, name: str, value: str) -> Iterator[None]:
 
 
 def is_connect(spark: Any) -> bool:
-    """Tell whether a session is one of Spark Connect."""
+    """Return whether a session is one of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -226,7 +226,7 @@ def cores_of(spark: Any) -> int | None:
 
 @contextlib.contextmanager
 def watched(spark: Any, progress: Progress) -> Iterator[None]:
-    """Tell how far the work of the session has come, by its tasks, while the block runs."""
+    """Report the progress of the session, by its tasks, while the block runs."""
     if is_connect(spark) and not hasattr(spark, "registerProgressHandler"):  # before 4.0
         yield
         return
@@ -264,7 +264,7 @@ def _connect_handler(progress: Progress) -> Callable[..., None]:
 
 
 def _tell(progress: Progress, stages: list[tuple[int, int]]) -> None:
-    """Tell of the stage with the most tasks: the one that reads."""
+    """Report the stage with the most tasks: the one that reads."""
     done, count = max(stages, key=lambda stage: stage[1], default=(0, 0))
     if count:
         progress(done / count)

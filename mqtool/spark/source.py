@@ -27,7 +27,7 @@ _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: Any) -> None:
-    """Tell a session of the format, and have it push filters down to it."""
+    """Register the format in a session, and have the session push filters down to it."""
     spark.dataSource.register(RocketMQStore)
     spark.conf.set(_PUSHDOWN, "true")
 
@@ -72,7 +72,7 @@ class MessageSource(DataSource):
 
     @staticmethod
     def check(options: Options) -> None:
-        """See to it that all options are what they should be, so that what is not is told before a job begins.
+        """Check all options, so that errors are reported before a job starts.
 
         Raises:
             MqtoolError: one is not.
@@ -106,7 +106,7 @@ class RocketMQStore(MessageSource):
         startingTimestamp, endingTimestamp: messages stored from, and before, a time: milliseconds, or by ISO 8601.
         maxBytesPerTrigger: of a stream, bytes of the log that a micro-batch reads.
         maxFilesPerTrigger: of a stream, segments that a micro-batch reads.
-        failOnDataLoss: of a stream, ``false`` goes on where a log was cut or replaced, or a store is gone.
+        failOnDataLoss: of a stream, ``false`` continues if a log was cut or replaced, or a store is gone.
         storeNames: of a stream, a JSON object of names by path or pattern of paths.
         renumber: of a write, ``true`` numbers the messages of each queue from 0 on.
     """

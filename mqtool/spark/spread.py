@@ -66,7 +66,7 @@ class _Shared:
 def spare_the_loaded() -> None:
     """Have the collector of garbage pass over what this process has loaded by now.
 
-    PySpark collects in full behind each task, which takes longer with numpy and the kernels loaded than some tasks do.
+    PySpark collects garbage after each task, which with numpy and the kernels loaded takes longer than some tasks.
     """
     gc.freeze()
 

@@ -1,6 +1,6 @@
 """``stats`` as a Spark job: messages and bytes by topic, queue, tag, hour, size or producer.
 
-Tasks count what begins in their ranges as ``mqtool stats`` does; a row for each group and range goes on to be summed.
+Tasks count what starts in their ranges as ``mqtool stats`` does; one row per group and range is summed afterwards.
 By queue they also note which queue offsets they have seen, as stretches, so that those which are missing and those
 that occur twice can be counted.
 """
@@ -96,7 +96,7 @@ def _batch(names: Sequence[str], rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def count(item: Item) -> Iterator[pa.RecordBatch]:
-    """Count what begins in some ranges of a log."""
+    """Count what starts in some ranges of a log."""
     tally = Tally(item.by, item.selection)
     spans: dict[QueueKey, list[list[int]]] = {}
     lost = gone = 0
@@ -124,7 +124,7 @@ def count(item: Item) -> Iterator[pa.RecordBatch]:
 
 
 def _pieces(parts: Iterable[LogRange]) -> Iterator[MessageTable | Lost | None]:
-    """Yield what begins in ranges of a log, and None for each that went meanwhile."""
+    """Yield what starts in ranges of a log, and None for each that disappeared meanwhile."""
     for part in parts:
         try:
             with RangeReader(part, is_mapped=True) as reader:  # heads are all that is looked at

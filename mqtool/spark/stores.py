@@ -25,7 +25,7 @@ _ARCHIVES = "unpack it, or use the command of the same name without Spark"
 
 @dataclasses.dataclass(frozen=True)
 class Store(Common):
-    """One store: where it lies, on every machine that reads it, and settings of its broker."""
+    """One store: where it is, on every machine that reads it, and settings of its broker."""
 
     path: str
     settings: tuple[tuple[str, str], ...] = ()
@@ -84,8 +84,8 @@ def find_stores(
     read.
 
     Raises:
-        NotFoundError: a path is no store, or a pattern matches none.
-        UsageError: no path is given, or one that is no file's; or it is an archive, which one task would have to read.
+        NotFoundError: a path is not a store, or no store matches a pattern.
+        UsageError: no path is given, or it is not a file's, or an archive, which one task would have to read.
     """
     found: dict[str, Store] = {}
     names = list(itertools.chain.from_iterable(_split(path) for path in paths))
@@ -112,7 +112,7 @@ def find_stores(
 
 
 def configs_beside(stores: Iterable[Store]) -> dict[str, Path]:
-    """Return for each store that has one the file ``broker.conf`` in the folder that the store lies in."""
+    """Return the file ``broker.conf`` in the folder that contains the store, for each store that has one."""
     places = {store.path: Path(store.path).parent / "broker.conf" for store in stores if "://" not in store.path}
     return {path: file for path, file in places.items() if file.is_file()}
 
@@ -153,7 +153,7 @@ def plain_path(name: str) -> str:
 
 
 def _is_store(store: Store) -> bool:
-    """Tell whether it is one, or a segment of a log alone; any other file beside stores is none."""
+    """Return whether it is a store, or a segment of a log alone; any other file beside stores is not."""
     path = place(store.path)
     if path.is_file() and not is_segment_name(plain_name(path.name) if store.unpacks else path.name):
         return False

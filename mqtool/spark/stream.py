@@ -1,6 +1,6 @@
 """The log of a store that grows as a stream: how far it has come is one address a store, by the name of the store.
 
-A micro-batch is the messages that begin between two addresses, so each comes once, whichever executor reads it and
+A micro-batch is the messages that start between two addresses, so each comes once, whichever executor reads it and
 however often. The end of a log is the end of its last whole message. Beside the address stand some messages that were
 read (``Mark``): where they are no longer there the log is another one, or was cut, and an address says nothing any
 more.
@@ -65,7 +65,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentences()
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
-        """Return where a new query begins."""
+        """Return where a new query starts."""
         stores = self.options.names(self.options.stores())
         if self.options.given.get("startingoffsets", EARLIEST).strip().lower() == LATEST:
             return {name: place_behind(end, []) for name, end in self._latest(stores).items()}
@@ -73,7 +73,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: self._first(name, store, given.get(store.path, 0)) for name, store in stores.items()}
 
     def _first(self, name: str, store: Store, address: int) -> Place:
-        """Return the place at an address, or behind what is too old, with the message before it."""
+        """Return the place at an address, or after what is too old, with the message before it."""
         reader = store.open()
         end = end_of_log(store, reader).offset if address else 0
         if address > end:
@@ -117,7 +117,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentences()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note how far a query is to go that reads what is there and ends."""
+        """Note how far a query reads that stops at what exists now."""
         self._target = self._latest(self._stores({})[0])
 
     @sentences()
@@ -164,7 +164,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         spare_the_loaded()
 
     def _stores(self, start: Offsets) -> tuple[dict[str, Store], Offsets]:
-        """Return the stores that are there by name, and places by the same names.
+        """Return the existing stores by name, and places by the same names.
 
         A store that had no name when it was first read has the place under its path.
         """
@@ -181,7 +181,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(self._ends)
 
     def _resumed(self, name: str, store: Store, reader: StoreReader, place: Place | None, end: LogEnd) -> Place:
-        """Return the place from which to read on: the one that is given where the log is still as it was."""
+        """Return the place from which to continue: the given one if the log is still as it was."""
         found, is_lost = resumed(place, reader.commit_log.min_offset, end.offset, lambda mark: holds(reader, mark))
         if is_lost and place:
             how = f"at {found['offset']:,} (messages from there on may be read twice)"
@@ -197,7 +197,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(
         self, stores: dict[str, Store], begins: dict[str, int], ends: dict[str, LogEnd], limit: ReadLimit
     ) -> dict[str, LogEnd]:
-        """Return ends of a micro-batch: each store gets of a limit what it has of all that is to be read."""
+        """Return ends of a micro-batch: a limit is divided between stores in proportion to what is to be read."""
         if isinstance(limit, ReadAllAvailable):
             return ends
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.most

@@ -65,7 +65,7 @@ def columns_of(options: Options) -> dict[str, tuple[str, str]]:
 
 
 def _names(text: str, known: Mapping[str, Any], layouts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the columns of a list, in which a layout stands for all of its own."""
+    """Return the columns of a list, in which a layout stands for all of its columns."""
     others = (*LAYOUTS,) if layouts else ()
     names = [choose("column", name.strip(), (*known, *others)) for name in text.split(",") if name.strip()]
     wrong = [name for name in names if name not in known and name not in layouts]
@@ -178,7 +178,7 @@ class StoreTableReader(NarrowedReader):
 
 
 def places(options: Options, stores: Sequence[Store]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the addresses from and up to which options have stores read, by their paths, where they are given.
+    """Return the addresses from and up to which options have stores read, by their paths, where options give them.
 
     Raises:
         UsageError: one is of no store.

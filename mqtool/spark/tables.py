@@ -53,7 +53,7 @@ class Ask:
     fails_on_loss: bool = False
 
     def gone(self, error: MqtoolError) -> None:
-        """Tell of a file that is gone.
+        """Report a file that is gone.
 
         Raises:
             MqtoolError: in mode FAILFAST, or where a loss is to end the query.
@@ -72,7 +72,7 @@ class FilePart:
 
 
 class FilePiece(NamedTuple):
-    """Units that lie end to end in a file."""
+    """Units that follow each other in a file without gaps."""
 
     path: str
     name: str  # as rows call it
@@ -127,7 +127,7 @@ def read_messages(part: LogRange, ask: Ask, schema: Schema) -> Iterator[RecordBa
 
 
 def read_lost(store: Store, file: str, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
-    """Yield the row that tells of a segment whose messages were gone before they were read."""
+    """Yield the row that reports a segment whose messages were gone before they were read."""
     yield from _batches(store, ask, schema).of_damage(file, 0, "LOG-GAP", None)
 
 
@@ -242,7 +242,7 @@ def _read_queues(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBat
 
 
 def _text(name: str) -> str:
-    """Return a folder's name, which may be no text."""
+    """Return a folder's name, which may not be text."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -389,7 +389,7 @@ def _findings(reader: StoreReader) -> Iterator[Rows]:
 
 
 def finding_row(one: Finding) -> Rows:
-    """Return the row of a finding; what was expected and what is there as texts."""
+    """Return the row of a finding; what was expected and what was found as text."""
     row = dataclasses.asdict(one) | {"severity": str(one.severity)}
     return row | {name: None if row[name] is None else str(row[name]) for name in ("expected", "found")}
 

@@ -1,6 +1,6 @@
 """Where executors put queues and index files that they make: a folder that all of them see, or a storage.
 
-A task writes into a folder of its own, which only it sees. What is whole takes its place from there: in a folder by
+A task writes into a folder of its own, which only it sees. What is complete takes its place from there: in a folder by
 renaming, in a storage as an object. So a task that is run twice does no harm, whichever of the two is first.
 """
 
@@ -23,10 +23,10 @@ _MARK = b"mqtool is making this: it is not whole\n"
 
 
 def target_of(into: Path | str, store: str) -> "Folder | Storage":
-    """Return what stands for a folder, or a URL of object storage or HDFS.
+    """Return the target for a folder, or for a URL of object storage or HDFS.
 
     Raises:
-        UsageError: it lies in the store.
+        UsageError: it is inside the store.
     """
     path = place(into)
     if path.resolve().is_relative_to(place(store).resolve()):
@@ -58,7 +58,7 @@ class Folder:
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[Path]:
-        """Yield a folder for what a task makes; what is left there goes in the end."""
+        """Yield a folder for what a task creates; what is left there is removed in the end."""
         disk, folder = Disk(), Path(self.path, _NEW, uuid.uuid4().hex)
         disk.make_folder(folder)
         yield folder
@@ -102,7 +102,7 @@ class Storage:
 
     @contextlib.contextmanager
     def making(self, kinds: Sequence[str]) -> Iterator[None]:  # noqa: ARG002 - storages need no sync
-        """Have an object ``abort`` there until all is whole; what was put there goes where anything fails.
+        """Keep an object ``abort`` there until everything is complete; what was put there is removed if anything fails.
 
         Raises:
             UsageError: there is something already; what a lost driver has left is told apart, and stays: nothing
@@ -134,7 +134,7 @@ class Storage:
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[Path]:
-        """Yield a folder for what a task makes, on this machine; what is left there goes in the end."""
+        """Yield a folder for what a task creates, on this machine; what is left there is removed in the end."""
         with tempfile.TemporaryDirectory(prefix="mqtool-") as folder:
             yield Path(folder)
 

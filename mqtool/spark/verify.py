@@ -1,6 +1,6 @@
 """``verify`` as a Spark job: the findings of ``mqtool verify``, however large the stores are.
 
-A task judges a part of a segment, or some segments, by themselves, with units and index entries where they should lie,
+A task checks a part of a segment, or some segments, independently, with units and index entries where they should be,
 or one index file. What was found is joined by other tasks, of some segments each, and what these made again, until few
 groups are left: a tree (``verify_groups``), as high as the log has segments. One task for each store takes what is left
 in the order of the log: the findings, and some bytes for each queue and group. Nothing else is shuffled, and nothing is
@@ -42,7 +42,7 @@ from mqtool.spark.stores import Store
 from mqtool.spark.tables import TABLES, finding_row
 
 SCHEMA = spark_schema(TABLES["findings"].columns)
-"""A finding as a row, as in the table ``findings``: what was expected and what is there are texts."""
+"""A finding as a row, as in the table ``findings``: what was expected and what was found are text."""
 _REPORTS = pa.schema(
     [
         ("store", pa.int32()),
@@ -63,7 +63,7 @@ _NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 
 @dataclasses.dataclass(frozen=True)
 class Scope(Common):
-    """What of a store is judged, as it was when the job began."""
+    """What of a store is checked, as it was when the job started."""
 
     job: str
     store: Store
@@ -87,7 +87,7 @@ class Scope(Common):
 
 
 class Item(NamedTuple):
-    """What one task judges: a part of a segment, some whole segments, an index file, or nothing."""
+    """What one task checks: a part of a segment, some whole segments, an index file, or nothing."""
 
     number: int  # of the store
     scope: Scope
@@ -103,7 +103,7 @@ def findings(spark: Any, stores: Sequence[Store], level: Level, partition_size: 
         spark: the session.
         stores: which.
         level: how much to look at.
-        partition_size: bytes of log for one task, rounded to whole stretches.
+        partition_size: bytes of log for one task, rounded to whole chunks.
     """
     from pyspark.sql import functions
 
@@ -125,10 +125,10 @@ def levels(scopes: Sequence[Scope]) -> list[int]:
 
 
 def plan(stores: Sequence[Store], level: Level, partition_size: int) -> tuple[list[Scope], list[Item]]:
-    """Return what of each store is to be judged, and by which tasks.
+    """Return what of each store is to be checked, and by which tasks.
 
     Raises:
-        UsageError: one is a single file that is no segment of a commit log.
+        UsageError: one is a single file that is not a segment of a commit log.
     """
     job = uuid.uuid4().hex
     scopes: list[Scope] = []
@@ -168,7 +168,7 @@ def _opened(store: Store) -> StoreReader:
 def _of_tasks(
     stretches: Sequence[Stretch], segment_size: int, partition_size: int
 ) -> Iterator[tuple[list[Stretch], bool]]:
-    """Yield what each task judges, and whether these are whole segments; those belong to one group of the tree then."""
+    """Yield what each task checks, and whether these are whole segments; those belong to one group of the tree then."""
     most = min(FAN, 1 << max(1, partition_size // segment_size).bit_length() - 1)
     counts = collections.Counter(one.segment for one in stretches)
 
@@ -180,7 +180,7 @@ def _of_tasks(
 
 
 class _Judge:
-    """What a process needs to judge stretches of a store; it is kept for the next ones."""
+    """What a process needs to check chunks of a store; it is kept for the next ones."""
 
     def __init__(self, scope: Scope) -> None:
         self.reader = scope.open()
@@ -191,7 +191,7 @@ class _Judge:
         self.rules = Rules(self.reader, self.kernels, levels, scope.tags_in_index, queues.compare)
 
     def chains(self, name: str, live: bool) -> list[Finding]:
-        """Judge the chains of an index file."""
+        """Check the chains of an index file."""
         file = next((file for file in self.reader.index_files if file.path.name == name), None)
         return check_chains(self.reader, file, self.kernels, live) if file else []
 
@@ -200,7 +200,7 @@ _judge_of = functools.lru_cache(maxsize=4)(_Judge)
 
 
 def judge(item: Item) -> Iterator[pa.RecordBatch]:
-    """Judge what one task is to judge; yields reports as ``_REPORTS`` has them."""
+    """Check what one task has to check; yields reports as ``_REPORTS`` defines them."""
     scope = item.scope
     if not item.stretches and item.index_file is None:
         yield _reports(scope, item.number, _FIRST, 0, pickle.dumps(None))
@@ -247,7 +247,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def gather(scopes: Sequence[Scope], size: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join what tasks of the level below found in so many segments each, which come group by group.
+    """Merge what tasks of the level below found in a number of segments each, which come group by group.
 
     Args:
         scopes: of all stores.
@@ -276,7 +276,7 @@ def join(scope: Scope, reports: Iterable[tuple[int, bytes]]) -> Iterator[Finding
     """Yield what is wrong with one store.
 
     Args:
-        scope: what of it is judged.
+        scope: what of it is checked.
         reports: what ``judge`` made of all items, or ``gather`` of that, in the order of the log, with their segments.
     """
     reader = scope.open()

@@ -1,7 +1,7 @@
 """A DataFrame written as a new store.
 
-Tasks make records of rows, side by side, in files beside the store that is to be; the driver then puts them end to end
-into one log, in the order of the partitions, and makes queues and index of it. What fails leaves nothing behind.
+Tasks build records from rows, in parallel, in files beside the new store; the driver then puts them end to end
+into one log, in the order of the partitions, and builds queues and index from it. What fails leaves nothing behind.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ class Written(WriterCommitMessage):
 
 
 class StoreWriter(DataSourceArrowWriter):
-    """Writes messages into a store that is not there yet."""
+    """Writes messages into a new store."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         paths = [plain_path(path) for path in path_options(options.given)]
@@ -88,7 +88,7 @@ class StoreWriter(DataSourceArrowWriter):
         """Make records of the rows of a partition.
 
         Raises:
-            BadDataError: a row is no message.
+            BadDataError: a row is not a message.
         """
         context = TaskContext.get()
         partition = context.partitionId() if context else 0

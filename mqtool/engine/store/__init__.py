@@ -1,1 +1,1 @@
-"""The files of one store: opens, reads, appends; judges nothing."""
+"""The files of one store: opens, reads, appends; checks nothing."""

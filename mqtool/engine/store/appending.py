@@ -1,4 +1,4 @@
-"""How messages are stored: one by one, or the messages of a batch together. They lie in the log when a call returns.
+"""How messages are stored: one by one, or the messages of a batch together. They are in the log when a call returns.
 
 (Rules: store.md 2, 8. RocketMQ: ``CommitLog``.)
 """
@@ -133,7 +133,7 @@ class Appender:
         return AppendResult(_PUT_OK, (at,), end, queue_offset, now, message.store_host, wait)
 
     def append_batch(self, batch: NewMessage, now: int) -> AppendResult:
-        """Store the messages of a batch one behind the other, all of them or none.
+        """Store the messages of a batch one after the other, all of them or none.
 
         Args:
             batch: whose body is a batch as clients send it. Its properties are added to those of each message, as
@@ -192,7 +192,7 @@ class Appender:
         """Append bytes of the log of another broker, as a slave does, and dispatch the messages that are whole then.
 
         Args:
-            at: their address there, which is the end of this log; an empty log begins with any segment.
+            at: their address there, which is the end of this log; an empty log starts with any segment.
             data: the bytes, cut anywhere; the next ones go on where they end.
 
         Raises:
@@ -248,7 +248,7 @@ class Appender:
 
 
 def _pairs_of_each(batch: NewMessage, elements: Sequence[BatchElement]) -> list[dict[bytes, bytes]]:
-    """Return the properties of each message of a batch; those of the batch, behind its own, are read once."""
+    """Return the properties of each message of a batch; those of the batch, after its own, are read once."""
     all_pairs = [pairs_of(one.properties.removesuffix(batch.properties)) for one in elements]
     for pairs in all_pairs:
         pairs.update(batch.pairs)

@@ -1,4 +1,4 @@
-"""The commit log on disk: its segments, and walks over them that go on behind damage."""
+"""The commit log on disk: its segments, and walks over them that continue after damage."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from mqtool.formats.columns import distinct
 
 STEP = 32 << 20
 SIZE_BYTES = 8
-"""A record begins with its size and its magic code, which is not zero."""
+"""A record starts with its size and its magic code, which is not zero."""
 ROWS = 60_000
 """A table holds the messages of so many bytes, and no more than so many: its columns stay in the processor's cache.
 
@@ -26,14 +26,14 @@ No power of two, or all columns would share a few sets of it.
 """
 
 SLACK = 64 << 10
-"""Bytes behind a stretch that are at hand too: few records reach further."""
+"""Bytes after a range that are at hand too: few records reach further."""
 _ROWS_AGAIN = 8
-"""So few at first behind a record that misled a walk: there may be more of them, and each means to walk again."""
+"""So few at first after a record that misled a walk: there may be more of them, and each means to walk again."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Gap:
-    """A stretch of a segment in which no record was found, though it is neither blank nor the unused end."""
+    """A range of a segment in which no record was found, though it is neither blank nor the unused end."""
 
     segment: MappedFile
     start: int  # position in the segment
@@ -49,7 +49,7 @@ class Gap:
 class CommitLog(FileQueue):
     """All messages, in order of arrival.
 
-    With ``unpacks`` a compressed segment is read where there is no plain one; they are ``packed``.
+    With ``unpacks`` a compressed segment is read if there is no plain one; they are ``packed``.
 
     Raises:
         UsageError: there is such a segment, and they are not to be unpacked.
@@ -92,7 +92,7 @@ class CommitLog(FileQueue):
         return memoryview(segment.bytes) if kernels is plain else segment.bytes
 
     def buffer_of(self, segment: MappedFile, kernels: Any, start: int, stop: int) -> tuple[Any, int]:
-        """Return the same where only a stretch will be looked at, and what begins in it; and up to where one can."""
+        """Return the same where only a range will be examined, and what starts in it; and up to where one can."""
         data, until = segment.reach(start, stop + SLACK)
         return memoryview(data) if kernels is plain else data, until
 
@@ -108,17 +108,17 @@ class CommitLog(FileQueue):
     def walk(
         self, segment: MappedFile, start: int, stop: int, kernels: Any, limit: int | None = None, ahead: bool = True
     ) -> Iterator[scan.MessageTable | Gap]:
-        """Yield the messages that begin in a stretch of a segment, and each gap between them.
+        """Yield the messages that start in a range of a segment, and each gap between them.
 
-        Where the stretch ends makes no difference to what is yielded of what lies before its end.
+        Where the range ends makes no difference to what is yielded of what is before its end.
 
         Args:
             segment: one of ``segments``.
-            start: position where a record begins, or anything may be.
-            stop: records that begin here or later are left out.
+            start: position where a record starts, or anything may be.
+            stop: records that start here or later are left out.
             kernels: ``scan.kernels_for(..)``.
             limit: take no more messages than this in one table.
-            ahead: whether bytes behind the stretch may be asked for; else the last messages may have misled the walk.
+            ahead: whether bytes after the range may be asked for; else the last messages may have misled the walk.
         """
         if not self.is_there(segment, kernels):
             return
@@ -155,7 +155,7 @@ class CommitLog(FileQueue):
             at = again
 
     def scanned(self, segment: MappedFile, at: int, stop: int, kernels: Any, rows: int) -> tuple[Any, scan.Scan]:
-        """Return the bytes of a segment, and the records that begin in a stretch: all of each can be looked at."""
+        """Return the bytes of a segment, and the records that start in a range: all of each can be examined."""
         reach = stop
         while True:
             buffer, until = self.buffer_of(segment, kernels, at, reach)
@@ -167,7 +167,7 @@ class CommitLog(FileQueue):
             reach = end
 
     def resync(self, segment: MappedFile, start: int, stop: int, kernels: Any) -> int | None:
-        """Return the first position of a stretch where a walk can begin (again), None when there is none."""
+        """Return the first position of a range where a walk can start (again), None when there is none."""
         for low, high in with_data(segment, start, stop):
             buffer, _ = self.buffer_of(segment, kernels, low, high)
             found = scan.resync(buffer, segment.start_offset, low, high, self.envelope)
@@ -177,9 +177,9 @@ class CommitLog(FileQueue):
         return None
 
     def _settle(self, segment: MappedFile, at: int, stop: int, kernels: Any) -> int | None:
-        """Return a place up to ``stop`` that a walk reaches behind faulty records, None where they misled it.
+        """Return a place up to ``stop`` that a walk reaches after faulty records, None if they misled it.
 
-        Up to there no other faulty records have to be judged.
+        Up to there no other faulty records have to be checked.
         """
         rows = _ROWS_AGAIN
         while at < stop:
@@ -197,7 +197,7 @@ class CommitLog(FileQueue):
         return at
 
     def _misled_by(self, buffer: Any, segment: MappedFile, table: scan.MessageTable) -> int | None:
-        """Return the first record in whose bytes another begins that is in its place: it led the walk past that one.
+        """Return the first record in whose bytes another starts that is in its place: it led the walk past that one.
 
         That may do a faulty one by its size, and one that belongs elsewhere, which lies over the head of another.
         """
@@ -223,14 +223,14 @@ class CommitLog(FileQueue):
         return otherwise
 
     def is_blank(self, segment: MappedFile, at: int) -> bool:
-        """Tell whether the blank record at a position is as long as all that is left of its segment."""
+        """Return whether the blank record at a position is as long as all that is left of its segment."""
         if self.envelope is not scan.BARE:
             return True
         head = segment.read(at, commit_log.BLANK_SIZE)
         return len(head) == commit_log.BLANK_SIZE and commit_log.BLANK.parse(head).size == segment.size - at
 
     def tables_at(self, offsets: scan.Ints, kernels: Any) -> Iterator[scan.MessageTable]:
-        """Yield the messages that begin at some addresses, in the order of the log; the others are left out."""
+        """Yield the messages that start at some addresses, in the order of the log; the others are left out."""
         offsets = distinct(offsets)
         segments = self.segments
         starts_of_segments = [segment.start_offset for segment in segments]
@@ -286,7 +286,7 @@ class CommitLog(FileQueue):
 
 
 def with_data(file: MappedFile, start: int, stop: int, step: int = STEP) -> Iterator[tuple[int, int]]:
-    """Yield the stretches, of so many bytes at most, in which records may begin: what is a hole of the file is not."""
+    """Yield the ranges, of a limited number of bytes, in which records may start: holes of the file are left out."""
     at = start
     while at < stop and (data := file.data_from(at, stop)) is not None:
         # A record begins with its size, whose first bytes may be zero and so lie in a hole.
@@ -296,14 +296,14 @@ def with_data(file: MappedFile, start: int, stop: int, step: int = STEP) -> Iter
 
 
 def heads_in(file: MappedFile, start: int, stop: int) -> Iterator[int]:
-    """Yield each position of a stretch from which a message record may begin, whatever address it says."""
+    """Yield each position of a range from which a message record may start, whatever address it says."""
     for low, high in with_data(file, start, stop):
         yield from scan.candidates(memoryview(file.reach(low, high + SLACK)[0]), None, low, high)
         file.let_go(low, high)
 
 
 def is_whole(table: scan.MessageTable, row: int) -> bool:
-    """Tell whether nothing of a record is missing, as it would be while a broker writes it."""
+    """Return whether nothing of a record is missing, as it would be while a broker writes it."""
     one = table.where(np.array([row]))
     if one.faults[0] or one.column("physical_offset")[0] != one.column("position")[0]:
         return False
@@ -316,7 +316,7 @@ def is_whole(table: scan.MessageTable, row: int) -> bool:
 def settled(log: CommitLog, pieces: Iterator[scan.MessageTable | Gap]) -> Iterator[scan.MessageTable | Gap]:
     """Yield the pieces of a walk to the end of a log that a broker may be writing to.
 
-    A last record that is not whole is left out, and so is what lies behind; gaps before messages are looked at again.
+    A last record that is not whole is left out, and so is what is after; gaps before messages are examined again.
     """
     gaps: list[Gap] = []
     unfinished: scan.MessageTable | None = None
@@ -341,7 +341,7 @@ def settled(log: CommitLog, pieces: Iterator[scan.MessageTable | Gap]) -> Iterat
 
 
 def is_torn(log: CommitLog) -> bool:
-    """Tell whether the log ends as it does while a broker writes a message; walks over the last segment in use."""
+    """Return whether the log ends as it does while a broker writes a message; walks over the last segment in use."""
     for segment in reversed(log.segments):
         if not any(segment.read(0, log.envelope.size + SIZE_BYTES)):
             continue

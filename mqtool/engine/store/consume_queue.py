@@ -69,7 +69,7 @@ class ConsumeQueue(FileQueue):
     def windows(self, start: int, stop: int) -> Iterator[tuple[int, Units]]:
         """Yield the units of a range of queue offsets, many at once, each time with the offset of the first.
 
-        Places that no file has are passed over: a file under a wrong name may lie at any distance.
+        Places that no file has are passed over: a file under a wrong name may be at any distance.
         """
         runs: list[tuple[int, int]] = []  # of files that follow each other
         for segment in self.segments:
@@ -103,7 +103,7 @@ class ConsumeQueue(FileQueue):
 class BatchConsumeQueue(FileQueue):
     """The units of one queue whose records hold several messages.
 
-    A place is the number of a unit, counted through the files as they lie end to end. A unit is in line when its queue
+    A place is the number of a unit, counted through the files as they are end to end. A unit is in line when its queue
     offset is between those of its neighbours or joins one of them: one that is damaged would mislead a search.
     """
 
@@ -202,7 +202,7 @@ class BatchConsumeQueue(FileQueue):
     def offset_at(self, physical_offset: int, size: int | None = None) -> int | None:
         """Return the queue offset of the unit that leads to an address of the log, None without one.
 
-        Binary searches: units before the first that is empty are in the order of the log, those behind it are sorted.
+        Binary searches: units before the first that is empty are in the order of the log, those after it are sorted.
 
         Args:
             physical_offset: the address.
@@ -223,7 +223,7 @@ class BatchConsumeQueue(FileQueue):
 
     @functools.cached_property
     def _behind_empty(self) -> tuple[Ints, Units]:
-        """The units behind the first that is empty, by address, and their addresses."""
+        """The units after the first that is empty, by address, and their addresses."""
         units = self.units(self.unit_count, self.used_count)
         units = units[units["size"] > 0]
         addresses = units["physical_offset"].astype(np.int64)
@@ -231,17 +231,17 @@ class BatchConsumeQueue(FileQueue):
         return addresses[order], units[order]
 
     def address_of(self, place: int) -> int:
-        """Return the address where a unit begins."""
+        """Return the address where a unit starts."""
         number = bisect.bisect_right(self.first_places, place) - 1
         at = (place - self.first_places[number]) * batch_consume_queue.UNIT_SIZE
         return self.segments[number].start_offset + at
 
     def address_before(self, place: int) -> int:
-        """Return the address right behind the units in front of a place, where one that is missing should begin."""
+        """Return the address right after the units in front of a place, where one that is missing should start."""
         return self.address_of(place - 1) + batch_consume_queue.UNIT_SIZE if place else self.min_offset
 
     def _in_line(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Tell of each unit of a range of places whether it is in line."""
+        """Return for each unit of a range of places whether it is in line."""
         low = max(0, start - 1)
         units = self.units(low, stop + 1)
         first = units["queue_offset"].astype(np.int64)

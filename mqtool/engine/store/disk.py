@@ -1,4 +1,4 @@
-"""``Disk``: the only way a mend or a running broker changes a store, one plain call of the system at a time.
+"""``Disk``: the only way a repair or a running broker changes a store, one plain call of the system at a time.
 
 Nothing here is mapped and nothing is synced by itself: whoever calls says when bytes and names must be on the disk.
 Tests put a disk in its place that fails, dies or forgets.
@@ -105,14 +105,14 @@ class OpenFile:
             os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         os.close(self._descriptor)
 
 
 class Disk:
     """Changes to files and folders, each whole when it returns, on the disk only after a sync.
 
-    What is made gets the owner of the folder it is made in: a broker must be able to use what root has mended.
+    What is made gets the owner of the folder it is made in: a broker must be able to use what root has repaired.
     ``move``, ``copy`` and ``remove_tree`` are made of the calls above them.
 
     Raises:
@@ -138,7 +138,7 @@ class Disk:
     def write(self, path: Path, at: int, data: bytes) -> None:
         """Write all of ``data`` at a position of a file that exists; a file that ends before becomes longer.
 
-        The disk begins at once with what is large, so that a later sync, which alone is sure, waits the less for it.
+        The disk starts at once with what is large, so that a later sync, which alone is sure, waits the less for it.
         """
         _write(path, [(at, data)])
 
@@ -167,7 +167,7 @@ class Disk:
                 os.close(descriptor)
 
     def begin(self, path: Path) -> None:
-        """Have the disk begin with what was written to a file; only ``sync`` waits for it, and is sure."""
+        """Have the disk start with what was written to a file; only ``sync`` waits for it, and is sure."""
         with writing(path):
             descriptor = os.open(path, os.O_RDONLY)
             try:
@@ -201,7 +201,7 @@ class Disk:
             path.unlink()
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder; it must not exist, the one it lies in must."""
+        """Make a folder; it must not exist, the one it is in must."""
         with writing(path):
             path.mkdir()
         take_owner(path, path.parent)
@@ -277,7 +277,7 @@ class Disk:
             self.remove(path)
 
     def sync_files(self, paths: Collection[Path]) -> None:
-        """Sync files; the disk begins with all of them before it is waited for one."""
+        """Sync files; the disk starts with all of them before it is waited for one."""
         for path in paths:
             self.begin(path)
         for path in paths:
@@ -337,7 +337,7 @@ def allocated(path: Path) -> int:
 
 
 def chunks(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Yield position and bytes of a stretch of a file, up to 1 MiB at once; holes, which are zeros, are left out."""
+    """Yield position and bytes of a range of a file, up to 1 MiB at once; holes, which are zeros, are left out."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         at, stop = start, min(stop, os.fstat(descriptor).st_size)
@@ -398,7 +398,7 @@ def _write_zeros(descriptor: int, at: int, size: int) -> None:
 
 
 def _begin(descriptor: int, at: int = 0, size: int = 0) -> None:
-    """Have the disk begin with bytes of a file, without a size with all up to its end."""
+    """Have the disk start with bytes of a file, without a size with all up to its end."""
     if _SYNC_FILE_RANGE is not None:
         _SYNC_FILE_RANGE(descriptor, at, size, _BEGIN_WRITING)
 

@@ -82,7 +82,7 @@ class Units:
         return self.where(kept)
 
     def without(self, odd: Mapping[str, Ints]) -> Iterator[Stretch]:
-        """Yield what is left of the stretches without some messages: their addresses in order, by topic."""
+        """Yield what is left of the ranges without some messages: their addresses in order, by topic."""
         for stretch in self.stretches:
             addresses = odd.get(stretch.queue[0])
             if addresses is None:
@@ -99,7 +99,7 @@ class Units:
                 yield stretch._replace(first=start)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> "Units":
-        """Return the units that a mask selects, which takes none from the middle of a stretch."""
+        """Return the units that a mask selects, which takes none from the middle of a range."""
         ends = np.r_[0, np.cumsum(mask)]
         found = [Stretch(queue, int(ends[first]), int(ends[last])) for queue, first, last in self.stretches]
         columns = (getattr(self, field.name)[mask] for field in dataclasses.fields(self)[1:])

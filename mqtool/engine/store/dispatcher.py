@@ -1,4 +1,4 @@
-"""What a message that lies in the log leads to: units of its queues, keys of the index, and who is told of it.
+"""What a message that is in the log leads to: units of its queues, keys of the index, and who is told of it.
 
 There is one step for that, ``take``, however a message has come into the log: stored by itself or in a batch, or found
 there (``read_on``) when a store is opened that was not closed. Queues and index follow the log in its order.
@@ -65,17 +65,17 @@ class Dispatcher:
             delay_levels: by which units of delayed messages tell a time, in ms.
             is_indexed: whether keys go into the index.
             reached: that message.
-            next_offset: where the next one begins.
+            next_offset: where the next one starts.
         """
         self.queues = queues
         self.index = index
         self.on_arrival: OnArrival | None = None
-        """Is told of each message that can now be read: topic, queue id, the offset behind it, tags code, the time."""
+        """Is told of each message that can now be read: topic, queue id, the offset after it, tags code, the time."""
         self.let_go: Callable[[str, int], object] | None = None
         """Lets go of the queues of a topic that was deleted where the log was written."""
         self.is_indexed = is_indexed
         self.next_offset = next_offset
-        """Address behind the last message that was taken."""
+        """Address after the last message that was taken."""
         self.written = reached
         """Up to where units and keys are in files."""
         self._waiting = queues.waiting
@@ -98,7 +98,7 @@ class Dispatcher:
         size: int,
         now: int,
     ) -> None:
-        """Put a message that lies in the log, behind all others that were taken, where it belongs.
+        """Put a message that is in the log, after all others that were taken, where it belongs.
 
         Args:
             message: of whose properties nothing is taken.
@@ -106,7 +106,7 @@ class Dispatcher:
             queue: where it is the next, None for one that is in no queue: half of a transaction, for example.
             light_queues: where it is the next, too.
             count: how many messages it holds.
-            physical_offset: where it begins.
+            physical_offset: where it starts.
             size: of the record.
             now: when it was stored, in ms.
         """
@@ -133,7 +133,7 @@ class Dispatcher:
             self.on_arrival(topic, message.queue_id, queue.next_offset, code, now)
 
     def read_on(self) -> None:
-        """Take the messages that lie in the log behind the last one, up to one that is there by half.
+        """Take the messages that are in the log after the last one, up to one that is half there.
 
         Raises:
             RecoveryNeededError: something else lies there, or a message has another number than is next in its queue.

@@ -39,12 +39,12 @@ _NO_FLAGS = (
     layout.TRANSACTION_PREPARED | layout.BORN_HOST_V6 | layout.STORE_HOST_V6 | layout.INNER_BATCH | layout.NEED_UNWRAP
 )
 _NAMES = (*(int.from_bytes(name, "big") for name in (b"UNIQ_KEY", b"KEYS", b"TAGS")), *b"I_")
-"""The two letters begin ``INNER_..`` and ``__CRC32#``."""
+"""The two letters start ``INNER_..`` and ``__CRC32#``."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Express:
-    """Messages that follow each other, but for what is unsound among and behind them."""
+    """Messages that follow each other, but for what is unsound among and after them."""
 
     start: int  # positions in the segment
     end: int
@@ -68,7 +68,7 @@ def express(
 
     Args:
         log: that the segment is of.
-        segment: where they lie.
+        segment: where they are.
         start: position of the first record.
         stop: no record that starts here or later is taken.
         kernels: ``scan.kernels_for(..)``.

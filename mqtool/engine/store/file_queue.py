@@ -33,12 +33,12 @@ class Stray:
 
 
 def segment_name(start_offset: int) -> str:
-    """Return the file name of the segment that begins at ``start_offset``."""
+    """Return the file name of the segment that starts at ``start_offset``."""
     return f"{start_offset:0{NAME_WIDTH}}"
 
 
 def is_segment_name(name: str) -> bool:
-    """Tell whether a file of this name is a segment."""
+    """Return whether a file of this name is a segment."""
     return len(name) == NAME_WIDTH and name.isascii() and name.isdigit() and int(name) < 1 << 63
 
 
@@ -47,7 +47,7 @@ class FileQueue:
 
     ``file_size`` is the configured length, or the one inferred: what most names are apart, else most files long.
     A segment may be shorter or longer than it should be; every entry that is no segment is in ``strays``. With ``only``
-    nothing but that one file is looked at. What retention takes meanwhile is left out, and ``remarks`` tells it;
+    nothing but that one file is examined. What retention takes meanwhile is left out, and ``remarks`` tells it;
     ``gone_until`` is one past its last address.
     """
 
@@ -104,7 +104,7 @@ class FileQueue:
         """Leave out a segment that is gone, as retention takes the oldest ones while they are read; ``remarks`` tells.
 
         Raises:
-            StoreChangedError: older ones are there, or none would be left: that is no retention.
+            StoreChangedError: older ones exist, or none would be left: that was not retention.
         """
         with _LETTING_GO:
             self._let_go(segment)
@@ -181,7 +181,7 @@ class FileQueue:
         return segments[number]
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to ``size`` bytes at an address: fewer where a segment ends, none where there is none."""
+        """Return up to ``size`` bytes at an address: fewer where a segment ends, none if there is none."""
         segment = self.segment_at(offset)
         try:
             return segment.read(offset - segment.start_offset, size) if segment else b""

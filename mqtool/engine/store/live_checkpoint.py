@@ -21,14 +21,14 @@ _REST = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
 
 
 class Reached(NamedTuple):
-    """How far queues and index have come: to the message that begins at an address."""
+    """How far queues and index have come: to the message that starts at an address."""
 
     timestamp: int  # ms, when it was stored
     last_start: int  # -1 before the first
 
 
 def was_left_by_us(root: Path) -> bool:
-    """Tell whether a process of ours had a store open and was killed; its checkpoint can be relied on then.
+    """Return whether a process of ours had a store open and was killed; its checkpoint can be relied on then.
 
     Raises:
         RecoveryNeededError: it was left by another broker.

@@ -36,7 +36,7 @@ def tags_code(topic: str, pairs: Pairs, store_timestamp: int, delay_levels: Sequ
 
 
 def ends_the_log(topic: str, pairs: Pairs) -> bool:
-    """Tell whether a broker that meets such a message takes its log to end there: the delay level is no number."""
+    """Return whether a broker that meets such a message takes its log to end there: the delay level is not a number."""
     if topic != SCHEDULE_TOPIC:
         return False
     level = pairs.get(_DELAY)
@@ -58,7 +58,7 @@ def light_queues(topic: str, pairs: Pairs) -> list[str]:
 
 
 def is_folder_name(name: str, most: int) -> bool:
-    """Tell whether a queue of this name can have a folder, and the name no more than ``most`` bytes."""
+    """Return whether a queue of this name can have a folder, and the name no more than ``most`` bytes."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

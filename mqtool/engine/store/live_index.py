@@ -79,7 +79,7 @@ class LiveIndexFile:
         self.slot_count, self.next = header.slot_count, max(1, header.entry_count)
 
     def count_until(self, last_start: int) -> int:
-        """Return how many entries are of messages that begin up to an address."""
+        """Return how many entries are of messages that start up to an address."""
         entries = self._entries(self.next - 1)
         offsets = entries["physical_offset"].astype(np.int64)
         is_behind = offsets > last_start
@@ -88,7 +88,7 @@ class LiveIndexFile:
         return int(np.argmax(is_behind)) if is_behind.any() else len(offsets)
 
     def is_full_until(self, last_start: int) -> bool:
-        """Tell whether it is full of entries of messages that begin up to an address: another file may follow it."""
+        """Return whether it is full of entries of messages that start up to an address: another file may follow it."""
         return self.is_full and self.count_until(last_start) == self.next - 1
 
     def _entries(self, count: int) -> "npt.NDArray[np.void]":
@@ -121,7 +121,7 @@ class LiveIndexFile:
         file.write(0, self.header())
 
     def header(self) -> bytes:
-        """Return the header as it lies in the file."""
+        """Return the header as it is in the file."""
         return _HEADER.pack(
             self.begin_timestamp,
             self.end_timestamp,
@@ -235,11 +235,11 @@ class LiveIndex:
                 self._all[-1].load()
 
     def keep_until(self, last_start: int, timestamp_of: Callable[[int], int]) -> None:
-        """Take back the entries of messages that begin behind an address: what was written of them may be in pieces.
+        """Take back the entries of messages that start after an address: what was written of them may be in pieces.
 
         Args:
             last_start: that address.
-            timestamp_of: tells when the message that begins at an address was stored, in ms.
+            timestamp_of: tells when the message that starts at an address was stored, in ms.
         """
         while len(self._all) > 1 and not (
             self._all[-2].is_full_until(last_start) and self._all[-1].count_until(last_start)
@@ -268,7 +268,7 @@ class LiveIndex:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no file."""
+        """Whether there are no files."""
         return not self._all
 
     def write(self, *, at_once: bool) -> bool:
@@ -277,7 +277,7 @@ class LiveIndex:
         ``at_once`` they are; else a file may have to be made aside first.
 
         Raises:
-            WriteError: the disk is full, or fails; what is not added goes on waiting.
+            WriteError: the disk is full, or fails; what is not added keeps waiting.
         """
         if self.waiting:
             waiting, self.waiting = self.waiting, []
@@ -362,7 +362,7 @@ class LiveIndex:
             before, number = number, previous
 
     def remove_expired(self, log_start: int) -> list[Callable[[], None]]:
-        """Let go of the files all of whose messages are gone from the log, but for the last.
+        """Release the files all of whose messages are gone from the log, but for the last.
 
         Returns:
             What removes them, one each.

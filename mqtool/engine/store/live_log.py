@@ -87,13 +87,13 @@ class LiveLog:
         self.min_offset = found.min_offset
         self.end_offset = found.min_offset
         self.last_start = -1
-        """Where the last record begins, -1 without any."""
+        """Where the last record starts, -1 without any."""
         self.last_timestamp = 0
         """When it was stored."""
         self.flushed_offset = found.min_offset
         self.flushed_timestamp = 0
         self.confirmed_offset: int | None = None
-        """Up to where others have it as well, None where nobody has to."""
+        """Up to where others have it as well, None if nobody has to."""
         self.readers: set[LogReader] = set()
         """Who is reading it on."""
         self.on_little_room: Callable[[], None] | None = None
@@ -112,9 +112,9 @@ class LiveLog:
 
         Args:
             end_offset: where the next record goes.
-            last_start: where the last one begins, -1 without any.
+            last_start: where the last one starts, -1 without any.
             flushed_offset: up to where all is on the disk.
-            flushed_start: where the last record begins that is, -1 without any.
+            flushed_start: where the last record starts that is, -1 without any.
         """
         self.end_offset, self.last_start, self.flushed_offset = end_offset, last_start, flushed_offset
         self._written = self.segments.get(end_offset // self.file_size * self.file_size)
@@ -161,7 +161,7 @@ class LiveLog:
             self._look()
 
     def write_at(self, at: int, data: bytes) -> None:
-        """Write bytes of the log of another broker, whose segments are as long, to where they lie there.
+        """Write bytes of the log of another broker, whose segments are as long, to where they are there.
 
         They may be cut anywhere, in the middle of a record too; nobody looks at them here.
 
@@ -191,7 +191,7 @@ class LiveLog:
                 self._look()
 
     def cut(self, end: int) -> None:
-        """Have the log end earlier, before a record that is there by half or is none; what was behind is zero then.
+        """Have the log end earlier, before a record that is half there or is none; what was after is zero then.
 
         Raises:
             WriteError: the disk fails.
@@ -293,7 +293,7 @@ class LiveLog:
         return end
 
     def release(self) -> None:
-        """Let go of the files that are full and on the disk."""
+        """Release the files that are full and on the disk."""
         for start, segment in self.segments.items():
             if segment.file is not None and start + self.file_size <= self.flushed_offset:
                 segment.file.close()
@@ -302,7 +302,7 @@ class LiveLog:
     # Reading
 
     def read(self, offset: int, size: int) -> memoryview:
-        """Return bytes at an address, fewer at the end of a segment, none where there is none.
+        """Return bytes at an address, fewer at the end of a segment, none if there is none.
 
         Raises:
             StoreChangedError: the segment has become shorter.
@@ -354,11 +354,11 @@ class LiveLog:
         return found
 
     def record(self, offset: int) -> memoryview:
-        """Return the record that begins at an address.
+        """Return the record that starts at an address.
 
         Raises:
             NotFoundError: the log does not reach there.
-            FormatError: no record begins there.
+            FormatError: no record starts there.
             MqtoolError: the disk fails, or a file has become shorter.
         """
         if not self.min_offset <= offset < self.end_offset:
@@ -372,7 +372,7 @@ class LiveLog:
         return view[:size] if size <= len(view) else self.read(offset, size)
 
     def store_timestamp(self, offset: int) -> int:
-        """Return when the message that begins at an address was stored (ms), -1 where the log does not reach."""
+        """Return when the message that starts at an address was stored (ms), -1 if the log does not reach."""
         if not self.min_offset <= offset <= self.end_offset - commit_log.MIN_SIZE:
             return -1
         view = self.read(offset, commit_log.MIN_SIZE)
@@ -396,9 +396,9 @@ class LiveLog:
         return self.segments[self.min_offset] if len(self.segments) > 1 else None
 
     def remove_first(self) -> Callable[[], None]:
-        """Let go of the oldest segment, and return what removes its file: that takes a while, in any thread.
+        """Release the oldest segment, and return what removes its file: that takes a while, in any thread.
 
-        The log begins behind it at once; a file that stays after all is its beginning again at the next start.
+        The log starts after it at once; a file that stays after all is its beginning again at the next start.
         """
         segment = self.segments.pop(self.min_offset)
         self.min_offset += self.file_size
@@ -414,7 +414,7 @@ class LiveLog:
         return remove
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Release all files."""
         for segment in self.segments.values():
             _close(segment)
             if segment.file is not None:

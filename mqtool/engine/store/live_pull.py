@@ -1,4 +1,4 @@
-"""What a running broker reads for a pull: the records of a queue from an offset on, as they lie in the log.
+"""What a running broker reads for a pull: the records of a queue from an offset on, as they are in the log.
 
 The plain twin of ``pull``, which reads a store at rest for people; tests hold the two equal. This one keeps RocketMQ's
 limits. (Rules: remoting.md 5.2 to 5.4. RocketMQ: ``DefaultMessageStore.getMessage``.)
@@ -28,7 +28,7 @@ _IN_MEMORY = PHYSICAL_MEMORY * 40 // 100
 
 
 def is_in_memory(store: "MessageStore", physical_offset: int) -> bool:
-    """Tell whether a message is likely to be read without waiting for the disk."""
+    """Return whether a message is likely to be read without waiting for the disk."""
     return physical_offset >= store.log.end_offset - _IN_MEMORY
 
 
@@ -52,13 +52,13 @@ class Wanted(NamedTuple):
     most_units: int = MOST_UNITS  # looked at by one pull: fewer where it takes long to tell
 
     def matches_code(self, tags_code: int) -> bool:
-        """Tell whether a unit may lead to a wanted message."""
+        """Return whether a unit may lead to a wanted message."""
         if self.codes is None or tags_code in self.codes or tags_code < -0x80000000:
             return True  # so far below it is a place in the queue's extension: only the client can tell
         return tags_code > 0x7FFFFFFF and (tags_code + 0x80000000 & 0xFFFFFFFF) - 0x80000000 in self.codes
 
     def matches_record(self, record: memoryview) -> bool:
-        """Tell whether a message is wanted whose unit is."""
+        """Return whether a message is wanted whose unit is."""
         return self.sql92 is None or self.sql92(parse_properties(parse_stored(record).message.properties))
 
 
@@ -85,8 +85,8 @@ def fetch(
 
     Args:
         store: whose queue it is.
-        queue: None where the store has no such queue.
-        offset: queue offset to begin with.
+        queue: None if the store has no such queue.
+        offset: queue offset to start with.
         max_count: return no more messages than this, but at least one.
         wanted: messages that are not are passed over.
     """

@@ -32,7 +32,7 @@ _FILLER = _UNIT.pack(0, consume_queue.PRE_BLANK_SIZE, 0)
 _BATCH_UNIT = packer_of(batch_consume_queue.UNIT)
 _EXT_HEAD = packer_of(consume_queue_ext.HEAD)
 _LOOK_BEHIND = 1000
-"""Units behind the last one that are looked at when a queue is taken up."""
+"""Units after the last one that are examined when a queue is taken up."""
 
 
 class Unit(NamedTuple):
@@ -101,7 +101,7 @@ class LiveQueue:
         self._take_end(first, end)
 
     def load_until(self, last_start: int) -> None:
-        """Find the files, and keep the units of messages that begin up to an address; what lies behind is cleared."""
+        """Find the files, and keep the units of messages that start up to an address; what is after is cleared."""
         first = self._find_files()
         if first is None:
             return
@@ -121,7 +121,7 @@ class LiveQueue:
                 self._files.note_write(folder)
 
     def _clear_behind(self) -> bool:
-        """Clear the files behind the last unit, and tell whether there was anything."""
+        """Clear the files after the last unit, and tell whether there was anything."""
         is_changed = False
         while len(self._starts) > 1 and self._starts[-1] > self.written:
             self._files.remove(self._path(self._starts[-1]))
@@ -155,7 +155,7 @@ class LiveQueue:
     # Adding
 
     def begin_at(self, queue_offset: int) -> None:
-        """Have the first message be one in the middle, as in a log that begins there.
+        """Have the first message be one in the middle, as in a log that starts there.
 
         What would lie before its unit in the same file is filler, as RocketMQ writes it.
         """
@@ -182,7 +182,7 @@ class LiveQueue:
         ``at_once`` they are; else a file may have to be made aside first.
 
         Raises:
-            WriteError: the disk is full, or fails; what is not written goes on waiting.
+            WriteError: the disk is full, or fails; what is not written keeps waiting.
         """
         while self._tail:
             start = self.written // self.file_size * self.file_size
@@ -201,7 +201,7 @@ class LiveQueue:
     # Reading
 
     def min_offset(self, log_start: int) -> int:
-        """Return the queue offset of the first message that the log, which begins at ``log_start``, still has."""
+        """Return the queue offset of the first message that the log, which starts at ``log_start``, still has."""
         if self._kept_since != log_start:
             first, stop = self._first_place(), self.place_stop
             if first < stop and not self._is_kept(first, log_start):
@@ -252,7 +252,7 @@ class LiveQueue:
         return self.unit.unpack(self._bytes(place, 1))
 
     def _bytes(self, place: int, limit: int) -> bytes | bytearray:
-        """Return units from a place on as they lie in one file, or in memory."""
+        """Return units from a place on as they are in one file, or in memory."""
         size = self.unit.size
         at = max(place * size, self._starts[0] if self._starts else self.written)
         if at >= self.written:
@@ -267,7 +267,7 @@ class LiveQueue:
     # Removing
 
     def remove_expired(self, log_start: int) -> list[Callable[[], None]]:
-        """Let go of the files all of whose messages are gone from the log, but for the last.
+        """Release the files all of whose messages are gone from the log, but for the last.
 
         Returns:
             What removes them, one each.
@@ -282,7 +282,7 @@ class LiveQueue:
         return expired
 
     def let_go(self) -> list[Callable[[], None]]:
-        """Let go of all files, and return what removes them, one each; ``remove_folders`` is for afterwards."""
+        """Release all files, and return what removes them, one each; ``remove_folders`` is for afterwards."""
         wanted = self._path(self.written)  # it is being made, perhaps
         gone = [self._files.let_go(path) for path in {wanted, *map(self._path, self._starts)}]
         self._starts.clear()
@@ -317,7 +317,7 @@ class LiveExtendedQueue(LiveQueue):
         ]
 
     def _code(self, address: int) -> int:
-        """Return the tags code kept at an address; where there is none the address, which may be any code."""
+        """Return the tags code kept at an address; if there is none the address, which may be any code."""
         position = consume_queue_ext.position_of(address)
         number = bisect.bisect_right(self._extension, position, key=lambda file: file.start_offset) - 1
         file = self._extension[number] if number >= 0 else None
@@ -328,7 +328,7 @@ class LiveExtendedQueue(LiveQueue):
         return tags_code if size >= _EXT_HEAD.size else address
 
     def remove_expired(self, log_start: int) -> list[Callable[[], None]]:
-        """Let go of the files of messages that are gone, and those of the extension that only these units point to."""
+        """Release the files of messages that are gone, and those of the extension that only these units point to."""
         expired = super().remove_expired(log_start)
         kept = super().units(self.min_offset(log_start), 1)
         if kept and _is_address(kept[0].tags_code):
@@ -338,7 +338,7 @@ class LiveExtendedQueue(LiveQueue):
         return expired
 
     def let_go(self) -> list[Callable[[], None]]:
-        """Let go of all files, those of the extension too."""
+        """Release all files, those of the extension too."""
         self._folders = {file.path.parent for file in self._extension}
         gone = [self._files.let_go(file.path) for file in self._extension]
         self._extension.clear()

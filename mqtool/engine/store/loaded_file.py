@@ -1,4 +1,4 @@
-"""One file of a store of which stretches are read into memory, for those who must not be ended by a file cut short."""
+"""One file of a store of which ranges are read into memory, for those who must not be ended by a file cut short."""
 
 import builtins
 import contextlib
@@ -26,8 +26,8 @@ _NO_RESERVE = int(getattr(mmap, "MAP_NORESERVE", 0))
 class LoadedFile(MappedFile):
     """A file that is read, not mapped: where it is cut short meanwhile reading is an error, not the end of the process.
 
-    ``bytes`` is as long as the file and takes memory only for about the stretch that ``load`` has read. The file stays
-    open, so a stretch can be read when its name has been removed. To be used in a ``with``.
+    ``bytes`` is as long as the file and takes memory only for about the range that ``load`` has read. The file stays
+    open, so a range can be read when its name has been removed. To be used in a ``with``.
 
     Raises:
         NotFoundError: it is not there.
@@ -72,7 +72,7 @@ class LoadedFile(MappedFile):
         return np.frombuffer(memory, np.uint8)
 
     def load(self, start: int, stop: int) -> None:
-        """Have a stretch of the file in ``bytes``; what lies before it may be let go.
+        """Have a range of the file in ``bytes``; what is before it may be released.
 
         Raises:
             StoreChangedError: the file has become shorter.
@@ -97,21 +97,21 @@ class LoadedFile(MappedFile):
 
     @property
     def loaded_stop(self) -> int:
-        """Where the stretch that is loaded ends."""
+        """Where the range that is loaded ends."""
         return self._stop
 
     def release(self, start: int, stop: int) -> None:
-        """Let go of the memory behind a stretch, as far as it fills large pages."""
+        """Release the memory after a range, as far as it fills large pages."""
         stop = stop // _PAGE * _PAGE if stop < self.size else stop
         super().release(start // _PAGE * _PAGE, stop)
         if start <= self._start:
             self._start = max(self._start, min(stop, self._stop))
 
     def let_go(self, start: int, stop: int) -> None:
-        """Keep everything: what is let go of is not read again."""
+        """Keep everything: what is released is not read again."""
 
     def reach(self, start: int, stop: int) -> tuple[Bytes, int]:  # noqa: ARG002
-        """Return ``bytes``, of which what was loaded can be looked at: who loads it sees to that."""
+        """Return ``bytes``, of which what was loaded can be examined: who loads it sees to that."""
         return self.bytes, self.size
 
     def read(self, at: int, size: int) -> "builtins.bytes":
@@ -126,11 +126,11 @@ class LoadedFile(MappedFile):
         return data
 
     def data_from(self, start: int, stop: int) -> int | None:
-        """Return where the first data of a stretch may begin, None where all of it is a hole of the file."""
+        """Return where the first data of a range may start, None if all of it is a hole of the file."""
         return start if self.spool else data_of(self._descriptor, start, stop)
 
     def first_content(self, start: int, stop: int) -> int | None:
-        """Return the position of the first byte of a stretch that is not zero; holes of the file are not read."""
+        """Return the position of the first byte of a range that is not zero; holes of the file are not read."""
         at = start
         while at < min(stop, self.size):
             data_at = self.data_from(at, stop)

@@ -25,7 +25,7 @@ _ours: set[tuple[int, int]] = set()
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether some other holds a lock on the first byte of ``path``; False where that cannot be known.
+    """Return whether some other holds a lock on the first byte of ``path``; False where that cannot be known.
 
     What this process ``hold``s does not count.
     """
@@ -46,7 +46,7 @@ def is_locked(path: Path) -> bool:
 
 
 def shows_locks(path: Path) -> bool:
-    """Tell whether a lock that a broker on any machine holds on ``path`` is seen here; a storage has none."""
+    """Return whether a lock that a broker on any machine holds on ``path`` is seen here; a storage has none."""
     if isinstance(path, RemotePath):
         return False
     try:

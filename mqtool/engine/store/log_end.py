@@ -1,6 +1,6 @@
-"""Where the log of a store that is opened ends, and what lies there.
+"""Where the log of a store that is opened ends, and what is there.
 
-A log that was closed ends where its queues say, and is zero behind that. One that was not is read on, record by record,
+A log that was closed ends where its queues say, and is zero after that. One that was not is read on, record by record,
 from what its checkpoint names; what was just being written is cut. (Rules: store.md 7. RocketMQ:
 ``CommitLog.recoverNormally``, ``recoverAbnormally``.)
 """
@@ -25,7 +25,7 @@ _BLANK = packer_of(commit_log.BLANK)
 _ROOM = commit_log.BLANK_SIZE
 _MAGICS = (commit_log.MAGIC_V1, commit_log.MAGIC_V2)
 _MOST_AGAIN = 256 << 20
-"""Bytes that are looked at record by record after a kill; the checkpoint is written every second."""
+"""Bytes that are examined record by record after a kill; the checkpoint is written every second."""
 _READ_AT_ONCE = 256 << 10
 _LOOK_BACK = 64 << 10
 """Bytes that are searched for the last records at first."""
@@ -36,12 +36,12 @@ _INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
 
 
 def find_end(log: LiveLog, start: int, noted: int = -1) -> None:
-    """Have a log that was closed go on behind its last record; it must be zero from there on.
+    """Have a log that was closed continue after its last record; it must be zero from there on.
 
     Args:
         log: what was found of it.
-        start: where the last record begins that has a unit in a queue, -1 if none has; the last segment that holds
-            anything is walked from its first byte where it begins behind that.
+        start: where the last record starts that has a unit in a queue, -1 if none has; the last segment that holds
+            anything is walked from its first byte where it starts after that.
         noted: where the last record began when the log was closed, -1 if that is not known: it may have no unit,
             as its topic was deleted.
 
@@ -64,16 +64,16 @@ def find_end(log: LiveLog, start: int, noted: int = -1) -> None:
 
 
 def find_end_again(log: LiveLog, start: int) -> None:
-    """Have a log that was not closed go on behind its last record, from one that is on the disk.
+    """Have a log that was not closed continue after its last record, from one that is on the disk.
 
     What a broker was just writing when it was killed is left out: nobody was told that it is stored.
 
     Args:
         log: what was found of it.
-        start: where that record begins, -1 to begin with the first of the log; ``flushed_offset`` is behind it.
+        start: where that record starts, -1 to start with the first of the log; ``flushed_offset`` is after it.
 
     Raises:
-        RecoveryNeededError: messages lie behind what cannot be read, or there are too many.
+        RecoveryNeededError: messages follow what cannot be read, or there are too many.
     """
     begin = end = max(start, log.min_offset)
     last_start, flushed_offset = -1, -1 if start >= 0 else log.min_offset
@@ -99,7 +99,7 @@ def find_end_again(log: LiveLog, start: int) -> None:
 
 
 def clear_behind(log: LiveLog, disk: "Disk") -> int:
-    """Clear what lies behind the end of a log that was not closed, and return how many bytes that were."""
+    """Clear what is after the end of a log that was not closed, and return how many bytes that were."""
     count = 0
     for segment in log.segments.values():
         for at, data in chunks(segment.path, max(0, log.end_offset - segment.start_offset), log.file_size):
@@ -113,7 +113,7 @@ def clear_behind(log: LiveLog, disk: "Disk") -> int:
 
 
 def sound_record(log: LiveLog, at: int) -> bytes:
-    """Return the record that begins at an address, nothing where no whole one does."""
+    """Return the record that starts at an address, nothing where no whole one does."""
     size, magic = _heads(log, at)
     fits = commit_log.MIN_SIZE <= size <= log.file_size - at % log.file_size - _ROOM
     if at < 0 or magic not in _MAGICS or not fits:
@@ -143,12 +143,12 @@ def _sound(record: bytes, at: int) -> StoredMessage | None:
 
 
 def read_whole(log: LiveLog, at: int) -> Iterator[tuple[int, StoredMessage | None]]:
-    """Yield size and message of each record from an address on, None for a blank one, up to one that is there by half.
+    """Yield size and message of each record from an address on, None for a blank one, up to one that is half there.
 
     Cost: linear in the bytes; they are read in large pieces.
 
     Raises:
-        RecoveryNeededError: no record begins where the one before ends.
+        RecoveryNeededError: no record starts where the one before ends.
     """
     least = _READ_AT_ONCE
     while log.end_offset - at >= _ROOM:
@@ -179,7 +179,7 @@ def whole_at(log: LiveLog, at: int) -> tuple[int, bytes] | None:
     """Return size and bytes of the record at an address, without bytes for a blank one; None for one by half.
 
     Raises:
-        RecoveryNeededError: no record begins there.
+        RecoveryNeededError: no record starts there.
     """
     left = log.end_offset - at
     if left < _ROOM:
@@ -244,7 +244,7 @@ def _heads(log: LiveLog, at: int) -> tuple[int, int]:
 
 
 def _walk(log: LiveLog, start: int, end: int, stop: int) -> tuple[int, int]:
-    """Go from record to record; return where they end, and where the last of them begins."""
+    """Go from record to record; return where they end, and where the last of them starts."""
     last_start = -1
     while end < stop:
         size, magic = _heads(log, end)
@@ -275,7 +275,7 @@ def _check_unused(log: LiveLog, segment: Segment, start: int) -> None:
 
 
 def _check_behind(log: LiveLog, segment: Segment, end: int) -> None:
-    """See that no message begins behind the end of the log."""
+    """See that no message starts after the end of the log."""
     start = max(0, end - segment.start_offset)
     ends = [at + len(data) for at, data in chunks(segment.path, start, log.file_size) if data.count(0) != len(data)]
     if not ends:

@@ -12,7 +12,7 @@ class Log(Protocol):
 
     @property
     def min_offset(self) -> int:
-        """Where it begins."""
+        """Where it starts."""
         ...
 
     @property

@@ -1,7 +1,7 @@
 """Message records written into the commit log of a new store, as a broker lays them out.
 
-A record goes where the last one ended, if eight bytes are left behind it; else a blank record fills the segment and the
-record begins the next. Only what depends on the place changes in a record: its own address, and the CRC property that
+A record goes where the last one ended, if eight bytes are left after it; else a blank record fills the segment and the
+record starts the next. Only what depends on the place changes in a record: its own address, and the CRC property that
 covers it. (Rules: store.md 2.6, 2.7. RocketMQ: ``DefaultAppendMessageCallback``.)
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 
 PENDING = 4 << 20
-"""Bytes that wait in memory for those behind them."""
+"""Bytes that wait in memory for those after them."""
 _CRC_HEAD = np.frombuffer(f"{CRC_NAME}{NAME_SEPARATOR}".encode(), np.uint8)
 
 
@@ -141,7 +141,7 @@ def put_numbers(data: Bytes, positions: Ints, values: Ints, code: str) -> None:
 
 
 def ends_in_crc(records: Bytes, ends: Ints) -> npt.NDArray[np.bool_]:
-    """Tell which records end in a CRC property; ``ends`` are one past the last byte of each."""
+    """Return which records end in a CRC property; ``ends`` are one past the last byte of each."""
     tails = records[ends[:, None] + np.arange(-CRC_SIZE, 0)]
     is_named = (tails[:, : len(_CRC_HEAD)] == _CRC_HEAD).all(1)
     mask: npt.NDArray[np.bool_] = is_named & (tails[:, -1] == ord(PAIR_SEPARATOR))
@@ -149,7 +149,7 @@ def ends_in_crc(records: Bytes, ends: Ints) -> npt.NDArray[np.bool_]:
 
 
 def is_apart(records: Bytes, ends: Ints, properties_sizes: Ints) -> npt.NDArray[np.bool_]:
-    """Tell of records that end in a CRC property whether it is no part of the property before it."""
+    """Tell of records that end in a CRC property whether it is not a part of the property before it."""
     mask: npt.NDArray[np.bool_] = (properties_sizes == CRC_SIZE) | (records[ends - CRC_SIZE - 1] == ord(PAIR_SEPARATOR))
     return mask
 

@@ -89,14 +89,14 @@ class MappedFile:
         return Spool(self.path, self.size, drop)
 
     def reach(self, start: int, stop: int) -> tuple[Bytes, int]:
-        """Return ``bytes``, of which at least a stretch can be looked at, and up to where it can: of remote files."""
+        """Return ``bytes``, of which at least a range can be examined, and up to where it can: of remote files."""
         if spool := self.spool:  # which another thread may drop meanwhile
             until = spool.have(start, stop)
             return spool.array, until
         return self.bytes, self.size
 
     def reach_all(self, starts: Sequence[int], sizes: Sequence[int]) -> Bytes:
-        """Return ``bytes``, of which at least these stretches can be looked at."""
+        """Return ``bytes``, of which at least these ranges can be examined."""
         if spool := self.spool:
             spool.have_all((start, start + size) for start, size in zip(starts, sizes, strict=True))
             return spool.array
@@ -107,7 +107,7 @@ class MappedFile:
         return self.reach(start, stop)[0][start:stop]
 
     def data_from(self, start: int, stop: int) -> int | None:
-        """Return where the first data of a stretch may begin, None where all of it is a hole of the file."""
+        """Return where the first data of a range may start, None if all of it is a hole of the file."""
         if isinstance(self.path, RemotePath):
             return start
         with contextlib.suppress(OSError), self.path.open("rb", buffering=0) as file:  # its name may be gone
@@ -125,7 +125,7 @@ class MappedFile:
         return self.map()
 
     def release(self, start: int, stop: int) -> None:
-        """Let go of the memory behind a stretch of ``bytes``; it is mapped again when it is looked at."""
+        """Release the memory after a range of ``bytes``; it is mapped again when it is examined."""
         data: Bytes | None
         if isinstance(self.path, RemotePath):
             spool: Spool | None = vars(self).get("spool")
@@ -136,9 +136,9 @@ class MappedFile:
             release(data, start, stop)
 
     def unmap(self) -> None:
-        """Let go of the mapping as a whole: a process has room for some ten thousand, and each takes page tables.
+        """Release the mapping as a whole: a process has room for some ten thousand, and each takes page tables.
 
-        The file is mapped again when it is looked at, if it is still there.
+        The file is mapped again when it is examined, if it is still there.
         """
         vars(self).pop("bytes", None)
 

@@ -83,7 +83,7 @@ def data_of(descriptor: int, start: int, stop: int) -> int | None:
 
 
 def release(data: Bytes, start: int, stop: int) -> None:
-    """Let go of the memory behind a stretch of a mapped file; it is mapped again when it is looked at."""
+    """Release the memory after a range of a mapped file; it is mapped again when it is examined."""
     page, base = mmap.PAGESIZE, data.ctypes.data
     low, high = -(-(base + start) // page) * page, (base + stop) // page * page
     if low < high:

@@ -80,7 +80,7 @@ class MessageStore:
             now: the time, in ms.
             disk: through which everything is written.
             usage: tells how full the disk is.
-            batch_topics: topics whose queues keep several messages in a unit; looked at when a queue is new.
+            batch_topics: topics whose queues keep several messages in a unit; examined when a queue is new.
 
         Raises:
             StoreInUseError: another process, a broker perhaps, has it open.
@@ -310,7 +310,7 @@ class MessageStore:
         return found
 
     def checksum(self, at: int, size: int) -> int:
-        """Return the CRC-32 of a stretch of the log."""
+        """Return the CRC-32 of a range of the log."""
         checksum, end = 0, at + size
         while at < end:
             data = self.log.read(at, end - at)  # up to the end of a segment
@@ -330,7 +330,7 @@ class MessageStore:
             count *= 4
 
     def cut_blank(self, end: int) -> bool:
-        """Cut the unused end of the last segment off, if it begins at ``end``, and tell whether it does.
+        """Cut the unused end of the last segment off, if it starts at ``end``, and tell whether it does.
 
         A master that was killed takes its own off when it starts again, and writes the next message there if it fits.
 
@@ -348,7 +348,7 @@ class MessageStore:
         return True
 
     def cut_half(self) -> None:
-        """Cut a record off that is there by half, of bytes that came: whoever sends them begins with it again.
+        """Cut a record off that is half there, of bytes that came: whoever sends them starts with it again.
 
         Raises:
             RecoveryNeededError: the log ends in something else.
@@ -358,7 +358,7 @@ class MessageStore:
         self.log.cut(self.dispatcher.next_offset)
 
     def close(self) -> None:
-        """Write everything down to the disk and let go of the store; without ``abort`` if all of that went well.
+        """Write everything down to the disk and release the store; without ``abort`` if all of that went well.
 
         Raises:
             WriteError: the disk failed, now or before; the store must be recovered.

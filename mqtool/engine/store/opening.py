@@ -1,6 +1,6 @@
-"""How a store is opened: what is there is looked at, and refused where it is not what a broker starts with.
+"""How a store is opened: what is there is examined, and refused where it is not what a broker starts with.
 
-Cost: of a store that was closed, its last units and last segment; of one that was not, what lies behind its checkpoint.
+Cost: of a store that was closed, its last units and last segment; of one that was not, what is after its checkpoint.
 (Rules: store.md 7. RocketMQ: ``DefaultMessageStore.load``.)
 """
 
@@ -58,14 +58,14 @@ class Opened:
             root: folder of the store.
             config: the broker's settings.
             disk: through which everything is written.
-            batch_topics: topics whose queues keep several messages in a unit; looked at when a queue is new.
+            batch_topics: topics whose queues keep several messages in a unit; examined when a queue is new.
             is_indexed: whether keys go into the index.
 
         Raises:
             RecoveryNeededError: they are not what a broker starts with.
         """
         self.was_left = was_left_by_us(root)
-        """Whether the store had not been closed: what lies behind its checkpoint is still to be taken again."""
+        """Whether the store had not been closed: what is after its checkpoint is still to be taken again."""
         reader = StoreReader(root, config)
         if reader.paths.dledger or reader.rocksdb_queues:
             raise RecoveryNeededError(f"{root} has a DLedger log or RocksDB queues, which cannot be written")
@@ -96,12 +96,12 @@ class Opened:
             self.reached = Reached(self.log.flushed_timestamp, noted)
 
     def let_go(self) -> None:
-        """Let go of all files."""
+        """Release all files."""
         self.log.close()
         self._files.close()
 
     def _noted_start(self) -> int:
-        """Return where the last message begins of which the checkpoint says that it is in its queue, -1 for none."""
+        """Return where the last message starts of which the checkpoint says that it is in its queue, -1 for none."""
         found = self._reader.checkpoint
         noted = int(found.confirm_physical_offset) if found else 0
         if noted > self.log.min_offset:
@@ -139,7 +139,7 @@ class Opened:
                 self._check_last(queue, units[0].physical_offset)
 
     def _has_no_queue(self, at: int) -> bool:
-        """Tell whether a message lies at an address whose topic has no queue any more, as it was deleted."""
+        """Return whether there is a message at an address whose topic has no queue any more, as it was deleted."""
         record = log_end.sound_record(self.log, at)
         topics = {topic for topic, _ in self.queues.by_key}
         return bool(record) and parse_stored(record).message.topic not in topics

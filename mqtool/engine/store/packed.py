@@ -1,6 +1,6 @@
 """Compressed copies of stores: segments as ``.gz`` and ``.zst`` files, ``.tar``, ``.tar.gz`` and ``.tar.zst`` archives.
 
-A ``PackedPath`` is a compressed segment, an ``ArchivePath`` what lies in an archive. Both answer as a ``RemotePath``
+A ``PackedPath`` is a compressed segment, an ``ArchivePath`` what is in an archive. Both answer as a ``RemotePath``
 does, so readers know no difference. What was compressed is read onward, as a stream; it comes from the beginning again
 where somebody looks back further than what is kept. A ``.tar`` is read in place.
 """
@@ -65,12 +65,12 @@ def plain_name(name: str) -> str:
 
 
 def is_packed_name(name: str) -> bool:
-    """Tell whether a file of this name is a compressed segment."""
+    """Return whether a file of this name is a compressed segment."""
     return _PACKED.fullmatch(name) is not None
 
 
 def is_archive(path: Path) -> bool:
-    """Tell whether a path has the name of an archive, and is a file."""
+    """Return whether a path has the name of an archive, and is a file."""
     return _ARCHIVE.search(path.name) is not None and path.is_file()
 
 
@@ -204,7 +204,7 @@ class _Stream:
             self.position += count
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         self._pieces.close()  # type: ignore[attr-defined]
 
     def _fill(self) -> bool:
@@ -252,11 +252,11 @@ class PackedPath(RemotePath):
         return found
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        """Tell whether it is there."""
+        """Return whether it is there."""
         return self._path.exists()
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        """Tell whether it is a file."""
+        """Return whether it is a file."""
         return self._path.is_file()
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
@@ -327,13 +327,13 @@ class _PackedFile(Content):
 
 
 class _Member(NamedTuple):
-    """A file of an archive: its length, and where each stretch of it that is no hole lies."""
+    """A file of an archive: its length, and where each range of it that is not a hole is."""
 
     entry: Entry
     stretches: tuple[tuple[int, int, int], ...]
     """Position in the file, position in the archive, length; in order."""
     kept_at: int | None
-    """Where it lies in the file of what is kept."""
+    """Where it is in the file of what is kept."""
 
 
 class ArchivePath(RemotePath):
@@ -551,14 +551,14 @@ class Archive:
     # What a tree of a storage answers
 
     def entry(self, key: str) -> Entry | None:
-        """Return what is said of a path, None where nothing is there."""
+        """Return what is said of a path, None if nothing is there."""
         if key in self._folders:
             return Entry(key.rpartition("/")[2], 0, 0, "", True)
         member = self.members.get(key)
         return member.entry if member else None
 
     def children(self, key: str) -> dict[str, Entry] | None:
-        """Return what lies in a folder, None where there is none."""
+        """Return what is in a folder, None if there is none."""
         return self._folders.get(key)
 
     def forget(self, _: str) -> None:
@@ -567,7 +567,7 @@ class Archive:
     # Bytes
 
     def mapped(self, member: _Member) -> Bytes | None:
-        """Return the bytes of a file that is kept, or lies in one piece in an archive on this machine."""
+        """Return the bytes of a file that is kept, or is in one piece in an archive on this machine."""
         size = member.entry.size
         if not size:
             return np.empty(0, np.uint8)
@@ -597,7 +597,7 @@ class Archive:
         return bytes(data)
 
     def read_onward(self, at: int, size: int, reader: "_MemberFile") -> bytes:
-        """Return bytes of the stream, which begins again where they lie behind what it has passed.
+        """Return bytes of the stream, which starts again where they are after what it has passed.
 
         What is left of the file that was read before this one is kept first: somebody may still be at it.
         """
@@ -678,7 +678,7 @@ class _Source(io.RawIOBase):
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Read what lies behind the end mark."""
+        """Read what is after the end mark."""
 
 
 class _Onward(_Source):

@@ -63,7 +63,7 @@ _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 class StoreConfig:
     """Broker settings by RocketMQ's names; a missing one is inferred from the files or has RocketMQ's default.
 
-    ``in_use`` has the ends of log, queues and index judged as of a store that a broker writes to, whatever its lock
+    ``in_use`` has the ends of log, queues and index checked as of a store that a broker writes to, whatever its lock
     says. With ``unpacks`` archives and compressed segments are read as streams, else they are refused.
     """
 
@@ -81,7 +81,7 @@ class StoreConfig:
         """Return a size, None when it is not set.
 
         Raises:
-            UsageError: it is no positive number.
+            UsageError: it is not a positive number.
         """
         value = self.settings.get(key)
         if value is None and key == "mappedFileSizeCommitLog":
@@ -105,7 +105,7 @@ class StoreConfig:
         return min(max(int(value), low), high)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """Tell whether a setting is ``true``."""
+        """Return whether a setting is ``true``."""
         return self.settings.get(key, str(default)).lower() == "true"
 
     def delay_levels(self) -> list[int]:
@@ -135,7 +135,7 @@ _QUEUES = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
 
 
 def _is_log(folder: Path) -> bool:
-    """Tell whether a folder is that of a log: it holds segments and nothing of a store, and is no queue's."""
+    """Return whether a folder is that of a log: it holds segments and nothing of a store, and is not a queue's."""
     if folder.name == "timerlog" or folder.resolve().parent.parent.name in _QUEUES or not folder.is_dir():
         return False
     with reading(folder):
@@ -240,7 +240,7 @@ class StorePaths:
         return folders
 
     def relative(self, path: Path) -> str:
-        """Return ``path`` as findings name it: relative to the store where it lies inside."""
+        """Return ``path`` as findings name it: relative to the store if it is inside."""
         try:
             return path.relative_to(self.root).as_posix()
         except ValueError:

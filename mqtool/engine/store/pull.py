@@ -1,7 +1,7 @@
 """What a broker answers to a pull, and what its client makes of it, told from a store.
 
 A pull asks for the messages of one queue from a queue offset on. The rules are those of RocketMQ's ``getMessage``,
-``PullMessageProcessor`` and the Java client together, but for its limits of bytes and of units looked at in one go,
+``PullMessageProcessor`` and the Java client together, but for its limits of bytes and of units examined in one go,
 and for messages of an inner batch in front of the offset: a client gets those too.
 """
 
@@ -24,7 +24,7 @@ from mqtool.formats.message import Message, message_at
 from mqtool.formats.scan import MessageTable
 
 UNITS = 4096
-"""How many units are looked at together."""
+"""How many units are examined together."""
 RECORDS = 256
 """How many messages are looked up together."""
 
@@ -94,18 +94,18 @@ class Subscription:
     sql92: Sql92Filter | None = None
 
     def matches_codes(self, units: UnitTable) -> npt.NDArray[np.bool_]:
-        """Tell which units a broker looks up: those it cannot tell from their tags code included."""
+        """Return which units a broker looks up: those it cannot tell from their tags code included."""
         if self.tags is None or self.tags.expression == "*":
             return np.ones(len(units), np.bool_)
         codes = np.array(sorted(self.tags.codes), np.int32)
         return np.isin(units.tags_code.astype(np.int32), codes) | ~units.has_code
 
     def matches_record(self, message: Message) -> bool:
-        """Tell whether a broker sends a record, once it has looked it up."""
+        """Return whether a broker sends a record, once it has looked it up."""
         return self.sql92 is None or self.sql92(message.properties)
 
     def matches_message(self, message: Message) -> bool:
-        """Tell whether a client keeps a message: equal codes are not yet equal tags."""
+        """Return whether a client keeps a message: equal codes are not yet equal tags."""
         return self.tags is None or self.tags.matches_tag(message.tags)
 
 
@@ -122,9 +122,9 @@ def pull(
     """Return the messages of a queue from an offset on, and where to go on.
 
     Args:
-        queue: None where the store has no such queue.
+        queue: None if the store has no such queue.
         store: whose log has the messages.
-        offset: queue offset to begin with.
+        offset: queue offset to start with.
         max_count: return no more messages than this.
         subscription: what is wanted.
     """

@@ -1,6 +1,6 @@
 """The files of queues and index of an open store: some stay open, and those that were written to wait for a sync.
 
-Files are made where they are needed, or aside: then what is to be written goes on waiting until another thread has made
+Files are made where they are needed, or aside: then what is to be written keeps waiting until another thread has made
 them (``make_wanted``).
 """
 
@@ -86,7 +86,7 @@ class QueueFiles:
         self.has_made = True
 
     def _create(self, path: Path, size: int) -> None:
-        """Make a file, and the folders that it lies in."""
+        """Make a file, and the folders that it is in."""
         missing = []
         folder = path.parent
         while not folder.exists():
@@ -125,7 +125,7 @@ class QueueFiles:
         self.let_go(path)()
 
     def let_go(self, path: Path) -> Callable[[], None]:
-        """Let go of a file, and return what removes it, in any thread."""
+        """Release a file, and return what removes it, in any thread."""
         file = self._open.pop(path, None)
         self._unsynced.discard(path)
         self._wanted.pop(path, None)
@@ -140,7 +140,7 @@ class QueueFiles:
         return remove
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Release all files."""
         for file in self._open.values():
             file.close()
         self._open.clear()

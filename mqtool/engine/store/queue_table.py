@@ -20,7 +20,7 @@ class QueueTable:
         Args:
             root: folder of the store.
             files: of all queues.
-            batch_topics: topics whose queues keep several messages in a unit; looked at when a queue is new.
+            batch_topics: topics whose queues keep several messages in a unit; examined when a queue is new.
         """
         self.batch_topics = batch_topics
         self.files = files
@@ -36,7 +36,7 @@ class QueueTable:
         """Queues without files, and the last message before their first."""
 
     def make(self, topic: str, queue_id: int, reached: Reached) -> LiveQueue:
-        """Return a new queue, whose first message comes behind what is ``reached``."""
+        """Return a new queue, whose first message comes after what is ``reached``."""
         is_batch = topic in self.batch_topics
         kind = LiveBatchQueue if is_batch else LiveQueue
         folder = self._root / ("batchconsumequeue" if is_batch else "consumequeue") / topic / str(queue_id)
@@ -45,12 +45,12 @@ class QueueTable:
         return queue
 
     def has_no_room_for(self, topic: str) -> bool:
-        """Tell whether a new queue of a topic has to wait: for others that are new, or until the one before is gone."""
+        """Return whether a new queue of a topic has to wait: for other new ones, or until the one before is gone."""
         return len(self._new) >= _MOST_NEW or topic in self.leaving
 
     @property
     def before_new(self) -> Reached | None:
-        """How far all messages are in queues that have files, None where there are no others."""
+        """How far all messages are in queues that have files, None if there are no others."""
         return next(iter(self._new.values()), None)
 
     def write(self, most_new: int | None) -> bool:
@@ -60,7 +60,7 @@ class QueueTable:
             Whether all those of queues that are not new are written: a file may have to be made aside first.
 
         Raises:
-            WriteError: the disk is full, or fails; what is not written goes on waiting.
+            WriteError: the disk is full, or fails; what is not written keeps waiting.
         """
         self.is_behind, at_once, count = False, most_new is None, 0
         for queue in list(self._new):

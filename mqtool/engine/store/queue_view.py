@@ -2,7 +2,7 @@
 
 The ends are those that RocketMQ tells its clients: ``min_offset`` leaves out units that were made to fill a file and
 units whose message is no longer in the log, ``max_offset`` is one past the last unit. They are taken when a view is
-made, before the log is looked at, so that on a live store every unit below ``max_offset`` has its message.
+made, before the log is examined, so that on a live store every unit below ``max_offset`` has its message.
 """
 
 import abc
@@ -257,7 +257,7 @@ class BatchQueueView(QueueView):
         return _table(units[rows], batch_size[rows])
 
     def offset_at(self, timestamp: int) -> int:
-        """Return where the unit begins that RocketMQ finds for a time."""
+        """Return where the unit starts that RocketMQ finds for a time."""
         return self._clamp(self._search(timestamp))
 
     def _search(self, timestamp: int) -> int:
@@ -350,7 +350,7 @@ def queue_keys(reader: StoreReader) -> set[QueueKey]:
 
 
 def open_queue(reader: StoreReader, topic: str, queue_id: int) -> QueueView | None:
-    """Return a queue, None where the store has none of that name.
+    """Return a queue, None if the store has none of that name.
 
     Raises:
         MqtoolError: it cannot be read.

@@ -32,7 +32,7 @@ class QueuesOnDemand(Mapping[QueueKey, Queue]):
         self._open = functools.lru_cache(_MOST_QUEUES)(open_queue)
 
     def __getitem__(self, key: QueueKey) -> Queue:
-        """Return a queue; raises ``KeyError`` where there is none."""
+        """Return a queue; raises ``KeyError`` if there is none."""
         folder = self._folders_of(key[0])[key[1]]
         try:
             return self._open(key, folder)
@@ -40,7 +40,7 @@ class QueuesOnDemand(Mapping[QueueKey, Queue]):
             raise KeyError(key) from None
 
     def __contains__(self, key: object) -> bool:
-        """Tell whether there is such a queue; none is opened."""
+        """Return whether there is such a queue; none is opened."""
         return isinstance(key, tuple) and key[1] in self._folders_of(key[0])
 
     def __iter__(self) -> Iterator[QueueKey]:

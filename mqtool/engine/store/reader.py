@@ -133,16 +133,16 @@ class StoreReader:
         return other
 
     def message_at(self, offset: int) -> Message:
-        """Return the message that begins at an address.
+        """Return the message that starts at an address.
 
         Raises:
             NotFoundError: the log does not reach there.
-            FormatError: no message begins there.
+            FormatError: no message starts there.
         """
         return message_of(self.record_at(offset), offset)
 
     def record_at(self, offset: int) -> bytes:
-        """Return the bytes of the record that begins at an address; raises like ``message_at``."""
+        """Return the bytes of the record that starts at an address; raises like ``message_at``."""
         log = self.commit_log
         head = log.read(offset, 8)
         if not head:
@@ -304,7 +304,7 @@ class StoreReader:
                     yield from self._queue_folders_of(folder / topic.name)
 
     def _queue_folders_of(self, topic: Path) -> list[tuple[QueueKey, Path]]:
-        """Return the same of one topic's folder, in no order; nothing where there is none."""
+        """Return the same of one topic's folder, in no order; nothing if there is none."""
         if topic.name == LOST_AND_FOUND or self.is_left_out(topic):
             return []
         with contextlib.suppress(NotFoundError), reading(topic), scandir(topic) as queues:
@@ -374,7 +374,7 @@ class StoreReader:
 
     @functools.cached_property
     def checkpoint(self) -> Any | None:
-        """The checkpoint as its schema parses it, None where there is no file.
+        """The checkpoint as its schema parses it, None if there is no file.
 
         Raises:
             BadDataError: the file is too short.
@@ -385,14 +385,14 @@ class StoreReader:
 
     @functools.cached_property
     def timer_check(self) -> Any | None:
-        """``config/timercheck`` as its schema parses it, None where there is no file."""
+        """``config/timercheck`` as its schema parses it, None if there is no file."""
         from mqtool.formats import timer
 
         return self._page(self.paths.timer_check, timer.TIMER_CHECK, timer.TIMER_CHECK_SIZE)
 
     @functools.cached_property
     def timer_log(self) -> FileQueue | None:
-        """The timer log, None where there is none."""
+        """The timer log, None if there is none."""
         if self.is_left_out(self.paths.timer_log) or not self.paths.timer_log.is_dir():
             return None
         return FileQueue([self.paths.timer_log], self.config.size("mappedFileSizeTimerLog"))
@@ -417,7 +417,7 @@ class StoreReader:
 
     @property
     def may_be_live(self) -> bool:
-        """Whether this is unknown: the store is in a remote storage, or on a mount that does not show locks of other machines."""
+        """Whether this is unknown: in a remote storage, or on a mount that does not show locks of other machines."""
         return not (self.is_live or shows_locks(self.paths.lock))
 
     # Config
@@ -448,7 +448,7 @@ class StoreReader:
 
     @functools.cached_property
     def rocksdb_tables(self) -> dict[str, dict[Any, Any]]:
-        """The tables that RocksDB keeps, by the names of the JSON files they replace; empty where none are there.
+        """The tables that RocksDB keeps, by the names of the JSON files they replace; empty if none are there.
 
         Raises:
             MissingExtraError: there are some, and the extra is not installed.

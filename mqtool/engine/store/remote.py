@@ -1,7 +1,7 @@
 """Files in object storage and HDFS, named by URLs, for all who read stores: nothing here writes.
 
 ``place`` makes a path of what a user gave: an ordinary ``Path``, or a ``RemotePath``, which answers the same questions
-(``is_dir``, ``iterdir``, ``stat``, ``open`` ...) from listings. What lies in large files is read in ranges
+(``is_dir``, ``iterdir``, ``stat``, ``open`` ...) from listings. What is in large files is read in ranges
 (``RemoteFile``), a few megabytes at once, tried again a bounded number of times, and refused when the object is no
 longer the one that was listed. The libraries that speak to a storage are found by fsspec, and imported for such a URL.
 
@@ -80,7 +80,7 @@ def place(name: "str | os.PathLike[str]") -> Path:
 def matches(pattern: str) -> list[str]:
     """Return the URLs that a URL with ``*``, ``?`` or ``[`` matches, folder by folder, in order; raises like ``place``.
 
-    The storage itself is no part of the pattern.
+    The storage itself is not part of the pattern.
     """
     first, _, rest = str(place(pattern)).partition("://")[2].partition("/")
     scheme = pattern.partition(":")[0].lower()
@@ -90,7 +90,7 @@ def matches(pattern: str) -> list[str]:
 
 
 def is_remote(path: "str | os.PathLike[str]") -> bool:
-    """Tell whether a path is a URL of another file system than the one that is mounted here."""
+    """Return whether a path is a URL of another file system than the one that is mounted here."""
     if isinstance(path, RemotePath):
         return True
     found = _URL.match(os.fspath(path))
@@ -126,11 +126,11 @@ class RemoteEntry:
         self._entry = entry
 
     def is_dir(self) -> bool:
-        """Tell whether it is a folder."""
+        """Return whether it is a folder."""
         return self._entry.is_folder
 
     def is_file(self) -> bool:
-        """Tell whether it is a file."""
+        """Return whether it is a file."""
         return not self._entry.is_folder
 
     def is_symlink(self) -> bool:
@@ -158,12 +158,12 @@ def scandir(folder: Path) -> Iterator[Iterator["os.DirEntry[str] | RemoteEntry"]
 
 
 def is_there(path: Path) -> bool:
-    """Tell whether a name is taken, be it by a link that leads nowhere."""
+    """Return whether a name is taken, be it by a link that leads nowhere."""
     return path.exists() if isinstance(path, RemotePath) else os.path.lexists(path)
 
 
 def is_folder(path: Path) -> bool:
-    """Tell whether a path is a folder; a name that is longer than any file system takes is none."""
+    """Return whether a path is a folder; a name that is longer than any file system takes is none."""
     return path.is_dir() if isinstance(path, RemotePath) else os.path.isdir(path)  # noqa: PTH112
 
 
@@ -184,7 +184,7 @@ class RemotePath(PosixPath):
 
     @property
     def tree(self) -> "_Tree":
-        """The storage that it lies in."""
+        """The storage that it is in."""
         return _tree(self.parts[0][:-1], self.parts[1])
 
     @property
@@ -205,7 +205,7 @@ class RemotePath(PosixPath):
         return found
 
     def listed(self) -> dict[str, Entry]:
-        """Return what lies in this folder, by name; raises like ``entry``."""
+        """Return what is in this folder, by name; raises like ``entry``."""
         found = self.tree.children(self.key)
         if found is None:
             raise FileNotFoundError(2, "No such file or directory", str(self))
@@ -220,16 +220,16 @@ class RemotePath(PosixPath):
         return self.stat()
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        """Tell whether it is there."""
+        """Return whether it is there."""
         return self.tree.entry(self.key) is not None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        """Tell whether it is a file."""
+        """Return whether it is a file."""
         found = self.tree.entry(self.key)
         return found is not None and not found.is_folder
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        """Tell whether it is a folder."""
+        """Return whether it is a folder."""
         found = self.tree.entry(self.key)
         return found is not None and found.is_folder
 
@@ -246,12 +246,12 @@ class RemotePath(PosixPath):
         return self
 
     def iterdir(self) -> Iterator["RemotePath"]:  # type: ignore[override]
-        """Yield what lies in this folder."""
+        """Yield what is in this folder."""
         for name in self.listed():
             yield self / name
 
     def glob(self, pattern: str, **_: Any) -> Iterator["RemotePath"]:  # type: ignore[override]
-        """Yield what lies below this folder and matches a pattern, part by part."""
+        """Yield what is below this folder and matches a pattern, part by part."""
         first, _slash, rest = str(pattern).partition("/")
         for name, entry in sorted((self.tree.children(self.key) or {}).items()):
             if fnmatch.fnmatchcase(name, first):
@@ -273,7 +273,7 @@ class RemotePath(PosixPath):
 
 
 class Content:
-    """The bytes of a file that is not mapped from where it lies.
+    """The bytes of a file that is not mapped from where it is.
 
     ``array`` has all of them where they are at hand. With ``onward``, a lock, they are read from the first to the last,
     by one thread at a time.
@@ -288,11 +288,11 @@ class Content:
     """Whether ``fetch`` sees that the file is still the one that was listed; else ``check`` does."""
 
     def fetch(self, at: int, size: int) -> bytes:
-        """Return a stretch of it."""
+        """Return a range of it."""
         raise NotImplementedError
 
     def pieces(self, at: int, size: int) -> list[bytes]:
-        """Return a stretch of it in the pieces in which it came: those who write it need not have it as one."""
+        """Return a range of it in the pieces in which it came: those who write it need not have it as one."""
         return [self.fetch(at, size)]
 
     def check(self) -> None:
@@ -424,7 +424,7 @@ class _Tree:
         return f"{host}/{name.removeprefix(self._prefix).lstrip('/')}" if self._prefix else name
 
     def forget(self, root: str) -> None:
-        """Have what lies below a path listed again."""
+        """Have what is below a path listed again."""
         with self._lock:
             self._roots.add(root)
             for known in (self._folders, self._entries):
@@ -439,7 +439,7 @@ class _Tree:
                 known.clear()
 
     def entry(self, key: str) -> Entry | None:
-        """Return what a listing says of a path, None where nothing is there."""
+        """Return what a listing says of a path, None if nothing is there."""
         folder, _, name = key.rpartition("/")
         with self._lock:
             if any(folder == root or folder.startswith(f"{root}/") for root in self._roots):
@@ -449,7 +449,7 @@ class _Tree:
             return self._entries[key]
 
     def children(self, key: str) -> dict[str, Entry] | None:
-        """Return what lies in a folder, None where there is none."""
+        """Return what is in a folder, None if there is none."""
         with self._lock:
             if key not in self._folders:
                 if any(key.startswith(f"{deep}/") for deep in self._deep):
@@ -506,7 +506,7 @@ class _Tree:
 
 
 _Reader = Callable[[str, int, int, str], list[bytes]]
-"""Takes a name, where to begin, how much to read, and the stamp that the object was listed with; returns pieces."""
+"""Takes a name, where to start, how much to read, and the stamp that the object was listed with; returns pieces."""
 
 
 class _OtherObjectError(MqtoolError):
@@ -591,7 +591,7 @@ def _tree(scheme: str, name: str) -> _Tree:
 
 
 def _opened(scheme: str, url: str) -> tuple[Any, str]:
-    """Return the file system of fsspec, and what its names begin with in place of the host, if they do not name it."""
+    """Return the file system of fsspec, and what its names start with in place of the host, if they do not name it."""
     extra = EXTRAS[scheme]
     options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
     try:
@@ -698,7 +698,7 @@ def forget_storages() -> None:
 
 
 def _renew_lock() -> None:
-    """Make the lock anew in a child. What its parent opened stays: libraries wait in vain where they let go of it."""
+    """Make the lock anew in a child. What its parent opened stays: libraries wait in vain where they release it."""
     global _LOCK
     _LOCK = threading.Lock()
 

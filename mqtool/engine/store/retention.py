@@ -91,7 +91,7 @@ class Retention:
         self._left = _MOST_AT_ONCE
 
     def may_delete(self, log: "LiveLog", now: int) -> bool:
-        """Tell whether the oldest segment is to be deleted now; the last never is."""
+        """Return whether the oldest segment is to be deleted now; the last never is."""
         if not self._left or not (self._is_due or self._is_forced) or now < self._next_deletion:
             return False
         segment = log.first_segment()

@@ -56,7 +56,7 @@ class OpenedQueue:
 
 
 def is_rocksdb(directory: Path) -> bool:
-    """Tell whether a folder holds a RocksDB database; needs no extra."""
+    """Return whether a folder holds a RocksDB database; needs no extra."""
     with reading(directory):
         return (directory / "CURRENT").is_file()
 

@@ -1,7 +1,7 @@
 """Search a store: by key through the index files, and in the log itself where they do not tell.
 
-An index file answers for the addresses between its first message and its last, if it makes sense; what lies outside of
-all of them is scanned. An entry tells no more than a hash, so every message that it names is looked at.
+An index file answers for the addresses between its first message and its last, if it makes sense; what is outside of
+all of them is scanned. An entry tells no more than a hash, so every message that it names is examined.
 """
 
 import bisect
@@ -43,7 +43,7 @@ _FEW_CHAINS = 8
 
 
 def is_glob(text: str) -> bool:
-    """Tell whether a text is a pattern for several names.
+    """Return whether a text is a pattern for several names.
 
     >>> is_glob("order-*"), is_glob("order-1")
     (True, False)
@@ -75,7 +75,7 @@ class Query:
     rolled_back: bool = False
 
     def matches(self, message: Message) -> bool:
-        """Tell whether a message, or one in it, fits."""
+        """Return whether a message, or one in it, fits."""
         return (
             self.start_offset <= message.position
             and (self.stop_offset is None or message.position < self.stop_offset)
@@ -409,7 +409,7 @@ def _texts(table: MessageTable, offsets: Ints, sizes: Ints) -> list[str]:
 
 
 def used_end(log: CommitLog) -> int:
-    """Return an address behind which the files of the log hold nothing but holes, so nothing was ever written there.
+    """Return an address after which the files of the log hold nothing but holes, so nothing was ever written there.
 
     Segments are made in full length before they are used: without this a search would wade through zeros.
     """
@@ -445,7 +445,7 @@ def _below(log: CommitLog, end: int) -> list[MappedFile]:
 
 
 def _may_be_unused(gap: Gap) -> bool:
-    """Tell whether a gap looks like the unused end of the log."""
+    """Return whether a gap looks like the unused end of the log."""
     return not gap.segment.stretch(gap.start, min(gap.start + _UNUSED_LOOK, gap.end)).any()
 
 

@@ -36,7 +36,7 @@ _ABSENT, _FETCHED, _CHECKED = range(3)
 class Spool:
     """The bytes of one remote file, as far as they were asked for.
 
-    ``array`` is as long as the file; a stretch of it can be looked at when ``have`` has returned.
+    ``array`` is as long as the file; a range of it can be examined when ``have`` has returned.
 
     Raises:
         NotFoundError: the file is not there.
@@ -77,7 +77,7 @@ class Spool:
         self._file.expect(stamp)
 
     def have(self, start: int, stop: int) -> int:
-        """Make sure that a stretch of ``array`` can be looked at; return up to where it can.
+        """Make sure that a range of ``array`` can be examined; return up to where it can.
 
         Raises:
             NotFoundError: the file is gone.
@@ -91,7 +91,7 @@ class Spool:
         return min(last * BLOCK, self.size)
 
     def have_all(self, stretches: Iterable[tuple[int, int]]) -> None:
-        """Do what ``have`` does, for many stretches at once."""
+        """Do what ``have`` does, for many ranges at once."""
         blocks = sorted(
             {n for start, stop in stretches for n in range(start // BLOCK, -(-min(stop, self.size) // BLOCK))}
         )
@@ -181,7 +181,7 @@ class Spool:
 
 
 def _with_content(pieces: Iterable[bytes]) -> Iterator[tuple[int, list[memoryview]]]:
-    """Yield what is more than zeros: where it begins, and pieces that follow one another, as many as can be."""
+    """Yield what is more than zeros: where it starts, and pieces that follow one another, as many as can be."""
     start, run = 0, list[memoryview]()
     for piece in pieces:
         for at in range(0, len(piece), BLOCK):
@@ -211,7 +211,7 @@ _workers: ThreadPoolExecutor | None = None
 
 
 def _used(spool: Spool) -> None:
-    """Note that a file was read, and let go of those that were not for long where too much is kept."""
+    """Note that a file was read, and release those not read for long if too much is kept."""
     with _spools_lock:
         _spools[id(spool)] = weakref.ref(spool)
         _spools.move_to_end(id(spool))

@@ -26,7 +26,7 @@ from mqtool.formats.scan import Ints, MessageTable
 
 HOUR_MS = 3_600_000
 SIZE_CLASSES = (0, 128, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
-"""Where classes of body sizes begin."""
+"""Where classes of body sizes start."""
 
 _BORN_ADDRESS_AT = int(commit_log.HEAD_DTYPES[0].fields["born_address"][1])  # type: ignore[index]
 _DENSE = 1 << 16
@@ -241,7 +241,7 @@ def _matches(patterns: tuple[str, ...], name: str) -> bool:
 
 
 def _intern(table: MessageTable, offsets: Ints, sizes: Ints) -> tuple[Ints, list[bytes]]:
-    """Number equal stretches of the table's buffer, and return the stretches by number."""
+    """Number equal ranges of the table's buffer, and return the ranges by number."""
     ids = np.empty(len(table), np.int32)
     offsets, sizes = np.ascontiguousarray(offsets), np.ascontiguousarray(sizes, np.int64)
     room = 1024
@@ -313,8 +313,8 @@ def count_messages(
         store: whose log is read.
         by: what messages are grouped by.
         selection: which messages count.
-        start_offset: where the first message may begin.
-        stop_offset: where none begins any more.
+        start_offset: where the first message may start.
+        stop_offset: where none starts any more.
         jobs: how many threads share the work.
         progress: is told how many bytes are done.
     """
@@ -365,7 +365,7 @@ class _Counter:
         self._lock = threading.Lock()
 
     def run(self, part: _Part) -> tuple[Tally, list[Gap], list[Gap], bool]:
-        """Return the counts of a part, the gaps between its messages, those behind, and whether it has messages."""
+        """Return the counts of a part, the gaps between its messages, those after, and whether it has messages."""
         tally = Tally(self.by, self.selection)
         inner: list[Gap] = []
         trailing: list[Gap] = []

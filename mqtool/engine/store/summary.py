@@ -89,7 +89,7 @@ class _Describer:
     # Queues
 
     def topics(self) -> list[Section]:
-        """Tell the queues of each topic, and how many messages they hold."""
+        """Return the queues of each topic, and how many messages they hold."""
         found: dict[str, Section] = {}
         for (topic, queue_id), low, high in self._queues():
             section = found.setdefault(topic, {"topic": topic, "queue_count": 0, "message_count": 0, "queues": []})
@@ -125,7 +125,7 @@ class _Describer:
     # The log
 
     def commit_log(self) -> Section:
-        """Tell the segments, and where the messages begin and end."""
+        """Return the segments, and where the messages start and end."""
         log, paths = self.store.commit_log, self.store.paths
         end_offset, last = self._find_end()
         self._sample()
@@ -153,7 +153,7 @@ class _Describer:
     def _find_end(self) -> tuple[int | None, Message | None]:
         """Return one past the last message, and that message.
 
-        The walk begins at the newest message that a queue knows, or at the last segment that begins with one.
+        The walk starts at the newest message that a queue knows, or at the last segment that starts with one.
         """
         log = self.store.commit_log
         starts = []
@@ -216,7 +216,7 @@ class _Describer:
     # The rest
 
     def index(self) -> Section:
-        """Tell how much the index files hold."""
+        """Return how much the index files hold."""
         files = self.store.hold_index()
         used = [file for file in files if file.header.entry_count > 1]
         shape = files[0].shape if files else None
@@ -232,7 +232,7 @@ class _Describer:
         }
 
     def state(self) -> Section | None:
-        """Tell how the last broker stopped, and whether one is at work; a single file does not show it."""
+        """Return how the last broker stopped, and whether one is running; a single file does not show it."""
         store = self.store
         if store.paths.is_part:
             return None
@@ -247,14 +247,14 @@ class _Describer:
         }
 
     def checkpoint(self) -> Section | None:
-        """Tell the fields of the checkpoint."""
+        """Return the fields of the checkpoint."""
         found = self.store.checkpoint
         if found is None:
             return None
         return {name: value for name, value in found.items() if isinstance(value, int)}
 
     def timer(self) -> Section | None:
-        """Tell the files of timer messages, None where there are none."""
+        """Return the files of timer messages, None if there are none."""
         paths, log = self.store.paths, self.store.timer_log
         wheels = sorted(path.name for path in self.store.root.glob("timerwheel*") if path.is_file())
         if not wheels and log is None:
@@ -270,7 +270,7 @@ class _Describer:
         }
 
     def config(self) -> Section:
-        """Tell which tables are there, how much they hold, and whether they can be read."""
+        """Return which tables are there, how much they hold, and whether they can be read."""
         store = self.store
         names = [name for name in config_tables.TABLES if name != "position-checkpoint"]
         tables = [self._table(name) for name in names]
@@ -319,7 +319,7 @@ class _Describer:
         return read_file(path, 1 << 16).decode("utf-8", "replace").strip() if path.is_file() else None
 
     def disk(self) -> list[Section]:
-        """Tell how many bytes each kind of file has, and takes up."""
+        """Return how many bytes each kind of file has, and takes up."""
         found: dict[str, Section] = {}
         logs = [folder for folder in self.store.paths.commit_log if not folder.is_relative_to(self.store.root)]
         for folder in (self.store.root, *logs):
@@ -345,7 +345,7 @@ class _Describer:
         return "small files"
 
     def versions(self) -> Section:
-        """Tell which versions of RocketMQ were at work, and what shows it."""
+        """Return which versions of RocketMQ were used, and what shows it."""
         evidence = find_evidence(self.store, self.first, self.last)
         return {
             "written_by": ranges(conclude(evidence)) if evidence else None,

@@ -40,7 +40,7 @@ class TimeSearch:
     log_start: int
 
     def offset_at(self, timestamp: int, boundary: Boundary = Boundary.LOWER) -> int:
-        """Return the queue offset that RocketMQ 5 finds for a time; it may lie outside of the queue."""
+        """Return the queue offset that RocketMQ 5 finds for a time; it may be outside of the queue."""
         if not self.files:
             return 0
         is_lower = boundary is Boundary.LOWER

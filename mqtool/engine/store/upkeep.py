@@ -91,7 +91,7 @@ class Upkeep:
     # Flushing
 
     def flush_is_due(self, now: int) -> bool:
-        """Tell whether it is time to ``flush`` a log whose producers do not wait for it, and begin to count anew."""
+        """Return whether it is time to ``flush`` a log whose producers do not wait for it, and start to count anew."""
         waiting = self._log.end_offset - self._log.flushed_offset
         if now - self._last_thorough >= self._flush_thorough:
             self._last_thorough = self._last_flush = now
@@ -113,7 +113,7 @@ class Upkeep:
             return self._health.fatal(self._log.flush)
 
     def queue_flush_is_due(self, now: int) -> bool:
-        """Tell whether it is time to ``flush_queues``, and begin to count anew."""
+        """Return whether it is time to ``flush_queues``, and start to count anew."""
         if now - self._last_queue_flush < self._queue_interval:
             return False
         self._last_queue_flush = now
@@ -144,7 +144,7 @@ class Upkeep:
         return bool(self._expired)
 
     def remove_expired(self) -> None:
-        """Remove the files that the store has let go of; any thread may call this.
+        """Remove the files that the store has released; any thread may call this.
 
         A file of a gigabyte takes the system a while. Where it cannot be removed ``clean_failure`` says so.
         """
@@ -178,14 +178,14 @@ class Upkeep:
                 self._expired += self._dispatcher.index.remove_expired(self._log.min_offset)
 
     def let_go_topic(self, topic: str, last: int | None = None) -> Callable[[], None] | None:
-        """Let go of all queues of a topic, and return what removes their files; None where there are none.
+        """Release all queues of a topic, and return what removes their files; None if there are none.
 
         That may be called in any thread, more than once. Where it is not this one, somebody has to ``tick``: it waits
         until the messages of these queues are dispatched. Until it is done nothing is stored for the topic.
 
         Args:
             topic: its name.
-            last: where the last message begins that may be in these queues; by default the last of the log.
+            last: where the last message starts that may be in these queues; by default the last of the log.
         """
         queues = self._queues.let_go(topic)
         if not queues:  # the name may be anything then, also one that leads out of the store

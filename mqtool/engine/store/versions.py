@@ -1,6 +1,6 @@
-"""Which versions of RocketMQ wrote a store: what lies there, what it shows, and what follows from all of it.
+"""Which versions of RocketMQ wrote a store: what is there, what it shows, and what follows from all of it.
 
-Nothing in a store names its broker. What a version introduced shows that a broker at least that new was at work; what
+Nothing in a store names its broker. What a version introduced shows that a broker at least that new was used; what
 only older ones write shows who wrote that one thing, and counts as long as it does not contradict the rest.
 """
 
