@@ -75,7 +75,7 @@ class TopicField(NamedTuple):
 
 
 def topic_field(topic: str) -> TopicField:
-    r"""Return the topic part of a record: a topic of more than 127 bytes needs a record of the second kind.
+    r"""Return the topic part of a record: a topic of more than 127 bytes needs a v2 record.
 
     >>> topic_field("T")
     TopicField(magic_code=-626843481, field=b'\x01T')

@@ -207,7 +207,7 @@ def out_of_memory(case: Case) -> Iterator[Sign]:
 
 
 def second_kind(case: Case) -> Iterator[Sign]:
-    """Yield records of the second kind, which 4.9 takes for damage: those of topics with long names."""
+    """Yield v2 records, which 4.9 takes for damage: those of topics with long names."""
     long = {key: queue for key, queue in case.reader.consume_queues.items() if len(key[0]) > _LONGEST_V1_TOPIC}
     for (topic, queue_id), queue in list(long.items())[:_LOOKED_AT]:
         stop = queue.max_offset()
@@ -217,7 +217,7 @@ def second_kind(case: Case) -> Iterator[Sign]:
             except MqtoolError:
                 continue
             if message.magic_code == MAGIC_V2:
-                text = "records of the second format (5.1 and later): 4.9 cuts the log at the first of them"
+                text = "v2 records (5.1 and later): 4.9 cuts the log at the first of them"
                 segment = case.reader.commit_log.segment_at(message.position)
                 yield Sign(
                     text,

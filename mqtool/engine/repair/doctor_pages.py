@@ -133,7 +133,7 @@ PAGES: dict[str, Check] = {
     "LOG-SECOND-KIND": Check(
         ERROR,
         "Records of 5.1 and later: 4.9 mistakes them for damage.",
-        "Topics with names of more than 127 bytes are written as records of a second format. 4.9 cuts the log at "
+        "Topics with names of more than 127 bytes are written as v2 records. 4.9 cuts the log at "
         "the first of them and deletes everything after it.",
         "Start 5.1 or later on this store. To go back to 4.9, export the messages of the other topics and import them "
         "into a new store.",

@@ -32,8 +32,8 @@ def remarks(reader: StoreReader, kept: Collection[str], end_offset: int) -> Iter
         first = _first_of_second_kind(reader, end_offset)
         if first is not None:
             yield (
-                f"a broker before 5.1 cannot read this store: the message at {first:,} is a record of the second "
-                "format, which it takes for damage; it cuts the log there and deletes everything after it"
+                f"a broker before 5.1 cannot read this store: the message at {first:,} is a v2 record, which "
+                "it takes for damage; it cuts the log there and deletes everything after it"
             )
     batches = sorted(topics & batch_topics_of(reader))
     if batches:

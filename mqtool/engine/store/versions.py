@@ -195,7 +195,7 @@ def _config(store: StoreReader) -> Iterator[Evidence]:
 
 def _messages(messages: Sequence[Message]) -> Iterator[Evidence]:
     tests: tuple[tuple[str, str, Callable[[Message], bool]], ...] = (
-        ("message {} is a record of the second format", "5.1.0", lambda one: one.magic_code == commit_log.MAGIC_V2),
+        ("message {} is a v2 record", "5.1.0", lambda one: one.magic_code == commit_log.MAGIC_V2),
         ("message {} ends in a CRC property", "5.2.0", lambda one: CRC_NAME in one.properties),
         ("message {} is an inner batch", "5.0.0", lambda one: bool(one.sys_flag & commit_log.INNER_BATCH)),
         (
