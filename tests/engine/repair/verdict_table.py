@@ -45,8 +45,8 @@ queue. Placeholders, and raw prepared and rolled back messages, which are in no 
   messages, even if they are still in the log.
 - *recover*: after `mqtool recover --abnormal`.
 - *more*: than the best of the three brokers.
-- *predicted*: for how many of the three `recover --as-broker` predicts what they did: whether the broker starts, the end
-  of the log, minimum, maximum and every unit of each queue, the heads of the index files, the checkpoint.
+- *predicted*: for how many of the three `recover --as-broker` predicts what they did: whether the broker starts, the
+  end of the log, minimum, maximum and every unit of each queue, the heads of the index files, the checkpoint.
 
 `recover` keeps more messages than the best broker in {better} recipes, {more:,} in all, and fewer in {worse}.
 `recover --as-broker` predicts {foretold} of {verdicts} verdicts.
@@ -55,8 +55,8 @@ Brokers end the log at the first record whose checks fail (`body-byte`, `magic`,
 at the first invalid unit (`cq-middle-unit-zero`). After a clean stop they dispatch only what follows the last unit of
 all queues (`one-queue-deleted`), after a crash only what follows the start of the segment they start with
 (`queues-deleted-checkpoint-middle-abort`; for 5.5.0 that is one of the last ten). 5.3.3 and 5.5.0 skip a record where
-they continue dispatching (`log-ahead-of-cq`, `cq-last-unit-missing`). 4.9.7 does not know v2 records, which `special` is
-full of, and ends the log there.
+they continue dispatching (`log-ahead-of-cq`, `cq-last-unit-missing`). 4.9.7 does not know v2 records, which `special`
+is full of, and ends the log there.
 
 | recipe | there | 4.9.7 | 5.3.3 | 5.5.0 | recover | more | predicted |
 |---|--:|--:|--:|--:|--:|--:|--:|
