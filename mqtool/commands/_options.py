@@ -444,8 +444,8 @@ def check_has_log(store: "StoreReader") -> None:
     """
     if store.paths.single and not store.commit_log.segments:
         raise NotFoundError(
-            f"{store.paths.single} is no segment of a commit log: its name is no address of 20 digits; "
-            f"give the store that it belongs to"
+            f"{store.paths.single} is not a segment of a commit log: its name is not a 20-digit address; "
+            "give the store that it belongs to"
         )
 
 

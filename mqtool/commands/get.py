@@ -290,7 +290,7 @@ def _at_address(store: "StoreReader", offset: int) -> Found:
     if not log.segments:
         raise NotFoundError("the store has no commit log")
     raise NotFoundError(
-        f"the commit log reaches from {log.min_offset:,} to {log.end_offset:,}: nothing is at {offset:,}"
+        f"the commit log covers {log.min_offset:,} to {log.end_offset:,}: there is nothing at {offset:,}"
     )
 
 

@@ -79,7 +79,7 @@ def refuse_lack_of_room(path: Path, size: int) -> None:
     free = shutil.disk_usage(place).free
     if free < size:
         raise WriteError(
-            f"not enough space in {place}: {size:,} bytes are needed, {free:,} are free; nothing was written"
+            f"no space left in {place}: {size:,} bytes are needed, {free:,} are free; nothing was written"
         )
 
 

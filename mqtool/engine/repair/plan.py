@@ -303,8 +303,8 @@ def lack_of_room(root: Path, plan: Plan) -> str | None:
     free, free_beside = shutil.disk_usage(root).free, shutil.disk_usage(beside).free
     is_one = root.stat().st_dev == beside.stat().st_dev
     if plan.journal_size > free_beside:
-        return f"not enough space for {home}: undo needs {plan.journal_size:,} bytes there, {free_beside:,} are free"
+        return f"no space left for {home}: undo needs {plan.journal_size:,} bytes there, {free_beside:,} are free"
     needed = plan.growth + (plan.journal_size if is_one else 0)
     if needed > free:
-        return f"not enough space for {root}: {needed:,} bytes are needed there, {free:,} are free"
+        return f"no space left for {root}: {needed:,} bytes are needed there, {free:,} are free"
     return None
