@@ -78,9 +78,7 @@ def refuse_lack_of_room(path: Path, size: int) -> None:
     place = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
     free = shutil.disk_usage(place).free
     if free < size:
-        raise WriteError(
-            f"no space left in {place}: {size:,} bytes are needed, {free:,} are free; nothing was written"
-        )
+        raise WriteError(f"no space left in {place}: {size:,} bytes are needed, {free:,} are free; nothing was written")
 
 
 @contextlib.contextmanager
