@@ -95,7 +95,7 @@ def without(remarks: str, *signs: str) -> list[str]:
 
 
 OF_PACKED = (
-    "only the log is checked", "as a commit log without its store", "is read as a stream", "--live", "using the store in",
+    "only the log is checked", "a commit log without its store", "read as a stream", "--live", "using the store in",
 )  # fmt: skip
 
 

@@ -155,7 +155,8 @@ def test_where_no_journal_can_be_made_the_way_out_is_told(
 
     ran = run_as(NOBODY, *place.arguments()) if is_owner else run(*place.arguments())
 
-    said = f"cannot create {home_of(place.store)}, which undo needs: have somebody with write access to {place.disk} create"
+    home = home_of(place.store)
+    said = f"cannot create {home}, which undo needs: have somebody with write access to {place.disk} create"
     refused(ran, Status.NOT_PERMITTED, said, before, snapshot(place.disk))
 
 
