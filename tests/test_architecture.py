@@ -110,6 +110,7 @@ LIBRARIES = {
     "fsspec": Row(when_called=("mqtool.engine.store.remote",)),
     "hdfs_native": Row(when_called=("mqtool.engine.store.remote",)),
     "google": Row(("mqtool.engine.pulsar.wire",)),
+    "jwt": Row(when_called=("mqtool.engine.pulsar.tokens",)),
     "starlette": Row(("mqtool.engine.metrics", "mqtool.engine.pulsar_admin")),
     "uvicorn": Row(("mqtool.engine.http_server",)),
     "crc32c": Row(("mqtool.engine.pulsar.frames",)),

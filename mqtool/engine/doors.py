@@ -45,9 +45,6 @@ def _pulsar(broker: "Broker", tls: TlsSettings, limits: Limits, clock: Clock) ->
         from mqtool.engine.pulsar_server import PulsarServer
     except ImportError as error:
         raise MissingExtraError("the port for Pulsar's clients (--pulsar-port, pulsarPort)", "pulsar") from error
-    if broker.access is not None:
-        text = "pulsarPort: who a Pulsar client is cannot be told yet: it is not served beside aclEnable=true"
-        raise UsageError(text)
     if advertised := broker.settings.pulsar_advertised:
         host, _, port = advertised.rpartition(":")
         if not host or any(one in host for one in " /"):

@@ -73,6 +73,7 @@ class _Asked(NamedTuple):
 
 _TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 _SUBSCRIPTION = _TOPIC + "/subscription/{subscription}"
+_LOOKUP = "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}"
 _SCHEMA = "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema"
 _SPACE = "/admin/v2/persistent/{tenant}/{namespace}"
 
@@ -142,11 +143,15 @@ PAGES: list[tuple[str, str, Callable[[_Asked], Any]]] = [
     ("GET", _SCHEMA + "/{version:int}", lambda ask: ask.admin.schema(ask.topic, int(ask.path["version"]))),
     (
         "GET",
-        "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}",
+        _LOOKUP,
         lambda ask: ask.admin.lookup(ask.topic, ask.broker, ask.page),
     ),
 ]
 """Method, path, and what is answered: nothing, a text, or something as JSON."""
+
+
+_FOR_CLIENTS = frozenset((_TOPIC + "/partitions", _LOOKUP, _SCHEMA, _SCHEMA + "/{version:int}"))
+"""Pages for everybody who may produce to a topic, or consume of it; the others are for administrators."""
 
 
 def pulsar_admin(server: PulsarServer) -> HttpServer:
@@ -154,7 +159,7 @@ def pulsar_admin(server: PulsarServer) -> HttpServer:
     admin, saves = PulsarAdmin(server.rules), server.rules.broker.saves
     visitor = Session("", "")
 
-    def page_of(answer: Callable[[_Asked], Any]) -> Callable[[Request], Any]:
+    def page_of(path: str, answer: Callable[[_Asked], Any]) -> Callable[[Request], Any]:
         async def page(request: Request) -> Response:
             try:
                 body = await _body(request)
@@ -163,7 +168,15 @@ def pulsar_admin(server: PulsarServer) -> HttpServer:
                 host, port = request.scope["server"]
                 host = f"[{host}]" if ":" in host else host
                 at = f"{host}:{server.port}", f"{host}:{port}"
-                given = answer(_Asked(admin, request.path_params, request.query_params, body, now, *at))
+                asked = _Asked(admin, request.path_params, request.query_params, body, now, *at)
+                client = request.client.host if request.client else ""
+                token = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+                identity = admin.check_access(token, client, now)
+                if request.method == "GET" and path in _FOR_CLIENTS:
+                    admin.check_client(identity, client, asked.topic)
+                else:
+                    admin.check_administrator(identity, client)
+                given = answer(asked)
                 await _saved(saves, visitor, now)
             except AdminError as error:
                 return _refusal(error.status, error.reason)
@@ -175,7 +188,7 @@ def pulsar_admin(server: PulsarServer) -> HttpServer:
 
         return page
 
-    routes = [Route(path, page_of(answer), methods=[method]) for method, path, answer in PAGES]
+    routes = [Route(path, page_of(path, answer), methods=[method]) for method, path, answer in PAGES]
     return HttpServer(Starlette(routes=routes))
 
 

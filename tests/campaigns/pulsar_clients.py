@@ -42,9 +42,9 @@ INTRODUCTION = """\
 Made on {day} by `python -m tests.campaigns.pulsar_clients`: official clients, unmodified, against a `mqtool serve` of
 its own for each. All scenarios pass on Apache Pulsar 4.2.4. What one checks stands in its source below
 `tests/interop/pulsar`: contents, order and counts, not only that nothing failed. A cell is the time it took, in
-seconds, three at a time on 2 cores; what waits for a client's own timers takes its time with any broker. ² is a second
-try: on a
-machine with much else to do some client waits too long for the first. Empty: this client has no such scenario.
+seconds, three at a time on 2 cores; what waits for a client's own timers takes its time with any broker. ² is a
+second try: on a machine with much else to do some client waits too long for the first. Empty: this client has no such
+scenario.
 """
 _READY = re.compile(r".*pulsar (\S+:\d+), pulsar admin (http://\S+)\n")
 

@@ -1,15 +1,20 @@
 """The official Python client of Apache Pulsar, and clients of RocketMQ, on the same topics of a broker."""
 
+import json
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 
 import mqtool
 from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
+from tests.engine.remoting.test_tls import settings, with_certificate
 
 pulsar = pytest.importorskip("pulsar")
 WAIT_MS = 30_000
@@ -94,12 +99,133 @@ def test_topics_of_rocketmq_with_several_queues_have_partitions(broker: mqtool.B
     assert body == [b"made by sending"]
 
 
-def test_there_is_no_port_for_pulsar_where_access_is_controlled(tmp_path: Path) -> None:
-    settings: dict[str, str | int | bool] = {
+def test_a_client_with_tls_is_told_to_come_with_tls(tmp_path: Path) -> None:
+    folder = with_certificate(tmp_path)
+    with mqtool.Broker(tmp_path / "store", pulsar=True, settings=dict(settings(folder, mode="permissive"))) as broker:
+        url = broker.pulsar_url.replace("pulsar://", "pulsar+ssl://")
+        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        trusted = str(folder / "cert.pem")
+        client = pulsar.Client(url, logger=quiet, tls_trust_certs_file_path=trusted, tls_validate_hostname=False)
+        consumer = client.subscribe("t", "s", initial_position=EARLIEST)
+        client.create_producer("t").send(b"secret")
+
+        assert bodies(consumer, 1) == [b"secret"]
+        client.close()
+
+
+def test_clients_are_told_where_to_find_the_broker(tmp_path: Path) -> None:
+    advertised = {"pulsarAdvertised": "192.0.2.7:6650"}
+    with mqtool.Broker(tmp_path / "store", pulsar=True, settings=advertised) as broker:
+        path = "/lookup/v2/topic/persistent/public/default/t"
+        with urllib.request.urlopen(broker.pulsar_admin_url + path) as response:
+            assert json.load(response)["brokerUrl"] == "pulsar://192.0.2.7:6650"
+    with (
+        pytest.raises(UsageError, match="pulsarAdvertised"),
+        mqtool.Broker(tmp_path / "store", pulsar=True, settings={"pulsarAdvertised": "nowhere"}),
+    ):
+        pass
+
+
+# Where access is controlled
+
+KEY = b"a secret of thirty-two bytes or more"
+ACCOUNTS = """\
+accounts:
+  - {accessKey: administrator, secretKey: "12345678", admin: true}
+  - {accessKey: producer, secretKey: "12345678", topicPerms: [t=PUB]}
+  - {accessKey: everyone, secretKey: "12345678", defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB}
+"""
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[mqtool.Broker]:
+    (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
+    (tmp_path / "key").write_bytes(KEY)
+    given: dict[str, str | int | bool] = {
         "aclEnable": True,
         "rocketmq.acl.plain.file": str(tmp_path / "plain_acl.yml"),
+        "tokenSecretKey": f"file://{tmp_path / 'key'}",
     }
-    (tmp_path / "plain_acl.yml").write_text("accounts: []\n")
+    with mqtool.Broker(tmp_path / "store", pulsar=True, settings=given) as broker:
+        yield broker
 
-    with pytest.raises(UsageError, match="pulsarPort"), mqtool.Broker(tmp_path / "s", pulsar=True, settings=settings):
+
+def token_of(name: str, key: bytes = KEY, **claims: Any) -> str:
+    return jwt.encode({"sub": name, **claims}, key, "HS256")
+
+
+def client_with(broker: mqtool.Broker, token: str, seconds: int = 30) -> Any:
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    authentication = pulsar.AuthenticationToken(token) if token else None
+    return pulsar.Client(broker.pulsar_url, authentication, logger=quiet, operation_timeout_seconds=seconds)
+
+
+def test_an_account_may_do_with_its_token_what_it_may_do_with_rocketmq(guarded: mqtool.Broker) -> None:
+    everyone, producer = (client_with(guarded, token_of(name)) for name in ("everyone", "producer"))
+    consumer = everyone.subscribe("t", "s", initial_position=EARLIEST)
+    producer.create_producer("t").send(b"of an account")
+
+    assert bodies(consumer, 1) == [b"of an account"]
+    with pytest.raises(pulsar.AuthorizationError):
+        producer.subscribe("t", "other")
+    with pytest.raises(pulsar.AuthorizationError):
+        producer.create_producer("another")
+    everyone.close()
+    producer.close()
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        "no token",
+        token_of("everyone", b"another secret of thirty-two bytes"),
+        token_of("everyone", exp=1_700_000_000),
+        token_of("everyone", nbf=4_000_000_000),
+        token_of("nobody"),
+        jwt.encode({"sub": "everyone"}, "", "none"),
+    ],
+)
+def test_nobody_comes_in_without_a_token_that_is_valid(guarded: mqtool.Broker, token: str) -> None:
+    client = client_with(guarded, token, seconds=1)  # for so long it tries again
+
+    with pytest.raises((pulsar.AuthenticationError, pulsar.ConnectError, pulsar.Timeout)):
+        client.create_producer("t")
+    client.close()
+
+
+def test_pages_are_for_administrators_but_for_lookups(guarded: mqtool.Broker) -> None:
+    def status(path: str, name: str) -> int:
+        headers = {"Authorization": f"Bearer {token_of(name)}"} if name else {}
+        try:
+            with urllib.request.urlopen(
+                urllib.request.Request(guarded.pulsar_admin_url + path, headers=headers)
+            ) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    listing, lookup = "/admin/v2/persistent/public/default", "/lookup/v2/topic/persistent/public/default/t"
+
+    assert [status(listing, name) for name in ("", "nobody", "everyone", "administrator")] == [401, 401, 403, 200]
+    assert [status(lookup, name) for name in ("", "nobody", "producer", "administrator")] == [401, 401, 200, 200]
+    assert status(lookup + "2", "producer") == 403
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "tokenSecretKey or tokenPublicKey"),
+        ({"tokenSecretKey": "no base64!"}, "neither a file nor base64"),
+        ({"tokenPublicKey": "YWJj", "tokenPublicAlg": "HS256"}, "HS256 is none of"),
+    ],
+)
+def test_there_is_no_port_for_pulsar_where_nothing_tells_who_clients_are(
+    given: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "plain_acl.yml").write_text("accounts: []\n")
+    acl: dict[str, str | int | bool] = {"aclEnable": True, "rocketmq.acl.plain.file": str(tmp_path / "plain_acl.yml")}
+
+    with pytest.raises(UsageError, match=said), mqtool.Broker(tmp_path / "s", pulsar=True, settings=acl | given):
         pass

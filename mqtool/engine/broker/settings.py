@@ -88,6 +88,9 @@ class BrokerSettings(Settings):
     acl_file: str = setting("rocketmq.acl.plain.file", "conf/plain_acl.yml")  # a system property of RocketMQ's JVM
 
     # Clients of Apache Pulsar
+    token_secret_key: str = setting("tokenSecretKey", "")  # by Pulsar's names: a file, or base64
+    token_public_key: str = setting("tokenPublicKey", "")
+    token_public_algorithm: str = setting("tokenPublicAlg", "RS256")
     pulsar_advertised: str = setting("pulsarAdvertised", "")  # host:port that they are told; empty: where they came
 
     # Name servers
@@ -115,6 +118,9 @@ AT_START = frozenset(
         "aclEnable",
         "rocketmq.acl.plain.file",
         "pulsarAdvertised",
+        "tokenSecretKey",
+        "tokenPublicKey",
+        "tokenPublicAlg",
     )
 )
 """Settings that are looked at when a broker starts: its names, and what it has from its first moment on."""

@@ -16,15 +16,8 @@ from mqtool.engine.pulsar.subscription import Subscription
 from mqtool.engine.pulsar.topics import Durable, Queue
 from mqtool.errors import LimitError
 
-FORBIDDEN, NOT_FOUND, NOT_ALLOWED, CONFLICT, PRECONDITION, UNPROCESSABLE, UNAVAILABLE = (
-    403,
-    404,
-    405,
-    409,
-    412,
-    422,
-    503,
-)
+UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 401, 403, 404, 405
+CONFLICT, PRECONDITION, UNPROCESSABLE, UNAVAILABLE = 409, 412, 422, 503
 _STATUSES = {
     PulsarError.TOPIC_NOT_FOUND: NOT_FOUND,
     PulsarError.INVALID_TOPIC_NAME: PRECONDITION,
@@ -61,6 +54,27 @@ class PulsarAdmin:
         self._door = door
         self._topics = door.topics
         self._broker = door.broker
+
+    def check_access(self, token: str, host: str, now: int) -> str:
+        """Return who has come from a host with a token, which counts where access is controlled.
+
+        Raises:
+            AdminError: nobody may come so.
+        """
+        try:
+            return self._door.identify(token, host, now).identity
+        except RefusedError as refused:
+            raise AdminError(UNAUTHORIZED, refused.text) from None
+
+    def check_administrator(self, identity: str, host: str) -> None:
+        """See that somebody may do everything; raises ``AdminError``."""
+        if not self._door.is_administrator(identity, host):
+            raise AdminError(FORBIDDEN, f"{identity or 'Nobody'} may not do this")
+
+    def check_client(self, identity: str, host: str, name: TopicName) -> None:
+        """See that somebody may produce to a topic, or consume of it; raises ``AdminError``."""
+        if not self._door.may_see(identity, host, name):
+            raise AdminError(FORBIDDEN, f"{identity or 'Nobody'} may not do this")
 
     def name(self, tenant: str, namespace: str, local: str) -> TopicName:
         """Return the name of a topic.

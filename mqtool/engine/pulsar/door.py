@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from mqtool.engine.broker.acl import Need
 from mqtool.engine.broker.awaited_flushes import Safety
 from mqtool.engine.broker.door import Door
 from mqtool.engine.broker.operations.refusal import RefusedError as NotDoneError
@@ -18,19 +19,22 @@ from mqtool.engine.pulsar.entries import ToStore, batch_body, to_store
 from mqtool.engine.pulsar.filters import Filter, filter_of
 from mqtool.engine.pulsar.frames import ChecksumError, Command, crc32c
 from mqtool.engine.pulsar.gauges import pulsar_gauges
-from mqtool.engine.pulsar.names import TopicName
+from mqtool.engine.pulsar.names import TopicName, escape, parse_topic, rocketmq_topic
 from mqtool.engine.pulsar.producers import Access, Producer, Receipt
 from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
 from mqtool.engine.pulsar.schemas import parse_version, schema_of, version_bytes
 from mqtool.engine.pulsar.selectors import SLOTS
 from mqtool.engine.pulsar.session import NO_REQUEST, Frame, Joined, PulsarSession, Watcher, bits_of
 from mqtool.engine.pulsar.subscription import Consumer, KeyPolicy, Kind
+from mqtool.engine.pulsar.tokens import Claim, Tokens
 from mqtool.engine.pulsar.topics import EARLIEST, Durable, PulsarTopics, Queue
 from mqtool.engine.pulsar.wire import command
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, LimitError, MqtoolError
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.peer import Peer
+from mqtool.formats.plain_acl import ANY, PUB, SUB
+from mqtool.formats.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
@@ -61,6 +65,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
         Raises:
             FormatError: what is kept of Pulsar's topics cannot be read.
+            UsageError: access is controlled, and no key tells who clients are.
+            NotFoundError: the file of that key is not there.
         """
         super().__init__(broker)
         self.topics = PulsarTopics(broker, now)
@@ -69,6 +75,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         """Clients may come with TLS, by the same port."""
         self._now = now
         self._started = now
+        self._access = broker.access
+        self._tokens = Tokens(broker.settings) if broker.access is not None else None
         self.is_of_slave = broker.state.role is Role.SLAVE
         if self.is_of_slave:
             log.warning("pulsarPort: a slave serves no Pulsar clients; they are turned away until it is a master")
@@ -131,7 +139,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if self.is_of_slave:
             raise FormatError("a slave serves no Pulsar clients", 0)
         if name == "connect":
-            self._connect(session, body)
+            self._connect(session, body, now)
         elif name == "send":
             self._send(session, body, payload, now)
         elif (do := self._commands.get(name)) is None:
@@ -226,9 +234,16 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     # Connections
 
-    def _connect(self, session: PulsarSession, body: Any) -> None:
+    def _connect(self, session: PulsarSession, body: Any, now: int) -> None:
         if session.is_connected:
             raise FormatError("a second connect", 0)
+        try:
+            token = body.auth_data if body.auth_method_name == "token" else b""
+            session.identity, session.expires_at = self.identify(_text(token), session.host, now)
+        except RefusedError as refused:
+            session.refuse(NO_REQUEST, refused.error, refused.text)
+            session.expires_at = now  # it is closed with the next sweep, if it does not go by itself
+            return
         session.is_connected = True
         session.is_cpp = body.client_version.startswith("Pulsar-CPP")
         session.say(
@@ -242,13 +257,52 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             },
         )
 
+    def identify(self, token: str, host: str, now: int) -> Claim:
+        """Return who has come from a host with a token, and until when that counts.
+
+        Raises:
+            RefusedError: access is controlled, and nobody may come so.
+        """
+        if self._access is None or self._tokens is None or (not token and self._access.trusts(host)):
+            return Claim("", None)
+        claim = self._tokens.claim(token, now)
+        if claim.identity not in self._access.acl.accounts:
+            raise RefusedError(PulsarError.AUTHENTICATION, f"There is no account {claim.identity}")
+        return claim
+
+    def allows(self, identity: str, host: str, topic: str, permission: int) -> bool:
+        """Tell whether somebody may do something with a topic, or a group by the name of its retry topic."""
+        return self._access is None or self._access.allows(identity, host, Need(topic, permission))
+
+    def may_see(self, identity: str, host: str, name: TopicName) -> bool:
+        """Tell whether somebody may produce to a topic, or consume of it."""
+        place = self.topics.place_of(name)
+        return self.allows(identity, host, place.topic if place is not None else rocketmq_topic(name), ANY)
+
+    def is_administrator(self, identity: str, host: str) -> bool:
+        """Tell whether somebody may do everything."""
+        if self._access is None or self._access.trusts(host):
+            return True
+        account = self._access.acl.accounts.get(identity)
+        return account is not None and account.is_admin
+
+    def _check(self, session: PulsarSession, topic: str, permission: int) -> None:
+        if not self.allows(session.identity, session.host, topic, permission):
+            raise RefusedError(PulsarError.AUTHORIZATION, f"{session.identity or 'Nobody'} may not do this")
+
+    def _check_name(self, session: PulsarSession, name: TopicName, permission: int) -> None:
+        place = self.topics.place_of(name)
+        self._check(session, place.topic if place is not None else rocketmq_topic(name), permission)
+
     def _sweep(self, now: int) -> None:
         """Ping those who are silent, and close those who stay so."""
         self._next_sweep = now + _SWEEP_MS
         self._tell_watchers()
         for session in [*self._sessions.values()]:
             silent = now - session.last_heard
-            if silent >= _GONE_MS:
+            if session.expires_at is not None and now >= session.expires_at:
+                self.hang_up(session.peer, "its token is not, or no longer, valid")
+            elif silent >= _GONE_MS:
                 self.hang_up(session.peer, "silent for a minute")
             elif silent >= _PING_MS and session.pinged_at is None:
                 session.pinged_at = now
@@ -280,7 +334,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     def _partitions(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         try:
-            count = self.topics.partition_count(self.topics.parse(body.topic))
+            name = self.topics.parse(body.topic)
+            self._check_name(session, name, ANY)
+            count = self.topics.partition_count(name)
             if count is None and not body.metadata_auto_creation_enabled:
                 raise RefusedError(PulsarError.TOPIC_NOT_FOUND, "")
         except RefusedError as refused:
@@ -296,7 +352,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     def _lookup(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         try:
-            self.topics.parse(body.topic)
+            self._check_name(session, self.topics.parse(body.topic), ANY)
         except RefusedError as refused:
             session.say(
                 "lookup_response",
@@ -319,7 +375,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     def _topics_of(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         pattern = _pattern_of(body.topics_pattern)
-        names = [] if body.mode == 1 else _matching(self._names_of(body.namespace), pattern)
+        names = [] if body.mode == 1 else self._seen_by(session, _matching(self._names_of(body.namespace), pattern))
         digest = _digest_of(names)
         is_same = body.HasField("topics_hash") and body.topics_hash == digest
         session.say(
@@ -335,6 +391,12 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         tenant, _, space = namespace.partition("/")
         return sorted(self.topics.names(tenant, space))
 
+    def _seen_by(self, session: PulsarSession, names: list[str]) -> list[str]:
+        """Return those topics that a client may produce to, or consume of."""
+        if self._access is None:
+            return names
+        return [one for one in names if self.may_see(session.identity, session.host, parse_topic(one))]
+
     def _watch_topics(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         pattern = _pattern_of(body.topics_pattern)
         if (
@@ -342,7 +404,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         ):  # the client asks for topics now and then, as well
             session.refuse(body.request_id, PulsarError.NOT_ALLOWED, "This pattern is not watched: ask for the topics")
             return
-        names = _matching(self._names_of(body.namespace), pattern)
+        names = self._seen_by(session, _matching(self._names_of(body.namespace), pattern))
         session.watchers[body.watcher_id] = Watcher(body.namespace, pattern, names)
         digest = _digest_of(names)
         is_same = body.HasField("topics_hash") and body.topics_hash == digest
@@ -368,7 +430,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             for id, watcher in session.watchers.items():  # noqa: A001
                 if watcher.namespace not in of_spaces:
                     of_spaces[watcher.namespace] = self._names_of(watcher.namespace)
-                names = _matching(of_spaces[watcher.namespace], watcher.pattern)
+                names = self._seen_by(session, _matching(of_spaces[watcher.namespace], watcher.pattern))
                 before, watcher.names = {*watcher.names}, names
                 if before != {*names}:
                     session.say(
@@ -403,7 +465,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if len(body.producer_name) > _MOST_NAME:
             raise RefusedError(PulsarError.NOT_ALLOWED, f"A producer's name has at most {_MOST_NAME} characters")
         self.broker.saves.begin_request()
-        queue = self._open(body.topic, now)
+        queue = self._open(session, body.topic, PUB, now)
         if body.initial_subscription_name:
             self.topics.subscribe(queue, body.initial_subscription_name, queue.log.start, now, is_durable=True)
         name = body.producer_name or self._new_name()
@@ -415,7 +477,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
             def then(is_alive: bool, now: int) -> None:  # noqa: ARG001
                 self._again(
-                    session, body, lambda: self._add_producer(session, body, producer, self._open(body.topic, now))
+                    session,
+                    body,
+                    lambda: self._add_producer(session, body, producer, self._open(session, body.topic, PUB, now)),
                 )
 
             self._probe(holder.session, session, then, now)
@@ -585,7 +649,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         wanted = filter_of({_text(one.key): _text(one.value) for one in body.subscription_properties})
         wanted.compiled()  # or it is refused
         self.broker.saves.begin_request()
-        queue = self._open(body.topic, now, create=body.force_topic_creation)
+        queue = self._open(session, body.topic, SUB, now, create=body.force_topic_creation)
+        self._check(session, RETRY_PREFIX + escape(body.subscription), SUB)
         if (schema := schema_of(body)) is not None:
             self.topics.register_reader(queue, schema)
         if body.durable:
@@ -601,11 +666,11 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     raise
 
                 def then(is_alive: bool, now: int) -> None:  # noqa: ARG001
-                    self._again(
-                        session,
-                        body,
-                        lambda: self._join(session, body, kind, policy, wanted, self._open(body.topic, now), now),
-                    )
+                    def join() -> None:
+                        again = self._open(session, body.topic, SUB, now)
+                        self._join(session, body, kind, policy, wanted, again, now)
+
+                    self._again(session, body, join)
 
                 if refused.error in (PulsarError.CONSUMER_BUSY, PulsarError.CONSUMER_ASSIGN):
                     self._probe(others[0], session, then, now)
@@ -802,6 +867,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _schema(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         try:
             name = self.topics.parse(body.topic)
+            self._check_name(session, name, ANY)
             wanted = parse_version(body.schema_version) if body.schema_version else None
             version, schema = self.topics.schema_of(name, wanted)
         except RefusedError as refused:
@@ -823,7 +889,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self.broker.saves.begin_request()
         version = b""
         try:
-            queue = self._open(body.topic, now)
+            queue = self._open(session, body.topic, PUB, now)
             if (schema := schema_of(body)) is not None:
                 version = version_bytes(self.topics.register(queue.place.topic, schema))
         except (RefusedError, LimitError) as refused:
@@ -844,8 +910,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     # Helpers
 
-    def _open(self, topic: str, now: int, *, create: bool = True) -> Queue:
+    def _open(self, session: PulsarSession, topic: str, permission: int, now: int, *, create: bool = True) -> Queue:
         name: TopicName = self.topics.parse(topic, PulsarError.SERVICE_NOT_READY)
+        self._check_name(session, name, permission)
         return self.topics.open(name, now, create=create)
 
     def _when_saved(self, session: PulsarSession, request_id: int, answer: Callable[[], None]) -> None:

@@ -9,6 +9,7 @@ class PulsarError(enum.IntEnum):
     UNKNOWN = 0
     METADATA = 1
     AUTHENTICATION = 3
+    AUTHORIZATION = 4
     CONSUMER_BUSY = 5
     SERVICE_NOT_READY = 6
     CHECKSUM = 9

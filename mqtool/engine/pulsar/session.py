@@ -56,6 +56,7 @@ class PulsarSession(Session):
         self.reached_at = ""
         """``host:port`` of this side."""
         self.is_connected = False
+        self.expires_at: int | None = None  # ms: its token, and so the connection
         self.is_cpp = False
         """The client is one in C++, or in a language that wraps it."""
         self.is_backed_up = False
