@@ -312,10 +312,11 @@ def test_calls_end_in_time_while_a_broker_is_stopped(target: Target, topic: str,
                     with pytest.raises(MqtoolError, match=r"did not answer|has not read") as late:
                         sending.send(ProducerMessage(topic, large), timeout_ms=500)
                     assert late.value.retriable
-                lite.commit()
+                with pytest.raises(MqtoolError, match=r"did not answer|has not read"):
+                    lite.commit()
                 with contextlib.suppress(UnavailableError):
                     sending.send_oneway(ProducerMessage(topic, b"of which nobody learns"))
-                assert time.monotonic() - begun < 30  # the bounds are 1.5, 3 and 3 s
+                assert time.monotonic() - begun < 30  # the bounds are 1.5, 5 and 3 s
             finally:
                 tell(signal.SIGCONT)
         until(lambda: sends(sending, topic))
