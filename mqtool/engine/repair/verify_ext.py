@@ -33,9 +33,10 @@ def _walk(reader: StoreReader, ext: ConsumeQueueExt, segment: MappedFile, is_las
             yield finding("QUEUE-EXT", text, offset=at, expected=head + max(0, bits), found=size, **place)
             return
         at += size
-    if at + 2 <= segment.size and int16(data, at) == consume_queue_ext.END and segment.bytes[at + 2 :].any():
+    mark = int16(data, at) if at + 2 <= segment.size else None
+    if mark == consume_queue_ext.END and segment.bytes[at + 2 :].any():
         text = "the end-of-file mark is followed by other bytes, which a broker drops"
         yield finding("QUEUE-EXT", text, offset=at, **place)
-    elif segment.size >= at + 2 and not is_last and int16(data, at) != consume_queue_ext.END:
+    elif mark != consume_queue_ext.END and not is_last:
         text = "neither a unit nor the end-of-file mark"
-        yield finding("QUEUE-EXT", text, offset=at, expected=consume_queue_ext.END, found=int16(data, at), **place)
+        yield finding("QUEUE-EXT", text, offset=at, expected=consume_queue_ext.END, found=mark, **place)

@@ -31,6 +31,7 @@ from mqtool.errors import MqtoolError, NotPermittedError
 from mqtool.formats import consume_queue, scan, timer
 from tests import builders, damage
 from tests.campaigns.damage import campaign, is_excused
+from tests.commands.running import run
 from tests.engine.repair.recipes import RECIPES
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
 
@@ -547,6 +548,21 @@ def test_an_extension_that_cannot_be_walked_is_found(at: int, value: int, tmp_pa
     _write(file, at, struct.pack(">h", value))(store)
 
     assert ("QUEUE-EXT", file, at // 34 * 34) in places(problems_in(store))
+
+
+@pytest.mark.parametrize("size", [0, 34, 35])
+def test_an_extension_whose_first_file_is_too_short_cannot_be_walked_and_recover_says_what_it_leaves(
+    size: int, tmp_path: Path
+) -> None:
+    store = copy_of("ext-533-clean", tmp_path)
+    file = "consumequeue_ext/Ext/1/00000000000000000000"
+    os.truncate(store / file, size)
+
+    found = places(problems_in(store))
+    recovered = run("recover", "--abnormal", "--yes", "-s", store)
+
+    assert ("QUEUE-EXT", file, 0) in found
+    assert f"left unchanged (QUEUE-EXT): {file}" in recovered.remarks
 
 
 @pytest.mark.parametrize(("field", "at"), [("index", 15), ("position", 31), ("body_size", 47)])
