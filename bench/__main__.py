@@ -21,13 +21,13 @@ from rich.table import Table
 from bench.broker import VERSION, measure_broker
 from bench.client import measure_client
 from bench.damage import measure_damage
-from bench.mends import measure_mends
 from bench.remote import measure_remote
+from bench.repairs import measure_mends
 from bench.replication import measure_replication
 from bench.spark import measure_spark
 from bench.stores import make_store
 from bench.table import HELPER, Row, rate
-from mqtool.engine.repair.verify import Level, verify_store
+from mqtool.engine.repair.verify.store import Level, verify_store
 from mqtool.engine.store.commit_log import ROWS, STEP
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import scan

@@ -37,7 +37,7 @@ _LOGGING_FILES = ("rmq.broker.logback.xml", "rmq.namesrv.logback.xml")
 _BROKER_PORTS = (-2, 0, 1)  # a broker of RocketMQ listens on three, told by that of its clients
 
 
-class Load(NamedTuple):
+class BrokerLoad(NamedTuple):
     """One thing that the client does, in the words of ``BrokerLoad.java``."""
 
     what: str
@@ -49,19 +49,19 @@ class Load(NamedTuple):
 
 LOADS = [
     *(
-        Load(f"send {name}, {threads} thread{'s' if threads > 1 else ''}", "send", f"send-{size}", size, threads)
+        BrokerLoad(f"send {name}, {threads} thread{'s' if threads > 1 else ''}", "send", f"send-{size}", size, threads)
         for size, name in ((128, "128 B"), (1024, "1 KiB"))
         for threads in (1, 16, 64)
     ),
-    Load("send 1 KiB, 256 under way", "async", "async", 1024, 256),
-    Load("send 1 KiB, batches of 32", "batch", "batch", 1024, 32),
-    Load("push consumer, 1 KiB", "push", "backlog", 1024, BACKLOG),
-    Load("pull 1 KiB, 32 at a time", "pull", "backlog", 1024, BACKLOG),
+    BrokerLoad("send 1 KiB, 256 under way", "async", "async", 1024, 256),
+    BrokerLoad("send 1 KiB, batches of 32", "batch", "batch", 1024, 32),
+    BrokerLoad("push consumer, 1 KiB", "push", "backlog", 1024, BACKLOG),
+    BrokerLoad("pull 1 KiB, 32 at a time", "pull", "backlog", 1024, BACKLOG),
 ]
-_FILL = Load("", "batch", "backlog", 1024, 32)
+_FILL = BrokerLoad("", "batch", "backlog", 1024, 32)
 
 
-class Round(NamedTuple):
+class BenchRound(NamedTuple):
     """What came of one round."""
 
     messages: int
@@ -118,7 +118,7 @@ def _measure_pairs(folder: Path, jars: str) -> Iterator[Row]:
                 ask(client, pair, load, ROUND_MS, pair.processes[-1])
         most = [0, 0]
         for load in LOADS:
-            rounds: tuple[list[Round], list[Round]] = ([], [])
+            rounds: tuple[list[BenchRound], list[BenchRound]] = ([], [])
             for _ in range(ROUNDS):
                 for number, pair in enumerate(pairs):
                     rounds[number].append(ask(client, pair, load, ROUND_MS, pair.processes[-1]))
@@ -127,7 +127,7 @@ def _measure_pairs(folder: Path, jars: str) -> Iterator[Row]:
         yield Row("in memory, most under load", mib(most[0]), mib(most[1]), ratio(most[1], most[0]), "≤ 0.25")
 
 
-def _rows_of(load: Load, theirs: list[Round], ours: list[Round]) -> Iterator[Row]:
+def _rows_of(load: BrokerLoad, theirs: list[BenchRound], ours: list[BenchRound]) -> Iterator[Row]:
     best = [max(one.rate for one in rounds) for rounds in (theirs, ours)]
     yield Row(load.what, f"{best[0]:,.0f}/s", f"{best[1]:,.0f}/s", ratio(best[1], best[0]), "≥ 1")
     if theirs[0].latency:
@@ -140,7 +140,7 @@ def _rows_of(load: Load, theirs: list[Round], ours: list[Round]) -> Iterator[Row
         yield Row("  failed", f"{failed[0]:,}", f"{failed[1]:,}", "", "0")
 
 
-def ask(client: "subprocess.Popen[str]", pair: Pair, load: Load, milliseconds: int, watched: int) -> Round:
+def ask(client: "subprocess.Popen[str]", pair: Pair, load: BrokerLoad, milliseconds: int, watched: int) -> BenchRound:
     """Have a client do one thing for a while; ``watched`` is the process whose time counts."""
     assert client.stdin
     assert client.stdout
@@ -152,7 +152,7 @@ def ask(client: "subprocess.Popen[str]", pair: Pair, load: Load, milliseconds: i
     messages, failures = int(words[0]), int(words[2])
     spent = (processor(watched) - before) * 1e6 / messages
     stored = messages - failures * (load.number if load.kind == "batch" else 1)
-    return Round(messages, messages / float(words[1]), int(words[3]) / 1000, spent, failures, stored)
+    return BenchRound(messages, messages / float(words[1]), int(words[3]) / 1000, spent, failures, stored)
 
 
 @contextmanager

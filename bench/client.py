@@ -17,9 +17,9 @@ from pathlib import Path
 
 from bench.broker import (
     VERSION,
-    Load,
+    BenchRound,
+    BrokerLoad,
     Pair,
-    Round,
     ask,
     compile_java,
     java_client,
@@ -37,12 +37,12 @@ ROUND_MS = 2000
 BACKLOG = 60_000
 _STARTS = 20
 _LOADS = [
-    Load("send 1 KiB, 256 under way", "async", "async", 1024, 256),
-    Load("send 1 KiB, batches of 32", "batch", "batch", 1024, 32),
-    Load("push consumer, 1 KiB", "push", "backlog", 1024, BACKLOG),
+    BrokerLoad("send 1 KiB, 256 under way", "async", "async", 1024, 256),
+    BrokerLoad("send 1 KiB, batches of 32", "batch", "batch", 1024, 32),
+    BrokerLoad("push consumer, 1 KiB", "push", "backlog", 1024, BACKLOG),
 ]
 _GOALS = {"async": "≥ 0.5", "push": "≥ 0.5"}
-_FILL = Load("", "batch", "backlog", 1024, 32)
+_FILL = BrokerLoad("", "batch", "backlog", 1024, 32)
 
 
 def measure_client() -> Iterator[Row]:
@@ -85,7 +85,7 @@ def _measure_loads(clients: "tuple[subprocess.Popen[str], ...]", pairs: dict[str
                 _ask(client, pair, load)
     for load in _LOADS:
         for name, pair in pairs.items():
-            rounds: tuple[list[Round], ...] = ([], [])
+            rounds: tuple[list[BenchRound], ...] = ([], [])
             for _ in range(ROUNDS):
                 for client, found in zip(clients, rounds, strict=True):
                     found.append(_ask(client, pair, load))
@@ -94,11 +94,11 @@ def _measure_loads(clients: "tuple[subprocess.Popen[str], ...]", pairs: dict[str
     yield Row("in memory, most", mib(theirs), mib(ours), ratio(ours, theirs), "≤ 0.25")
 
 
-def _ask(client: "subprocess.Popen[str]", pair: Pair, load: Load) -> Round:
+def _ask(client: "subprocess.Popen[str]", pair: Pair, load: BrokerLoad) -> BenchRound:
     return ask(client, pair, load, ROUND_MS, client.pid)
 
 
-def _rows_of(broker: str, load: Load, theirs: list[Round], ours: list[Round]) -> Iterator[Row]:
+def _rows_of(broker: str, load: BrokerLoad, theirs: list[BenchRound], ours: list[BenchRound]) -> Iterator[Row]:
     best = [max(one.rate for one in rounds) for rounds in (theirs, ours)]
     yield Row(
         f"{load.what}, {broker}",
@@ -119,9 +119,9 @@ def _rows_of(broker: str, load: Load, theirs: list[Round], ours: list[Round]) ->
 
 def _measure_auto_batch(client: "subprocess.Popen[str]", pairs: dict[str, Pair]) -> Iterator[Row]:
     """Yield what automatic batching gains a thread that sends; one out of order counts as failed."""
-    loads = [Load("", kind, "async", 100, 2000) for kind in ("thread", "auto-batch")]
+    loads = [BrokerLoad("", kind, "async", 100, 2000) for kind in ("thread", "auto-batch")]
     for name, pair in pairs.items():
-        rounds: tuple[list[Round], ...] = ([], [])
+        rounds: tuple[list[BenchRound], ...] = ([], [])
         for _ in range(ROUNDS):
             for load, found in zip(loads, rounds, strict=True):
                 found.append(_ask(client, pair, load))

@@ -23,7 +23,7 @@ from mqtool.engine.client_runtime.blocking.background import new_loop
 _groups = itertools.count(1)
 
 
-class _Run(NamedTuple):
+class _ClientRun(NamedTuple):
     messages: int
     seconds: float
     failures: int
@@ -56,7 +56,9 @@ async def main() -> None:
         print(run.words(), flush=True)
 
 
-async def _send_async(producer: mqtool.aio.Producer, topic: str, body: bytes, under_way: int, seconds: float) -> _Run:
+async def _send_async(
+    producer: mqtool.aio.Producer, topic: str, body: bytes, under_way: int, seconds: float
+) -> _ClientRun:
     room, latencies, failures = asyncio.Semaphore(under_way), list[float](), 0
     first = time.perf_counter()
 
@@ -73,20 +75,22 @@ async def _send_async(producer: mqtool.aio.Producer, topic: str, body: bytes, un
         task.add_done_callback(lambda task, sent=sent: done(task, sent))  # type: ignore[misc]
     for _ in range(under_way):
         await room.acquire()
-    return _Run(len(latencies), time.perf_counter() - first, failures, latencies)
+    return _ClientRun(len(latencies), time.perf_counter() - first, failures, latencies)
 
 
-async def _send_batches(producer: mqtool.aio.Producer, topic: str, body: bytes, size: int, seconds: float) -> _Run:
+async def _send_batches(
+    producer: mqtool.aio.Producer, topic: str, body: bytes, size: int, seconds: float
+) -> _ClientRun:
     latencies, failures = list[float](), 0
     first = time.perf_counter()
     while (sent := time.perf_counter()) < first + seconds:
         results = await producer.send_batch([ProducerMessage(topic, body, tags="TagA") for _ in range(size)])
         failures += any(result.status is not SendStatus.SEND_OK for result in results)
         latencies.append(time.perf_counter() - sent)
-    return _Run(len(latencies) * size, time.perf_counter() - first, failures, latencies)
+    return _ClientRun(len(latencies) * size, time.perf_counter() - first, failures, latencies)
 
 
-def _send_on(producer: mqtool.Producer, topic: str, body: bytes, under_way: int, seconds: float) -> _Run:
+def _send_on(producer: mqtool.Producer, topic: str, body: bytes, under_way: int, seconds: float) -> _ClientRun:
     room, queue = threading.Semaphore(under_way), producer.queues(topic)[0]
     futures = []
     first = time.perf_counter()
@@ -99,10 +103,10 @@ def _send_on(producer: mqtool.Producer, topic: str, body: bytes, under_way: int,
     took = time.perf_counter() - first
     offsets = [future.result().queue_offset for future in futures if not future.exception()]
     out_of_order = sum(after <= before for before, after in itertools.pairwise(offsets))
-    return _Run(len(offsets), took, failed + out_of_order, [])
+    return _ClientRun(len(offsets), took, failed + out_of_order, [])
 
 
-def _push(name_server: str, topic: str, count: int) -> _Run:
+def _push(name_server: str, topic: str, count: int) -> _ClientRun:
     """Have a new group consume a topic from its beginning; the time runs from the first message on."""
     options = PushConsumerOptions(consume_from_where=ConsumeFrom.FIRST_OFFSET, consume_message_batch_max_size=32)
     lock, done = threading.Lock(), threading.Event()
@@ -121,7 +125,7 @@ def _push(name_server: str, topic: str, count: int) -> _Run:
     consumer.subscribe(topic)
     with consumer:
         done.wait()
-    return _Run(count, end - begin, 0, [])
+    return _ClientRun(count, end - begin, 0, [])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.mends import warm
+from bench.repairs import warm
 from bench.stores import SEGMENT, make_store
 from bench.table import HELPER, Row
 from mqtool.engine.repair.journal import home_of

@@ -63,7 +63,7 @@ def _seconds(what: str, address: str, name: str) -> float:
 def _run(what: str, name: str) -> float:
     if what in ("objects", "ranges"):
         return _download(what, name)
-    from mqtool.engine.repair.verify import verify_store
+    from mqtool.engine.repair.verify.store import verify_store
     from mqtool.engine.store.reader import StoreReader
     from mqtool.engine.store.stats import By, Selection, count_messages
     from mqtool.formats import scan

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import count, islice
 from pathlib import Path
 
-from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.engine.remoting.connection import Connection
 from mqtool.engine.store.message_store import MessageStore
@@ -27,12 +27,12 @@ _BODY = bytes(range(256)) * 4
 _PROPERTIES = "KEYS\x01order-7\x02UNIQ_KEY\x017F0000010B4F18B4AAC2000000000001\x02WAIT\x01true\x02TAGS\x01TagA\x02"
 
 
-class Load:
+class RulesLoad:
     """One client of one broker."""
 
     def __init__(self, root: Path) -> None:
         self._store = MessageStore(root, now=_now())
-        self._door = RemotingDoor(Broker(self._store, _now()))
+        self._door = RemotingDoor(BrokerController(self._store, _now()))
         self._peer = remoting.Peer(1, "127.0.0.1", 40_000)  # type: ignore[attr-defined]  # where older checkouts have it
         self._connection = Connection()
         element = b"".join(
@@ -92,7 +92,7 @@ def _asked() -> Iterator[tuple[str, int]]:
 def main() -> None:
     """Do what is asked for."""
     with tempfile.TemporaryDirectory(prefix="mqtool-bench-") as name:
-        load = Load(Path(name))
+        load = RulesLoad(Path(name))
         print("ready", flush=True)
         for kind, requests in _asked():
             print(load.run(kind, requests), flush=True)

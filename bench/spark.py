@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.mends import warm
+from bench.repairs import warm
 from bench.stores import SEGMENT, make_part, make_store
 from bench.table import Row, rate
-from mqtool.engine.repair.verify import Level, verify_store
+from mqtool.engine.repair.verify.store import Level, verify_store
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.stats import By, Selection, count_messages
 

@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     )
     from mqtool.engine.client_runtime.blocking.producers import Producer, TransactionProducer
     from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
+    from mqtool.engine.client_runtime.deduplicator import BoundedMemory, Deduplicator, SqliteMemory
     from mqtool.engine.client_runtime.hooks import Hook
     from mqtool.engine.client_runtime.instance import ClientOptions
     from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumerOptions
-    from mqtool.engine.client_runtime.only_once import BoundedMemory, OnlyOnce, SqliteMemory
     from mqtool.engine.client_runtime.pop_consumer import PopConsumerOptions
     from mqtool.engine.client_runtime.producer import ProducerOptions
     from mqtool.engine.client_runtime.pull_consumer import PullConsumerOptions, PullResult
     from mqtool.engine.embedded import Broker
     from mqtool.engine.repair.findings import Finding, Severity
-    from mqtool.engine.repair.verify import verify_store
+    from mqtool.engine.repair.verify.store import verify_store
     from mqtool.engine.store.reader import StoreReader
     from mqtool.engine.virtual_clock import VirtualClock
     from mqtool.errors import (
@@ -86,6 +86,7 @@ __all__ = [
     "ConsumeFrom",
     "ConsumeStatus",
     "ConsumerMessage",
+    "Deduplicator",
     "Finding",
     "FormatError",
     "Hook",
@@ -100,7 +101,6 @@ __all__ = [
     "MqtoolError",
     "NotFoundError",
     "NotPermittedError",
-    "OnlyOnce",
     "PopConsumer",
     "PopConsumerOptions",
     "Producer",
@@ -139,7 +139,7 @@ _HOMES = {
     "AcknowledgeError": "mqtool.errors",
     "AdminClient": "mqtool.engine.client_runtime.blocking.admin_client",
     "AnswerTimeoutError": "mqtool.errors",
-    "BoundedMemory": "mqtool.engine.client_runtime.only_once",
+    "BoundedMemory": "mqtool.engine.client_runtime.deduplicator",
     "Broker": "mqtool.engine.embedded",
     "BusyError": "mqtool.errors",
     "CallbackError": "mqtool.errors",
@@ -163,7 +163,7 @@ _HOMES = {
     "MqtoolError": "mqtool.errors",
     "NotFoundError": "mqtool.errors",
     "NotPermittedError": "mqtool.errors",
-    "OnlyOnce": "mqtool.engine.client_runtime.only_once",
+    "Deduplicator": "mqtool.engine.client_runtime.deduplicator",
     "PopConsumer": "mqtool.engine.client_runtime.blocking.consumers",
     "PopConsumerOptions": "mqtool.engine.client_runtime.pop_consumer",
     "Producer": "mqtool.engine.client_runtime.blocking.producers",
@@ -180,7 +180,7 @@ _HOMES = {
     "SendResult": "mqtool.engine.client.sending",
     "SendStatus": "mqtool.engine.client.sending",
     "Severity": "mqtool.engine.repair.findings",
-    "SqliteMemory": "mqtool.engine.client_runtime.only_once",
+    "SqliteMemory": "mqtool.engine.client_runtime.deduplicator",
     "StoreReader": "mqtool.engine.store.reader",
     "Thresholds": "mqtool.engine.client.consuming",
     "TransactionProducer": "mqtool.engine.client_runtime.blocking.producers",
@@ -192,7 +192,7 @@ _HOMES = {
     "VirtualClock": "mqtool.engine.virtual_clock",
     "select_at_random": "mqtool.engine.client.queue_choice",
     "select_by_hash": "mqtool.engine.client.queue_choice",
-    "verify_store": "mqtool.engine.repair.verify",
+    "verify_store": "mqtool.engine.repair.verify.store",
 }
 
 

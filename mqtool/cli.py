@@ -15,7 +15,7 @@ from mqtool.errors import MqtoolError, Status
 from mqtool.processes import die_with
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """Where a subcommand lives, and its line of help."""
 
     module: str
@@ -24,36 +24,36 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "info": Entry("info", "Tell what this store is."),
-    "dump": Entry("dump", "List the records of one kind of file."),
-    "get": Entry("get", "Show one message."),
-    "find": Entry("find", "Find messages by key, tag, body, property or time."),
-    "pull": Entry("pull", "Read messages of one queue as a consumer would."),
-    "stats": Entry("stats", "Count messages and bytes by topic, queue, tag, hour, size or producer."),
-    "verify": Entry("verify", "Check a store and list what is wrong."),
-    "doctor": Entry("doctor", "Tell why a broker does not start or deliver, and what to do."),
-    "compare": Entry("compare", "Tell what two stores have of each other."),
-    "recover": Entry("recover", "Mend log, queues, index and checkpoint."),
-    "rebuild": Entry("rebuild", "Make queues, index or config again from the commit log."),
-    "salvage": Entry("salvage", "Copy every readable message into a new store."),
-    "export": Entry("export", "Write messages to JSON lines or Parquet."),
-    "import": Entry("import_", "Make a new store of exported messages."),
-    "explain": Entry("explain", "Tell what a check means and what to do."),
-    "apply": Entry("apply", "Carry out a plan saved with --save-plan."),
-    "undo": Entry("undo", "Take the last mend back."),
-    "serve": Entry("serve", "Run a name server and a broker.", in_child=False),
-    "trace": Entry("trace", "Show the way of a message."),
-    "send": Entry("send", "Send messages to a broker."),
-    "consume": Entry("consume", "Consume messages as a member of a group."),
-    "bench": Entry("bench", "Put a load on brokers and tell how they bear it."),
-    "mirror": Entry("mirror", "Copy topics to another cluster, and go on doing so."),
-    "topic": Entry("topic", "List, show, make and delete topics."),
-    "group": Entry("group", "List, show, make and delete groups of consumers."),
-    "offset": Entry("offset", "List and set how far groups have read."),
-    "dlq": Entry("dlq", "List, show, send again and purge dead letters."),
-    "cluster": Entry("cluster", "List brokers and show how they are."),
-    "promote": Entry("promote", "Make a slave the master."),
-    "spark": Entry("spark", "Ask stores too large for one machine, on Spark."),
+    "info": CommandEntry("info", "Tell what this store is."),
+    "dump": CommandEntry("dump", "List the records of one kind of file."),
+    "get": CommandEntry("get", "Show one message."),
+    "find": CommandEntry("find", "Find messages by key, tag, body, property or time."),
+    "pull": CommandEntry("pull", "Read messages of one queue as a consumer would."),
+    "stats": CommandEntry("stats", "Count messages and bytes by topic, queue, tag, hour, size or producer."),
+    "verify": CommandEntry("verify", "Check a store and list what is wrong."),
+    "doctor": CommandEntry("doctor", "Tell why a broker does not start or deliver, and what to do."),
+    "compare": CommandEntry("compare", "Tell what two stores have of each other."),
+    "recover": CommandEntry("recover", "Mend log, queues, index and checkpoint."),
+    "rebuild": CommandEntry("rebuild", "Make queues, index or config again from the commit log."),
+    "salvage": CommandEntry("salvage", "Copy every readable message into a new store."),
+    "export": CommandEntry("export", "Write messages to JSON lines or Parquet."),
+    "import": CommandEntry("import_", "Make a new store of exported messages."),
+    "explain": CommandEntry("explain", "Tell what a check means and what to do."),
+    "apply": CommandEntry("apply", "Carry out a plan saved with --save-plan."),
+    "undo": CommandEntry("undo", "Take the last mend back."),
+    "serve": CommandEntry("serve", "Run a name server and a broker.", in_child=False),
+    "trace": CommandEntry("trace", "Show the way of a message."),
+    "send": CommandEntry("send", "Send messages to a broker."),
+    "consume": CommandEntry("consume", "Consume messages as a member of a group."),
+    "bench": CommandEntry("bench", "Put a load on brokers and tell how they bear it."),
+    "mirror": CommandEntry("mirror", "Copy topics to another cluster, and go on doing so."),
+    "topic": CommandEntry("topic", "List, show, make and delete topics."),
+    "group": CommandEntry("group", "List, show, make and delete groups of consumers."),
+    "offset": CommandEntry("offset", "List and set how far groups have read."),
+    "dlq": CommandEntry("dlq", "List, show, send again and purge dead letters."),
+    "cluster": CommandEntry("cluster", "List brokers and show how they are."),
+    "promote": CommandEntry("promote", "Make a slave the master."),
+    "spark": CommandEntry("spark", "Ask stores too large for one machine, on Spark."),
 }
 
 
@@ -163,9 +163,9 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and end the program with its status."""
-    from mqtool.commands._streams import mend_streams
+    from mqtool.commands._streams import repair_streams
 
-    mend_streams()
+    repair_streams()
     # numpy's linear algebra, of which nothing is used, would take a third of its start to make ready for threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments = sys.argv[1:]

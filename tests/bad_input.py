@@ -12,7 +12,7 @@ import struct
 import zlib
 from typing import Any, NamedTuple, get_args
 
-from mqtool.engine.client import questions
+from mqtool.engine.client import calls
 from mqtool.formats import headers
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.remoting import RemotingCommand, SerializeType, build_frame
@@ -431,7 +431,7 @@ def stream_end(chance: random.Random) -> bytes:
     return whole[: chance.randrange(len(whole))]
 
 
-GOOD = questions.topic_configs().command
+GOOD = calls.topic_configs().command
 """What an honest client asks meanwhile."""
 
 FINDINGS = frozenset(

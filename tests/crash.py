@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mqtool.engine.repair.journal import Journal, MendFailedError, State, cut_off, home_of, journals, undo
+from mqtool.engine.repair.journal import Journal, RepairFailedError, State, cut_off, home_of, journals, undo
 from mqtool.engine.repair.parts import Progress
-from mqtool.engine.repair.plan import Change, Mend, Plan, carry_out, plan_mend
+from mqtool.engine.repair.plan import Change, Plan, Repair, carry_out, plan_repair
 from mqtool.engine.store.disk import CrossDeviceError, Disk, OpenFile
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -386,7 +386,7 @@ class Trial:
 
     Args:
         store: to be mended; it stays as it is.
-        command: a name of ``MENDS``.
+        command: a name of ``REPAIRS``.
         options: of that mend.
         place: an empty folder to work in.
         config: settings of the broker.
@@ -428,7 +428,7 @@ class Trial:
         """Plan and carry out, as a user would again after whatever has happened: what was cut off is undone first."""
         if cut_off(root):
             undo(root, disk)
-        plan = plan_mend(root, self.config, self.command, self.options, self.jobs)
+        plan = plan_repair(root, self.config, self.command, self.options, self.jobs)
         carry_out(root, self.config, plan, disk, self.jobs)
 
     def fails_once(self, step: int = 1) -> int:
@@ -440,7 +440,7 @@ class Trial:
                 except MqtoolError as error:
                     assert snapshot(root) == self.before, number
                     assert not journals(root), number
-                    if isinstance(error, MendFailedError):
+                    if isinstance(error, RepairFailedError):
                         assert "no space left" in str(error)
                 else:
                     assert content(root) == self.after, number
@@ -785,4 +785,4 @@ def _file(journal: Journal, name: str) -> Path:
     return path
 
 
-EVERYTHING = Mend(_plan_everything, _apply_everything)
+EVERYTHING = Repair(_plan_everything, _apply_everything)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import mqtool
+
 ROOT = Path(__file__).parent.parent
 OURS = ("mqtool", "pyspark_rocketmq", "pyspark_rocketmq_store", "spark_jobs")
 
@@ -22,6 +24,17 @@ class Row:
 
     allowed: tuple[str, ...] = ()
     when_called: tuple[str, ...] = ()  # only inside a function, or for the type checker
+
+
+REPAIR = ROOT / "mqtool" / "engine" / "repair"
+
+
+def _repair(*packages: str) -> Row:
+    """Return what a package of ``engine.repair`` may import: what lies beside the packages, and some of these."""
+    beside = [path.stem for path in sorted(REPAIR.glob("*.py"))]
+    return Row(
+        ("mqtool.engine.store", "mqtool.formats", *(f"mqtool.engine.repair.{name}" for name in [*beside, *packages]))
+    )
 
 
 # A module belongs to the longest name that it starts with. A name stands for all that lies below it.
@@ -38,7 +51,14 @@ ROOMS = {
     "mqtool.formats": Row(),
     "mqtool.engine.__init__": Row(),
     "mqtool.engine.store": Row(("mqtool.formats",)),
-    "mqtool.engine.repair": Row(("mqtool.engine.store", "mqtool.formats")),
+    "mqtool.engine.repair": _repair("rebuild.config"),
+    "mqtool.engine.repair.verify": _repair("rebuild"),
+    "mqtool.engine.repair.rebuild": _repair("verify"),
+    "mqtool.engine.repair.recover": _repair("verify", "rebuild", "java_recovery"),
+    "mqtool.engine.repair.java_recovery": _repair("verify", "rebuild"),
+    "mqtool.engine.repair.compare": _repair(),
+    "mqtool.engine.repair.salvage": _repair("verify", "rebuild", "recover", "compare"),
+    "mqtool.engine.repair.doctor": _repair("verify", "recover", "java_recovery"),
     "mqtool.engine.broker": Row(
         ("mqtool.engine.repair", "mqtool.engine.store", "mqtool.formats"), when_called=("mqtool.engine.replication",)
     ),
@@ -288,9 +308,9 @@ def _longest(name: str, tops: Iterable[str]) -> str | None:
     return max((top for top in tops if _below(name, [top])), key=len, default=None)
 
 
-def sources() -> dict[str, str]:
-    """Return the text of every module of ours, by its name."""
-    files = [path for top in OURS for path in sorted((ROOT / top).rglob("*.py"))]
+def sources(tops: Iterable[str] = OURS) -> dict[str, str]:
+    """Return the text of every module below some folders, ours if none are named, by its name."""
+    files = [path for top in tops for path in sorted((ROOT / top).rglob("*.py"))]
     return {".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text() for path in files}
 
 
@@ -356,9 +376,48 @@ def circles(sources: dict[str, str]) -> list[list[str]]:
 
 SERVERS = ("mqtool.engine.broker", "mqtool.engine.name_server")
 
+MAX_FILES = 15
+"""How many modules a folder of ``engine.repair`` holds at most: what is more is a package of its own."""
+
 
 def test_modules_import_each_other_one_way() -> None:
     assert circles(sources()) == []
+
+
+BESIDE = (*OURS, "tools", "bench")
+"""Where a class name stands for one thing."""
+BLOCKING = "mqtool.engine.client_runtime.blocking."
+
+
+def twice(sources: dict[str, str]) -> dict[str, list[str]]:
+    """Return the class names that several modules define, and where; a client's two forms count as one."""
+    places: dict[str, list[str]] = {}
+    for module, source in sources.items():
+        for node in ast.walk(_parsed(source)):
+            if isinstance(node, ast.ClassDef) and not (module.startswith(BLOCKING) and node.name in mqtool.aio.__all__):
+                places.setdefault(node.name, []).append(f"{module}:{node.lineno}")
+    return {name: at for name, at in places.items() if len(at) > 1}
+
+
+def test_no_class_name_stands_for_two_things() -> None:
+    found = twice(sources(BESIDE))
+
+    assert not found, "\n".join(f"{name}: {', '.join(at)}" for name, at in found.items())
+
+
+def test_a_class_name_that_stands_for_two_things_is_seen() -> None:
+    assert twice({"p.a": "class Rows: ...", "p.b": "def f():\n    class Rows: ..."}) == {"Rows": ["p.a:1", "p.b:2"]}
+    assert twice({"p.a": "class Rows: ...\nclass Rows: ..."})
+
+    producers = {"p.producer": "class Producer: ...", f"{BLOCKING}producers": "class Producer: ..."}
+    assert twice(producers) == {}
+    assert twice(producers | {"p.pulsar": "class Producer: ..."})
+
+
+def test_no_folder_of_repair_holds_more_modules_than_a_stranger_reads_at_a_glance() -> None:
+    folders = [REPAIR, *(path.parent for path in REPAIR.rglob("__init__.py"))]
+
+    assert {str(path): count for path in folders if (count := len([*path.glob("*.py")])) > MAX_FILES} == {}
 
 
 DOORS = (
@@ -471,6 +530,8 @@ def test_a_circle_of_imports_is_seen() -> None:
         ("mqtool.engine.store.reader", "from sys import exit as leave\nleave(1)"),
         ("mqtool.engine.store.reader", "raise SystemExit"),
         ("mqtool.engine.store.reader", "def f():\n    raise SystemExit(2)"),
+        ("mqtool.engine.repair.verify.log", "from mqtool.engine.repair.recover.log import plan_log"),
+        ("mqtool.engine.repair.journal", "from mqtool.engine.repair.recover.log import plan_log"),
         ("mqtool.engine.broker.broker", "from mqtool.engine.remoting.server import Server"),
         ("mqtool.engine.broker.broker", "import asyncio"),
         ("mqtool.engine.broker.broker", "import time"),
@@ -505,7 +566,9 @@ def test_the_checker_rejects(module: str, source: str) -> None:
         ("mqtool.formats.scan", "import datetime\nfrom io import BytesIO\nfrom construct import Struct"),
         ("mqtool.formats.compiled", "import numba"),
         ("mqtool.engine.store.reader", "import mmap, os, time\nopen('x')\ndef f():\n    import rocksdict"),
-        ("mqtool.engine.repair.verify", "from mqtool.engine.store.reader import StoreReader"),
+        ("mqtool.engine.repair.verify.store", "from mqtool.engine.store.reader import StoreReader"),
+        ("mqtool.engine.repair.recover.plan", "from mqtool.engine.repair.verify.log import LogJudge"),
+        ("mqtool.engine.repair.recover.plan", "from mqtool.engine.repair.journal import Journal"),
         ("mqtool.engine.store.sql92", "import lark"),
         ("mqtool.engine.streams.server", "import asyncio, socket"),
         ("mqtool.engine.cluster", "from mqtool.engine.repair import recover\nfrom mqtool.engine.broker import broker"),

@@ -8,7 +8,7 @@ import pytest
 
 import mqtool
 from mqtool import errors
-from mqtool.engine.client.questions import refusal
+from mqtool.engine.client.calls import refusal
 
 SILENT = """
 import logging, sys

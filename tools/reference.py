@@ -13,7 +13,7 @@ import click
 
 from mqtool import cli
 from mqtool.engine.repair.checks import CHECKS
-from mqtool.engine.repair.doctor_pages import PAGES
+from mqtool.engine.repair.doctor.pages import PAGES
 from tools import sessions
 
 COMMANDS_PAGE = sessions.ROOT / "docs" / "reference" / "commands.md"

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 import mqtool
 from mqtool import cli
 from mqtool.commands.dump import KINDS
-from mqtool.engine.repair.compare import FileDifference, Range
-from mqtool.engine.repair.compare_keys import Difference
-from mqtool.engine.repair.doctor import Diagnosis
-from mqtool.engine.repair.doctor_broker import Start
+from mqtool.engine.repair.compare.keys import Difference
+from mqtool.engine.repair.compare.stores import FileDifference, Range
+from mqtool.engine.repair.doctor.broker import StartOutcome
+from mqtool.engine.repair.doctor.diagnosis import Diagnosis
 from mqtool.engine.repair.findings import Finding
 from tools import sessions
 
@@ -185,7 +185,7 @@ CLASSES: Mapping[str, type] = {
     "compare_range": Range,
     "compare_file": FileDifference,
     "compare_message": Difference,
-    "doctor_start": Start,
+    "doctor_start": StartOutcome,
     "doctor_cause": Diagnosis,
 }
 """The class of a row, whose types say more than samples do."""

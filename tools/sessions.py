@@ -27,7 +27,7 @@ _STORE = ROOT / "fixtures" / "golden" / "mixed-533-kill.tar.xz"
 _BLOCK = re.compile(r"(?:<!-- needs: ([^>]+?) -->\n)?^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-class Command(NamedTuple):
+class SessionCommand(NamedTuple):
     """A command line of a page, with what the page shows below it."""
 
     line: str
@@ -36,7 +36,7 @@ class Command(NamedTuple):
     """What has to be there that a test does not have: a broker, Spark, ..; empty where the test runs it."""
 
 
-def commands(page: str) -> Iterator[Command]:
+def commands(page: str) -> Iterator[SessionCommand]:
     """Yield the commands of all blocks of a page that are marked as ``console``.
 
     A line that begins with ``$`` is a command, and what follows is what it wrote.
@@ -44,7 +44,7 @@ def commands(page: str) -> Iterator[Command]:
     for needs, block in _BLOCK.findall(page):
         for part in _parts(block):
             line, _, shown = part.partition("\n")
-            yield Command(line, shown.rstrip("\n"), needs)
+            yield SessionCommand(line, shown.rstrip("\n"), needs)
 
 
 def settled(text: str) -> str:

@@ -122,7 +122,7 @@ def _kind_of_call(name: str, kind: str) -> str:
         return kind
     if name in _FINDINGS:
         return "finding"
-    return "remark" if name in _REMARKS else "help" if name in ("Entry", "Kind") else kind
+    return "remark" if name in _REMARKS else "help" if name in ("CommandEntry", "DumpKind") else kind
 
 
 def _name(func: ast.expr) -> str:

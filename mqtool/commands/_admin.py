@@ -28,11 +28,11 @@ async def route_of(wire: "Wire", topic: str) -> "TopicRoute":
     Raises:
         NotFoundError: none has; the sentence lists near names.
     """
-    from mqtool.engine.client import questions
+    from mqtool.engine.client import calls
 
-    route = await wire.ask_name_server(questions.route(topic))
+    route = await wire.request_name_server(calls.route(topic))
     if route is None:
-        names = await wire.ask_name_server(questions.topic_names())
+        names = await wire.request_name_server(calls.topic_names())
         near = ", ".join(difflib.get_close_matches(topic, names, 5))
         raise NotFoundError(f"there is no topic {topic}{f'; near it: {near}' if near else ''}")
     return route

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._brokers import NAMESRV_ADDR, Brokers
-from mqtool.commands._mend import Mending, Question, question_options
 from mqtool.commands._options import default_store, load_config
 from mqtool.commands._output import Output
+from mqtool.commands._repair import Confirmation, RepairCommand, confirmation_options
 from mqtool.commands._wire import either_options
 from mqtool.errors import NotFoundError, Status, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.engine.client_runtime.admin_changes import Change, Changes
+    from mqtool.engine.client_runtime.admin_changes import AdminChange, Changes
     from mqtool.engine.client_runtime.admin_client import AdminClient
 
 Plan = Callable[["AdminClient"], Awaitable["Changes"]]
@@ -30,8 +30,8 @@ class Target:
     """Where something is to be changed, and how the user wants to be asked."""
 
     brokers: Brokers | None
-    mending: Mending | None
-    question: Question
+    repair: RepairCommand | None
+    confirmation: Confirmation
     output: Output
 
     def run(self, edit: str, options: dict[str, Any], broker_name: str | None, plan: Plan) -> int:
@@ -45,10 +45,10 @@ class Target:
         """
         if self.brokers:
             return self.brokers.admin(lambda admin: self._change(admin, plan))
-        assert self.mending
+        assert self.repair
         if broker_name is not None:
             raise UsageError("--broker names one of several brokers: a store is of one")
-        return self.mending.run(edit.partition(" ")[0], {"edit": edit, **options})
+        return self.repair.run(edit.partition(" ")[0], {"edit": edit, **options})
 
     async def _change(self, admin: "AdminClient", plan: Plan) -> int:
         changes = await plan(admin)
@@ -65,14 +65,14 @@ class Target:
             self.output.remark("there is nothing to change")
             return Status.OK
         self.output.flush()
-        if not self.question.is_answered_yes("Do this?"):
+        if not self.confirmation.is_answered_yes("Do this?"):
             return Status.DAMAGE
         await admin.apply(changes)
         self.output.remark("done")
         return Status.OK
 
 
-def _row(change: "Change") -> dict[str, Any]:
+def _row(change: "AdminChange") -> dict[str, Any]:
     """Return a change as a row; what does not apply to its kind is left out."""
     row: dict[str, Any] = {"kind": "change", "what": change.what, "broker_name": change.broker_name}
     told = {"group": change.group, "topic": change.topic, "queue_id": change.queue_id}
@@ -90,7 +90,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of brokers, of a store and of what asks first; the command receives a ``Target``."""
 
     @either_options
-    @question_options
+    @confirmation_options
     @functools.wraps(command)
     def wrapped(
         *args: Any,
@@ -99,18 +99,18 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         store: Path | None,
         config: Path | None,
         settings: tuple[str, ...],
-        question: Question,
+        confirmation: Confirmation,
         output: Output,
         **kwargs: Any,
     ) -> Any:
         if brokers:
             if not is_explicit:
                 _refuse_two_meanings(brokers)
-            return command(*args, target=Target(brokers, None, question, output), **kwargs)
+            return command(*args, target=Target(brokers, None, confirmation, output), **kwargs)
 
         loaded = load_config(config, settings)
-        mending = Mending(store or default_store(), loaded, question, None, 1, output)
-        return command(*args, target=Target(None, mending, question, output), **kwargs)
+        repair = RepairCommand(store or default_store(), loaded, confirmation, None, 1, output)
+        return command(*args, target=Target(None, repair, confirmation, output), **kwargs)
 
     return wrapped
 

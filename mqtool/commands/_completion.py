@@ -63,9 +63,9 @@ class _Name(click.ParamType):  # type: ignore[type-arg]
 
 class _TopicName(_Name):
     async def _asked(self, wire: "Wire", _: "Brokers") -> list[str]:
-        from mqtool.engine.client import questions
+        from mqtool.engine.client import calls
 
-        return await wire.ask_name_server(questions.topic_names())
+        return await wire.request_name_server(calls.topic_names())
 
 
 class _GroupName(_Name):

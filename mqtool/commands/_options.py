@@ -56,7 +56,7 @@ class Time(click.ParamType):  # type: ignore[type-arg]
         return round(moment.timestamp() * 1000)
 
 
-class Span(click.ParamType):  # type: ignore[type-arg]
+class Duration(click.ParamType):  # type: ignore[type-arg]
     """A span of time, like ``500ms``, ``5s`` or ``2h``."""
 
     name = "span"
@@ -156,7 +156,7 @@ class NewPath(click.Path):
 
 
 TIME = Time()
-SPAN = Span()
+SPAN = Duration()
 WHERE = Where()
 OFFSET = Offset()
 BROKER_LINE = BrokerLine()
@@ -403,7 +403,7 @@ def time_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def tell_left_over(into: Path, output: Output) -> None:
     """Say so where a new store takes the place of what one that was killed while it was made has left."""
-    from mqtool.engine.repair.new_store import is_unfinished
+    from mqtool.engine.repair.salvage.new_store import is_unfinished
 
     if is_unfinished(into):
         output.remark(f"{into} holds what a run that was killed has left: that is removed first")

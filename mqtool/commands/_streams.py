@@ -9,7 +9,7 @@ from typing import Any
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.EIO)  # of a pipe, a socket, a terminal
 
 
-class _Stream(io.BufferedWriter):
+class _StandardStream(io.BufferedWriter):
     """A standard stream. Once it ``outlasts`` its reader, what is written after that has gone is thrown away.
 
     An interrupt may end any method here, behind what the buffer did: bytes that are written are never written again.
@@ -40,7 +40,7 @@ class _Stream(io.BufferedWriter):
         _forget(self.fileno())
 
 
-def mend_streams() -> None:
+def repair_streams() -> None:
     """Make the standard streams take whatever is written; only a reader of standard output may end a command."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = getattr(sys, name)
@@ -48,7 +48,7 @@ def mend_streams() -> None:
             # The lowest free number is this one. Else a file of the store would take it.
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "w" if number else "r"))
         elif number:
-            buffer = _Stream(io.FileIO(number, "w", closefd=False))
+            buffer = _StandardStream(io.FileIO(number, "w", closefd=False))
             buffer.outlasts = number == 2
             wrapper = io.TextIOWrapper(
                 buffer,
@@ -63,7 +63,7 @@ def mend_streams() -> None:
 def outlast_readers() -> None:
     """From now on go on to the end though nobody reads the output any more: something is about to be changed."""
     buffer = getattr(sys.stdout, "buffer", None)
-    if isinstance(buffer, _Stream):
+    if isinstance(buffer, _StandardStream):
         buffer.outlasts = True
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from mqtool.commands._mend import Mending, Question, question_options
 from mqtool.commands._options import STORE, jobs_option
 from mqtool.commands._output import Output
+from mqtool.commands._repair import Confirmation, RepairCommand, confirmation_options
 
 
 @click.command(short_help="Carry out a plan saved with --save-plan.")
@@ -18,8 +18,8 @@ from mqtool.commands._output import Output
     help="The store, if it lies elsewhere than when it was planned.",
 )
 @jobs_option
-@question_options
-def command(plan: Path, store: Path | None, jobs: int, question: Question, output: Output) -> int:
+@confirmation_options
+def command(plan: Path, store: Path | None, jobs: int, confirmation: Confirmation, output: Output) -> int:
     """Carry out a plan that a mend saved with --save-plan, with the settings it was made with.
 
     It is refused when the store has changed since then.
@@ -30,4 +30,4 @@ def command(plan: Path, store: Path | None, jobs: int, question: Question, outpu
 
     saved = Plan.from_json(read_file(plan).decode("utf-8", "replace"))
     config = StoreConfig(saved.settings)
-    return Mending(store or Path(saved.store), config, question, None, jobs, output).apply(saved)
+    return RepairCommand(store or Path(saved.store), config, confirmation, None, jobs, output).apply(saved)

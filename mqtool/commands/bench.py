@@ -22,7 +22,7 @@ from mqtool.commands._wire import wire_options
 from mqtool.errors import MqtoolError, Status, UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.engine.client.measuring import Bar, Flow, Tally
+    from mqtool.engine.client.measuring import Bar, Flow, LoadTally
     from mqtool.engine.client_runtime.load import Load, LoadOptions
     from mqtool.engine.client_runtime.wire import Wire
 
@@ -114,7 +114,7 @@ class _Target:
 
     brokers: Brokers
     topic: str | None
-    rounds: "list[Tally]" = field(default_factory=list)
+    rounds: "list[LoadTally]" = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -129,11 +129,11 @@ async def _run(
     loads: "Sequence[Load]",
     seconds: float,
     limit: int | None,
-    live: "Callable[[_Target, Tally], None]",
+    live: "Callable[[_Target, LoadTally], None]",
 ) -> None:
-    from mqtool.engine.client.measuring import Tally
+    from mqtool.engine.client.measuring import LoadTally
 
-    async def one_round(target: _Target, load: "Load", tally: "Tally", seconds: float) -> None:
+    async def one_round(target: _Target, load: "Load", tally: "LoadTally", seconds: float) -> None:
         running = asyncio.create_task(load.run(tally, seconds, limit))
         try:
             while not running.done():
@@ -147,10 +147,10 @@ async def _run(
     if len(targets) > 1:
         seconds /= _PAIRS
         for target, load in zip(targets, loads, strict=True):
-            await one_round(target, load, Tally(), seconds)
+            await one_round(target, load, LoadTally(), seconds)
     for _ in range(_PAIRS if len(targets) > 1 else 1):
         for target, load in zip(targets, loads, strict=True):
-            target.rounds.append(Tally())
+            target.rounds.append(LoadTally())
             await one_round(target, load, target.rounds[-1], seconds)
 
 
@@ -184,11 +184,11 @@ async def _topic_of_our_own(wire: "Wire", brokers: Brokers, output: Output) -> A
 
 
 async def _until_known(wire: "Wire", topic: str, broker_count: int) -> None:
-    from mqtool.engine.client import questions
+    from mqtool.engine.client import calls
 
     deadline = time.monotonic() + _KNOWN_S
     while time.monotonic() < deadline:
-        route = await wire.ask_name_server(questions.route(topic))
+        route = await wire.request_name_server(calls.route(topic))
         if route and len(route.queues) == broker_count:
             return
         await asyncio.sleep(_LOOK_S / 10)
@@ -199,7 +199,7 @@ async def _until_known(wire: "Wire", topic: str, broker_count: int) -> None:
 
 
 @contextlib.contextmanager
-def _shown(report: "_Report") -> "Iterator[Callable[[_Target, Tally], None]]":
+def _shown(report: "_Report") -> "Iterator[Callable[[_Target, LoadTally], None]]":
     """Yield what shows how a round goes on: a line on a terminal that is gone at the end."""
     if not sys.stderr.isatty():
         yield lambda _target, _tally: None
@@ -211,7 +211,7 @@ def _shown(report: "_Report") -> "Iterator[Callable[[_Target, Tally], None]]":
     with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as display:
         pace = _Speed()
 
-        def show(target: _Target, tally: "Tally") -> None:
+        def show(target: _Target, tally: "LoadTally") -> None:
             display.update(Text(report.line(target, tally, pace), no_wrap=True, overflow="ellipsis"), refresh=True)
 
         yield show
@@ -221,10 +221,10 @@ class _Speed:
     """How fast a round goes now."""
 
     def __init__(self) -> None:
-        self._tally: Tally | None = None
+        self._tally: LoadTally | None = None
         self._then, self._counts, self._rates = 0.0, (0, 0), (0.0, 0.0)
 
-    def rates(self, tally: "Tally") -> tuple[float, float]:
+    def rates(self, tally: "LoadTally") -> tuple[float, float]:
         """Return messages a second, sent and consumed, since the last call."""
         now, counts = time.monotonic(), (tally.sent.times.count, tally.consumed.times.count)
         seconds = now - self._then
@@ -250,7 +250,7 @@ class _Report:
         self._options = options
         self._start = _processor_and_time()
 
-    def line(self, target: _Target, tally: "Tally", speed: _Speed) -> str:
+    def line(self, target: _Target, tally: "LoadTally", speed: _Speed) -> str:
         """Return what is shown while a round goes on."""
         sent, consumed = speed.rates(tally)
         parts = [f"sent {sent:,.0f}/s, {sent * self._options.size / (1 << 20):,.1f} MiB/s"]
@@ -278,11 +278,11 @@ class _Report:
         self._tell(tallies)
         return Status.OK if any(tally.sent.times.count for tally in tallies) else Status.UNAVAILABLE
 
-    def _flows(self, tally: "Tally") -> "list[tuple[str, Flow]]":
+    def _flows(self, tally: "LoadTally") -> "list[tuple[str, Flow]]":
         flows = [("send", tally.sent), ("deliver", tally.consumed)]
         return flows if self._options.consumers else flows[:1]
 
-    def _row(self, target: _Target, what: str, flow: "Flow", tally: "Tally") -> dict[str, Any]:
+    def _row(self, target: _Target, what: str, flow: "Flow", tally: "LoadTally") -> dict[str, Any]:
         times = flow.times
         return {
             "kind": "load",
@@ -302,7 +302,7 @@ class _Report:
     def _compare(self) -> None:
         from mqtool.engine.client.measuring import compare
 
-        figures: dict[str, Callable[[Flow], float]] = {
+        measures: dict[str, Callable[[Flow], float]] = {
             "rate": lambda flow: flow.rate,
             "p50_ms": lambda flow: flow.times.percentile(50) / 1000,
             "p99_ms": lambda flow: flow.times.percentile(99) / 1000,
@@ -310,13 +310,13 @@ class _Report:
         self._output.new_table(_COMPARED)
         flows = [[dict(self._flows(tally)) for tally in target.rounds] for target in self._targets]
         for what in [name for name, _ in self._flows(self._targets[0].rounds[0])] if flows[0] else []:
-            for name, figure in figures.items():
+            for name, figure in measures.items():
                 found = compare(*([figure(one[what]) for one in rounds] for rounds in flows))
                 if found:
                     fields = {name: float(f"{value:.4g}") for name, value in found._asdict().items()}
                     self._output.row({"kind": "comparison", "figure": f"{what} {name}", **fields})
 
-    def _draw(self, tallies: "Sequence[Tally]") -> None:
+    def _draw(self, tallies: "Sequence[LoadTally]") -> None:
         for target, tally in zip(self._targets, tallies, strict=True):
             of = f", {target.name}" if len(self._targets) > 1 else ""
             for what, flow in self._flows(tally):
@@ -325,7 +325,7 @@ class _Report:
                     for line in drawn(flow.times.bars(), self._output.width):
                         self._output.text(line)
 
-    def _tell(self, tallies: "Sequence[Tally]") -> None:
+    def _tell(self, tallies: "Sequence[LoadTally]") -> None:
         output = self._output
         for target, tally in zip(self._targets, tallies, strict=True):
             for name, count in tally.errors.most_common():

@@ -40,11 +40,11 @@ def list_(brokers: Brokers, output: Output) -> int:
 
 async def _list(admin: "AdminClient", output: Output) -> int:
     status = Status.OK
-    for broker, figures, error in await admin.broker_figures():
+    for broker, stats, error in await admin.broker_stats():
         if error:
             output.remark(str(error))
             status = Status.UNAVAILABLE
-        output.row(_row(broker, figures))
+        output.row(_row(broker, stats))
     return status
 
 
@@ -74,18 +74,18 @@ async def _show(admin: "AdminClient", names: tuple[str, ...], max_lag: int | Non
         chosen = matching(names, {broker.broker_name for broker in brokers}, "broker")
         brokers = [broker for broker in brokers if broker.broker_name in chosen]
     status = Status.OK
-    told = await admin.broker_figures(brokers)
+    told = await admin.broker_stats(brokers)
     replication = await admin.replication(told)
-    for ((cluster, name, broker_id, address), figures, error), replica in zip(told, replication, strict=True):
+    for ((cluster, name, broker_id, address), stats, error), replica in zip(told, replication, strict=True):
         if error:
             output.remark(str(error))
             status = Status.UNAVAILABLE
             continue
-        figures = {**figures, **_figures_of(replica)}
+        stats = {**stats, **_stats_of(replica)}
         if output.is_table:
             output.text(click.style(f"{name} ({address}, id {broker_id} of {cluster})", bold=True))
             output.new_table(("name", "value"))
-        for figure, value in sorted(figures.items()):
+        for figure, value in sorted(stats.items()):
             output.row({"broker_name": name, "broker_id": broker_id, "name": figure, "value": value})
     if max_lag is not None and (late := [fault for one in replication if (fault := _lateness(one, max_lag))]):
         for sentence in late:
@@ -94,15 +94,15 @@ async def _show(admin: "AdminClient", names: tuple[str, ...], max_lag: int | Non
     return status
 
 
-def _figures_of(replica: "Replication") -> dict[str, str]:
+def _stats_of(replica: "Replication") -> dict[str, str]:
     """Return what is told of replication, without what is not known."""
-    figures = {
+    stats = {
         "role": replica.role,
         "lag_bytes": replica.lag_bytes,
         "lag_seconds": replica.lag_seconds,
         "in_sync_count": replica.in_sync_count,
     }
-    return {name: str(value) for name, value in figures.items() if value is not None}
+    return {name: str(value) for name, value in stats.items() if value is not None}
 
 
 def _lateness(replica: "Replication", max_lag: int) -> str:

@@ -11,7 +11,7 @@ from mqtool.commands._output import Output, progress
 from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.engine.repair.compare import Logs
+    from mqtool.engine.repair.compare.stores import Logs
     from mqtool.engine.store.reader import StoreReader
 
 _LISTED = 100
@@ -63,7 +63,7 @@ def command(
 
 
 def _by_offset(left: "StoreReader", right: "StoreReader", jobs: int, output: Output) -> int:
-    from mqtool.engine.repair.compare import (
+    from mqtool.engine.repair.compare.stores import (
         FileDifference,
         Logs,
         QueueCount,
@@ -105,7 +105,7 @@ def _by_offset(left: "StoreReader", right: "StoreReader", jobs: int, output: Out
 
 
 def _tell_logs(logs: "Logs", left: "StoreReader", right: "StoreReader", output: Output) -> None:
-    from mqtool.engine.repair.compare import better_base
+    from mqtool.engine.repair.compare.stores import better_base
 
     for name, side in zip(("left", "right"), logs.sides, strict=True):
         said = f"{name}: {side.message_count:,} messages, {side.only:,} of them only there"
@@ -141,7 +141,7 @@ def _tell_logs(logs: "Logs", left: "StoreReader", right: "StoreReader", output: 
 
 
 def _by_key(left: "StoreReader", right: "StoreReader", jobs: int, output: Output) -> int:
-    from mqtool.engine.repair.compare_keys import Difference, Messages, compare_keys
+    from mqtool.engine.repair.compare.keys import Difference, Messages, compare_keys
 
     found = Messages()
     output.csv_of(Difference)

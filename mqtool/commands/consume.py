@@ -36,7 +36,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class _Wanted(NamedTuple):
+class _ConsumeSelection(NamedTuple):
     """Which messages, and when to stop."""
 
     topics: tuple[str, ...]
@@ -103,7 +103,9 @@ def command(
         raise UsageError("--peek locks nothing: leave out --orderly")
     if not peek and not group:
         raise UsageError("give the group with --group; or look without one with --peek")
-    wanted = _Wanted(topics, sql if sql is not None else expression or "*", sql is not None, where, limit, idle)
+    wanted = _ConsumeSelection(
+        topics, sql if sql is not None else expression or "*", sql is not None, where, limit, idle
+    )
     output.columns, output.always, output.comes_later = _COLUMNS, ("body", "keys"), True
     sink = _Sink(output, body, wanted, "shown" if peek else "consumed")
 
@@ -136,7 +138,7 @@ def command(
 class _Sink:
     """Where messages go, and whether that is enough."""
 
-    def __init__(self, output: Output, body: str, wanted: _Wanted, what: str) -> None:
+    def __init__(self, output: Output, body: str, wanted: _ConsumeSelection, what: str) -> None:
         self._output = output
         self._body = body
         self._wanted = wanted
@@ -235,7 +237,7 @@ async def _polled(consumer: "LitePullConsumer", sink: _Sink) -> "AsyncIterator[S
             yield messages[: sink.room]
 
 
-async def _consume(brokers: Brokers, group: str, wanted: _Wanted, sink: _Sink) -> None:
+async def _consume(brokers: Brokers, group: str, wanted: _ConsumeSelection, sink: _Sink) -> None:
     from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumer, LitePullConsumerOptions
     from mqtool.formats.topics import RETRY_PREFIX
 
@@ -263,7 +265,7 @@ def _queue(message: "ConsumerMessage", group: str) -> "MessageQueue":
     return MessageQueue(topic, message.broker_name, message.queue_id)
 
 
-async def _consume_in_order(brokers: Brokers, group: str, wanted: _Wanted, sink: _Sink) -> None:
+async def _consume_in_order(brokers: Brokers, group: str, wanted: _ConsumeSelection, sink: _Sink) -> None:
     from mqtool.engine.client.consuming import ConsumeStatus
     from mqtool.engine.client_runtime.consume_services import PushConsumerOptions
     from mqtool.engine.client_runtime.push_consumer import PushConsumer
@@ -292,8 +294,8 @@ async def _consume_in_order(brokers: Brokers, group: str, wanted: _Wanted, sink:
 # Without anybody's notice
 
 
-async def _peek(wire: "Wire", brokers: Brokers, group: str | None, wanted: _Wanted, sink: _Sink) -> None:
-    from mqtool.engine.client.questions import TOOLS_GROUP
+async def _peek(wire: "Wire", brokers: Brokers, group: str | None, wanted: _ConsumeSelection, sink: _Sink) -> None:
+    from mqtool.engine.client.calls import TOOLS_GROUP
     from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumer, LitePullConsumerOptions
 
     options = LitePullConsumerOptions(**brokers.client_options(), pull_batch_size=_AT_ONCE, auto_commit=False)
@@ -310,16 +312,16 @@ async def _go_to(
     wire: "Wire", consumer: "LitePullConsumer", queue: "MessageQueue", group: str | None, where: "str | int"
 ) -> None:
     """Have a queue be read from where a group is, or else from where one would begin."""
-    from mqtool.engine.client import fetching, questions
+    from mqtool.engine.client import calls, fetching
     from mqtool.engine.client.routes import broker_to_read
 
     offset = None
     if group:
-        route = await wire.ask_name_server(questions.route(queue.topic))
+        route = await wire.request_name_server(calls.route(queue.topic))
         found = broker_to_read(route, queue.broker_name) if route else None
         if found is None:
             raise NotFoundError(f"there is no topic {queue.topic} on {queue.broker_name} any more")
-        offset = await wire.ask(found[1], fetching.committed_offset(group, queue))
+        offset = await wire.request(found[1], fetching.committed_offset(group, queue))
     if offset is not None:
         try:
             await consumer.seek(queue, offset)

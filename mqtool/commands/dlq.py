@@ -12,7 +12,6 @@ import click
 from mqtool.commands._brokers import Brokers
 from mqtool.commands._change import Target, broker_option, target_options
 from mqtool.commands._completion import GROUP_NAME
-from mqtool.commands._mend import Question, question_options
 from mqtool.commands._options import (
     export_rows,
     key_filter,
@@ -27,6 +26,7 @@ from mqtool.commands._options import (
     time_options,
 )
 from mqtool.commands._output import Output, counted
+from mqtool.commands._repair import Confirmation, confirmation_options
 from mqtool.commands._rows import message_row
 from mqtool.commands._wire import source_options, wire_options
 from mqtool.errors import AccessDeniedError, MqtoolError, NotFoundError, Status, UsageError
@@ -53,7 +53,7 @@ group_option = click.option(
 )
 
 
-class Chosen(NamedTuple):
+class DeadLetterSelection(NamedTuple):
     """Which dead letters of a group."""
 
     group: str
@@ -107,7 +107,7 @@ def chosen_options(command: Callable[..., Any]) -> Callable[..., Any]:
         limit: int | None,
         **kwargs: Any,
     ) -> Any:
-        chosen = Chosen(group, keys, tags, since, until, attempts, passed, limit)
+        chosen = DeadLetterSelection(group, keys, tags, since, until, attempts, passed, limit)
         return command(*args, chosen=chosen, **kwargs)
 
     return wrapped
@@ -195,7 +195,7 @@ def _committed_in(store: "StoreReader") -> dict[tuple[str, str, int], int]:
 @message_options
 @source_options
 @output_option
-def show(chosen: Chosen, body: str, source: "Brokers | StoreReader", output: Output) -> int:
+def show(chosen: DeadLetterSelection, body: str, source: "Brokers | StoreReader", output: Output) -> int:
     """Show the dead letters of a group, in the order in which they died; reconsume_times tells how often each failed.
 
     \b
@@ -215,12 +215,14 @@ def show(chosen: Chosen, body: str, source: "Brokers | StoreReader", output: Out
 )
 @source_options
 @output_option
-def export(chosen: Chosen, into: Path, source: "Brokers | StoreReader", output: Output) -> int:
+def export(chosen: DeadLetterSelection, into: Path, source: "Brokers | StoreReader", output: Output) -> int:
     """Write the dead letters of a group to a file of JSON lines, as `mqtool send --jsonl` takes them."""
     return export_rows(into, _rows(source, chosen, "base64", output), "dead letter", output)
 
 
-def _rows(source: "Brokers | StoreReader", chosen: Chosen, body: str, output: Output) -> list[dict[str, Any]]:
+def _rows(
+    source: "Brokers | StoreReader", chosen: DeadLetterSelection, body: str, output: Output
+) -> list[dict[str, Any]]:
     from mqtool.engine.client_runtime.dead_letters import origin_topic
 
     if isinstance(source, Brokers):
@@ -235,7 +237,7 @@ def _rows(source: "Brokers | StoreReader", chosen: Chosen, body: str, output: Ou
     ]
 
 
-def _stored_letters(store: "StoreReader", chosen: Chosen) -> "list[Message]":
+def _stored_letters(store: "StoreReader", chosen: DeadLetterSelection) -> "list[Message]":
     from mqtool.commands._admin import stored_topics
     from mqtool.engine.store.queue_view import queue_keys
     from mqtool.engine.store.search import Search
@@ -260,7 +262,7 @@ def _no_letters(group: str, topics: set[str]) -> NotFoundError:
     return NotFoundError(f"the group {group} has no topic of dead letters{listed}")
 
 
-async def _letters(admin: "AdminClient", chosen: Chosen, output: Output) -> "list[DeadLetter]":
+async def _letters(admin: "AdminClient", chosen: DeadLetterSelection, output: Output) -> "list[DeadLetter]":
     """Return the dead letters that are chosen, oldest first."""
     from mqtool.engine.client_runtime.browser import Browser
     from mqtool.engine.client_runtime.dead_letters import DeadLetter, origin_topic
@@ -317,9 +319,9 @@ def _tell(browser: "Browser", output: Output) -> None:
 @broker_of_store
 @wire_options
 @store_names
-@question_options
+@confirmation_options
 def resend(
-    chosen: Chosen,
+    chosen: DeadLetterSelection,
     where: str,
     rate: float | None,
     state: Path | None,
@@ -328,7 +330,7 @@ def resend(
     store: Path | None,
     config: Path | None,
     settings: tuple[str, ...],
-    question: Question,
+    confirmation: Confirmation,
     output: Output,
 ) -> int:
     """Send the dead letters of a group again, each once, however often this is run.
@@ -353,14 +355,14 @@ def resend(
 
     async def send(admin: "AdminClient") -> int:
         letters = await _letters(admin, every, output) if stored is None else stored
-        return await _resend(admin, letters, chosen, where, rate, state, question, output)
+        return await _resend(admin, letters, chosen, where, rate, state, confirmation, output)
 
     return brokers.admin(send)
 
 
-def _letters_of_store(store: "StoreReader", chosen: Chosen, broker_name: str | None) -> "list[DeadLetter]":
+def _letters_of_store(store: "StoreReader", chosen: DeadLetterSelection, broker_name: str | None) -> "list[DeadLetter]":
     """Return the dead letters of a store with the addresses that they had at its broker."""
-    from mqtool.engine.client_runtime.admin_queries import Master
+    from mqtool.engine.client_runtime.admin_queries import MasterBroker
     from mqtool.engine.client_runtime.browser import Browsed
     from mqtool.engine.client_runtime.dead_letters import DeadLetter, origin_topic
 
@@ -374,7 +376,9 @@ def _letters_of_store(store: "StoreReader", chosen: Chosen, broker_name: str | N
     cluster = settings.get("brokerClusterName")
     return [
         DeadLetter(
-            Browsed(message, b"", Master(cluster or message.properties.get("CLUSTER", "DefaultCluster"), name, "")),
+            Browsed(
+                message, b"", MasterBroker(cluster or message.properties.get("CLUSTER", "DefaultCluster"), name, "")
+            ),
             origin_topic(message),
         )
         for message in _stored_letters(store, chosen)
@@ -384,11 +388,11 @@ def _letters_of_store(store: "StoreReader", chosen: Chosen, broker_name: str | N
 async def _resend(
     admin: "AdminClient",
     letters: "list[DeadLetter]",
-    chosen: Chosen,
+    chosen: DeadLetterSelection,
     where: str,
     rate: float | None,
     state: Path | None,
-    question: Question,
+    confirmation: Confirmation,
     output: Output,
 ) -> int:
     from mqtool.engine.client_runtime.dead_letters import Resender, ResentLog, state_file
@@ -409,13 +413,13 @@ async def _resend(
             return Status.OK
         await resender.check_target(waiting)
         output.flush()
-        if not question.is_answered_yes("Send them?"):
+        if not confirmation.is_answered_yes("Send them?"):
             return Status.DAMAGE
         output.new_table(_SENT_COLUMNS)
         return await _send_all(resender, waiting, rate, output)
 
 
-def _show_plan(chosen: Chosen, waiting: "list[DeadLetter]", where: str, output: Output) -> None:
+def _show_plan(chosen: DeadLetterSelection, waiting: "list[DeadLetter]", where: str, output: Output) -> None:
     output.columns = ("group", "origin_topic", "messages", "to")
     topics: dict[str | None, int] = {}
     for letter in waiting:
@@ -506,11 +510,11 @@ def purge(group: str, delete_topic: bool, broker_name: str | None, target: Targe
 
 async def _plan_past(admin: "AdminClient", group: str, topic: str, broker_name: str | None) -> "Changes":
     """Plan to move past all dead letters; no consumer of the group has their queues, so brokers are told directly."""
-    from mqtool.engine.client import questions
+    from mqtool.engine.client import calls
     from mqtool.engine.client_runtime.admin_changes import Changes
 
     masters = await admin.masters(broker_name)
-    answers = await admin.ask_each(masters, questions.topic_configs)
+    answers = await admin.ask_each(masters, calls.topic_configs)
     holders = [broker for broker, configs in answers if topic in configs]
     if not holders:
         raise _no_letters(group, {name for _, configs in answers for name in configs})
@@ -518,7 +522,7 @@ async def _plan_past(admin: "AdminClient", group: str, topic: str, broker_name: 
         (one.broker_name, one.queue_id): one.consumer_offset for one in await admin.offsets(group) if one.topic == topic
     }
     changes, in_all = Changes(), 0
-    for broker, queues in await admin.ask_each(holders, lambda: questions.topic_queues(topic)):
+    for broker, queues in await admin.ask_each(holders, lambda: calls.topic_queues(topic)):
         for queue_id, queue in queues.items():
             before = committed.get((broker.broker_name, queue_id))
             if (before or 0) < queue.max_offset:
@@ -527,7 +531,7 @@ async def _plan_past(admin: "AdminClient", group: str, topic: str, broker_name: 
                 changes.add(
                     "create" if before is None else "replace",
                     broker,
-                    questions.set_offset(group, topic, queue_id, queue.max_offset),
+                    calls.set_offset(group, topic, queue_id, queue.max_offset),
                     f"past {counted(count, 'dead letter')}",
                     group=group,
                     topic=topic,

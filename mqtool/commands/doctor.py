@@ -14,15 +14,15 @@ from mqtool.commands._output import Output, printable, progress
 from mqtool.errors import NotPermittedError, Status, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.engine.repair.doctor import Diagnosis
-    from mqtool.engine.repair.doctor_broker import Start
-    from mqtool.engine.repair.doctor_case import Case, Sign
+    from mqtool.engine.repair.doctor.broker import StartOutcome
+    from mqtool.engine.repair.doctor.case import Case, Sign
+    from mqtool.engine.repair.doctor.diagnosis import Diagnosis
     from mqtool.engine.store.paths import StoreConfig
 
 _STYLES = {"error": "red", "warning": "yellow", "note": None}
 _INDENT = "   "
 _WIDEST = 120
-_MOST_TOPICS = 3
+_MAX_TOPICS = 3
 
 
 @click.command(short_help="Tell why a broker does not start or deliver, and what to do.")
@@ -53,7 +53,7 @@ def command(
     Names each cause, the likeliest first, what was seen of it, and the command to run next. Ends with status 3 when a
     broker does not start or loses data, 4 when there are only warnings.
     """
-    from mqtool.engine.repair.doctor import examine
+    from mqtool.engine.repair.doctor.diagnosis import examine
     from mqtool.engine.store.remote import is_remote
 
     given = load_config(config, settings)
@@ -84,13 +84,15 @@ def command(
     return Status.DAMAGE if counts["error"] else Status.WARNINGS if counts["warning"] else Status.OK
 
 
-def _tell_all(output: Output, starts: "list[Start]", found: "list[Diagnosis]", at: str) -> "collections.Counter[str]":
+def _tell_all(
+    output: Output, starts: "list[StartOutcome]", found: "list[Diagnosis]", at: str
+) -> "collections.Counter[str]":
     """Write what a start comes to, then the causes; return how many there are of each severity."""
-    from mqtool.engine.repair.doctor import Diagnosis
-    from mqtool.engine.repair.doctor_broker import Start
+    from mqtool.engine.repair.doctor.broker import StartOutcome
+    from mqtool.engine.repair.doctor.diagnosis import Diagnosis
     from mqtool.engine.repair.plan import GroupEffect
 
-    output.csv_of(Start, GroupEffect, Diagnosis)
+    output.csv_of(StartOutcome, GroupEffect, Diagnosis)
     _tell_starts(output, at, starts)
     for number, one in enumerate(found, 1):
         if output.is_table:
@@ -102,18 +104,18 @@ def _tell_all(output: Output, starts: "list[Start]", found: "list[Diagnosis]", a
 
 def _rights(
     root: Path, given: "StoreConfig", user: str | None, version: str | None
-) -> "tuple[list[Start], list[Diagnosis]]":
-    from mqtool.engine.repair.doctor import examine_rights
-    from mqtool.engine.repair.doctor_case import ALL, log_folders
-    from mqtool.engine.repair.surroundings import look_around
+) -> "tuple[list[StartOutcome], list[Diagnosis]]":
+    from mqtool.engine.repair.doctor.case import ALL, log_folders
+    from mqtool.engine.repair.doctor.diagnosis import examine_rights
+    from mqtool.engine.repair.doctor.surroundings import look_around
 
     around = look_around([root], user)
     return examine_rights(root, log_folders(root, given.settings), around.user, (version,) if version else ALL)
 
 
 def _open(root: Path, given: "StoreConfig", config: Path | None, user: str | None, version: str | None) -> "Case":
-    from mqtool.engine.repair.doctor_case import Case, open_store
-    from mqtool.engine.repair.surroundings import look_around
+    from mqtool.engine.repair.doctor.case import Case, open_store
+    from mqtool.engine.repair.doctor.surroundings import look_around
 
     reader = open_store(root, given)
     if reader.paths.single:
@@ -124,7 +126,7 @@ def _open(root: Path, given: "StoreConfig", config: Path | None, user: str | Non
     return Case(reader.root, given.settings, config, around, reader, version)
 
 
-def _tell_starts(output: Output, at: str, starts: "list[Start]") -> None:
+def _tell_starts(output: Output, at: str, starts: "list[StartOutcome]") -> None:
     """Write what happens when a broker is started now: a row each for those that do the same, and for each group."""
     if output.is_table:
         output.text(click.style("If a broker is started now", bold=True))
@@ -146,12 +148,12 @@ def _tell_starts(output: Output, at: str, starts: "list[Start]") -> None:
         output.text()
 
 
-def _start_row(one: "Start") -> dict[str, Any]:
+def _start_row(one: "StartOutcome") -> dict[str, Any]:
     row = {"kind": "start", **dataclasses.asdict(one)}
     return row | {"groups": len({effect.group for effect in one.groups})}
 
 
-def _start_page(one: "Start") -> dict[str, Any]:
+def _start_page(one: "StartOutcome") -> dict[str, Any]:
     """Return the row that people read."""
     is_known = one.end_offset is not None
     return {
@@ -164,7 +166,7 @@ def _start_page(one: "Start") -> dict[str, Any]:
     }
 
 
-def _consequences(one: "Start") -> Iterator[str]:
+def _consequences(one: "StartOutcome") -> Iterator[str]:
     yield from one.why
     if one.deleted:
         yield f"ends its log at {one.end_offset:,} and deletes {_count(len(one.removed_segments), 'file')} of it"
@@ -175,8 +177,8 @@ def _consequences(one: "Start") -> Iterator[str]:
     if one.keys_from:
         yield f"finds nothing by key that is stored before {one.keys_from:,}"
     if one.topics:
-        more = f" and {len(one.topics) - _MOST_TOPICS:,} more" if len(one.topics) > _MOST_TOPICS else ""
-        yield f"topics {', '.join(one.topics[:_MOST_TOPICS])}{more}"
+        more = f" and {len(one.topics) - _MAX_TOPICS:,} more" if len(one.topics) > _MAX_TOPICS else ""
+        yield f"topics {', '.join(one.topics[:_MAX_TOPICS])}{more}"
 
 
 def _count(number: int, what: str) -> str:
@@ -221,7 +223,7 @@ def _sentence(sign: "Sign") -> str:
     return f"- {place}{': ' * bool(place)}{sign.message}" + (f" ({'; '.join(facts)})" if facts else "")
 
 
-def _summary(case: "Case", starts: "list[Start]", counts: "collections.Counter[str]") -> str:
+def _summary(case: "Case", starts: "list[StartOutcome]", counts: "collections.Counter[str]") -> str:
     brokers = " or ".join(case.versions)
     if counts["error"] or counts["warning"]:
         said = [f"{counts[name]:,} {name}{'s' if counts[name] != 1 else ''}" for name in _STYLES]

@@ -30,7 +30,7 @@ from mqtool.commands._output import Output, Row, progress
 from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.commands._dump.request import Request
+    from mqtool.commands._dump.request import DumpRequest
     from mqtool.engine.store.reader import StoreReader
 
 _PICK = ("topic", "queue")
@@ -39,7 +39,7 @@ _TIME = ("since", "until")
 _UNIT = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code")
 
 
-class Kind(NamedTuple):
+class DumpKind(NamedTuple):
     """One kind of file: what it is, which function yields its rows, and the options that mean something for it."""
 
     help: str
@@ -49,77 +49,77 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "commitlog": Kind(
+    "commitlog": DumpKind(
         "Messages; those of a DLedger log too. --from and --to are physical offsets.",
         "log:messages",
         (*_PICK, "tag", "key", *_RANGE, *_TIME, "limit", "body", "format", "follow"),
     ),
-    "consumequeue": Kind(
+    "consumequeue": DumpKind(
         "Units of queues. --from and --to are queue offsets.",
         "queues:units",
         (*_PICK, *_RANGE, "limit", "follow"),
         _UNIT,
     ),
-    "rocksdbconsumequeue": Kind(
+    "rocksdbconsumequeue": DumpKind(
         "Units of queues that lie in RocksDB. --from and --to are queue offsets.",
         "queues:rocksdb_units",
         (*_PICK, *_RANGE, *_TIME, "limit"),
         (*_UNIT, "store_time"),
     ),
-    "consumequeueext": Kind(
+    "consumequeueext": DumpKind(
         "Units of the extensions of queues. --from and --to are positions.",
         "queues:ext_units",
         (*_PICK, *_RANGE, *_TIME, "limit"),
         ("topic", "queue_id", "position", "size", "tags_code", "store_time", "bit_map_size", "address", "bit_map"),
     ),
-    "batchconsumequeue": Kind(
+    "batchconsumequeue": DumpKind(
         "Units of the queues of inner batches. --from and --to are queue offsets.",
         "queues:batch_units",
         (*_PICK, *_RANGE, *_TIME, "limit"),
         ("topic", "queue_id", "queue_offset", "batch_size", "physical_offset", "size", "tags_code", "store_time",
          "compacted_offset"),
     ),
-    "index": Kind(
+    "index": DumpKind(
         "Entries of the index files. --from and --to are physical offsets.",
         "index:entries",
         (*_RANGE, *_TIME, "limit"),
         ("file", "entry", "slot", "key_hash", "physical_offset", "seconds_since_begin", "previous_entry"),
     ),
-    "indexheader": Kind(
+    "indexheader": DumpKind(
         "Headers of the index files.",
         "index:headers",
         ("limit",),
         ("file", "entry_count", "slot_count", "begin_time", "end_time", "begin_physical_offset", "end_physical_offset"),
     ),
-    "checkpoint": Kind("How far the broker says everything is on disk.", "files:checkpoint_page"),
-    "config": Kind(
+    "checkpoint": DumpKind("How far the broker says everything is on disk.", "files:checkpoint_page"),
+    "config": DumpKind(
         "Tables: topics, groups, offsets, ..; FILE is one of them (topics.json, or topics).",
         "config:tables",
         ("file", *_PICK, "group", "limit"),
     ),
-    "timerwheel": Kind(
+    "timerwheel": DumpKind(
         "Slots of the timer wheel that were ever used.",
         "files:timer_wheel",
         ("limit",),
         ("slot", "time", "count", "first_position", "last_position", "magic_code"),
     ),
-    "timerlog": Kind(
+    "timerlog": DumpKind(
         "Units of the timer log. --from and --to are positions.",
         "files:timer_log",
         (*_RANGE, "limit"),
         ("position", "physical_offset", "message_size", "enqueue_time", "delay_ms", "magic_code", "previous_position",
          "topic_hash"),
     ),
-    "timercheck": Kind("How far the timer has come.", "files:timer_check_page"),
-    "abort": Kind("Whether the broker runs or did not stop cleanly.", "files:abort"),
-    "lock": Kind("Whether a broker holds the store.", "files:lock"),
-    "dledger": Kind(
+    "timercheck": DumpKind("How far the timer has come.", "files:timer_check_page"),
+    "abort": DumpKind("Whether the broker runs or did not stop cleanly.", "files:abort"),
+    "lock": DumpKind("Whether a broker holds the store.", "files:lock"),
+    "dledger": DumpKind(
         "Heads of the entries of a DLedger log. --from and --to are positions.",
         "files:dledger_entries",
         (*_RANGE, "limit"),
         ("position", "index", "term", "size", "body_size", "magic_code", "channel", "chain_crc", "body_crc"),
     ),
-    "dledgerindex": Kind(
+    "dledgerindex": DumpKind(
         "Units of the index of a DLedger log. --from and --to are positions of entries.",
         "files:dledger_index",
         (*_RANGE, "limit"),
@@ -172,7 +172,7 @@ def command(ctx: click.Context, /, kind: str, store: "StoreReader", output: Outp
     What cannot be read is skipped, and a remark says what and where; the status is 3 then. A store in use may be read:
     what its broker is just writing is left out, or with --follow shown as soon as it is whole.
     """  # noqa: D301
-    from mqtool.commands._dump.request import Request
+    from mqtool.commands._dump.request import DumpRequest
 
     _refuse(ctx, kind)
     if chosen["follow"] and store.is_packed:
@@ -180,7 +180,7 @@ def command(ctx: click.Context, /, kind: str, store: "StoreReader", output: Outp
     output.columns = KINDS[kind].columns
     total = store.commit_log.total_size if kind == "commitlog" and _is_file(sys.stdout) else 0
     with progress(total, "dump") as advance:
-        ask = Request(kind, store, output, advance=advance, **chosen)
+        ask = DumpRequest(kind, store, output, advance=advance, **chosen)
         try:
             for row in itertools.islice(_rows(kind)(ask), ask.limit):
                 output.row(row)
@@ -196,9 +196,9 @@ def command(ctx: click.Context, /, kind: str, store: "StoreReader", output: Outp
     return Status.DAMAGE if ask.is_damaged else Status.OK
 
 
-def _rows(kind: str) -> "Callable[[Request], Iterator[Row]]":
+def _rows(kind: str) -> "Callable[[DumpRequest], Iterator[Row]]":
     module, _, function = KINDS[kind].rows.partition(":")
-    rows: Callable[[Request], Iterator[Row]] = getattr(
+    rows: Callable[[DumpRequest], Iterator[Row]] = getattr(
         importlib.import_module(f"mqtool.commands._dump.{module}"), function
     )
     return rows

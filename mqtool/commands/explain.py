@@ -8,7 +8,7 @@ from click.shell_completion import CompletionItem
 from mqtool.commands._options import matching, output_option
 from mqtool.commands._output import Output
 from mqtool.engine.repair.checks import CHECKS
-from mqtool.engine.repair.doctor_pages import PAGES
+from mqtool.engine.repair.doctor.pages import PAGES
 
 _ALL = CHECKS | PAGES
 

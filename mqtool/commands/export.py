@@ -28,7 +28,7 @@ from mqtool.commands._query import topics_of
 from mqtool.errors import Status
 
 if TYPE_CHECKING:
-    from mqtool.engine.repair.transfer import Exported, Sink
+    from mqtool.engine.repair.salvage.transfer import ExportResult, RowSink
     from mqtool.engine.store.reader import StoreReader
     from mqtool.engine.store.search import Search
 
@@ -75,7 +75,7 @@ def command(
     Each row has all fields of the record, the body as it is stored and the raw properties (in JSON both in base64).
     Messages whose checks fail are left out, and the status is 3 then; `mqtool salvage` gets more from a damaged store.
     """  # noqa: D301
-    from mqtool.engine.repair.transfer import export, format_of
+    from mqtool.engine.repair.salvage.transfer import export, format_of
     from mqtool.engine.store.search import Query, Search
 
     require_log(store)
@@ -100,8 +100,8 @@ def command(
 
 
 @contextlib.contextmanager
-def _opened(form: str, into: Path | None) -> "Iterator[Sink]":
-    from mqtool.engine.repair.transfer import JsonLines, Parquet, writing_file
+def _opened(form: str, into: Path | None) -> "Iterator[RowSink]":
+    from mqtool.engine.repair.salvage.transfer import JsonLines, Parquet, writing_file
     from mqtool.engine.store.disk import Disk
 
     if into is None:
@@ -111,7 +111,7 @@ def _opened(form: str, into: Path | None) -> "Iterator[Sink]":
         yield Parquet(file) if form == "parquet" else JsonLines(file.write)
 
 
-def _tell(store: "StoreReader", search: "Search", done: "Exported", output: Output) -> int:
+def _tell(store: "StoreReader", search: "Search", done: "ExportResult", output: Output) -> int:
     for remark in store.remarks:
         output.remark(remark)
     for address in done.damaged[:_LISTED]:

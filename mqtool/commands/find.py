@@ -156,7 +156,7 @@ def command(
     query = query_of(**conditions)
     if isinstance(source, Brokers):
         source.remark(output)
-        wanted = _Wanted(query, conditions["topics"], broker_name, limit, scan)
+        wanted = _FindQuery(query, conditions["topics"], broker_name, limit, scan)
         return source.admin(lambda admin: _find_on_brokers(admin, wanted, body, output))
     if broker_name is not None:
         raise UsageError("--broker names one of several brokers: a store is of one")
@@ -182,7 +182,7 @@ def command(
     return Status.DAMAGE
 
 
-class _Wanted(NamedTuple):
+class _FindQuery(NamedTuple):
     """What is asked of brokers."""
 
     query: "Query"
@@ -199,7 +199,7 @@ class _Wanted(NamedTuple):
         return bool(self.query.keys) and not self.scan and not any(map(is_glob, self.query.keys))
 
 
-async def _find_on_brokers(admin: "AdminClient", wanted: _Wanted, body: str, output: Output) -> int:
+async def _find_on_brokers(admin: "AdminClient", wanted: _FindQuery, body: str, output: Output) -> int:
     from mqtool.engine.client_runtime.browser import Browser
     from mqtool.formats.topics import is_system_topic
 
@@ -231,7 +231,7 @@ async def _find_on_brokers(admin: "AdminClient", wanted: _Wanted, body: str, out
     return Status.DAMAGE if browser.remarks else Status.OK
 
 
-async def _with_keys(browser: "Browser", wanted: _Wanted, topics: list[str]) -> "AsyncGenerator[Browsed, None]":
+async def _with_keys(browser: "Browser", wanted: _FindQuery, topics: list[str]) -> "AsyncGenerator[Browsed, None]":
     shown = set()
     for key in wanted.query.keys:
         for found in await browser.by_key(key, topics):

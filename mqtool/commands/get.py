@@ -38,11 +38,11 @@ _LOOK_AHEAD = 1 << 24
 _SHOWN_OF_DAMAGE = 256
 _LISTED_QUEUES = 20
 _LISTED_MESSAGES = 1000
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 
 
 @dataclasses.dataclass
-class Found:
+class LocatedRecord:
     """What lies at an address; ``message`` is None where its bytes make no sense, and ``wrong`` says why."""
 
     offset: int
@@ -101,7 +101,7 @@ def command(
     return status
 
 
-def _show_all(store: "StoreReader | None", found: list[Found], as_hex: bool, body: str, output: Output) -> int:
+def _show_all(store: "StoreReader | None", found: list[LocatedRecord], as_hex: bool, body: str, output: Output) -> int:
     """Show what was found, of a store or of brokers; return the status."""
     if as_hex:
         for one in found:
@@ -125,7 +125,7 @@ def _show_all(store: "StoreReader | None", found: list[Found], as_hex: bool, bod
 # Finding it.
 
 
-def _locate(store: "StoreReader", ids: tuple[str, ...], output: Output) -> list[Found]:
+def _locate(store: "StoreReader", ids: tuple[str, ...], output: Output) -> list[LocatedRecord]:
     if len(ids) == 3:
         return [_in_queue(store, *ids, output)]
     if len(ids) != 1:
@@ -154,7 +154,7 @@ def _locate(store: "StoreReader", ids: tuple[str, ...], output: Output) -> list[
 
 async def _locate_on_brokers(
     admin: "AdminClient", broker_name: str | None, ids: tuple[str, ...], output: Output
-) -> list[Found]:
+) -> list[LocatedRecord]:
     from mqtool.engine.client_runtime.browser import Browser
 
     browser = Browser(admin, broker_name)
@@ -196,11 +196,11 @@ def _nowhere(name: str, position: int | None, addresses: list[str]) -> str:
     return f"{asked}; as the id of a place it names {host}, which is no master of this cluster"
 
 
-def _browsed(found: "Browsed") -> Found:
+def _browsed(found: "Browsed") -> LocatedRecord:
     """Return a message of a broker as one of a store: the record, and which of a batch was meant."""
     message = message_of(found.record, found.message.position)
     inner = found.message if is_inner_batch(message) else None
-    return Found(found.message.position, found.record, message, list(_wrong_in(message, found.record)), inner)
+    return LocatedRecord(found.message.position, found.record, message, list(_wrong_in(message, found.record)), inner)
 
 
 def _address_in(name: str) -> int | None:
@@ -230,17 +230,17 @@ def _query(name: str) -> "Query":
     return Query(keys=tuple(keys), rolled_back=True)
 
 
-def _indexed(store: "StoreReader", name: str) -> list[Found]:
+def _indexed(store: "StoreReader", name: str) -> list[LocatedRecord]:
     from mqtool.engine.store.search import Search
 
     return _first(store, Search(store, _query(name)).indexed())
 
 
-def _first(store: "StoreReader", messages: Iterable[Message]) -> list[Found]:
+def _first(store: "StoreReader", messages: Iterable[Message]) -> list[LocatedRecord]:
     return [_found(store, message.position) for message in itertools.islice(messages, _LISTED_MESSAGES)]
 
 
-def _by_key(store: "StoreReader", name: str, position: int | None, output: Output) -> list[Found]:
+def _by_key(store: "StoreReader", name: str, position: int | None, output: Output) -> list[LocatedRecord]:
     from mqtool.engine.store.search import Search, is_glob
 
     if is_glob(name):
@@ -272,7 +272,7 @@ def _by_key(store: "StoreReader", name: str, position: int | None, output: Outpu
     )
 
 
-def _at_address(store: "StoreReader", offset: int) -> Found:
+def _at_address(store: "StoreReader", offset: int) -> LocatedRecord:
     """Return what lies at an address.
 
     Raises:
@@ -294,10 +294,10 @@ def _at_address(store: "StoreReader", offset: int) -> Found:
     )
 
 
-def _found(store: "StoreReader", offset: int) -> Found:
+def _found(store: "StoreReader", offset: int) -> LocatedRecord:
     record = store.record_at(offset)
     message = message_of(record, offset)
-    return Found(offset, record, message, list(_wrong_in(message, record)))
+    return LocatedRecord(offset, record, message, list(_wrong_in(message, record)))
 
 
 def _wrong_in(message: Message, record: bytes) -> Iterator[str]:
@@ -317,7 +317,7 @@ def _wrong_in(message: Message, record: bytes) -> Iterator[str]:
             yield f"the record is damaged: its CRC property is {digits}, it should be {should_be}"
 
 
-def _damaged(store: "StoreReader", offset: int, error: FormatError) -> Found:
+def _damaged(store: "StoreReader", offset: int, error: FormatError) -> LocatedRecord:
     """Return the bytes at an address where a message should be: up to the next one where they resemble a record."""
     from mqtool.formats import scan
 
@@ -332,7 +332,7 @@ def _damaged(store: "StoreReader", offset: int, error: FormatError) -> Found:
     if next_one is None or not _resembles_record(log.read(offset, commit_log.MIN_SIZE), offset):
         size = min(size, _SHOWN_OF_DAMAGE)
     follows = f"; the next message begins at {until:,}" if next_one is not None else ""
-    return Found(offset, log.read(offset, size), None, [f"damage: {error}{follows}"])
+    return LocatedRecord(offset, log.read(offset, size), None, [f"damage: {error}{follows}"])
 
 
 def _resembles_record(record: bytes, offset: int) -> bool:
@@ -387,7 +387,7 @@ def _is_blank(store: "StoreReader", offset: int) -> bool:
     return len(head) == commit_log.BLANK_SIZE and plain.int32(head, 4) == commit_log.MAGIC_BLANK
 
 
-def _in_queue(store: "StoreReader", topic: str, queue: str, offset: str, output: Output) -> Found:
+def _in_queue(store: "StoreReader", topic: str, queue: str, offset: str, output: Output) -> LocatedRecord:
     from mqtool.engine.store.queue_view import open_queue, queue_keys
 
     queue_id, queue_offset = _number(queue, "QUEUE"), _number(offset, "OFFSET")
@@ -423,12 +423,12 @@ def _no_queue(keys: set[tuple[str, int]], topic: str, queue_id: int) -> NotFound
 
 
 def _number(text: str, what: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         raise UsageError(f"{text} is no {what}: give TOPIC QUEUE OFFSET, the last two as whole numbers")
     return int(text)
 
 
-def _of_unit(store: "StoreReader", key: tuple[str, int, int], offset: int) -> Found:
+def _of_unit(store: "StoreReader", key: tuple[str, int, int], offset: int) -> LocatedRecord:
     """Return the message that a unit names, or the one in its batch."""
     topic, queue_id, queue_offset = key
     log = store.commit_log
@@ -472,7 +472,7 @@ def _is_transaction(message: Message) -> bool:
     )
 
 
-def _beside_units(store: "StoreReader", view: "QueueView", queue_offset: int) -> Found | None:
+def _beside_units(store: "StoreReader", view: "QueueView", queue_offset: int) -> LocatedRecord | None:
     """Look for a message that its queue does not know, between those that it knows: the queue may lag or be damaged."""
     if queue_offset < view.min_offset:
         return None
@@ -485,7 +485,7 @@ def _beside_units(store: "StoreReader", view: "QueueView", queue_offset: int) ->
 
 def _in_log(
     store: "StoreReader", topic: str, queue_id: int, queue_offset: int, addresses: tuple[int, int | None]
-) -> Found | None:
+) -> LocatedRecord | None:
     from mqtool.engine.store.search import Query, Search
 
     query = Query(
@@ -505,7 +505,7 @@ def _in_log(
 # Showing it.
 
 
-def _show(store: "StoreReader | None", found: Found, body: str, output: Output) -> None:
+def _show(store: "StoreReader | None", found: LocatedRecord, body: str, output: Output) -> None:
     message = found.inner or found.message
     if message is None:
         output.text(f"{len(found.record):,} damaged bytes at {found.offset:,}: --hex shows them")
@@ -524,7 +524,7 @@ def _inner_row(message: Message, body: str) -> dict[str, Any]:
     return {name: row[name] for name in own if name in row}
 
 
-def _show_hex(found: Found, output: Output) -> None:
+def _show_hex(found: LocatedRecord, output: Output) -> None:
     fields, stop = [Field(found.offset, found.record, "rest", None)], None
     if found.message or _resembles_record(found.record, found.offset):
         fields, stop = annotate(found.record, found.offset)

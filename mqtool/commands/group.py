@@ -15,7 +15,7 @@ from mqtool.commands._wire import source_options
 from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.engine.client.questions import Members
+    from mqtool.engine.client.calls import Members
     from mqtool.engine.client_runtime.admin_client import AdminClient
     from mqtool.engine.client_runtime.admin_queries import GroupOffset
     from mqtool.engine.store.reader import StoreReader

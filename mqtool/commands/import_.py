@@ -34,7 +34,7 @@ def command(
     offset message ids). Where messages of a queue are missing in between, placeholders with the property MQTOOL_LOST
     keep their places, or --renumber closes the gaps. Sizes of files are RocketMQ's defaults, or as -c and --set say.
     """  # noqa: D301
-    from mqtool.engine.repair.transfer import import_files
+    from mqtool.engine.repair.salvage.transfer import import_files
 
     output = Output("jsonl")
     given = load_config(config, settings)

@@ -13,7 +13,7 @@ from mqtool.commands._rows import topic_kind
 if TYPE_CHECKING:
     from mqtool.engine.store.reader import StoreReader
 
-_MOST_TOPICS = 20
+_MAX_TOPICS = 20
 _INDENT = "  "
 _NAME_WIDTH = 26
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -146,10 +146,10 @@ class _Page:
             f"{_count(len(topics), 'topic')}, {_count(queues, 'queue')}, {_count(messages, 'message')} in the queues"
         )
         self.output.new_table(("message_count", "queue_count", "kind", "topic"))
-        for topic in topics[:_MOST_TOPICS]:
+        for topic in topics[:_MAX_TOPICS]:
             self.output.row(topic)
-        if len(topics) > _MOST_TOPICS:
-            rest = topics[_MOST_TOPICS:]
+        if len(topics) > _MAX_TOPICS:
+            rest = topics[_MAX_TOPICS:]
             left = sum(topic["message_count"] for topic in rest)
             self.output.text(f"{_INDENT}and {_count(len(rest), 'more topic')} with {_count(left, 'message')} in all")
 

@@ -8,9 +8,9 @@ import click
 
 from mqtool.commands._brokers import Brokers
 from mqtool.commands._completion import GROUP_NAME, TOPIC_NAME
-from mqtool.commands._mend import Question, question_options
 from mqtool.commands._options import SPAN, WHERE, matching
 from mqtool.commands._output import Output, counted, status_line
+from mqtool.commands._repair import Confirmation, confirmation_options
 from mqtool.commands._wire import pair_options
 from mqtool.errors import Status, UsageError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mqtool.engine.client_runtime.admin_client import AdminClient
-    from mqtool.engine.client_runtime.mirror import Mirror, Refusal
+    from mqtool.engine.client_runtime.mirror import Mirror, NotMirrored
     from mqtool.engine.client_runtime.wire import Wire
 
 _PLAN_COLUMNS = ("topic", "lag", "source_queues", "target_queues", "what")
@@ -51,7 +51,7 @@ _TELL_S = 5.0
 @click.option("--from-name", metavar="NAME", help="What copies call the first cluster. Default: its own name.")
 @click.option("--to-name", metavar="NAME", help="What copies call the second. Default: its own name.")
 @pair_options
-@question_options
+@confirmation_options
 def command(
     topics: tuple[str, ...],
     groups: tuple[str, ...],
@@ -61,7 +61,7 @@ def command(
     to_name: str | None,
     source: Brokers,
     target: Brokers,
-    question: Question,
+    confirmation: Confirmation,
     output: Output,
 ) -> int:
     """Copy the messages of topics to another cluster, each once, until Ctrl-C or --idle.
@@ -74,7 +74,7 @@ def command(
     the second cluster. Topics that match later are copied, too, and made there where they are not. A message never
     comes back to a cluster that it was copied from.
     """  # noqa: D301
-    mirroring = _Mirroring(topics, groups, begin, idle, question, output)
+    mirroring = _Mirroring(topics, groups, begin, idle, confirmation, output)
 
     async def connected(_: "Wire") -> int:
         async with source.admin_client() as admin, target.admin_client() as there:
@@ -96,14 +96,14 @@ class _Mirroring:
         groups: tuple[str, ...],
         begin: "str | int",
         idle: int | None,
-        question: Question,
+        confirmation: Confirmation,
         output: Output,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._begin = begin
         self._idle = idle
-        self._question = question
+        self._confirmation = confirmation
         self._output = output
         self._mirror: Mirror | None = None
         self._begun = self._shown = self._told = time.monotonic()
@@ -130,7 +130,7 @@ class _Mirroring:
         )
         await self._show_plan(mirror, source, *names)
         self._output.flush()
-        if not self._question.is_answered_yes("Copy them?"):
+        if not self._confirmation.is_answered_yes("Copy them?"):
             return Status.DAMAGE
         self._output.new_table(_COLUMNS)
         self._mirror = mirror
@@ -196,7 +196,7 @@ class _Mirroring:
             )
         self._output.flush()
 
-    def _refused(self, refusal: "Refusal") -> None:
+    def _refused(self, refusal: "NotMirrored") -> None:
         queue = refusal.queue
         row = {
             "kind": "lost",

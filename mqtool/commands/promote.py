@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import click
 
 from mqtool.commands._brokers import Brokers
-from mqtool.commands._mend import Question, question_options
 from mqtool.commands._output import Output
+from mqtool.commands._repair import Confirmation, confirmation_options
 from mqtool.commands._wire import wire_options
 from mqtool.errors import Status
 
@@ -24,19 +24,21 @@ if TYPE_CHECKING:
     help="The slave. Default: the one with most of the log.",
 )
 @wire_options
-@question_options
-def command(broker_name: str, slave_id: int | None, brokers: Brokers, question: Question, output: Output) -> int:
+@confirmation_options
+def command(
+    broker_name: str, slave_id: int | None, brokers: Brokers, confirmation: Confirmation, output: Output
+) -> int:
     """Make a slave the master of its name, after a plan that says what would be lost and repeated.
 
     Where the old master answers it takes no messages any more, the slave gets what it lacks, and the two swap, each in
     its process: nothing is lost. Where it is dead the slave becomes master with what it has. Both must be brokers of
     mqtool; for one of RocketMQ it is said what to do by hand. Under ACL it takes an administrator.
     """
-    return brokers.admin(lambda admin: _promote(admin, broker_name, slave_id, question, output))
+    return brokers.admin(lambda admin: _promote(admin, broker_name, slave_id, confirmation, output))
 
 
 async def _promote(
-    admin: "AdminClient", broker_name: str, slave_id: int | None, question: Question, output: Output
+    admin: "AdminClient", broker_name: str, slave_id: int | None, confirmation: Confirmation, output: Output
 ) -> int:
     from mqtool.engine.client_runtime.promotion import plan_promotion, promote
 
@@ -55,7 +57,7 @@ async def _promote(
     for remark in plan.remarks:
         output.remark(remark)
     output.flush()
-    if not question.is_answered_yes("Do this?"):
+    if not confirmation.is_answered_yes("Do this?"):
         return Status.DAMAGE
     await promote(admin, plan, output.remark)
     return Status.OK

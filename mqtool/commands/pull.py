@@ -13,9 +13,9 @@ from mqtool.commands._wire import source_options
 from mqtool.errors import MqtoolError, NotFoundError, Status, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.engine.client.questions import Pulled
+    from mqtool.engine.client.calls import PulledRecords
     from mqtool.engine.client_runtime.wire import Wire
-    from mqtool.engine.store.pull import Fault, PullResult, StoreStatus, Subscription
+    from mqtool.engine.store.pull import MessageFilter, StorePullResult, StoreStatus, UnreadableUnit
     from mqtool.engine.store.queue_view import QueueView
     from mqtool.engine.store.reader import StoreReader
     from mqtool.formats.bodies import MessageQueue, TopicRoute
@@ -123,7 +123,7 @@ def _pull_from_store(
     queue_id: int | None,
     start: _Start,
     limit: int | None,
-    subscription: "Subscription",
+    subscription: "MessageFilter",
     body: str,
     output: Output,
 ) -> int:
@@ -163,8 +163,8 @@ def _pull_from_store(
     return Status.DAMAGE if lost else Status.OK
 
 
-def _subscription(tags: tuple[str, ...], expression: str | None, sql: str | None, output: Output) -> "Subscription":
-    from mqtool.engine.store.pull import Subscription
+def _subscription(tags: tuple[str, ...], expression: str | None, sql: str | None, output: Output) -> "MessageFilter":
+    from mqtool.engine.store.pull import MessageFilter
     from mqtool.formats.filters import compile_sql92, parse_tags
 
     if sql is not None and (tags or expression is not None):
@@ -174,10 +174,10 @@ def _subscription(tags: tuple[str, ...], expression: str | None, sql: str | None
         ignored = compiled.ignored.strip()
         if ignored:
             output.remark(f"RocketMQ leaves the end of this filter unread, and so does mqtool: {ignored}")
-        return Subscription(sql92=compiled)
+        return MessageFilter(sql92=compiled)
     if tags or expression is not None:
-        return Subscription(tags=parse_tags("||".join((*tags, *([expression] if expression is not None else ())))))
-    return Subscription()
+        return MessageFilter(tags=parse_tags("||".join((*tags, *([expression] if expression is not None else ())))))
+    return MessageFilter()
 
 
 def _queue(store: "StoreReader", topic: str, queue_id: int | None) -> tuple[str, int]:
@@ -229,12 +229,12 @@ def _start(queue: "QueueView | None", start: _Start) -> int:
     return queue.offset_at(start.since)
 
 
-def _fault(fault: "Fault") -> str:
+def _fault(fault: "UnreadableUnit") -> str:
     what = "no message can be read" if fault.lost else "read all the same"
     return f"queue offset {fault.queue_offset:,}: {fault.reason}; {what}"
 
 
-def _summary(result: "PullResult", count: int) -> str:
+def _summary(result: "StorePullResult", count: int) -> str:
     from mqtool.formats.codes import PullStatus
 
     status = PullStatus.FOUND if count else result.status
@@ -252,11 +252,11 @@ async def _pull_from_broker(
     name: tuple[str, int | None, str | None],
     start: _Start,
     limit: int | None,
-    subscription: "Subscription",
+    subscription: "MessageFilter",
     body: str,
     output: Output,
 ) -> int:
-    from mqtool.engine.client import questions
+    from mqtool.engine.client import calls
     from mqtool.engine.client.routes import broker_to_read
     from mqtool.formats.codes import PullStatus
 
@@ -268,14 +268,14 @@ async def _pull_from_broker(
     if start.offset is not None:
         at = start.offset
     elif start.since is not None:
-        at = await wire.ask(address, questions.offset_at(topic, queue.queue_id, start.since))
+        at = await wire.request(address, calls.offset_at(topic, queue.queue_id, start.since))
     else:
-        at = await wire.ask(address, questions.min_offset(topic, queue.queue_id))
+        at = await wire.request(address, calls.min_offset(topic, queue.queue_id))
     count = 0
     while True:
         room = _PAGE if limit is None else min(_PAGE, limit - count)
-        question = questions.pull(topic, queue.queue_id, at, max(room, 1), *_expression(subscription))
-        result = _result(await wire.ask(address, question), at, room, subscription)
+        call = calls.pull(topic, queue.queue_id, at, max(room, 1), *_expression(subscription))
+        result = _result(await wire.request(address, call), at, room, subscription)
         for message in result.messages:
             output.row(message_row(message, body))
         count += len(result.messages)
@@ -289,17 +289,17 @@ async def _pull_from_broker(
 
 async def _route(wire: "Wire", pattern: str) -> tuple[str, "TopicRoute"]:
     """Return the topic that a name or a pattern means, and its route."""
-    from mqtool.engine.client import questions
+    from mqtool.engine.client import calls
 
-    route = await wire.ask_name_server(questions.route(pattern))
+    route = await wire.request_name_server(calls.route(pattern))
     if route is not None:
         return pattern, route
-    names = await wire.ask_name_server(questions.topic_names())
+    names = await wire.request_name_server(calls.topic_names())
     found = matching((pattern,), names, "topic")
     if len(found) > 1:
         raise UsageError(f"{pattern} names {len(found):,} topics: pull reads one")
     topic = found.pop()
-    route = await wire.ask_name_server(questions.route(topic))
+    route = await wire.request_name_server(calls.route(topic))
     if route is None:  # it has gone meanwhile
         raise NotFoundError(f"no broker has the topic {topic}")
     return topic, route
@@ -323,15 +323,15 @@ def _queue_of_route(route: "TopicRoute", topic: str, queue_id: int | None, broke
     return found[0]
 
 
-def _expression(subscription: "Subscription") -> tuple[str, str]:
+def _expression(subscription: "MessageFilter") -> tuple[str, str]:
     if subscription.sql92:
         return subscription.sql92.expression, "SQL92"
     return (subscription.tags.expression if subscription.tags else "*"), "TAG"
 
 
-def _result(pulled: "Pulled", offset: int, room: int, subscription: "Subscription") -> "PullResult":
+def _result(pulled: "PulledRecords", offset: int, room: int, subscription: "MessageFilter") -> "StorePullResult":
     """Return what a client makes of an answer: the messages that it keeps, ``room`` at most."""
-    from mqtool.engine.store.pull import PullResult, StoreStatus
+    from mqtool.engine.store.pull import StorePullResult, StoreStatus
     from mqtool.formats.inner_batch import messages_of
 
     status, next_offset = _store_status(pulled), pulled.next_offset
@@ -345,10 +345,10 @@ def _result(pulled: "Pulled", offset: int, room: int, subscription: "Subscriptio
         kept.append(message)
     if status is StoreStatus.FOUND and not kept:
         status = StoreStatus.NO_MATCHED_MESSAGE
-    return PullResult(status, offset, next_offset, pulled.min_offset, pulled.max_offset, kept)
+    return StorePullResult(status, offset, next_offset, pulled.min_offset, pulled.max_offset, kept)
 
 
-def _store_status(pulled: "Pulled") -> "StoreStatus":
+def _store_status(pulled: "PulledRecords") -> "StoreStatus":
     """Return what the broker's store says: the remark, or where that is another word what the code stands for."""
     from mqtool.engine.store.pull import StoreStatus
     from mqtool.formats.codes import ResponseCode

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 import click
 
 from mqtool.commands._interrupts import changing
-from mqtool.commands._mend import Mending, mend_options, show_losses
 from mqtool.commands._options import NewPath, matching, tell_left_over, topic_filter
 from mqtool.commands._output import Output, progress
+from mqtool.commands._repair import RepairCommand, repair_options, show_losses
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, Status, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.repair.plan import Loss
-    from mqtool.engine.repair.rebuild import Built
+    from mqtool.engine.repair.rebuild.plan import Built
     from mqtool.engine.store.reader import StoreReader
 
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     help="The broker that will use the index: from 5.4 on it has entries by tag. Default: as the store shows.",
 )
 @click.option("--survey", is_flag=True, help="Read the log for the plan even with --yes, to foretell what is lost.")
-@mend_options
+@repair_options
 def command(
-    target: str, topics: tuple[str, ...], into: Path | None, version: str | None, survey: bool, mending: Mending
+    target: str, topics: tuple[str, ...], into: Path | None, version: str | None, survey: bool, repair: RepairCommand
 ) -> int:
     """Make queues, index or config again from the commit log, byte for byte as a broker would.
 
@@ -44,15 +44,15 @@ def command(
     """
     from mqtool.engine.store.reader import StoreReader
 
-    reader = StoreReader(mending.root, mending.config)
+    reader = StoreReader(repair.root, repair.config)
     chosen = sorted(matching(topics, _known_topics(reader), "topic")) if topics else None
     if chosen and target != "queues":
         raise UsageError("--topic goes with `rebuild queues`: all else is of the whole store")
     if into is not None:
-        return _build_into(reader, into, target, chosen, version, mending)
+        return _build_into(reader, into, target, chosen, version, repair)
     # Nobody reads a plan that --yes answers, and it would take as long as the work.
-    is_read = survey or not mending.question.yes or mending.save_plan is not None
-    return mending.run("rebuild", {"target": target, "topics": chosen, "version": version, "survey": is_read})
+    is_read = survey or not repair.confirmation.yes or repair.save_plan is not None
+    return repair.run("rebuild", {"target": target, "topics": chosen, "version": version, "survey": is_read})
 
 
 def _known_topics(reader: "StoreReader") -> set[str]:
@@ -67,20 +67,20 @@ def _known_topics(reader: "StoreReader") -> set[str]:
 
 
 def _build_into(
-    reader: "StoreReader", into: Path, target: str, topics: list[str] | None, version: str | None, mending: Mending
+    reader: "StoreReader", into: Path, target: str, topics: list[str] | None, version: str | None, repair: RepairCommand
 ) -> int:
-    from mqtool.engine.repair.new_store import making, refuse_used
-    from mqtool.engine.repair.rebuild import build, losses_of, refuse_log
+    from mqtool.engine.repair.rebuild.plan import build, losses_of, refuse_log
+    from mqtool.engine.repair.salvage.new_store import making, refuse_used
 
     if target == "config":
         raise UsageError("--into goes with queues, index and all")
-    if mending.question.dry_run or mending.save_plan:
+    if repair.confirmation.dry_run or repair.save_plan:
         raise UsageError("--into makes a folder of its own and plans nothing: leave --dry-run and --save-plan out")
     if into.resolve().is_relative_to(reader.root.resolve()):
         raise UsageError(f"{into} lies in the store: give another folder")
     refuse_used(into)
     refuse_log(reader)
-    output, total = mending.output, reader.commit_log.total_size
+    output, total = repair.output, reader.commit_log.total_size
     output.tell_compiling(total)
     is_live = reader.is_live
     tell_left_over(into, output)
@@ -95,7 +95,7 @@ def _build_into(
                 index=target != "queues",
                 topics=topics,
                 version=version,
-                jobs=mending.jobs,
+                jobs=repair.jobs,
                 progress=interrupts.progress(advance),
             )
         interrupts.settle()

@@ -2,8 +2,8 @@
 
 import click
 
-from mqtool.commands._mend import Mending, mend_options
 from mqtool.commands._options import BROKER_LINE
+from mqtool.commands._repair import RepairCommand, repair_options
 from mqtool.errors import UsageError
 
 
@@ -23,8 +23,8 @@ from mqtool.errors import UsageError
     type=BROKER_LINE,
     help="Tell what this broker would do when it starts; with --yes do the same.",
 )
-@mend_options
-def command(mode: str | None, cut: bool, cut_at: int | None, version: str | None, mending: Mending) -> int:
+@repair_options
+def command(mode: str | None, cut: bool, cut_at: int | None, version: str | None, repair: RepairCommand) -> int:
     """Do what a broker does when it starts, but without its faults and without loss.
 
     Finds the end of the log, bridges damage before it with placeholders so that every message that checks out keeps
@@ -35,6 +35,6 @@ def command(mode: str | None, cut: bool, cut_at: int | None, version: str | None
     if version is not None:
         if cut or cut_at is not None:
             raise UsageError("--as-broker ends the log where that broker does: leave --cut and --cut-at out")
-        return mending.run("recover-as-broker", {"version": version, "mode": mode})
+        return repair.run("recover-as-broker", {"version": version, "mode": mode})
     at = {} if cut_at is None else {"cut_at": cut_at}
-    return mending.run("recover", {"mode": mode, "cut": cut, **at})
+    return repair.run("recover", {"mode": mode, "cut": cut, **at})

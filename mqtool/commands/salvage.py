@@ -12,8 +12,8 @@ from mqtool.commands._streams import outlast_readers
 from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.engine.repair.merge import Merge
-    from mqtool.engine.repair.salvage import Salvage
+    from mqtool.engine.repair.salvage.merge import Merge
+    from mqtool.engine.repair.salvage.plan import Salvage
 
 _LISTED = 10
 
@@ -52,7 +52,7 @@ def command(
 
     Rows are counts by topic. Ends with status 5 when something could not be copied (with --dry-run 3).
     """
-    from mqtool.engine.repair.salvage import check_target, plan_salvage, salvage
+    from mqtool.engine.repair.salvage.plan import check_target, plan_salvage, salvage
 
     outlast_readers()
     if merge and store:
@@ -64,7 +64,7 @@ def command(
     output.tell_compiling(total)
     with progress(total * (3 if merge else 1), "look") as advance:
         if merge:
-            from mqtool.engine.repair.merge import plan_merge
+            from mqtool.engine.repair.salvage.merge import plan_merge
 
             merged = plan_merge(readers[0], readers[1], jobs, advance)
             plan = merged.plan
@@ -105,7 +105,7 @@ def _tell_merge(merged: "Merge", roots: tuple[Path, Path], output: Output) -> No
 
 
 def _tell(plan: "Salvage", output: Output) -> None:
-    from mqtool.engine.repair.salvage import why_left_out
+    from mqtool.engine.repair.salvage.plan import why_left_out
 
     relative = plan.reader.paths.relative
     for one in plan.skipped[:_LISTED]:

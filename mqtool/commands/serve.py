@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.broker import BrokerController
     from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 
 
@@ -264,7 +264,7 @@ async def _serve(
     name_server: "NameServerConfig | None",
     broker: "BrokerConfig | None",
     name_servers: str,
-    metrics_of: "Callable[[Sequence[Broker]], AbstractAsyncContextManager[str]] | None",
+    metrics_of: "Callable[[Sequence[BrokerController]], AbstractAsyncContextManager[str]] | None",
 ) -> int:
     from mqtool.engine.cluster import Cluster
     from mqtool.engine.remoting.client import split_addresses
@@ -301,7 +301,7 @@ async def _serve(
     return Status.OK
 
 
-def _metrics(host: str, port: int) -> "Callable[[Sequence[Broker]], AbstractAsyncContextManager[str]]":
+def _metrics(host: str, port: int) -> "Callable[[Sequence[BrokerController]], AbstractAsyncContextManager[str]]":
     """Return what serves metrics of brokers, before anything is started that would have to be stopped again."""
     try:
         from mqtool.engine.metrics import metrics_served

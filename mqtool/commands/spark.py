@@ -29,9 +29,9 @@ from mqtool.commands.stats import columns_of, counts_of, named, order_of
 from mqtool.commands.verify import AHEAD, STYLES, sentence, status_of, summary
 from mqtool.errors import Status, UsageError
 
-_MOST_SHOWN = 1000
+_MAX_SHOWN = 1000
 _limit_option = click.option(
-    "--limit", metavar="N", type=click.IntRange(0), default=_MOST_SHOWN, show_default=True,
+    "--limit", metavar="N", type=click.IntRange(0), default=_MAX_SHOWN, show_default=True,
     help="Show so many at most; --into has them all.",
 )  # fmt: skip
 
@@ -58,7 +58,7 @@ def command() -> None:
 @job_options
 def verify(level: str, job: Job) -> int:
     """Check every file of stores and list what is wrong, as `mqtool verify` does."""
-    from mqtool.engine.repair.verify import Level
+    from mqtool.engine.repair.verify.store import Level
     from mqtool.spark.verify import finding_of, findings
 
     counts: collections.Counter[str] = collections.Counter()
@@ -227,7 +227,7 @@ def export(
 
     Files have the columns of `mqtool export`, and `mqtool import` takes them. Damaged messages are left out.
     """
-    from mqtool.spark.export import Chosen, run
+    from mqtool.spark.export import ExportSelection, run
 
     _require_logs(job)
     chosen: frozenset[str] | None = None
@@ -236,7 +236,7 @@ def export(
         chosen = frozenset().union(*(found for found in named_topics if found))
     assert job.into is not None
     with job.session() as spark:
-        done = run(spark, job.stores, job.into, Chosen(chosen, since, until, start, stop), job.partition_size)
+        done = run(spark, job.stores, job.into, ExportSelection(chosen, since, until, start, stop), job.partition_size)
     if done.damaged:
         job.output.remark(f"{done.damaged:,} damaged records and places are left out")
         job.tell_may_be_live()
@@ -349,8 +349,8 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
 @job_options
 def rebuild(target: str, topics: tuple[str, ...], version: str | None, job: Job) -> int:
     """Make queues and index again from the commit log, byte for byte what `mqtool rebuild --into` makes."""
-    from mqtool.engine.repair.new_store import refuse_used
-    from mqtool.engine.repair.rebuild import losses_of, refuse_log
+    from mqtool.engine.repair.rebuild.plan import losses_of, refuse_log
+    from mqtool.engine.repair.salvage.new_store import refuse_used
     from mqtool.spark.rebuild import run
 
     outlast_readers()

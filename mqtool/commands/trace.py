@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mqtool.formats.message import Message
 
 _COLUMNS = ("event_time", "what", "group", "told", "topic", "queue_id", "queue_offset", "broker_name")
-_MOST = 100
+_MAX_ORIGINS = 100
 _WORDS = {
     "Pub": "sent",
     "SubBefore": "given",
@@ -67,7 +67,7 @@ async def _trace(
     found = await _found(browser, key or message_id or "", own)
     offsets = await admin.offsets()
     origins = [one for one in found if not _is_copy(one.message)]
-    if len(origins) > _MOST:
+    if len(origins) > _MAX_ORIGINS:
         raise UsageError(f"{len(origins):,} messages have this key: give the ID of one")
     if trace_topic not in topics:
         output.remark(f"there is no topic {trace_topic}: no client has told of any message")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import click
 
 from mqtool.commands._interrupts import changing
-from mqtool.commands._mend import Question, question_options
 from mqtool.commands._options import STORE, default_store
 from mqtool.commands._output import Output, iso_time
+from mqtool.commands._repair import Confirmation, confirmation_options
 from mqtool.errors import Status
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 @click.option("-s", "--store", type=STORE, help="The store's directory.")
 @click.option("--list", "listing", is_flag=True, help="List the mends of this store.")
 @click.option("--force", is_flag=True, help="Also when the store has changed since the mend.")
-@question_options
+@confirmation_options
 def command(
-    name: str | None, store: Path | None, listing: bool, force: bool, question: Question, output: Output
+    name: str | None, store: Path | None, listing: bool, force: bool, confirmation: Confirmation, output: Output
 ) -> int:
     """Put the store back as it was before the last mend: bytes, lengths, names and times.
 
@@ -42,7 +42,7 @@ def command(
         return Status.OK
     info = to_undo(root, name)
     output.remark(f"{info.command} of {iso_time(info.timestamp)} ({_state(info)}) would be taken back: {info.name}")
-    if not question.is_answered_yes("Take it back?"):
+    if not confirmation.is_answered_yes("Take it back?"):
         return Status.DAMAGE
     with changing() as interrupts:
         interrupts.settle()  # half of it helps nobody

@@ -19,7 +19,7 @@ from mqtool.errors import NotFoundError, Status
 
 if TYPE_CHECKING:
     from mqtool.engine.repair.findings import Finding
-    from mqtool.engine.repair.verify import Level
+    from mqtool.engine.repair.verify.store import Level
     from mqtool.engine.store.reader import StoreReader
 
 SOUND = "the store is sound"
@@ -47,7 +47,7 @@ def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
     `mqtool explain CODE` tells what a finding means. A store in use may be checked; what its broker is just
     writing is not judged.
     """
-    from mqtool.engine.repair.verify import Level, verify_store
+    from mqtool.engine.repair.verify.store import Level, verify_store
 
     check_has_log(store)
     if store.is_packed and not store.paths.is_part:

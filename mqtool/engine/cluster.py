@@ -35,7 +35,7 @@ from mqtool.errors import MqtoolError, RecoveryNeededError, UnavailableError, Wr
 from mqtool.formats.peer import Peer
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.broker import BrokerController
     from mqtool.engine.broker.kept_role import KeptRole
     from mqtool.engine.broker.saves import Save
     from mqtool.engine.http_server import HttpServer
@@ -76,7 +76,7 @@ class Cluster:
         self._clock = clock
         self.name_server_address = ""
         self.broker_addresses: list[str] = []
-        self.brokers: list[Broker] = []
+        self.brokers: list[BrokerController] = []
         """The rules of the brokers, to be asked in the event loop."""
         self.doors: list[dict[str, StreamServer[Any, Any]]] = []
         """The servers of each broker, by the names of its doors."""
@@ -241,7 +241,7 @@ class _RunningBroker:
             MqtoolError: the store cannot be used, or the address.
         """
         # With a store numpy comes in, which a name server alone does not need.
-        from mqtool.engine.broker.broker import Broker
+        from mqtool.engine.broker.broker import BrokerController
         from mqtool.engine.replication_server import ReplicationServer
         from mqtool.engine.slave import Slave
 
@@ -253,7 +253,7 @@ class _RunningBroker:
                 await self._take_missing_tail()
             if self._life.has_changed:  # tables that are copied from a master are some seconds old
                 self.store.was_recovered = True
-            self.rules: Broker = Broker(self.store, self._clock(), config.settings)
+            self.rules: BrokerController = BrokerController(self.store, self._clock(), config.settings)
             self.rules.state.epoch, self.rules.state.configured = self._life.epoch, self._life.configured
             self.rules.role_changes.on_change = self._life.on_change
             self.rules.role_changes.on_cut = self._life.on_cut
@@ -272,7 +272,7 @@ class _RunningBroker:
             await self._listen_beside(self._listen_for_vips, int(port))
             await self._listen_beside(self._listen_for_slaves, int(port))
             stack.pop_all()
-        self.rules.awaited_flushes.on_wanted = self._flush_wanted.set
+        self.rules.group_commit.on_wanted = self._flush_wanted.set
         self.rules.saves.on_wanted = self._saves_wanted.set
         self.store.removes_aside = self.store.makes_aside = True
         self._removal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -422,7 +422,7 @@ class _RunningBroker:
             log.warning("%s; recovering", needed)
             await self._recover(needed)
             store = MessageStore(self._config.store, config, now=self._clock())
-            store.was_recovered = store.was_mended = True
+            store.was_recovered = store.was_repaired = True
         else:
             if store.was_recovered:
                 cut = f"; {store.cut_size:,} bytes of what was being written are cut" if store.cut_size else ""
@@ -438,7 +438,7 @@ class _RunningBroker:
 
     async def _flush_on(self) -> None:
         """Flush for those who wait and when it is due, one flush at a time in a thread, until told to stop."""
-        loop, store, awaited = asyncio.get_running_loop(), self.store, self.rules.awaited_flushes
+        loop, store, awaited = asyncio.get_running_loop(), self.store, self.rules.group_commit
         while not self._is_stopping:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FLUSH_LOOK_SECONDS):

@@ -13,7 +13,7 @@ from mqtool.engine.streams.tls import TlsSettings
 from mqtool.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.broker import BrokerController
     from mqtool.engine.broker.door import Door
     from mqtool.engine.http_server import HttpServer
 
@@ -26,11 +26,11 @@ class Entrance(NamedTuple):
 
     setting: str
     """Its port, among the settings of a broker; nobody listens where that is not given."""
-    make: Callable[["Broker", TlsSettings, Limits, Clock], StreamServer[Any, Any]]
+    make: Callable[["BrokerController", TlsSettings, Limits, Clock], StreamServer[Any, Any]]
     """Returns a server whose rules are the door."""
 
 
-def _remoting(broker: "Broker", tls: TlsSettings, limits: Limits, clock: Clock) -> StreamServer[Any, Any]:
+def _remoting(broker: "BrokerController", tls: TlsSettings, limits: Limits, clock: Clock) -> StreamServer[Any, Any]:
     # With a broker numpy comes in, which a name server alone does not need.
     from mqtool.engine.broker.remoting_door import RemotingDoor
     from mqtool.engine.remoting.server import RemotingServer
@@ -39,7 +39,7 @@ def _remoting(broker: "Broker", tls: TlsSettings, limits: Limits, clock: Clock) 
     return joined(door, RemotingServer(door, tls, limits, clock))
 
 
-def _pulsar(broker: "Broker", tls: TlsSettings, limits: Limits, clock: Clock) -> StreamServer[Any, Any]:
+def _pulsar(broker: "BrokerController", tls: TlsSettings, limits: Limits, clock: Clock) -> StreamServer[Any, Any]:
     try:
         from mqtool.engine.pulsar.door import PulsarDoor
         from mqtool.engine.pulsar_server import PulsarServer

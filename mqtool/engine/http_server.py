@@ -32,12 +32,12 @@ class HttpServer:
     def __init__(self, application: Application, most_connections: int = 100) -> None:
         """Make a server that has so many clients at a time; more are turned away."""
 
-        class Connection(_Connection):
+        class HttpConnection(_Connection):
             most = most_connections
 
         config = uvicorn.Config(
             application,
-            http=Connection,
+            http=HttpConnection,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -22,9 +22,9 @@ from mqtool.engine.http_server import HttpServer
 from mqtool.engine.remoting.clock import wall_clock
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.broker import BrokerController
 
-_MOST_CLIENTS = 32
+_MAX_CLIENTS = 32
 
 
 class _Read(Collector):
@@ -47,7 +47,7 @@ class _Read(Collector):
 
 @contextlib.asynccontextmanager
 async def metrics_served(
-    brokers: "Sequence[Broker]", host: str, port: int, clock: Callable[[], int] = wall_clock
+    brokers: "Sequence[BrokerController]", host: str, port: int, clock: Callable[[], int] = wall_clock
 ) -> AsyncIterator[str]:
     """Serve the gauges of brokers until the block ends, and give the address.
 
@@ -69,7 +69,7 @@ async def metrics_served(
         registry.register(read)
         return Response(await asyncio.to_thread(encode, registry), headers={"Content-Type": kind})
 
-    server = HttpServer(Starlette(routes=[Route("/{path:path}", page)]), _MOST_CLIENTS)
+    server = HttpServer(Starlette(routes=[Route("/{path:path}", page)]), _MAX_CLIENTS)
     at = await server.listen(host, port)
     try:
         yield f"{host}:{at}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.other_log import NotToldError, OtherLog
 from mqtool.engine.remoting.client import RemotingClient
-from mqtool.engine.replication.comparing import COMPARED_RECORDS, Extent, Piece, to_compare
+from mqtool.engine.replication.comparing import COMPARED_RECORDS, Extent, RecordPrefix, to_compare
 from mqtool.errors import FormatError, UnavailableError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode
@@ -98,7 +98,7 @@ async def _take_from(store: "MessageStore", address: str, credentials: Credentia
         end = extent.end_offset
         if end <= store.end_offset:
             return
-        pieces = to_compare([Piece(*one) for one in store.last_records(COMPARED_RECORDS)], extent)
+        pieces = to_compare([RecordPrefix(*one) for one in store.last_records(COMPARED_RECORDS)], extent)
         if not pieces:
             raise NotToldError("the two have no message in common")
         for piece in pieces:

@@ -5,7 +5,7 @@
 
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.remoting.client import RemotingClient
-from mqtool.engine.replication.comparing import Blocks
+from mqtool.engine.replication.comparing import ComparedRange
 from mqtool.errors import FormatError, MqtoolError
 from mqtool.formats.bodies import parse_body, parse_cluster_info
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -50,7 +50,7 @@ class OtherLog:
             return None
         raise NotToldError(f"it refuses request {RequestCode.VIEW_MESSAGE_BY_ID}: {answer.remark}")
 
-    async def checksums(self, blocks: Blocks) -> list[int]:
+    async def checksums(self, blocks: ComparedRange) -> list[int]:
         """Return the checksum of each of some blocks, of a broker of mqtool.
 
         Raises:

@@ -16,8 +16,8 @@ from starlette.routing import Route
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.sessions import Session
 from mqtool.engine.http_server import HttpServer
-from mqtool.engine.pulsar.admin import FORBIDDEN, LATEST, AdminError, Position, PulsarAdmin
-from mqtool.engine.pulsar.names import TopicName
+from mqtool.engine.pulsar.admin import FORBIDDEN, LATEST, AdminError, MessagePosition, PulsarAdmin
+from mqtool.engine.pulsar.names import PulsarTopicName
 from mqtool.engine.pulsar_server import PulsarServer
 from mqtool.errors import MqtoolError
 
@@ -38,7 +38,7 @@ class _Asked(NamedTuple):
     """``host:port`` by which both are reached from where the question came."""
 
     @property
-    def topic(self) -> TopicName:
+    def topic(self) -> PulsarTopicName:
         return self.admin.name(self.path["tenant"], self.path["namespace"], self.path["topic"])
 
     @property
@@ -57,7 +57,7 @@ class _Asked(NamedTuple):
         return count
 
     @property
-    def position(self) -> Position:
+    def position(self) -> MessagePosition:
         """The id in the body, that of the latest message without one."""
         if self.body is None:
             return LATEST
@@ -68,7 +68,7 @@ class _Asked(NamedTuple):
         if any(type(number) is not int for number in numbers):
             raise AdminError(_BAD, "The body is no message id")
         is_excluded = bool(row.get("excluded", row.get("isExcluded", False)))
-        return Position(int(numbers[0]), int(numbers[1]), int(numbers[2]), is_excluded)
+        return MessagePosition(int(numbers[0]), int(numbers[1]), int(numbers[2]), is_excluded)
 
 
 _TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mqtool.engine.pulsar.door import PulsarDoor
-from mqtool.engine.pulsar.frames import PADDING, Command, Frames
+from mqtool.engine.pulsar.frames import PADDING, Command, PulsarFrameDecoder
 from mqtool.engine.pulsar.session import Frame
 from mqtool.engine.streams.server import Limits, StreamServer
 from mqtool.engine.streams.tls import TlsSettings
@@ -30,9 +30,9 @@ class PulsarServer(StreamServer[Command, Frame]):
         self.port = await super().listen(host, port)
         return self.port
 
-    def new_frames(self) -> Frames:
+    def new_frames(self) -> PulsarFrameDecoder:
         """Return what cuts the stream of a new connection into commands."""
-        return Frames(self.rules.topics.most_message + PADDING)
+        return PulsarFrameDecoder(self.rules.topics.most_message + PADDING)
 
     def opened(self, connection: Any, address: Any) -> Peer:
         """Take a connection in; by the address that it has reached its client is answered where the broker is."""

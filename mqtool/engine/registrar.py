@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.settings import Role
-from mqtool.engine.name_server.name_server import Master, NameServer, Registering
-from mqtool.engine.name_server.refusal import RefusedError
+from mqtool.engine.name_server.name_server import MasterAddress, NameServer, Registering
+from mqtool.engine.name_server.refusal import NameServerRefusedError
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import Registration, build_registration
@@ -20,7 +20,7 @@ from mqtool.formats.peer import Peer
 from mqtool.formats.remoting import RemotingCommand
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.broker import BrokerController
     from mqtool.formats.config_tables import TopicConfig
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Registrar:
 
     def __init__(
         self,
-        broker: "Broker",
+        broker: "BrokerController",
         name_server: NameServer | None,
         peer: Peer,
         elsewhere: Sequence[RemotingClient],
@@ -56,7 +56,7 @@ class Registrar:
         self._failing: set[str] = set()  # name servers
         self._clock = clock
         self._wanted = asyncio.Event()
-        self.master: Master | None = None
+        self.master: MasterAddress | None = None
         """Of a slave: where its master is, as far as name servers know; the last answer counts."""
         self._master_changed = asyncio.Event()
 
@@ -123,10 +123,10 @@ class Registrar:
             return
         found = [parse_header(RegisterBrokerResponse, answer.ext_fields) for answer in answers]
         self._note_master(
-            next((Master(one.master_addr, one.ha_server_addr or "") for one in found if one.master_addr), None)
+            next((MasterAddress(one.master_addr, one.ha_server_addr or "") for one in found if one.master_addr), None)
         )
 
-    def _note_master(self, master: Master | None) -> None:
+    def _note_master(self, master: MasterAddress | None) -> None:
         if master != self.master:
             self.master = master
             self._master_changed.set()
@@ -142,7 +142,7 @@ class Registrar:
         if self._name_server is not None:
             name, address, cluster, broker_id = self._identity()
             broker = Registering(name, address, cluster, broker_id, self._broker.state.ha_address)
-            with contextlib.suppress(RefusedError):  # it does not count: the next one may
+            with contextlib.suppress(NameServerRefusedError):  # it does not count: the next one may
                 registered = self._name_server.register(broker, registration, self._peer, self._clock(), is_own=True)
                 if not self._clients and self._broker.state.role is Role.SLAVE:
                     self._note_master(registered.master)

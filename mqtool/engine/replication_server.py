@@ -16,7 +16,7 @@ from mqtool.errors import MqtoolError, UsageError
 from mqtool.formats.peer import Buffer, Peer
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.broker import BrokerController
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class ReplicationServer(StreamServer[int, list[Buffer]]):
     stranger = staticmethod(other_protocol)
     reads_on = True
 
-    def __init__(self, broker: "Broker", limits: Limits, clock: Callable[[], int]) -> None:
+    def __init__(self, broker: "BrokerController", limits: Limits, clock: Callable[[], int]) -> None:
         """Make the server of a broker, which has its slaves waited for and told of from now on.
 
         Raises:

@@ -32,7 +32,7 @@ _ASK_MS = 3000
 _AGAIN_SECONDS = 1.0
 
 
-class Running(Protocol):
+class RunningBroker(Protocol):
     """A broker in one role, from its start to its end."""
 
     async def start(self) -> None:
@@ -51,7 +51,7 @@ class RoleKeeper:
         self,
         config: "BrokerConfig",
         name_servers: Sequence[str],
-        make: Callable[["BrokerConfig", int, bool, "RoleKeeper"], Running],
+        make: Callable[["BrokerConfig", int, bool, "RoleKeeper"], RunningBroker],
     ) -> None:
         """Make one; nothing runs yet.
 
@@ -67,7 +67,7 @@ class RoleKeeper:
         self._ports: BrokerConfig = config
         self._changing: asyncio.Task[None] | None = None
         self._is_stopping = asyncio.Event()
-        self._running: Running | None = None
+        self._running: RunningBroker | None = None
         self._failed_cut = ""
 
     async def start(self) -> None:

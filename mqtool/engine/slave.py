@@ -19,9 +19,9 @@ from mqtool.engine.registrar import Registrar
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.replication.comparing import (
     COMPARED_RECORDS,
-    Blocks,
+    ComparedRange,
     Extent,
-    Piece,
+    RecordPrefix,
     find_fork,
     misfit_of_extents,
     misfit_of_piece,
@@ -38,8 +38,8 @@ from mqtool.formats.settings import parse_settings
 from mqtool.formats.signing import Credentials
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.name_server.name_server import Master
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.name_server.name_server import MasterAddress
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +78,13 @@ class StoppedError(MqtoolError):
     """The log is not the beginning of the master's: replicating would damage it."""
 
 
-class _Life(NamedTuple):
+class _MasterLife(NamedTuple):
     """A master from its start to its end: the next may have a shorter log, with other messages at its end."""
 
     address: str
     begun: str  # when it was started, as it says; empty where it does not
 
-    def may_be(self, other: "_Life") -> bool:
+    def may_be(self, other: "_MasterLife") -> bool:
         """Tell whether that is the same, as far as is known."""
         return self.address == other.address and (self.begun == other.begun or not (self.begun and other.begun))
 
@@ -92,7 +92,7 @@ class _Life(NamedTuple):
 class _Late(NamedTuple):
     """Offsets of consumers, delay levels and timers that wait until the log has come to where their master's was."""
 
-    master: _Life
+    master: _MasterLife
     end: int
     offsets: bytes
     delay_offsets: bytes
@@ -102,7 +102,7 @@ class _Late(NamedTuple):
 class Slave:
     """Keeps the store of a broker a copy of its master's, from ``start`` to ``stop``."""
 
-    def __init__(self, broker: "Broker", registrar: Registrar, clock: Callable[[], int]) -> None:
+    def __init__(self, broker: "BrokerController", registrar: Registrar, clock: Callable[[], int]) -> None:
         """Make one; nothing is asked yet.
 
         Raises:
@@ -116,9 +116,9 @@ class Slave:
         self._credentials = credentials_of(broker.settings.inner_credentials)
         self._client: RemotingClient | None = None
         self._masters: Extent | None = None
-        self._life = _Life("", "")
+        self._life = _MasterLife("", "")
         """Of the master that was last asked for the ends of its log."""
-        self._followed: _Life | None = None
+        self._followed: _MasterLife | None = None
         """The master whose log is followed; None while its log and this one are not known to fit."""
         self._copied_from = ""
         """The master whose tables were last asked for."""
@@ -204,7 +204,7 @@ class Slave:
         following.ha_address = settings.ha_master_address or (master.ha_address if master else "")
 
     @property
-    def _master(self) -> "Master | None":
+    def _master(self) -> "MasterAddress | None":
         """The master that name servers name; a moment after a change of roles that may still be this broker."""
         master = self._registrar.master
         return master if master is not None and master.address not in ("", self._broker.address) else None
@@ -241,7 +241,7 @@ class Slave:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 _, stream = await asyncio.get_running_loop().create_connection(
-                    lambda: _Stream(follower, self._broker, self._clock), host.strip("[]"), int(port)
+                    lambda: _HaStream(follower, self._broker, self._clock), host.strip("[]"), int(port)
                 )
         except OSError as error:
             raise UnavailableError(f"cannot connect to {following.ha_address} ({reason_of(error)})") from error
@@ -285,7 +285,7 @@ class Slave:
         self._masters = self._followed = None
         following.unchecked = ""
         if not following.master_address:
-            self._life = _Life("", "")
+            self._life = _MasterLife("", "")
             return self._leave_unchecked("no name server knows the address of its broker")
         try:
             masters = self._masters = await self._extent_of_master()
@@ -294,7 +294,7 @@ class Slave:
             ours = Extent(store.log.min_offset, store.end_offset, store.log.file_size)
             if misfit := misfit_of_extents(ours, masters):
                 await self._stop_or_cut(misfit, ours, masters)
-            pieces = [Piece(*piece) for piece in store.last_records(COMPARED_RECORDS)]
+            pieces = [RecordPrefix(*piece) for piece in store.last_records(COMPARED_RECORDS)]
             pieces = to_compare(pieces, masters)
             records = await asyncio.gather(*(self._log_of_master().record(piece.physical_offset) for piece in pieces))
         except (UnavailableError, NotToldError) as error:
@@ -306,7 +306,7 @@ class Slave:
         self._go_on_with(self._life)
         return None
 
-    def _go_on_with(self, master: _Life) -> None:
+    def _go_on_with(self, master: _MasterLife) -> None:
         """Follow a master, whose offsets are waited for; those that an earlier life told are worth nothing now."""
         self._followed = master
         if self._late is not None and self._late.master != master:
@@ -352,7 +352,7 @@ class Slave:
             return None
         return self._store.start_of_record(at) if at < end else at
 
-    async def _are_same(self, blocks: Blocks) -> list[bool]:
+    async def _are_same(self, blocks: ComparedRange) -> list[bool]:
         theirs = await self._log_of_master().checksums(blocks)
         ours = [self._store.checksum(at, size) for at, size in blocks.places()]
         if len(theirs) != len(ours):
@@ -366,7 +366,7 @@ class Slave:
 
     async def _extent_of_master(self) -> Extent:
         address = self._following.master_address
-        self._life = _Life(address, "")
+        self._life = _MasterLife(address, "")
         info = await self._log_of_master().ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         self._life, _ = _life_and_end(info.body, address)
         config = await self._log_of_master().ask(RequestCode.GET_BROKER_CONFIG)
@@ -473,7 +473,7 @@ class Slave:
         still, end = await self._life_of(client, address)
         self._late = _Late(master, end, offsets, delay_offsets, check_point) if still == master else None
 
-    async def _life_of(self, client: RemotingClient, address: str) -> tuple[_Life, int]:
+    async def _life_of(self, client: RemotingClient, address: str) -> tuple[_MasterLife, int]:
         """Return since when a master runs, and where its log ends; nothing and 0 where it does not say."""
         info = await self._body(client, RequestCode.GET_BROKER_RUNTIME_INFO)
         return _life_and_end(info, address)
@@ -514,17 +514,17 @@ class Slave:
             log.warning("%s", sentence)
 
 
-def _life_and_end(info: bytes, address: str) -> tuple[_Life, int]:
+def _life_and_end(info: bytes, address: str) -> tuple[_MasterLife, int]:
     with contextlib.suppress(FormatError, KeyError, TypeError, ValueError):
         table = parse_body(info)["table"]
-        return _Life(address, str(table.get("bootTimestamp", ""))), int(table["commitLogMaxOffset"])
-    return _Life(address, ""), 0
+        return _MasterLife(address, str(table.get("bootTimestamp", ""))), int(table["commitLogMaxOffset"])
+    return _MasterLife(address, ""), 0
 
 
-class _Stream(asyncio.Protocol):
+class _HaStream(asyncio.Protocol):
     """A connection to the HA port of a master."""
 
-    def __init__(self, follower: Follower, broker: "Broker", clock: Callable[[], int]) -> None:
+    def __init__(self, follower: Follower, broker: "BrokerController", clock: Callable[[], int]) -> None:
         self._follower = follower
         self._broker = broker
         self._following = broker.following

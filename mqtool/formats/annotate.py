@@ -20,7 +20,7 @@ class Field(NamedTuple):
     value: int | str | bytes | None
 
 
-class _UnreadableError(Exception):
+class _UnreadableFieldError(Exception):
     """The next field cannot be where the ones before say."""
 
 
@@ -41,7 +41,7 @@ def annotate(record: bytes, offset: int) -> tuple[list[Field], str | None]:
     try:
         for field in _message_fields(record, offset):
             fields.append(field)  # noqa: PERF402 (what comes before an error is kept)
-    except _UnreadableError as error:
+    except _UnreadableFieldError as error:
         problem = str(error)
     end = sum(len(field.data) for field in fields)
     if end < len(record):
@@ -78,7 +78,7 @@ def _walk(schema: Struct, data: bytes, offset: int) -> Iterator[Field]:
             size = values.get(f"{subcon.name}_size")
             said = "does not fit" if size is None else f"needs {size:,} bytes"
             left = f"{len(data) - start:,} bytes are left at {offset + start:,}"
-            raise _UnreadableError(f"{subcon.name} {said}: {left}")
+            raise _UnreadableFieldError(f"{subcon.name} {said}: {left}")
         values[subcon.name] = value
         if end > start:
             yield Field(offset + start, data[start:end], subcon.name, value)
@@ -104,7 +104,7 @@ def _batch_fields(body: Field) -> list[Field]:
                 named = field._replace(name=prefix + field.name)
                 fields += _property_fields(named, prefix) if field.name == "properties" else [named]
                 at = field.offset + len(field.data) - body.offset
-    except _UnreadableError:
+    except _UnreadableFieldError:
         pass
     return []
 

@@ -23,7 +23,7 @@ from construct import (
     this,
 )
 
-from mqtool.formats.layout import dtype_of, parse
+from mqtool.formats.layout import dtype_of, offset_of, parse
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477  # 5.1 on: two bytes for the length of the topic
@@ -71,6 +71,12 @@ def _address_size(bit: int) -> Any:
 HEADS = tuple(_head(Bytes(born), Bytes(store)) for store in (4, 16) for born in (4, 16))
 """The four heads, at ``head_form(sys_flag)``."""
 HEAD_DTYPES = tuple(dtype_of(head) for head in HEADS)
+
+
+def offset_in_head(name: str) -> int:
+    """Return where a field stands in a record that has one place in all forms of the head."""
+    return offset_of(HEAD_DTYPES[0], name)
+
 
 MESSAGE = Struct(
     *_head(Bytes(_address_size(BORN_HOST_V6)), Bytes(_address_size(STORE_HOST_V6))).subcons,

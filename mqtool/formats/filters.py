@@ -89,7 +89,7 @@ class Sql92Filter:
         """Return whether a message with these properties matches."""
         try:
             return self._condition(properties) is True
-        except _UnreadableError:
+        except _UncomparableTextError:
             return False
 
 
@@ -192,11 +192,11 @@ def _parser() -> "Lark":
     return Lark(_GRAMMAR, parser="lalr", lexer="basic", g_regex_flags=re.ASCII, transformer=_Compiler())
 
 
-class _UnreadableError(Exception):
+class _UncomparableTextError(Exception):
     """Text that is not what the filter compares it with."""
 
 
-class _Kind(enum.IntEnum):
+class _OperandKind(enum.IntEnum):
     """What an operand evaluates to; two kinds meet in the higher one."""
 
     NOTHING = 0  # a minus before anything but a number: always null
@@ -207,7 +207,7 @@ class _Kind(enum.IntEnum):
     BOOLEAN = 5
 
 
-_NUMBERS = (_Kind.INT, _Kind.LONG, _Kind.DOUBLE)
+_NUMBERS = (_OperandKind.INT, _OperandKind.LONG, _OperandKind.DOUBLE)
 
 
 class _Form(enum.Enum):
@@ -218,7 +218,7 @@ class _Form(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    kind: _Kind
+    kind: _OperandKind
     form: _Form
     position: int
     evaluate: Callable[[Properties], Any]
@@ -248,7 +248,7 @@ class _Compiler:
             if side.is_literal and side.value is None:
                 raise FilterError("NULL can only be compared with IS NULL", side.position)
         both_literal = left.is_literal and right.is_literal
-        if both_literal and left.kind is _Kind.BOOLEAN and right.kind is not _Kind.BOOLEAN:
+        if both_literal and left.kind is _OperandKind.BOOLEAN and right.kind is not _OperandKind.BOOLEAN:
             raise FilterError("TRUE and FALSE are neither text nor numbers", left.position)
         equal = _equality(left, right)
         return _boolean(left.position, (left, right), equal if symbol == "=" else _not(equal))
@@ -307,14 +307,14 @@ class _Compiler:
         def nothing(properties: Properties) -> None:
             evaluate(properties)  # it may be unreadable
 
-        return _Operand(_Kind.NOTHING, _Form.EXPRESSION, position, nothing, _depth_above([operand], position))
+        return _Operand(_OperandKind.NOTHING, _Form.EXPRESSION, position, nothing, _depth_above([operand], position))
 
     def negation(self, children: "tuple[Token, _Operand]") -> _Operand:
         word, operand = children
         return _boolean(_position(word), (operand,), _not(_condition(operand)))
 
     def text(self, children: "list[Token]") -> _Operand:
-        return _literal(_Kind.TEXT, _position(children[0]), _unquote(children[0]))
+        return _literal(_OperandKind.TEXT, _position(children[0]), _unquote(children[0]))
 
     def integer(self, children: "list[Token]") -> _Operand:
         # Twenty digits are too large already, and int() refuses thousands.
@@ -322,7 +322,7 @@ class _Compiler:
         if value > _LONG_MAX:
             raise FilterError("the number does not fit in 64 bits", position)
         # RocketMQ takes no heed of the L behind a small number.
-        return _number(_Kind.LONG if value > _INT_MAX else _Kind.INT, _Form.LITERAL, position, value)
+        return _number(_OperandKind.LONG if value > _INT_MAX else _OperandKind.INT, _Form.LITERAL, position, value)
 
     def double(self, children: "list[Token]") -> _Operand:
         position, value = _position(children[0]), float(children[0])
@@ -330,37 +330,37 @@ class _Compiler:
             raise FilterError(
                 "a number with a decimal point or an exponent must be greater than zero and fit in a double", position
             )
-        return _number(_Kind.DOUBLE, _Form.LITERAL, position, value)
+        return _number(_OperandKind.DOUBLE, _Form.LITERAL, position, value)
 
     def true(self, children: "list[Token]") -> _Operand:
-        return _literal(_Kind.BOOLEAN, _position(children[0]), True)
+        return _literal(_OperandKind.BOOLEAN, _position(children[0]), True)
 
     def false(self, children: "list[Token]") -> _Operand:
-        return _literal(_Kind.BOOLEAN, _position(children[0]), False)
+        return _literal(_OperandKind.BOOLEAN, _position(children[0]), False)
 
     def null(self, children: "list[Token]") -> _Operand:
-        return _literal(_Kind.BOOLEAN, _position(children[0]), None)
+        return _literal(_OperandKind.BOOLEAN, _position(children[0]), None)
 
     def property(self, children: "list[Token]") -> _Operand:
         name = str(children[0])
-        return _Operand(_Kind.TEXT, _Form.PROPERTY, _position(children[0]), operator.methodcaller("get", name))
+        return _Operand(_OperandKind.TEXT, _Form.PROPERTY, _position(children[0]), operator.methodcaller("get", name))
 
 
 def _constant(value: Any) -> Callable[[Properties], Any]:
     return lambda _properties: value
 
 
-def _literal(kind: _Kind, position: int, value: str | bool | None) -> _Operand:
+def _literal(kind: _OperandKind, position: int, value: str | bool | None) -> _Operand:
     return _Operand(kind, _Form.LITERAL, position, _constant(value), value=value)
 
 
-def _number(kind: _Kind, form: _Form, position: int, value: float) -> _Operand:
-    comparable = _double_key(value) if kind is _Kind.DOUBLE else value
+def _number(kind: _OperandKind, form: _Form, position: int, value: float) -> _Operand:
+    comparable = _double_key(value) if kind is _OperandKind.DOUBLE else value
     return _Operand(kind, form, position, _constant(comparable), value=value)
 
 
 def _boolean(position: int, operands: Sequence[_Operand], evaluate: Condition) -> _Operand:
-    return _Operand(_Kind.BOOLEAN, _Form.EXPRESSION, position, evaluate, _depth_above(operands, position))
+    return _Operand(_OperandKind.BOOLEAN, _Form.EXPRESSION, position, evaluate, _depth_above(operands, position))
 
 
 def _depth_above(operands: Sequence[_Operand], position: int) -> int:
@@ -384,7 +384,7 @@ def _unquote(string: "Token") -> str:
 
 def _condition(operand: _Operand) -> Condition:
     evaluate = operand.evaluate
-    if operand.kind is _Kind.BOOLEAN:
+    if operand.kind is _OperandKind.BOOLEAN:
         return evaluate
     if operand.form is not _Form.PROPERTY:
         raise FilterError("a condition is expected here", operand.position)
@@ -432,9 +432,9 @@ def _equality(left: _Operand, right: _Operand) -> Condition:
     kind = max(left.kind, right.kind)
     get_left, get_right = _reader(left, kind), _reader(right, kind)
     equal = operator.eq
-    if left.kind is _Kind.BOOLEAN and right.kind is _Kind.TEXT:
+    if left.kind is _OperandKind.BOOLEAN and right.kind is _OperandKind.TEXT:
         equal = _refuse
-    elif kind is _Kind.BOOLEAN and (left.kind in _NUMBERS or right.kind in _NUMBERS):
+    elif kind is _OperandKind.BOOLEAN and (left.kind in _NUMBERS or right.kind in _NUMBERS):
         equal = _never
 
     def evaluate(properties: Properties) -> bool | None:
@@ -449,7 +449,7 @@ def _equality(left: _Operand, right: _Operand) -> Condition:
 
 def _ordering(left: _Operand, right: _Operand, test: Callable[[Any, Any], bool]) -> Condition:
     for side in (left, right):
-        if side.kind is _Kind.BOOLEAN or (side.kind is _Kind.TEXT and side.is_literal):
+        if side.kind is _OperandKind.BOOLEAN or (side.kind is _OperandKind.TEXT and side.is_literal):
             raise FilterError("only numbers and properties can be ordered", side.position)
     kind = max(left.kind, right.kind)
     get_left, get_right = _reader(left, kind), _reader(right, kind)
@@ -466,14 +466,14 @@ def _ordering(left: _Operand, right: _Operand, test: Callable[[Any, Any], bool])
 
 
 def _refuse(_one: object, _other: object) -> bool:
-    raise _UnreadableError
+    raise _UncomparableTextError
 
 
 def _never(_one: object, _other: object) -> bool:
     return False
 
 
-def _reader(operand: _Operand, kind: _Kind) -> Callable[[Properties], Any]:
+def _reader(operand: _Operand, kind: _OperandKind) -> Callable[[Properties], Any]:
     """Return what evaluates ``operand`` and turns it into ``kind``."""
     evaluate, turn = operand.evaluate, _TURN.get((operand.kind, kind))
     if turn is None:
@@ -506,17 +506,17 @@ def _read_integer(text: str, most: int) -> int:
     found = _INTEGER_TEXT.fullmatch(text)
     # Java looks for digits in UTF-16 units, so not beyond the first plane.
     if found is None or max(text) > "\uffff":
-        raise _UnreadableError
+        raise _UncomparableTextError
     number = int(found[1] + found[2])
     if not -most - 1 <= number <= most:
-        raise _UnreadableError
+        raise _UncomparableTextError
     return number
 
 
 def _read_double(text: str) -> tuple[int, float, float]:
     found = _DOUBLE_TEXT.fullmatch(text)
     if found is None:
-        raise _UnreadableError
+        raise _UncomparableTextError
     number = found["number"]
     if found["hex"] is None:
         return _double_key(float(number))
@@ -531,13 +531,13 @@ def _double_key(number: float) -> tuple[int, float, float]:
     return (1, 0.0, 0.0) if math.isnan(number) else (0, number, math.copysign(1.0, number))
 
 
-_TURN: dict[tuple[_Kind, _Kind], Callable[[Any], Any]] = {
-    (_Kind.TEXT, _Kind.INT): functools.partial(_read_integer, most=_INT_MAX),
-    (_Kind.TEXT, _Kind.LONG): functools.partial(_read_integer, most=_LONG_MAX),
-    (_Kind.TEXT, _Kind.DOUBLE): _read_double,
-    (_Kind.TEXT, _Kind.BOOLEAN): lambda text: text.lower() == "true",
-    (_Kind.INT, _Kind.DOUBLE): lambda number: _double_key(float(number)),
-    (_Kind.LONG, _Kind.DOUBLE): lambda number: _double_key(float(number)),
+_TURN: dict[tuple[_OperandKind, _OperandKind], Callable[[Any], Any]] = {
+    (_OperandKind.TEXT, _OperandKind.INT): functools.partial(_read_integer, most=_INT_MAX),
+    (_OperandKind.TEXT, _OperandKind.LONG): functools.partial(_read_integer, most=_LONG_MAX),
+    (_OperandKind.TEXT, _OperandKind.DOUBLE): _read_double,
+    (_OperandKind.TEXT, _OperandKind.BOOLEAN): lambda text: text.lower() == "true",
+    (_OperandKind.INT, _OperandKind.DOUBLE): lambda number: _double_key(float(number)),
+    (_OperandKind.LONG, _OperandKind.DOUBLE): lambda number: _double_key(float(number)),
 }
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,

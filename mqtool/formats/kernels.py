@@ -715,7 +715,7 @@ def body_crcs(buffer: Buffer, offsets: Array, sizes: Array, out: Array) -> None:
         out[i] = crc32(buffer, int(offsets[i]), int(sizes[i]))
 
 
-def express(
+def fast_path(
     buffer: Buffer,
     start: int,
     stop: int,

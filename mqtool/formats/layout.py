@@ -20,6 +20,17 @@ def dtype_of(schema: Struct) -> np.dtype[np.void]:
     return np.dtype([(field.name, *_code(field.subcon)) for field in schema.subcons])
 
 
+def offset_of(dtype: np.dtype[np.void], name: str) -> int:
+    """Return where a field lies, in bytes from the start of its record.
+
+    >>> offset_of(np.dtype([("size", ">i4"), ("tags_code", ">i8")]), "tags_code")
+    4
+    """
+    fields = dtype.fields
+    assert fields is not None
+    return int(fields[name][1])
+
+
 def packer_of(schema: Struct) -> struct.Struct:
     """Return what packs the fields of ``schema`` in order, many times faster than ``schema.build``.
 

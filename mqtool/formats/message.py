@@ -17,7 +17,7 @@ from mqtool.formats.scan import HOSTS, NARROW, WIDE, MessageTable, gather
 from mqtool.formats.stored_message import record_ends
 
 _POSITION = struct.Struct(">q")
-_PHYSICAL_OFFSET_AT = int(commit_log.HEAD_DTYPES[0].fields["physical_offset"][1])  # type: ignore[index]
+_PHYSICAL_OFFSET_AT = commit_log.offset_in_head("physical_offset")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,7 @@ SIGNATURES = {
     "agree": Signature("u1 n n 3n i4 i8 i8 n", "n"),
     "link_entries": Signature("i4 n >i4 >i4"),
     "body_crcs": Signature("u1 i8 i8 >u4"),
-    "express": Signature("u1 n n n 2n 10n n 5n n n >i4 >i8,2 >i8 >i4,2 >i8,2 >i8 >i4 >b1 >i8", "5n"),
+    "fast_path": Signature("u1 n n n 2n 10n n 5n n n >i4 >i8,2 >i8 >i4,2 >i8,2 >i8 >i4 >b1 >i8", "5n"),
     "java_hash": Signature("u1 n n n", "n"),
     "separators": Signature("u1 n n", "n"),
     "equal": Signature("u1 n u1 n n", "n"),

@@ -18,10 +18,10 @@ from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, PAIR_S
 Host = tuple[bytes, int]
 """Address, of 4 or 16 bytes, and port; ``message.parse_host`` makes it of a text."""
 
-MOST_SHORT_TOPIC = 127
+MAX_SHORT_TOPIC = 127
 """Bytes of a topic that a record of the first kind can have."""
-MOST_TOPIC = 255
-MOST_PROPERTIES = 32767
+MAX_TOPIC = 255
+MAX_PROPERTIES = 32767
 
 _NOBODY: Host = (bytes(4), 0)
 _HEADS = tuple(packer_of(head).pack for head in commit_log.HEADS)
@@ -81,7 +81,7 @@ def topic_field(topic: str) -> TopicField:
     TopicField(magic_code=-626843481, field=b'\x01T')
     """
     raw = topic.encode("utf-8", "surrogateescape")
-    if len(raw) > MOST_SHORT_TOPIC:
+    if len(raw) > MAX_SHORT_TOPIC:
         return TopicField(commit_log.MAGIC_V2, _SHORT.pack(len(raw)) + raw)
     return TopicField(commit_log.MAGIC_V1, bytes([len(raw)]) + raw)
 

@@ -30,7 +30,7 @@ from mqtool.formats.topics import SCHEDULE_TOPIC
 
 LOST = "MQTOOL_LOST"
 FILLER_TOPIC = "MQTOOL_LOST"
-MOST = 4 << 20
+MAX_SIZE = 4 << 20
 """Size of a filler at most: as large as a message may be where a broker's configuration says nothing."""
 _SMALL_TOPIC = 127
 ELEMENT_SIZE = 22
@@ -45,8 +45,8 @@ class _ZeroCrcs:
         self._growing = threading.Lock()
 
     def of(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the CRC for each size; of one above ``MOST`` -1."""
-        sizes = np.minimum(sizes, MOST + 1)
+        """Return the CRC for each size; of one above ``MAX_SIZE`` -1."""
+        sizes = np.minimum(sizes, MAX_SIZE + 1)
         with self._growing:
             if len(sizes) and int(sizes.max()) >= len(self._known):
                 more = np.full(int(sizes.max()) + 1, -1, np.int64)
@@ -54,7 +54,7 @@ class _ZeroCrcs:
                 self._known = more
             known = self._known
             for size in np.unique(sizes[known[sizes] < 0]).tolist():
-                if size <= MOST:
+                if size <= MAX_SIZE:
                     known[size] = zlib.crc32(bytes(size)) & 0x7FFFFFFF
         return known[sizes]
 
@@ -68,7 +68,7 @@ def placeholders(table: MessageTable) -> npt.NDArray[np.bool_]:
     Properties are examined only if the body may be zeros, by its CRC, or contains several messages.
     """
     sizes = table.sizes(plain.BODY)
-    may_be = (table.column("body_crc") == _zero_crcs.of(sizes)) | (sizes > MOST)
+    may_be = (table.column("body_crc") == _zero_crcs.of(sizes)) | (sizes > MAX_SIZE)
     may_be |= table.column("sys_flag") & commit_log.INNER_BATCH != 0
     found = np.zeros(len(table), np.bool_)
     rows = np.flatnonzero(may_be)
@@ -77,7 +77,7 @@ def placeholders(table: MessageTable) -> npt.NDArray[np.bool_]:
     return found
 
 
-class Likeness(NamedTuple):
+class RecordTemplate(NamedTuple):
     """What a placeholder takes from the sound messages around it."""
 
     sys_flag: int  # only the bits of the hosts count
@@ -105,10 +105,10 @@ class Likeness(NamedTuple):
 
 
 _HEADS = tuple(packer_of(head) for head in commit_log.HEADS)
-PLAIN = Likeness(0, 0, bytes(4), 0, 0, bytes(4), 0, has_crc=False)
+PLAIN = RecordTemplate(0, 0, bytes(4), 0, 0, bytes(4), 0, has_crc=False)
 
 
-def min_size(topic: bytes, like: Likeness) -> int:
+def min_size(topic: bytes, like: RecordTemplate) -> int:
     """Return the size of the smallest placeholder: one that says no more than that something was lost."""
     return _fixed_size(topic, like) + len(_text("", 0)) + CRC_SIZE * like.has_crc
 
@@ -145,7 +145,7 @@ def build(
     queue_id: int,
     queue_offset: int,
     why: str,
-    like: Likeness,
+    like: RecordTemplate,
     transaction: int = 0,
     properties: bytes = b"",
     batch_size: int = 1,
@@ -228,7 +228,7 @@ class Stamp:
     """
 
     def __init__(
-        self, topic: bytes, queue_id: int, why: str, like: Likeness, transaction: int = 0, properties: bytes = b""
+        self, topic: bytes, queue_id: int, why: str, like: RecordTemplate, transaction: int = 0, properties: bytes = b""
     ) -> None:
         self._build = functools.partial(
             build,
@@ -265,7 +265,7 @@ class Stamp:
             timestamps: when each was stored, where not all at the same time.
         """
         body_sizes = sizes - self._head.nbytes - len(self._tail)
-        fits = (body_sizes >= 0) & (sizes <= MOST)
+        fits = (body_sizes >= 0) & (sizes <= MAX_SIZE)
         for row in np.flatnonzero(~fits).tolist():
             size, start = int(sizes[row]), int(at[row])
             like = self._like
@@ -308,7 +308,7 @@ def _batch(count: int, size: int) -> bytes:
     return b"".join(elements)
 
 
-def filler(size: int, position: int, why: str, like: Likeness) -> bytes:
+def filler(size: int, position: int, why: str, like: RecordTemplate) -> bytes:
     """Return a record of the prepared type: walked over, in no queue; of at least ``least_size`` of no topic.
 
     Where there is little room the CRC property comes first: brokers may be set to end the log at a record without.
@@ -324,7 +324,7 @@ def least_size(topic: bytes) -> int:
     return _fixed_size(topic, PLAIN)
 
 
-def _without_hosts(like: Likeness) -> Likeness:
+def _without_hosts(like: RecordTemplate) -> RecordTemplate:
     """Return a likeness without hosts, which take room, and all the more with IPv6."""
     none = bytes(4)
     return like._replace(sys_flag=0, born_address=none, born_port=0, store_address=none, store_port=0)
@@ -335,7 +335,7 @@ def blank(size: int) -> bytes:
     return bytes(commit_log.BLANK.build({"size": size, "magic_code": commit_log.MAGIC_BLANK}))
 
 
-def _fixed_size(topic: bytes, like: Likeness) -> int:
+def _fixed_size(topic: bytes, like: RecordTemplate) -> int:
     head = commit_log.HEAD_DTYPES[commit_log.head_form(like.sys_flag)].itemsize
     return head + (2 if len(topic) > _SMALL_TOPIC else 1) + len(topic) + 2
 

@@ -24,7 +24,7 @@ ORDER_QUEUE_ID = 999
 """The revive queue of a pop in order, which keeps no check points."""
 CHECK_POINT_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
 
-_MOST_OFFSETS = 1 << 16
+_MAX_OFFSETS = 1 << 16
 """Bits that one acknowledgement of many messages may have."""
 
 
@@ -278,7 +278,7 @@ def parse_bits(text: str) -> list[int]:
         bits = int.from_bytes(base64.b64decode(text, validate=True), "little")
     except (binascii.Error, ValueError) as error:
         raise FormatError("a set of offsets is not valid base64", offset=0) from error
-    if bits.bit_length() > _MOST_OFFSETS:
+    if bits.bit_length() > _MAX_OFFSETS:
         raise FormatError(f"a set of {bits.bit_length():,} offsets", offset=0)
     return [place for place in range(bits.bit_length()) if bits >> place & 1]
 

@@ -6,13 +6,11 @@ from typing import Any
 import numpy as np
 
 from mqtool.formats import commit_log
+from mqtool.formats.layout import offset_of
 from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, crc_digits
 
 _CRC_HEAD = f"{CRC_NAME}{NAME_SEPARATOR}".encode()
-_AT = {
-    name: int(commit_log.HEAD_DTYPES[0].fields[name][1])  # type: ignore[index]
-    for name in ("queue_id", "queue_offset", "physical_offset", "sys_flag")
-}
+_AT = {name: commit_log.offset_in_head(name) for name in ("queue_id", "queue_offset", "physical_offset", "sys_flag")}
 
 
 def ends_in_crc(record: bytes | bytearray) -> bool:
@@ -71,7 +69,7 @@ def with_time(record: bytes, store_timestamp: int) -> bytes:
     """Return a record that was stored at another time (ms)."""
     flags = int.from_bytes(record[_AT["sys_flag"] : _AT["sys_flag"] + 4], "big")
     head: Any = commit_log.HEAD_DTYPES[commit_log.head_form(flags)]
-    return _with_number(record, int(head.fields["store_timestamp"][1]), 8, store_timestamp)
+    return _with_number(record, offset_of(head, "store_timestamp"), 8, store_timestamp)
 
 
 def with_flag(record: bytes, sys_flag: int) -> bytes:

@@ -87,7 +87,7 @@ class RemotingCommand:
         """Return the answer to this request."""
         return RemotingCommand(code, RESPONSE, self.opaque, {} if ext_fields is None else ext_fields, body, remark)
 
-    def shed(self) -> None:
+    def release_body(self) -> None:
         """Release everything that answering does not need, in a request that is kept for later."""
         self.body, self.ext_fields = b"", {}
 

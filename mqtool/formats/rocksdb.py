@@ -108,17 +108,17 @@ RDB_OFFSET_VALUE = Struct("consumer_offset" / Int64sb, Terminated)
 RDB_JSON_VALUE = Struct(Const(b"\x01"), "json" / GreedyBytes)  # the byte names the serialization
 
 
-class QueueEnds(NamedTuple):
+class StoredQueueEnds(NamedTuple):
     """First queue offset kept, and one past the last."""
 
     min_offset: int
     max_offset: int
 
 
-class Ends(NamedTuple):
+class OffsetFamily(NamedTuple):
     """What the family "offset" says: the ends of each queue, and where dispatch continues (None: unknown)."""
 
-    queues: dict[tuple[str, int], QueueEnds]
+    queues: dict[tuple[str, int], StoredQueueEnds]
     reput_offset: int | None
 
 
@@ -158,7 +158,7 @@ def scan_units(pairs: Sequence[Pair]) -> npt.NDArray[np.void]:
     return np.frombuffer(records, UNIT_DTYPE).astype(UNIT_DTYPE.newbyteorder("="))
 
 
-def parse_ends(pairs: Iterable[Pair]) -> Ends:
+def parse_ends(pairs: Iterable[Pair]) -> OffsetFamily:
     """Return the ends of all queues in a family "offset".
 
     A broker writes a minimum only when it has looked for one, and no maximum for an empty queue: what is missing is 0.
@@ -175,8 +175,8 @@ def parse_ends(pairs: Iterable[Pair]) -> Ends:
         else:
             end = _parse(END_VALUE, value, "end of a queue", key)
             found.setdefault((head.topic, head.queue_id), {})[head.end] = end.queue_offset
-    queues = {queue: QueueEnds(ends.get(b"min", 0), ends.get(b"max", -1) + 1) for queue, ends in found.items()}
-    return Ends(queues, reput_offset)
+    queues = {queue: StoredQueueEnds(ends.get(b"min", 0), ends.get(b"max", -1) + 1) for queue, ends in found.items()}
+    return OffsetFamily(queues, reput_offset)
 
 
 class _ConfigTable(NamedTuple):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from mqtool.formats import commit_log, dledger
 from mqtool.formats import kernels as plain
+from mqtool.formats.layout import offset_of
 from mqtool.formats.topics import is_possible
 
 Ints = npt.NDArray[np.int64]
@@ -35,7 +36,7 @@ HOSTS = ("born", "store")
 
 
 def _positions(names: list[str]) -> Ints:
-    return np.array([[dtype.fields[name][1] for name in names] for dtype in commit_log.HEAD_DTYPES])  # type: ignore[index]
+    return np.array([[offset_of(dtype, name) for name in names] for dtype in commit_log.HEAD_DTYPES])
 
 
 _NARROW_AT = _positions(NARROW)
@@ -206,9 +207,9 @@ class MessageTable:
 
         ``names`` must be in order.
         """
-        return self.judged_properties(names)[:2]
+        return self.checked_properties(names)[:2]
 
-    def judged_properties(self, names: Sequence[str]) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+    def checked_properties(self, names: Sequence[str]) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
         """Return the same, and for each message whether its properties are damaged (``properties.are_readable``)."""
         joined, ends, by_letter = _name_table(tuple(names))
         shape = (len(names), len(self))
@@ -232,7 +233,7 @@ class MessageTable:
         The body does not match its CRC, or topic or properties, which that CRC does not cover, are damaged.
         """
         wrong = (self.sizes(plain.BODY) > 0) & (self.body_crcs() != self.column("body_crc"))
-        return cast("npt.NDArray[np.bool_]", wrong | self.judged_properties(())[2] | self.nameless())
+        return cast("npt.NDArray[np.bool_]", wrong | self.checked_properties(())[2] | self.nameless())
 
     def nameless(self) -> npt.NDArray[np.bool_]:
         """Return which messages have a topic that no broker can have."""

@@ -144,7 +144,7 @@ KNOWN = frozenset(_NAMES.split())
 """What RocketMQ 4.9.7, 5.3.3 or 5.5.0 takes from a ``broker.conf`` or ``namesrv.conf``, and what earlier ones did."""
 _PREFIXES = ("tls.", "rocketmq.")
 """Of names that are settings of the JVM for RocketMQ, and mqtool's settings for TLS."""
-_LIKENESS = 0.75
+_MIN_SIMILARITY = 0.75
 
 
 def is_known(name: str) -> bool:
@@ -161,5 +161,5 @@ def nearest(name: str) -> str | None:
     for known in KNOWN:
         if known.lower() == name.lower():
             return known
-    near = difflib.get_close_matches(name, sorted(KNOWN), 1, _LIKENESS)
+    near = difflib.get_close_matches(name, sorted(KNOWN), 1, _MIN_SIMILARITY)
     return near[0] if near else None

@@ -14,7 +14,7 @@ from mqtool.formats.layout import packer_of
 from mqtool.formats.new_message import NewMessage
 
 _HEADS = tuple(packer_of(head) for head in commit_log.HEADS)
-_SYS_FLAG_AT = int(commit_log.HEAD_DTYPES[0].fields["sys_flag"][1])  # type: ignore[index]
+_SYS_FLAG_AT = commit_log.offset_in_head("sys_flag")
 _SIZE, _SHORT = struct.Struct(">i"), struct.Struct(">h")
 
 

@@ -33,7 +33,7 @@ def is_system_topic(topic: str) -> bool:
     return topic.startswith(SYSTEM_PREFIXES)
 
 
-_MOST = 255
+_MAX_NAME = 255
 _REPLACED = "\ufffd"  # what Java reads where bytes are no text
 
 
@@ -56,4 +56,4 @@ def is_possible(topic: bytes) -> bool:
 
 def has_folder(topic: bytes) -> bool:
     """Return whether a file system accepts a folder of this name, or of folders in it, for its queues."""
-    return len(topic) <= _MOST and b"\0" not in topic
+    return len(topic) <= _MAX_NAME and b"\0" not in topic

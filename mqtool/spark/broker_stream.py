@@ -17,7 +17,7 @@ from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.codes import ResponseCode
 from mqtool.spark.ends import LogEnd, Mark, mark_of
 from mqtool.spark.options import Options, check_endless
-from mqtool.spark.places import Losses, Place, moved, place_behind, resumed, shares
+from mqtool.spark.places import LossReporter, Place, moved, place_behind, resumed, shares
 from mqtool.spark.queue_reader import (
     QueuePartition,
     ask_of_brokers,
@@ -30,7 +30,7 @@ from mqtool.spark.queue_reader import (
     read_queue,
     topics_of,
 )
-from mqtool.spark.queues import Connection, Ends, Queues
+from mqtool.spark.queues import BrokerConnection, OffsetRange, Queues
 from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
 from mqtool.spark.table_reader import ask_for
@@ -52,16 +52,16 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.schema = schema
         self.topics = topics_of(options)
-        self.connection = Connection.of(options)
+        self.connection = BrokerConnection.of(options)
         self.most = options.count("maxOffsetsPerTrigger")
         self.ask = ask_of_brokers(ask_for(options, schema), options)
         check_endless(options)
-        self._losses = Losses(fails(options))
+        self._losses = LossReporter(fails(options))
         self._queues: Queues | None = None
-        self._ends: dict[MessageQueue, Ends] = {}  # when they were last looked at
+        self._ends: dict[MessageQueue, OffsetRange] = {}  # when they were last looked at
         self._gone: set[MessageQueue] = set()
         self._compared: set[MessageQueue] = set()  # queues that were there then, as they had been read
-        self._target: dict[MessageQueue, Ends] | None = None
+        self._target: dict[MessageQueue, OffsetRange] | None = None
         self._known: set[tuple[MessageQueue, Mark]] = set()  # messages that were there then
         self._committed: dict[MessageQueue, int] = {}
         self._is_committing = True
@@ -105,7 +105,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit({queue: place for queue, place in before.items() if queue in ends})
         if self._target is not None:
             ends = {
-                queue: Ends(one.first, min(one.stop, self._target[queue].stop))
+                queue: OffsetRange(one.first, min(one.stop, self._target[queue].stop))
                 for queue, one in ends.items()
                 if queue in self._target
             }
@@ -194,7 +194,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._queues = Queues(self.connection).__enter__()
         return self._queues
 
-    def _look(self, needed: Collection[MessageQueue] = ()) -> dict[MessageQueue, Ends]:
+    def _look(self, needed: Collection[MessageQueue] = ()) -> dict[MessageQueue, OffsetRange]:
         """Return the existing queues; one that is needed is waited for, but not twice."""
         self._ends = self._open().ends(self.topics, {*needed} - self._gone)
         self._gone = (self._gone | {*needed}) - self._ends.keys()
@@ -206,7 +206,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(_POLL_S)
         self._idle_since = time.monotonic() if is_idle else 0.0
 
-    def _resumed(self, queue: MessageQueue, place: Place | None, ends: Ends) -> Place:
+    def _resumed(self, queue: MessageQueue, place: Place | None, ends: OffsetRange) -> Place:
         """Return the place from which to continue: the given one if the queue is still as it was.
 
         Otherwise it is after the newest message that was read and still exists, or at the first.

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from mqtool.errors import UsageError
 from mqtool.spark.options import OPTIONS_OF_BROKERS, Options
 from mqtool.spark.queue_reader import QueuesReader
-from mqtool.spark.queues import Connection
+from mqtool.spark.queues import BrokerConnection
 from mqtool.spark.sentences import sentences
 from mqtool.spark.source import MessageSource
 from mqtool.spark.table_reader import check_of_messages
@@ -45,7 +45,7 @@ class RocketMQ(MessageSource):
     def check(options: Options) -> None:
         """See to it that all options are what they should be; raises as the method of all sources."""
         check_of_messages(options)
-        Connection.of(options)
+        BrokerConnection.of(options)
         options.count("maxOffsetsPerTrigger")
 
     @sentences()

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mqtool.engine.repair.aligned import SIDES, are_sound
+from mqtool.engine.repair.compare.aligned import SIDES, are_sound
 from mqtool.formats.columns import distinct, is_among
 from mqtool.formats.identity import record_identities
 from mqtool.formats.scan import MessageTable
 from mqtool.spark import run_as_program
-from mqtool.spark.messages import BUILDERS, Batches, Wanted
-from mqtool.spark.partitions import MAX_PARTITION, LogRange, Lost, RangeReader, log_ranges
+from mqtool.spark.messages import BUILDERS, Batches, RowSelection
+from mqtool.spark.partitions import MAX_PARTITION, LogRange, RangeReader, UnreadablePlace, log_ranges
 from mqtool.spark.schemas import arrow_schema, spark_schema
 from mqtool.spark.spread import spread
 from mqtool.spark.stores import Store
@@ -39,7 +39,7 @@ _IDENTITIES = spark_schema({
 Columns = npt.NDArray[np.int64]
 
 
-class Item(NamedTuple):
+class CompareTask(NamedTuple):
     """The same addresses of two logs."""
 
     left: list[LogRange]
@@ -76,7 +76,7 @@ def _counted(found: Any) -> tuple[Any, Any]:
 def by_key(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[Any, list[Any]]:
     """Return the DataFrame of the messages of which one store has more than the other, and observations of it.
 
-    Columns are those of ``mqtool.engine.repair.compare_keys.Difference`` and what people know a message by: the last
+    Columns are those of ``mqtool.engine.repair.compare.keys.Difference`` and what people know a message by: the last
     of them in the store that has more. Beside what ``by_offset`` counts, the messages of each store are counted
     (``left``, ``right``), and the places that cannot be read (``left_unread``, ``right_unread``). Cost: each message is
     read once, and shuffled as its identity of 16 bytes and what it is known by. Arguments: as ``by_offset``.
@@ -122,13 +122,13 @@ def by_key(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[
     return found, [observed, counted]
 
 
-def _aligned(left: Store, right: Store, partition_size: int) -> list[Item]:
+def _aligned(left: Store, right: Store, partition_size: int) -> list[CompareTask]:
     readers = [(store, store.open()) for store in (left, right)]
     start = min(reader.commit_log.min_offset for _, reader in readers)
     stop = max(reader.commit_log.end_offset for _, reader in readers)
     start -= start % partition_size
     return [
-        Item(
+        CompareTask(
             *(
                 log_ranges(store, reader, partition_size, at, min(at + partition_size, stop))
                 for store, reader in readers
@@ -138,11 +138,11 @@ def _aligned(left: Store, right: Store, partition_size: int) -> list[Item]:
     ]
 
 
-def compare(item: Item) -> Iterator[pa.RecordBatch]:
+def compare(item: CompareTask) -> Iterator[pa.RecordBatch]:
     """Yield the differences at some addresses of two logs, a limited number of bytes at a time."""
     addresses = [part.start_offset + at for parts in item for part in parts for at in (part.start, part.stop)]
     for start in range(min(addresses, default=0), max(addresses, default=0), MAX_PARTITION):
-        yield from _compare(Item(*(_between(parts, start, start + MAX_PARTITION) for parts in item)))
+        yield from _compare(CompareTask(*(_between(parts, start, start + MAX_PARTITION) for parts in item)))
 
 
 def _between(parts: Sequence[LogRange], start: int, stop: int) -> list[LogRange]:
@@ -156,7 +156,7 @@ def _between(parts: Sequence[LogRange], start: int, stop: int) -> list[LogRange]
     return [part for part in cut if part.start < part.stop]
 
 
-def _compare(item: Item) -> Iterator[pa.RecordBatch]:
+def _compare(item: CompareTask) -> Iterator[pa.RecordBatch]:
     left, right = (_records(parts) for parts in item)
     both, in_left, in_right = np.intersect1d(left[0], right[0], return_indices=True)
     differs = both[np.any(left[1:, in_left] != right[1:, in_right], axis=0)]
@@ -184,10 +184,10 @@ def identities(item: tuple[str, LogRange]) -> Iterator[pa.RecordBatch]:
     side, part = item
     schema = arrow_schema(_IDENTITIES)
     fields = pa.schema([schema.field(name) for name in _NAMED])
-    batches = Batches(Wanted(_NAMED, part.store.path), fields, "PERMISSIVE")
+    batches = Batches(RowSelection(_NAMED, part.store.path), fields, "PERMISSIVE")
     unread = 0
     for piece in _pieces(part):
-        if isinstance(piece, Lost):
+        if isinstance(piece, UnreadablePlace):
             unread += 1
             continue
         sound = are_sound(piece)
@@ -202,7 +202,7 @@ def identities(item: tuple[str, LogRange]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.repeat(pa.scalar(side), unread), *nulls], schema=schema)
 
 
-def _pieces(part: LogRange) -> Iterator[MessageTable | Lost]:
+def _pieces(part: LogRange) -> Iterator[MessageTable | UnreadablePlace]:
     try:
         with RangeReader(part) as reader:
             yield from reader.tables()
@@ -213,14 +213,14 @@ def _pieces(part: LogRange) -> Iterator[MessageTable | Lost]:
 def _tables(parts: Sequence[LogRange]) -> Iterator[tuple[LogRange, MessageTable]]:
     for part in parts:
         for piece in _pieces(part):
-            if not isinstance(piece, Lost):
+            if not isinstance(piece, UnreadablePlace):
                 yield part, piece if not piece.faults.any() else piece.where(piece.faults == 0)
 
 
 def _rows(part: LogRange, table: MessageTable, side: str) -> Iterator[pa.RecordBatch]:
     whole = arrow_schema(SCHEMA)
     fields = pa.schema([whole.field(name) for name in _COLUMNS])
-    for batch in Batches(Wanted(_COLUMNS, part.store.path), fields, "PERMISSIVE").of_table(table, part.file):
+    for batch in Batches(RowSelection(_COLUMNS, part.store.path), fields, "PERMISSIVE").of_table(table, part.file):
         sides = pa.repeat(pa.scalar(side), len(batch))
         yield pa.RecordBatch.from_arrays([sides, *batch.columns], schema=whole)
 

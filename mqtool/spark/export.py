@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mqtool.engine.repair.transfer import NUMBERS, RAW, SAID, TEXTS
+from mqtool.engine.repair.salvage.transfer import NUMBERS, RAW, SAID, TEXTS
 from mqtool.spark import run_as_program
 from mqtool.spark.bounds import Bounds
 from mqtool.spark.messages import COLUMNS, CORRUPT, FIRST_MS, LAST_MS
@@ -41,7 +41,7 @@ _LONGEST_NAME = 80
 
 
 @dataclasses.dataclass(frozen=True)
-class Chosen:
+class ExportSelection:
     """Which messages: topics (None: all), store times and addresses in half-open ranges."""
 
     topics: frozenset[str] | None = None
@@ -52,7 +52,7 @@ class Chosen:
 
 
 @dataclasses.dataclass(frozen=True)
-class Exported:
+class ExportTotals:
     """How much was written, and how much was left out."""
 
     messages: int
@@ -60,7 +60,9 @@ class Exported:
     damaged: int
 
 
-def run(spark: Any, stores: Sequence[Store], into: Path | str, chosen: Chosen, partition_size: int) -> Exported:
+def run(
+    spark: Any, stores: Sequence[Store], into: Path | str, chosen: ExportSelection, partition_size: int
+) -> ExportTotals:
     """Write messages below ``into``, a folder that does not exist yet: one file, or a few, per store, topic and day.
 
     Cost: what is written is shuffled once, to be together and in the order of the log.
@@ -83,10 +85,10 @@ def run(spark: Any, stores: Sequence[Store], into: Path | str, chosen: Chosen, p
             settings.enter_context(setting(spark, name, value))
         ordered.write.partitionBy(*FOLDERS).option("compression", "zstd").parquet(str(into))
     found = [one.get for one in observed]
-    return Exported(*(sum(one[name] or 0 for one in found) for name in ("messages", "bytes", "damaged")))
+    return ExportTotals(*(sum(one[name] or 0 for one in found) for name in ("messages", "bytes", "damaged")))
 
 
-def _gathered(spark: Any, store: Store, chosen: Chosen, partition_size: int, observed: Any) -> Any:
+def _gathered(spark: Any, store: Store, chosen: ExportSelection, partition_size: int, observed: Any) -> Any:
     """Return the messages of a store brought together by topic and day, with the columns that folders are named by."""
     from pyspark.sql import functions
 
@@ -115,27 +117,27 @@ def _date(milliseconds: Any) -> Any:
     return functions.when(milliseconds.between(FIRST_MS, LAST_MS), functions.date_add(first, days))
 
 
-class Item(NamedTuple):
+class ExportTask(NamedTuple):
     """What one task gives: the messages of a range."""
 
     part: LogRange
     bounds: Bounds
 
 
-def _messages(spark: Any, store: Store, chosen: Chosen, partition_size: int) -> Any:
+def _messages(spark: Any, store: Store, chosen: ExportSelection, partition_size: int) -> Any:
     """Return the messages of a store that may be wanted, and of what is damaged."""
     bounds = Bounds(chosen.since, chosen.until, chosen.start, chosen.stop, topics=chosen.topics)
     ask = dataclasses.replace(_ASK, max_partition=partition_size, bounds=bounds)
-    items = (Item(part, bounds) for part in TABLES["messages"].parts(store, store.open(), ask))
+    items = (ExportTask(part, bounds) for part in TABLES["messages"].parts(store, store.open(), ask))
     return spread(spark, items, read, SCHEMA)
 
 
-def read(item: Item) -> Iterator[Any]:
+def read(item: ExportTask) -> Iterator[Any]:
     """Yield the messages of one item, and what is damaged in its range."""
     yield from read_messages(item.part, dataclasses.replace(_ASK, bounds=item.bounds), arrow_schema(SCHEMA))
 
 
-def _selected(messages: Any, chosen: Chosen) -> Any:
+def _selected(messages: Any, chosen: ExportSelection) -> Any:
     from pyspark.sql import functions
 
     ranges = (("store_timestamp", chosen.since, chosen.until), ("physical_offset", chosen.start, chosen.stop))

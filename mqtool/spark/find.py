@@ -16,8 +16,8 @@ from mqtool.engine.store.search import Matcher, Query, Search
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import scan
 from mqtool.spark import run_as_program
-from mqtool.spark.messages import BUILDERS, CORRUPT, Batches, Wanted
-from mqtool.spark.partitions import LogRange, Lost, RangeReader, log_ranges
+from mqtool.spark.messages import BUILDERS, CORRUPT, Batches, RowSelection
+from mqtool.spark.partitions import LogRange, RangeReader, UnreadablePlace, log_ranges
 from mqtool.spark.schemas import arrow_schema, spark_schema
 from mqtool.spark.spread import spread
 from mqtool.spark.stores import Store
@@ -29,10 +29,10 @@ SCHEMA = spark_schema({**{name: BUILDERS[name].type for name in _COLUMNS if name
 """The columns of the table ``messages``, the actual address of a message, and its whole record."""
 _FOUND = spark_schema({**{name: BUILDERS[name].type for name in _COLUMNS}, **_PLACE})
 """A row with a ``_corrupt_record`` is not a match, but a place that could not be read."""
-_MOST_HITS = 1000
+_MAX_HITS = 1000
 
 
-class Item(NamedTuple):
+class FindTask(NamedTuple):
     """What one task looks at: a range of the log, and addresses that index entries name, in that range or in none."""
 
     store: Store
@@ -42,17 +42,17 @@ class Item(NamedTuple):
 
 
 @dataclasses.dataclass
-class Plan:
+class FindPlan:
     """What to search, and what the driver has learned from the index."""
 
-    items: list[Item]
+    items: list[FindTask]
     remarks: list[str]
     scan_size: int = 0
 
 
-def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: bool) -> Plan:
+def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: bool) -> FindPlan:
     """Ask the index files, and cut what must be scanned into ranges."""
-    made = Plan([], [])
+    made = FindPlan([], [])
     for store, query in stores:
         reader = store.open()
         search = Search(reader, query, use_index)
@@ -60,20 +60,20 @@ def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: 
         for start, stop in search.ranges:
             for part in log_ranges(store, reader, partition_size, start, stop):
                 low, high = (bisect.bisect_left(hits, part.start_offset + at) for at in (part.start, part.stop))
-                made.items.append(Item(store, query, part, hits[low:high]))
+                made.items.append(FindTask(store, query, part, hits[low:high]))
                 outside += hits[next_hit:low]
                 next_hit = high
         outside += hits[next_hit:]
         made.items += [
-            Item(store, query, None, outside[start : start + _MOST_HITS])
-            for start in range(0, len(outside), _MOST_HITS)
+            FindTask(store, query, None, outside[start : start + _MAX_HITS])
+            for start in range(0, len(outside), _MAX_HITS)
         ]
         made.remarks += [*reader.remarks, *search.remarks]
         made.scan_size += search.scan_size
     return made
 
 
-def messages(spark: Any, items: Sequence[Item]) -> tuple[Any, Any]:
+def messages(spark: Any, items: Sequence[FindTask]) -> tuple[Any, Any]:
     """Return the DataFrame of the messages that fit, columns ``SCHEMA``, each once, and an observation of it.
 
     Items share no message, so nothing is shuffled. The observation counts, while the DataFrame is read, the messages
@@ -88,15 +88,15 @@ def messages(spark: Any, items: Sequence[Item]) -> tuple[Any, Any]:
     return rows.where(is_message).drop(CORRUPT), observed
 
 
-def find(item: Item) -> Iterator[pa.RecordBatch]:
+def find(item: FindTask) -> Iterator[pa.RecordBatch]:
     """Yield the messages of one item that fit."""
     matcher = Matcher(item.query)
     schema = arrow_schema(_FOUND)
     fields = pa.schema([schema.field(number) for number in range(len(_COLUMNS))])
-    batches = Batches(Wanted(_COLUMNS, item.store.path), fields, "PERMISSIVE")
+    batches = Batches(RowSelection(_COLUMNS, item.store.path), fields, "PERMISSIVE")
     file, start_offset = (item.part.file, item.part.start_offset) if item.part else ("", 0)
     for piece in _pieces(item):
-        if isinstance(piece, Lost):
+        if isinstance(piece, UnreadablePlace):
             for batch in batches.of_damage(file, piece.position, piece.code, None):
                 yield _with(batch, [start_offset + piece.position], [None], schema)
             continue
@@ -121,10 +121,10 @@ def _found(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-def _pieces(item: Item) -> Iterator[scan.MessageTable | Lost]:
+def _pieces(item: FindTask) -> Iterator[scan.MessageTable | UnreadablePlace]:
     left = set(item.offsets)
     for piece in _scanned(item):
-        if left and not isinstance(piece, Lost):
+        if left and not isinstance(piece, UnreadablePlace):
             left.difference_update(piece.column("position")[piece.faults == 0].tolist())
         yield piece
     # A record may be hidden behind damage, and an entry knows it all the same.
@@ -139,15 +139,15 @@ def _pieces(item: Item) -> Iterator[scan.MessageTable | Lost]:
         yield scan.gather(memoryview(record), offset, np.zeros(1, np.int64))
 
 
-def _scanned(item: Item) -> Iterator[scan.MessageTable | Lost]:
+def _scanned(item: FindTask) -> Iterator[scan.MessageTable | UnreadablePlace]:
     if item.part is None:
         return
     try:
         with RangeReader(item.part) as part:
             for piece in part.tables():
-                if not isinstance(piece, Lost):
+                if not isinstance(piece, UnreadablePlace):
                     for start in piece.starts[piece.faults != 0].tolist():
-                        yield Lost(start, "LOG-SIZES")
+                        yield UnreadablePlace(start, "LOG-SIZES")
                 yield piece
     except GONE:
         return

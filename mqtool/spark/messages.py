@@ -28,7 +28,7 @@ Mask = npt.NDArray[np.bool_]
 
 CORRUPT = "_corrupt_record"
 CORRUPT_TYPE = "struct<file:string,position:bigint,code:string,hex:string>"
-MOST_HEX = 256
+MAX_HEX = 256
 """Bytes of a damaged record that its row shows."""
 
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
@@ -57,7 +57,7 @@ _HEX = np.frombuffer(b"".join(b"%02X" % number for number in range(256)), np.uin
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class RowSelection:
     """Which rows and which of their contents are asked for."""
 
     columns: tuple[str, ...]
@@ -68,10 +68,10 @@ class Wanted:
     """Bodies as the producer gave them, not as they are stored."""
 
 
-class Rows:
+class MessageRows:
     """Some messages of one table; what several columns need is made once."""
 
-    def __init__(self, table: MessageTable, wanted: Wanted, file: str, codes: npt.NDArray[np.int8]) -> None:
+    def __init__(self, table: MessageTable, wanted: RowSelection, file: str, codes: npt.NDArray[np.int8]) -> None:
         self.table = table
         self.wanted = wanted
         self.file = file
@@ -187,11 +187,11 @@ def _text_column(table: MessageTable, offsets: Ints, sizes: Ints, kind: Any) -> 
 # Columns
 
 
-def _number(name: str) -> Callable[[Rows, Any], Any]:
+def _number(name: str) -> Callable[[MessageRows, Any], Any]:
     return lambda rows, kind: pa.array(rows.table.column(name), kind)
 
 
-def _time(name: str) -> Callable[[Rows, Any], Any]:
+def _time(name: str) -> Callable[[MessageRows, Any], Any]:
     return lambda rows, kind: timestamps(rows.table.column(name), kind)
 
 
@@ -203,15 +203,15 @@ def timestamps(milliseconds: Any, kind: Any) -> Any:
     return pa.Array.from_buffers(kind, len(milliseconds), [bitmap, pa.py_buffer(milliseconds * 1000)])
 
 
-def _topic(rows: Rows, kind: Any) -> Any:
+def _topic(rows: MessageRows, kind: Any) -> Any:
     ids, names = rows.table.topics()
     return pa.array([name.decode("utf-8", "replace") for name in names], kind).take(pa.array(ids))
 
 
-def _host(host: int) -> Callable[[Rows, Any], Any]:
+def _host(host: int) -> Callable[[MessageRows, Any], Any]:
     port_name = f"{scan.HOSTS[host]}_port"
 
-    def column(rows: Rows, kind: Any) -> Any:
+    def column(rows: MessageRows, kind: Any) -> Any:
         ports = rows.table.column(port_name)
         if rows.has_long(host):
             pairs = enumerate(ports.tolist())
@@ -227,7 +227,7 @@ def _host(host: int) -> Callable[[Rows, Any], Any]:
     return column
 
 
-def _message_id(rows: Rows, kind: Any) -> Any:
+def _message_id(rows: MessageRows, kind: Any) -> Any:
     table = rows.table
     ports, positions = table.column("store_port"), table.column("position")
     if rows.has_long(1):
@@ -242,17 +242,17 @@ def _message_id(rows: Rows, kind: Any) -> Any:
     return pa.Array.from_buffers(kind, len(rows), [None, pa.py_buffer(ends), pa.py_buffer(_HEX[raw])])
 
 
-def _property(name: str) -> Callable[[Rows, Any], Any]:
+def _property(name: str) -> Callable[[MessageRows, Any], Any]:
     number = _PROPERTIES.index(name)
 
-    def column(rows: Rows, kind: Any) -> Any:
+    def column(rows: MessageRows, kind: Any) -> Any:
         offsets, sizes = rows.known
         return _text_column(rows.table, offsets[number], sizes[number], kind)
 
     return column
 
 
-def _body(rows: Rows, kind: Any) -> Any:
+def _body(rows: MessageRows, kind: Any) -> Any:
     table = rows.table
     sizes = table.sizes(plain.BODY)
     stored = texts(table, table.offsets(plain.BODY), sizes, kind)
@@ -270,16 +270,16 @@ def _body(rows: Rows, kind: Any) -> Any:
     return pc.replace_with_mask(stored, pa.array(packed), pa.array(bodies, kind))
 
 
-def _raw_properties(rows: Rows, kind: Any) -> Any:
+def _raw_properties(rows: MessageRows, kind: Any) -> Any:
     return texts(rows.table, rows.table.offsets(plain.PROPERTIES), rows.table.sizes(plain.PROPERTIES), kind)
 
 
-def _json_properties(rows: Rows, kind: Any) -> Any:
+def _json_properties(rows: MessageRows, kind: Any) -> Any:
     raw = (rows.table.bytes_of(plain.PROPERTIES, row) for row in range(len(rows)))
     return pa.array([orjson.dumps(parse_properties(text)).decode() for text in raw], kind)
 
 
-def _corrupt(rows: Rows, kind: Any) -> Any:
+def _corrupt(rows: MessageRows, kind: Any) -> Any:
     bad = np.flatnonzero(rows.codes)
     if not len(bad):
         return pa.nulls(len(rows), kind)
@@ -290,7 +290,7 @@ def _corrupt(rows: Rows, kind: Any) -> Any:
             "file": rows.file,
             "position": int(positions[row]),
             "code": _CODES[rows.codes[row]],
-            "hex": rows.table.record(row)[:MOST_HEX].hex(),
+            "hex": rows.table.record(row)[:MAX_HEX].hex(),
         }
     return pa.array(values, kind)
 
@@ -300,7 +300,7 @@ class Column:
     """A column: its type as Spark spells it, and what makes it."""
 
     type: str
-    build: Callable[[Rows, Any], Any]
+    build: Callable[[MessageRows, Any], Any]
 
 
 BUILDERS: dict[str, Column] = {
@@ -377,7 +377,7 @@ LAYOUTS: dict[str, dict[str, str]] = {
 COLUMNS = BUILDERS | EXTRAS
 
 
-def judge(table: MessageTable, columns: Collection[str]) -> npt.NDArray[np.int8]:
+def damage_codes(table: MessageTable, columns: Collection[str]) -> npt.NDArray[np.int8]:
     """Return for each message what is wrong with it, as a number of ``_CODES``.
 
     Of bodies, topics and properties where they are read.
@@ -386,7 +386,7 @@ def judge(table: MessageTable, columns: Collection[str]) -> npt.NDArray[np.int8]
     if "topic" in columns:
         codes[table.nameless()] = 5
     if not _OF_PROPERTIES.isdisjoint(columns):
-        codes[table.judged_properties(())[2]] = 4
+        codes[table.checked_properties(())[2]] = 4
     if "body" in columns:
         codes[table.body_crcs() != table.column("body_crc")] = 3
     codes[table.column("position") != table.column("physical_offset")] = 2
@@ -406,7 +406,7 @@ class Batches:
     ``mode`` is Spark's: what becomes of what is damaged.
     """
 
-    wanted: Wanted
+    wanted: RowSelection
     schema: Any  # pyarrow.Schema, its fields in the order of ``wanted.columns``
     mode: str
 
@@ -416,7 +416,7 @@ class Batches:
         Raises:
             BadDataError: one is damaged, in mode FAILFAST.
         """
-        codes = judge(table, self.wanted.columns)
+        codes = damage_codes(table, self.wanted.columns)
         if codes.any() and self.mode != "PERMISSIVE":
             if self.mode == "FAILFAST":
                 row = int(np.flatnonzero(codes)[0])
@@ -425,7 +425,7 @@ class Batches:
             table, codes = table.where(codes == 0), codes[codes == 0]
         if not len(table):
             return
-        rows = Rows(table, self.wanted, file, codes)
+        rows = MessageRows(table, self.wanted, file, codes)
         arrays = [
             COLUMNS[name].build(rows, field.type) for name, field in zip(self.wanted.columns, self.schema, strict=True)
         ]

@@ -33,7 +33,7 @@ from mqtool.formats.topics import (
     TIMER_TOPIC,
 )
 from mqtool.spark import run_as_program
-from mqtool.spark.partitions import LogRange, Lost, RangeReader, log_ranges
+from mqtool.spark.partitions import LogRange, RangeReader, UnreadablePlace, log_ranges
 from mqtool.spark.spread import spread
 from mqtool.spark.stores import Store
 from mqtool.spark.tables import GONE
@@ -58,17 +58,17 @@ _LISTED = "listed"  # a queue of a topic of which a group has saved offsets
 _UNREAD = "unread"  # a table that keeps offsets
 _STORE = "store"
 _UNREADABLE = (BadDataError, FormatError, MissingExtraError)
-_MOST_TOLD = 10_000
+_MAX_TOLD = 10_000
 
 
-class Item(NamedTuple):
+class OffsetsTask(NamedTuple):
     """A range of a log, or the tables and queues of a store."""
 
     store: Store
     part: LogRange | None
 
 
-class Progress(NamedTuple):
+class ConsumedOffset(NamedTuple):
     """How far a group has come in a queue."""
 
     kind: str
@@ -95,8 +95,8 @@ def progress(spark: Any, stores: Sequence[Store], partition_size: int) -> tuple[
     from pyspark.sql import Observation, Window, functions
     from pyspark.sql.functions import col
 
-    items = [Item(store, None) for store in stores]
-    items += [Item(store, part) for store in stores for part in log_ranges(store, store.open(), partition_size)]
+    items = [OffsetsTask(store, None) for store in stores]
+    items += [OffsetsTask(store, part) for store in stores for part in log_ranges(store, store.open(), partition_size)]
     observed = Observation("offsets")
     unread = functions.count_if(col("kind") == _UNREAD).alias("unread")
     rows = spread(spark, items, find, _ROWS_SCHEMA).observe(observed, unread)
@@ -116,10 +116,10 @@ def progress(spark: Any, stores: Sequence[Store], partition_size: int) -> tuple[
     return known.select(*columns), observed
 
 
-def find(item: Item) -> Iterator[pa.RecordBatch]:
+def find(item: OffsetsTask) -> Iterator[pa.RecordBatch]:
     """Yield what one item shows, a limited number of queues at a time."""
     told = _of_tables(item.store.open()) if item.part is None else _of_log(item.store, item.part)
-    while some := list(itertools.islice(told, _MOST_TOLD)):
+    while some := list(itertools.islice(told, _MAX_TOLD)):
         found: dict[tuple[str, str | None, str, int], int] = {}
         for one in some:
             key = one[:4]
@@ -135,28 +135,28 @@ def sorted_by_key(found: dict[tuple[str, str | None, str, int], int]) -> list[tu
     return sorted(found.items(), key=lambda pair: tuple(map(str, pair[0])))
 
 
-def _of_tables(reader: StoreReader) -> Iterator[Progress]:
+def _of_tables(reader: StoreReader) -> Iterator[ConsumedOffset]:
     # Or Spark, where there is no row at all, drops what counts them.
-    yield Progress(_STORE, None, "", 0, 0)
+    yield ConsumedOffset(_STORE, None, "", 0, 0)
     groups: dict[str, set[str]] = {}
     gone: set[QueueKey] = set()
     for name in config_tables.OFFSET_TABLES:
         try:
             saved = config_tables.consumer_offsets(reader.config_table(name) or {})
         except _UNREADABLE:  # the log has to tell
-            yield Progress(_UNREAD, None, name, 0, 0)
+            yield ConsumedOffset(_UNREAD, None, name, 0, 0)
             continue
         for (topic, group, queue_id), offset in saved.items():
             groups.setdefault(topic, set()).add(group)
             gone.add((topic, queue_id))
-            yield Progress("saved", group, topic, queue_id, offset)
+            yield ConsumedOffset("saved", group, topic, queue_id, offset)
     try:
         delays = config_tables.delay_offsets(reader.config_table("delayOffset.json") or {})
     except _UNREADABLE:
         delays = {}
-        yield Progress(_UNREAD, None, "delayOffset.json", 0, 0)
+        yield ConsumedOffset(_UNREAD, None, "delayOffset.json", 0, 0)
     for level, offset in delays.items():
-        yield Progress("saved", SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, offset)
+        yield ConsumedOffset("saved", SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, offset)
     try:
         for key, low, high in _ends(reader, groups):
             gone.discard(key)
@@ -169,11 +169,11 @@ def _of_tables(reader: StoreReader) -> Iterator[Progress]:
 
 def _of_queue(
     topic: str, queue_id: int, low: int, high: int, groups: Mapping[str, Collection[str]]
-) -> Iterator[Progress]:
-    yield Progress("min_offset", None, topic, queue_id, low)
-    yield Progress("max_offset", None, topic, queue_id, high)
+) -> Iterator[ConsumedOffset]:
+    yield ConsumedOffset("min_offset", None, topic, queue_id, low)
+    yield ConsumedOffset("max_offset", None, topic, queue_id, high)
     for group in groups.get(topic, ()):
-        yield Progress(_LISTED, group, topic, queue_id, 0)
+        yield ConsumedOffset(_LISTED, group, topic, queue_id, 0)
 
 
 def _ends(reader: StoreReader, topics: Container[str]) -> Iterator[tuple[QueueKey, int, int]]:
@@ -196,12 +196,12 @@ def _ends(reader: StoreReader, topics: Container[str]) -> Iterator[tuple[QueueKe
                 yield key, known.min_offset, known.max_offset
 
 
-def _of_log(store: Store, part: LogRange) -> Iterator[Progress]:
+def _of_log(store: Store, part: LogRange) -> Iterator[ConsumedOffset]:
     reader = store.open()
     try:
         with RangeReader(part) as one:
             for piece in one.tables():
-                if not isinstance(piece, Lost):
+                if not isinstance(piece, UnreadablePlace):
                     for row in _rows(piece):
                         yield from _of_message(reader, message_at(piece, row))
     except GONE:
@@ -217,7 +217,7 @@ def _rows(table: MessageTable) -> list[int]:
     return rows
 
 
-def _of_message(reader: StoreReader, message: Message) -> Iterator[Progress]:
+def _of_message(reader: StoreReader, message: Message) -> Iterator[ConsumedOffset]:
     """Yield what a message shows, even if it still waits for its time."""
     properties = message.properties
     topic = properties.get("REAL_TOPIC", "") if message.topic in _WAITING else message.topic
@@ -232,7 +232,7 @@ def _of_message(reader: StoreReader, message: Message) -> Iterator[Progress]:
     elif topic == OP_TOPIC:
         for text in message.body.decode("utf-8", "replace").split(","):
             if text.isascii() and text.isdigit() and len(text) < 19:
-                yield Progress("ended", TRANSACTION_GROUP, HALF_TOPIC, message.queue_id, int(text) + 1)
+                yield ConsumedOffset("ended", TRANSACTION_GROUP, HALF_TOPIC, message.queue_id, int(text) + 1)
 
 
 def _group_of(name: str, topic: str) -> str:
@@ -246,7 +246,7 @@ def _group_of(name: str, topic: str) -> str:
     return name
 
 
-def _of_origin(reader: StoreReader, kind: str, group: str, message_id: str | None) -> Iterator[Progress]:
+def _of_origin(reader: StoreReader, kind: str, group: str, message_id: str | None) -> Iterator[ConsumedOffset]:
     """Report the message that a group received and sent back; nothing if retention has deleted it."""
     if message_id is None:
         return
@@ -254,18 +254,18 @@ def _of_origin(reader: StoreReader, kind: str, group: str, message_id: str | Non
         origin = reader.message_at(parse_message_id(message_id))
     except (FormatError, NotFoundError):
         return
-    yield Progress(kind, group, origin.topic, origin.queue_id, origin.queue_offset + 1)
+    yield ConsumedOffset(kind, group, origin.topic, origin.queue_id, origin.queue_offset + 1)
 
 
-def _of_pop(message: Message) -> Iterator[Progress]:
+def _of_pop(message: Message) -> Iterator[ConsumedOffset]:
     try:
         if message.tags == pop.CHECK_POINT_TAG:
             point = pop.parse_check_point(message.plain_body())
             offset = max(point.offsets, default=point.start_offset - 1) + 1
-            yield Progress("popped", point.group, point.topic, point.queue_id, offset)
+            yield ConsumedOffset("popped", point.group, point.topic, point.queue_id, offset)
         elif message.tags in (pop.ACK_TAG, pop.BATCH_ACK_TAG):
             ack = pop.parse_ack(message.plain_body())
-            yield Progress("acknowledged", ack.group, ack.topic, ack.queue_id, max(ack.offsets) + 1)
+            yield ConsumedOffset("acknowledged", ack.group, ack.topic, ack.queue_id, max(ack.offsets) + 1)
     except FormatError:
         return
 

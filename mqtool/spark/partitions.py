@@ -23,9 +23,9 @@ from mqtool.formats.scan import MessageTable
 from mqtool.spark.stores import Store
 
 MAX_PARTITION = 128 << 20
-_MOST_TASKS = 20_000
-_MOST_COUNTS = 500
-_MOST_OF_A_COUNT = 4 << 30
+_MAX_TASKS = 20_000
+_MAX_COUNTS = 500
+_MAX_OF_A_COUNT = 4 << 30
 _TASKS_A_CORE = 4
 LOOK_BACK = 5 << 20
 """A walk starts this far before its range, but not before its segment: no message of a broker that takes
@@ -59,7 +59,7 @@ class LogRange:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lost:
+class UnreadablePlace:
     """A place in a range where a record should start and none does."""
 
     position: int  # in the segment
@@ -105,7 +105,7 @@ def log_ranges(
 
 def size_of(total: int) -> int:
     """Return how many bytes of log a task gets that gives back messages: a driver knows of no more than some tasks."""
-    return max(MAX_PARTITION, total // _MOST_TASKS)
+    return max(MAX_PARTITION, total // _MAX_TASKS)
 
 
 def size_to_count(total: int, cores: int) -> int:
@@ -115,7 +115,7 @@ def size_to_count(total: int, cores: int) -> int:
     up to a hundred kilobytes, so of a log that is too large for that a task gets more.
     """
     share = total // (_TASKS_A_CORE * cores)
-    return max(min(max(share, MAX_PARTITION), _MOST_OF_A_COUNT), min(share, total // _MOST_COUNTS))
+    return max(min(max(share, MAX_PARTITION), _MAX_OF_A_COUNT), min(share, total // _MAX_COUNTS))
 
 
 def last_used(log: CommitLog) -> int:
@@ -197,7 +197,7 @@ class RangeReader:
     def __exit__(self, *exception: object) -> None:
         self.segment.__exit__(*exception)
 
-    def tables(self) -> Iterator[MessageTable | Lost]:
+    def tables(self) -> Iterator[MessageTable | UnreadablePlace]:
         """Yield the messages that start in the range, and each damaged place, in order.
 
         A table is good until the next one is asked for.
@@ -308,14 +308,14 @@ class RangeReader:
         end = int(table.starts[-1]) + int(table.column("size")[-1])
         return not begins(self.log, self.segment, end)
 
-    def _tell(self, followed: bool) -> Iterator[Lost]:
+    def _tell(self, followed: bool) -> Iterator[UnreadablePlace]:
         """Report the gap before this place, unless it is the unused end of the log."""
         gap, self._lost = self._lost, None
         if gap is None:
             return
         followed = followed or self.part.following or self.next_record(self.part.stop, self.part.size) is not None
         if followed:
-            yield Lost(gap.start, _HOLES[gap.stop])
+            yield UnreadablePlace(gap.start, _HOLES[gap.stop])
         elif not self.part.is_live:
             content = self.segment.first_content(gap.start, self.part.size)
             if content is not None:
@@ -336,12 +336,12 @@ class RangeReader:
                 return found
             at = end
 
-    def _tail(self, gap: Gap, content: int) -> Lost:
+    def _tail(self, gap: Gap, content: int) -> UnreadablePlace:
         if gap.stop is scan.Stop.BLANK:
-            return Lost(gap.start, "LOG-BLANK")
+            return UnreadablePlace(gap.start, "LOG-BLANK")
         if begins(self.log, self.segment, gap.start, scan.MAGICS[:2]):
-            return Lost(gap.start, "LOG-TORN")
-        return Lost(content, "LOG-NOISE")
+            return UnreadablePlace(gap.start, "LOG-TORN")
+        return UnreadablePlace(content, "LOG-NOISE")
 
 
 _HOLES = {

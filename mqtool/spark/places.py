@@ -88,7 +88,7 @@ def shares(left: Mapping[Source, int], most: int | None) -> dict[Source, int]:
     return {source: min(count, max(1, most * count // total)) for source, count in left.items()}
 
 
-class Losses:
+class LossReporter:
     """Reports each loss once, or, with ``fails``, ends the query."""
 
     def __init__(self, fails: bool) -> None:

@@ -18,9 +18,9 @@ from mqtool.formats import scan
 from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.scan import MessageTable
-from mqtool.spark.messages import Batches, Wanted
+from mqtool.spark.messages import Batches, RowSelection
 from mqtool.spark.options import EARLIEST, LATEST, Options, choose
-from mqtool.spark.queues import Connection, Ends, Queues
+from mqtool.spark.queues import BrokerConnection, OffsetRange, Queues
 from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
 from mqtool.spark.spread import spare_the_loaded
@@ -46,7 +46,7 @@ def topics_of(options: Options) -> list[str]:
     return sorted(topics)
 
 
-def check_all(topics: Iterable[str], connection: Connection, ends: Mapping[MessageQueue, Ends]) -> None:
+def check_all(topics: Iterable[str], connection: BrokerConnection, ends: Mapping[MessageQueue, OffsetRange]) -> None:
     """Check that all requested topics exist.
 
     Raises:
@@ -75,7 +75,9 @@ def queue_name(queue: MessageQueue) -> str:
     return f"{queue.broker_name}:{queue.queue_id}"
 
 
-def places(options: Options, name: str, ends: Mapping[MessageQueue, Ends], namespace: str) -> dict[MessageQueue, int]:
+def places(
+    options: Options, name: str, ends: Mapping[MessageQueue, OffsetRange], namespace: str
+) -> dict[MessageQueue, int]:
     """Return the offsets that an option gives, of queues that it names; their topics are in a namespace, or in none.
 
     Raises:
@@ -102,7 +104,7 @@ def places(options: Options, name: str, ends: Mapping[MessageQueue, Ends], names
     return found
 
 
-def _offset(name: str, queue: MessageQueue, place: object, ends: Ends) -> int:
+def _offset(name: str, queue: MessageQueue, place: object, ends: OffsetRange) -> int:
     if place == EARLIEST:
         return ends.first
     if place == LATEST:
@@ -146,7 +148,7 @@ class QueuesReader(NarrowedReader):
         super().__init__(options, schema)
         self.options = options
         self.topics = topics_of(options)
-        self.connection = Connection.of(options)
+        self.connection = BrokerConnection.of(options)
         self.ask = ask_of_brokers(self.ask, options)
 
     @sentences()
@@ -175,7 +177,7 @@ class QueuesReader(NarrowedReader):
         yield from read_queue(self.connection, partition, self.ask, arrow_schema(self.schema))
 
 
-def read_queue(connection: Connection, part: QueuePartition, ask: Ask, schema: Any) -> Iterator[Any]:
+def read_queue(connection: BrokerConnection, part: QueuePartition, ask: Ask, schema: Any) -> Iterator[Any]:
     """Yield the messages of a range of a queue, and rows of what is damaged or gone.
 
     Raises:
@@ -185,17 +187,17 @@ def read_queue(connection: Connection, part: QueuePartition, ask: Ask, schema: A
     if part.start >= part.stop:
         return
     with sentences(), Queues(connection) as queues:
-        yield from _Reading(queues, part, ask, schema).batches()
+        yield from _RangeReading(queues, part, ask, schema).batches()
     spare_the_loaded()
 
 
-class _Reading:
+class _RangeReading:
     """The reading of one range, some megabytes at a time."""
 
     def __init__(self, queues: Queues, part: QueuePartition, ask: Ask, schema: Any) -> None:
         broker = part.queue.broker_name
         self._queues, self._part, self._ask = queues, part, ask
-        self._batches = Batches(Wanted(ask.columns, broker, broker, ask.plain_bodies), schema, ask.mode)
+        self._batches = Batches(RowSelection(ask.columns, broker, broker, ask.plain_bodies), schema, ask.mode)
         self._file = f"{part.queue.topic}/{part.queue.queue_id}"
         self._kernels: Any = None
         self._until = None if ask.bounds.until is None else ask.bounds.until + CLOCK_STEP_MS

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
-from mqtool.engine.client import consuming, fetching, questions
+from mqtool.engine.client import calls, consuming, fetching
+from mqtool.engine.client.calls import TOOLS_GROUP, Call
 from mqtool.engine.client.fetching import Fetched
 from mqtool.engine.client.names import with_namespace
-from mqtool.engine.client.questions import TOOLS_GROUP, Question
 from mqtool.engine.client.routes import broker_to_read, masters, readable_queues
 from mqtool.engine.client_runtime.admin_client import AdminClient
 from mqtool.engine.client_runtime.blocking.background import background
@@ -28,7 +28,7 @@ _TRIES = 5
 _PAUSE_S = 1.0
 
 
-class Ends(NamedTuple):
+class OffsetRange(NamedTuple):
     """The offset of the first message of a queue, and the one after its last."""
 
     first: int
@@ -36,7 +36,7 @@ class Ends(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Connection:
+class BrokerConnection:
     """How to reach brokers: all that an executor needs to know of it."""
 
     name_servers: str
@@ -46,7 +46,7 @@ class Connection:
     """Whose offsets are kept."""
 
     @classmethod
-    def of(cls, options: Options, kind: type[ClientOptions] = ClientOptions) -> "Connection":
+    def of(cls, options: Options, kind: type[ClientOptions] = ClientOptions) -> "BrokerConnection":
         """Return what options say, and what the environment of this process says for those that are not given.
 
         Raises:
@@ -81,7 +81,7 @@ class Queues:
     A server that cannot be reached is asked again, five times in all: it may be starting again.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: BrokerConnection) -> None:
         self._connection = connection
         self._group = with_namespace(connection.group or TOOLS_GROUP, connection.namespace if connection.group else "")
         self._routes: dict[str, TopicRoute] = {}
@@ -97,7 +97,7 @@ class Queues:
     def _made(self) -> AdminClient:
         return AdminClient(self._connection.name_servers, ClientOptions(**self._connection.client))
 
-    def ends(self, topics: Collection[str], needed: Collection[MessageQueue] = ()) -> dict[MessageQueue, Ends]:
+    def ends(self, topics: Collection[str], needed: Collection[MessageQueue] = ()) -> dict[MessageQueue, OffsetRange]:
         """Return all queues of topics that can be read; where one that is needed is not there it is looked for again.
 
         Raises:
@@ -108,7 +108,7 @@ class Queues:
     def offsets_at(self, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """Return for each queue an offset from which on nothing is left out that was stored at a time (ms) or later."""
         asked = (
-            self._ask(queue, questions.offset_from(queue.topic, queue.queue_id, time - CLOCK_STEP_MS))
+            self._ask(queue, calls.offset_from(queue.topic, queue.queue_id, time - CLOCK_STEP_MS))
             for queue, time in times.items()
         )
         return dict(zip(times, self._all(asked), strict=True))
@@ -124,14 +124,14 @@ class Queues:
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Have brokers note what the group reads next; they are asked once."""
         self._all(
-            self._ask_once(queue, questions.set_offset(self._group, queue.topic, queue.queue_id, offset), True)
+            self._ask_once(queue, calls.set_offset(self._group, queue.topic, queue.queue_id, offset), True)
             for queue, offset in offsets.items()
         )
 
     def _all(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         return background.run(together(work))
 
-    async def _ends(self, topics: Collection[str], needed: set[MessageQueue]) -> dict[MessageQueue, Ends]:
+    async def _ends(self, topics: Collection[str], needed: set[MessageQueue]) -> dict[MessageQueue, OffsetRange]:
         queues = await self._queues_of(topics)
         for _ in range(_TRIES - 1):
             if needed <= {*queues}:
@@ -139,16 +139,16 @@ class Queues:
             await asyncio.sleep(_PAUSE_S)  # name servers forget a broker that starts again
             queues = await self._queues_of(topics)
         by_broker = {(queue.topic, queue.broker_name): queue for queue in queues}
-        told = await together(self._ask(queue, questions.topic_queues(queue.topic)) for queue in by_broker.values())
+        told = await together(self._ask(queue, calls.topic_queues(queue.topic)) for queue in by_broker.values())
         known = dict(zip(by_broker, told, strict=True))
 
-        async def ends_of(queue: MessageQueue) -> Ends:
+        async def ends_of(queue: MessageQueue) -> OffsetRange:
             found = known[queue.topic, queue.broker_name].get(queue.queue_id)
             if found:
-                return Ends(found.min_offset, found.max_offset)
+                return OffsetRange(found.min_offset, found.max_offset)
             # Of a topic that is read more widely than written brokers tell only what is written.
-            first = await self._ask(queue, questions.min_offset(queue.topic, queue.queue_id))
-            return Ends(first, await self._ask(queue, fetching.max_offset(queue)))
+            first = await self._ask(queue, calls.min_offset(queue.topic, queue.queue_id))
+            return OffsetRange(first, await self._ask(queue, fetching.max_offset(queue)))
 
         return dict(zip(queues, await together(map(ends_of, queues)), strict=True))
 
@@ -158,22 +158,22 @@ class Queues:
         return [queue for topic, route in routes if route for queue in readable_queues(route, topic)]
 
     async def _route(self, topic: str) -> tuple[str, TopicRoute | None]:
-        route = await self._admin.ask_name_server(questions.route(topic))
+        route = await self._admin.request_name_server(calls.route(topic))
         if route:
             self._routes[topic] = route
         return topic, route
 
     async def _fetch(self, queue: MessageQueue, offset: int, most: int) -> Fetched:
         subscription = consuming.subscribe(queue.topic, "*", 0)
-        question = fetching.pull(self._group, queue, offset, most, subscription, hold_ms=0, with_subscription=True)
-        return await self._ask(queue, question)
+        call = fetching.pull(self._group, queue, offset, most, subscription, hold_ms=0, with_subscription=True)
+        return await self._ask(queue, call)
 
-    async def _ask(self, queue: MessageQueue, question: Question[T]) -> T:
-        return await self._patiently(lambda: self._ask_once(queue, question))
+    async def _ask(self, queue: MessageQueue, call: Call[T]) -> T:
+        return await self._patiently(lambda: self._ask_once(queue, call))
 
-    async def _ask_once(self, queue: MessageQueue, question: Question[T], of_master: bool = False) -> T:
+    async def _ask_once(self, queue: MessageQueue, call: Call[T], of_master: bool = False) -> T:
         try:
-            return await self._admin.ask(await self._address(queue, of_master), question)
+            return await self._admin.request(await self._address(queue, of_master), call)
         except (UnavailableError, BusyError):
             self._routes.pop(queue.topic, None)
             raise

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from mqtool.engine.repair import rebuild
 from mqtool.engine.repair.parts import PART, part_size
-from mqtool.engine.repair.rebuild import Built, Derived, Rules
-from mqtool.engine.repair.rebuild_far import Verdict, judge, walk_far
-from mqtool.engine.repair.rebuild_index import IndexBuilder, name_number, shape_of
-from mqtool.engine.repair.rebuild_queues import FOLDERS, Piece, QueueBuilder, QueueRange, Sizes
-from mqtool.engine.repair.verify_far import Stretch
+from mqtool.engine.repair.rebuild import plan as rebuild
+from mqtool.engine.repair.rebuild.distributed import Verdict, decide, walk_distributed
+from mqtool.engine.repair.rebuild.index import IndexBuilder, name_number, shape_of
+from mqtool.engine.repair.rebuild.plan import Built, Derived, RebuildRules
+from mqtool.engine.repair.rebuild.queues import FOLDERS, QueueBuilder, QueueRange, Sizes, UnitBlock
+from mqtool.engine.repair.verify.distributed import StretchBounds
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import IndexEntries
 from mqtool.engine.store.index_file import Shape, index_name
@@ -49,14 +49,14 @@ _ROWS = pa.schema(
     ]
 )
 _ROWS_SCHEMA = "kind int, topic string, queue_id long, stretch long, run long, number int, load binary"
-_MOST_ROWS = 500
+_MAX_ROWS = 500
 """Rows of one Arrow batch: some hold tens of kilobytes."""
-_MOST_WRITERS = 1_000
+_MAX_WRITERS = 1_000
 """Tasks that write queues: each takes something of every task that walks over the log, so their numbers multiply."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Scope(Common):
+class RebuildScope(Common):
     """What to rebuild from which store, as the store was when the job started."""
 
     job: str
@@ -69,12 +69,12 @@ class Scope(Common):
     with_tags: bool
     delay_levels: tuple[int, ...]
 
-    def rules(self) -> Rules:
+    def rules(self) -> RebuildRules:
         """Return the rules for a walk, with a reader that is kept in this process."""
         reader = _reader_of(self.job, self.store)
         kernels = scan.kernels_for(reader.commit_log.total_size)
         levels = list(self.delay_levels)
-        return Rules(
+        return RebuildRules(
             reader, kernels, levels, self.queues, self.index, self.topics, self.batch_topics, self.with_times,
             self.with_tags,
         )  # fmt: skip
@@ -85,11 +85,11 @@ def _reader_of(_job: str, store: Store) -> Any:
     return store.open()
 
 
-class Item(NamedTuple):
+class RebuildTask(NamedTuple):
     """What one task walks over."""
 
-    scope: Scope
-    stretch: Stretch
+    scope: RebuildScope
+    stretch: StretchBounds
 
 
 def run(
@@ -131,13 +131,13 @@ def plan(
     topics: Sequence[str] | None,
     version: str | None,
     partition_size: int,
-) -> tuple[Scope, list[Item], Sizes, Shape | None]:
+) -> tuple[RebuildScope, list[RebuildTask], Sizes, Shape | None]:
     """Return what is made, what each task walks over, and sizes of the new files."""
     reader = store.open()
     if not reader.is_live:
         reader.open_queues_on_demand()  # a driver looks at few of them
     rules = rebuild.rules_of(reader, queues, index, frozenset(topics) if topics is not None else None, version)
-    scope = Scope(
+    scope = RebuildScope(
         uuid.uuid4().hex,
         store,
         queues,
@@ -150,34 +150,36 @@ def plan(
     )
     part = part_size(PART, 1)
     parts = rebuild.parts_to_walk(reader, rules.kernels, max(part, partition_size // part * part))
-    items = [Item(scope, Stretch.of(part)) for part in parts]
+    items = [RebuildTask(scope, StretchBounds.of(part)) for part in parts]
     return scope, items, Sizes.of(reader), shape_of(reader) if index else None
 
 
-def _made(spark: Any, scope: Scope, items: list[Item], sizes: Sizes, shape: Shape | None, into: Target) -> Built:
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_MOST_ROWS))
+def _made(
+    spark: Any, scope: RebuildScope, items: list[RebuildTask], sizes: Sizes, shape: Shape | None, into: Target
+) -> Built:
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_MAX_ROWS))
     walked = spread(spark, items, walk, _ROWS_SCHEMA).persist(_disk_only())
-    judged = walked.where(f"kind = {_REPORT}").repartition(1).sortWithinPartitions("stretch")
-    judged = judged.mapInArrow(functools.partial(_judged, scope, shape), _ROWS_SCHEMA).persist(_disk_only())
-    verdict: Verdict = pickle.loads(judged.where(f"kind = {_VERDICT}").first()["load"])
+    decided = walked.where(f"kind = {_REPORT}").repartition(1).sortWithinPartitions("stretch")
+    decided = decided.mapInArrow(functools.partial(_decided, scope, shape), _ROWS_SCHEMA).persist(_disk_only())
+    verdict: Verdict = pickle.loads(decided.where(f"kind = {_VERDICT}").first()["load"])
     built = Built(messages=verdict.messages, end_offset=verdict.end_offset, holes=len(verdict.holes))
     late = verdict.inner_batches - scope.batch_topics
     late = late if scope.topics is None else late & scope.topics
-    rows = walked.unionAll(judged)
+    rows = walked.unionAll(decided)
     if scope.queues:
         writing = _Writing(scope, sizes, verdict, frozenset(late), into)
-        units = rows.where(f"kind = {_UNITS}").repartition(max(1, min(len(items), _MOST_WRITERS)), "topic", "queue_id")
+        units = rows.where(f"kind = {_UNITS}").repartition(max(1, min(len(items), _MAX_WRITERS)), "topic", "queue_id")
         units = units.sortWithinPartitions("topic", "queue_id", "run", "number")
         _note_queues(built, units.mapInArrow(writing.write, _QUEUES_SCHEMA).collect())
     if shape and scope.index:
         _make_index(spark, rows, scope, shape, verdict, into, built)
-    judged.unpersist()
+    decided.unpersist()
     walked.unpersist()
     if late and scope.queues:
         # Only the log tells that these topics hold inner batches, and it told too late.
         known = scope.batch_topics | late
         again = dataclasses.replace(scope, index=False, topics=frozenset(late), batch_topics=known)
-        built.add(_made(spark, again, [Item(again, one.stretch) for one in items], sizes, None, into))
+        built.add(_made(spark, again, [RebuildTask(again, one.stretch) for one in items], sizes, None, into))
     return built
 
 
@@ -190,11 +192,11 @@ def _disk_only() -> Any:
 # Walking
 
 
-def walk(item: Item) -> Iterator[pa.RecordBatch]:
+def walk(item: RebuildTask) -> Iterator[pa.RecordBatch]:
     """Walk over a chunk; yields reports, units and entries as ``_ROWS`` defines them."""
     rules = item.scope.rules()
     for stretch in item.stretch.cut(part_size(PART, 1)):
-        found = walk_far(rules, stretch)
+        found = walk_distributed(rules, stretch)
         begin = stretch.segment + stretch.start
         yield pa.record_batch([[_REPORT], [None], [None], [begin], [None], [None], [found.report]], schema=_ROWS)
         for derived in found.runs:
@@ -206,8 +208,8 @@ def walk(item: Item) -> Iterator[pa.RecordBatch]:
 def _load_of(derived: Derived, stretch: int) -> Iterator[pa.RecordBatch]:
     """Yield what a run leads to as rows; ``stretch`` is where its chunk starts, -1 if it must not be left out."""
     run = derived.start_offset
-    for start in range(0, len(derived.pieces), _MOST_ROWS):
-        pieces = derived.pieces[start : start + _MOST_ROWS]
+    for start in range(0, len(derived.pieces), _MAX_ROWS):
+        pieces = derived.pieces[start : start + _MAX_ROWS]
         count = len(pieces)
         columns = [
             [_UNITS] * count,
@@ -224,17 +226,17 @@ def _load_of(derived: Derived, stretch: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([[_ENTRIES], [None], [None], [stretch], [run], [0], [load]], schema=_ROWS)
 
 
-def _packed(piece: Piece) -> tuple[int, int, str, bytes, bytes | None]:
+def _packed(piece: UnitBlock) -> tuple[int, int, str, bytes, bytes | None]:
     times = None if piece.store_timestamps is None else piece.store_timestamps.tobytes()
     dtype = "batch" if piece.units.dtype == batch_consume_queue.UNIT_DTYPE else "plain"
     return piece.offset, piece.stop, dtype, piece.units.tobytes(), times
 
 
-def _piece(topic: str, queue_id: int, load: bytes) -> Piece:
+def _piece(topic: str, queue_id: int, load: bytes) -> UnitBlock:
     offset, stop, dtype, units, times = pickle.loads(load)
     layout = batch_consume_queue.UNIT_DTYPE if dtype == "batch" else consume_queue.UNIT_DTYPE
     timestamps = None if times is None else np.frombuffer(times, np.int64)
-    return Piece((topic, queue_id), offset, stop, np.frombuffer(units, layout), timestamps)
+    return UnitBlock((topic, queue_id), offset, stop, np.frombuffer(units, layout), timestamps)
 
 
 def _columns(entries: IndexEntries) -> tuple[bytes, bytes, bytes]:
@@ -255,11 +257,11 @@ def _entries(hashes: bytes, offsets: bytes, timestamps: bytes) -> IndexEntries:
 # Judging
 
 
-def _judged(scope: Scope, shape: Shape | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _decided(scope: RebuildScope, shape: Shape | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Take all reports in order; yields the verdict, and what runs that had to be walked again lead to."""
     surplus: list[Derived] = []
     reports = (row["load"] for batch in batches for row in batch.to_pylist())
-    verdict = judge(scope.rules(), shape, reports, surplus.append)
+    verdict = decide(scope.rules(), shape, reports, surplus.append)
     for derived in surplus:
         yield from _load_of(derived, -1)
     yield pa.record_batch([[_VERDICT], [None], [None], [-1], [None], [None], [pickle.dumps(verdict)]], schema=_ROWS)
@@ -292,7 +294,7 @@ _QUEUES_SCHEMA = (
 class _Writing(NamedTuple):
     """Writes queues whose units come queue by queue, in the order of the log."""
 
-    scope: Scope
+    scope: RebuildScope
     sizes: Sizes
     verdict: Verdict
     left_out: frozenset[str]
@@ -345,7 +347,7 @@ def _note_queues(built: Built, rows: Iterable[Any]) -> None:
 
 
 def _make_index(
-    spark: Any, rows: Any, scope: Scope, shape: Shape, verdict: Verdict, into: Target, built: Built
+    spark: Any, rows: Any, scope: RebuildScope, shape: Shape, verdict: Verdict, into: Target, built: Built
 ) -> None:
     count = len(verdict.files)
     if not count:
@@ -384,7 +386,7 @@ _FILES_SCHEMA = "number long, timestamp long, end long, kept string"
 
 
 def _write_files(
-    scope: Scope, shape: Shape, verdict: Verdict, into: Target, batches: Iterable[pa.RecordBatch]
+    scope: RebuildScope, shape: Shape, verdict: Verdict, into: Target, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Write index files whose entries come file by file, in the order of the log."""
     rows = (row for batch in batches for row in batch.to_pylist())

@@ -24,7 +24,7 @@ from mqtool.engine.client_runtime.producer import ProducerOptions
 from mqtool.errors import BadDataError, UsageError
 from mqtool.spark.messages import COLUMNS, CORRUPT
 from mqtool.spark.options import Options, choose
-from mqtool.spark.queues import Connection
+from mqtool.spark.queues import BrokerConnection
 from mqtool.spark.sentences import sentences
 
 _log = logging.getLogger("mqtool.spark")
@@ -53,7 +53,7 @@ _OF_READING = ("subscribe", "columns", "mode", "includeBody", "decompressBody", 
 
 
 @dataclasses.dataclass
-class Sent(WriterCommitMessage):
+class SentCount(WriterCommitMessage):
     """How many messages a task has sent."""
 
     count: int
@@ -68,10 +68,10 @@ class MessageSender(DataSourceArrowWriter):
                 raise UsageError(f"{name} is an option for reading, not for sending")
         self.topic = options.given.get("topic")
         self.columns = _columns(schema, self.topic)
-        self.connection = Connection.of(options, ProducerOptions)
+        self.connection = BrokerConnection.of(options, ProducerOptions)
 
     @sentences()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SentCount:
         """Send the rows of a partition, and wait until all are stored.
 
         Raises:
@@ -97,7 +97,7 @@ class MessageSender(DataSourceArrowWriter):
         for status, number in statuses.items():
             if status is not SendStatus.SEND_OK:
                 _log.warning("brokers answered %s for %s messages, which they have stored", status.name, f"{number:,}")
-        return Sent(count)
+        return SentCount(count)
 
     def commit(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
         """Do nothing: what was sent stays."""

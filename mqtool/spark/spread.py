@@ -17,7 +17,7 @@ import zstandard
 from mqtool.spark.session import cores_of
 
 Item = TypeVar("Item")
-_MOST_TASKS = 1_000
+_MAX_TASKS = 1_000
 _TASKS_A_CORE = 4
 
 
@@ -43,7 +43,7 @@ class _Unpacker(pickle.Unpickler):
         return self._common[number]
 
 
-class _Shared:
+class _BroadcastValue:
     """What items have in common, as it travels."""
 
     def __init__(self, common: Iterable[Common]) -> None:
@@ -54,7 +54,7 @@ class _Shared:
         return hash(self._token)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Shared) and self._token == other._token
+        return isinstance(other, _BroadcastValue) and self._token == other._token
 
     @functools.lru_cache(maxsize=4)  # noqa: B019 - once for each process, however many of its tasks there are
     def get(self) -> tuple[Common, ...]:
@@ -89,7 +89,7 @@ def spread(spark: Any, items: Iterable[Item], work: Callable[[Item], Iterable[An
         file = io.BytesIO()
         _Packer(file, common).dump(item)
         rows.append((file.getvalue(),))
-    shared = _Shared(common)
+    shared = _BroadcastValue(common)
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -97,7 +97,7 @@ def spread(spark: Any, items: Iterable[Item], work: Callable[[Item], Iterable[An
                 yield from work(_Unpacker(data, shared.get()).load())
                 spare_the_loaded()
 
-    tasks = min(len(rows), max(_MOST_TASKS, _TASKS_A_CORE * (cores_of(spark) or 0)))
+    tasks = min(len(rows), max(_MAX_TASKS, _TASKS_A_CORE * (cores_of(spark) or 0)))
     # Of one partition, rows go to others in turn: one to each.
     frame = spark.createDataFrame(rows, "item binary", verifySchema=False).coalesce(1).repartition(max(1, tasks))
     return frame.mapInArrow(run, schema)

@@ -17,7 +17,7 @@ from mqtool.engine.store.dispatch import QueueKey, dispatch
 from mqtool.engine.store.stats import KEYS, By, Count, Selection, Tally
 from mqtool.formats.scan import MessageTable
 from mqtool.spark import run_as_program
-from mqtool.spark.partitions import LogRange, Lost, RangeReader, log_ranges
+from mqtool.spark.partitions import LogRange, RangeReader, UnreadablePlace, log_ranges
 from mqtool.spark.spread import spread
 from mqtool.spark.stores import Store
 from mqtool.spark.tables import GONE
@@ -33,7 +33,7 @@ _OFFSETS = ("first_offset", "stop_offset")
 _OF_QUEUES = ("min_offset", "max_offset", "missing", "repeated")
 
 
-class Item(NamedTuple):
+class StatsTask(NamedTuple):
     """What one task counts."""
 
     parts: list[LogRange]
@@ -56,7 +56,7 @@ def counts(spark: Any, stores: Sequence[Store], by: By, selection: Selection, pa
         partition_size: bytes of log for one task.
     """
     ranges = (parts for store in stores for parts in _ranges(store, selection, partition_size))
-    rows = spread(spark, [Item(parts, by, selection) for parts in ranges], count, _schema(by))
+    rows = spread(spark, [StatsTask(parts, by, selection) for parts in ranges], count, _schema(by))
     keys = list(KEYS[by])
     if by is By.QUEUE:
         ordered = rows.repartition("topic", "queue_id").sortWithinPartitions(*keys, *_OFFSETS)
@@ -95,7 +95,7 @@ def _batch(names: Sequence[str], rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema)
 
 
-def count(item: Item) -> Iterator[pa.RecordBatch]:
+def count(item: StatsTask) -> Iterator[pa.RecordBatch]:
     """Count what starts in some ranges of a log."""
     tally = Tally(item.by, item.selection)
     spans: dict[QueueKey, list[list[int]]] = {}
@@ -103,7 +103,7 @@ def count(item: Item) -> Iterator[pa.RecordBatch]:
     for piece in _pieces(item.parts):
         if piece is None:
             gone += 1
-        elif isinstance(piece, Lost):
+        elif isinstance(piece, UnreadablePlace):
             lost += 1
         else:
             if item.by is By.QUEUE:
@@ -123,7 +123,7 @@ def count(item: Item) -> Iterator[pa.RecordBatch]:
     yield _batch(_columns(item.by), rows)
 
 
-def _pieces(parts: Iterable[LogRange]) -> Iterator[MessageTable | Lost | None]:
+def _pieces(parts: Iterable[LogRange]) -> Iterator[MessageTable | UnreadablePlace | None]:
     """Yield what starts in ranges of a log, and None for each that disappeared meanwhile."""
     for part in parts:
         try:

@@ -26,7 +26,7 @@ from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError, UsageEr
 from mqtool.spark.ends import LogEnd, Mark, end_before, end_of_log, holds
 from mqtool.spark.options import EARLIEST, LATEST, Options, check_endless, choose
 from mqtool.spark.partitions import log_ranges
-from mqtool.spark.places import Losses, Offsets, Place, moved, place_behind, resumed, shares
+from mqtool.spark.places import LossReporter, Offsets, Place, moved, place_behind, resumed, shares
 from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
 from mqtool.spark.spread import spare_the_loaded
@@ -55,7 +55,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         self.options = options
         self.schema = schema
-        self._losses = Losses(options.flag("failOnDataLoss", True))
+        self._losses = LossReporter(options.flag("failOnDataLoss", True))
         self.ask = dataclasses.replace(ask_for(options, schema), fails_on_loss=self._losses.fails)
         check_endless(options)
         self.most = options.size("maxBytesPerTrigger", None)

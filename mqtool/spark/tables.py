@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from mqtool.engine.repair.findings import Finding
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.mapped_file import MappedFile
@@ -24,8 +24,8 @@ from mqtool.errors import FormatError, MqtoolError, NotFoundError, StoreChangedE
 from mqtool.formats import config_tables, consume_queue, index_file, timer
 from mqtool.spark import messages
 from mqtool.spark.bounds import Bounds
-from mqtool.spark.messages import MOST_HEX, Batches, Wanted, timestamps
-from mqtool.spark.partitions import LogRange, Lost, RangeReader, log_ranges, ranges_in_time
+from mqtool.spark.messages import MAX_HEX, Batches, RowSelection, timestamps
+from mqtool.spark.partitions import LogRange, RangeReader, UnreadablePlace, log_ranges, ranges_in_time
 from mqtool.spark.stores import Store
 
 _log = logging.getLogger("mqtool.spark")
@@ -116,8 +116,8 @@ def read_messages(part: LogRange, ask: Ask, schema: Schema) -> Iterator[RecordBa
     try:
         with RangeReader(part, is_mapped="body" not in ask.columns) as reader:
             for piece in reader.tables():
-                if isinstance(piece, Lost):
-                    data = reader.segment.read(piece.position, MOST_HEX)
+                if isinstance(piece, UnreadablePlace):
+                    data = reader.segment.read(piece.position, MAX_HEX)
                     yield from batches.of_damage(part.file, piece.position, piece.code, data)
                 else:
                     yield from batches.of_table(ask.bounds.select(piece), part.file)
@@ -132,7 +132,7 @@ def read_lost(store: Store, file: str, ask: Ask, schema: Schema) -> Iterator[Rec
 
 
 def _batches(store: Store, ask: Ask, schema: Schema) -> Batches:
-    wanted = Wanted(ask.columns, store.path, store.config.settings.get("brokerName"), ask.plain_bodies)
+    wanted = RowSelection(ask.columns, store.path, store.config.settings.get("brokerName"), ask.plain_bodies)
     return Batches(wanted, schema, ask.mode)
 
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mqtool.engine.repair.new_store import making
+from mqtool.engine.repair.salvage.new_store import making
 from mqtool.engine.store import uploads
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.remote import RemotePath, is_remote, place

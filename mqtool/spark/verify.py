@@ -22,14 +22,14 @@ import pyarrow as pa
 
 from mqtool.engine.repair.findings import Finding, Rest, Severity
 from mqtool.engine.repair.parts import PART
-from mqtool.engine.repair.row_findings import MOST_LISTED
-from mqtool.engine.repair.verify import Level, Verification, counted
-from mqtool.engine.repair.verify_access import leave_out_unread
-from mqtool.engine.repair.verify_far import Stretch, judge_far
-from mqtool.engine.repair.verify_groups import groups_of, reports_of
-from mqtool.engine.repair.verify_index import IndexJudge, check_chains
-from mqtool.engine.repair.verify_log import Rules
-from mqtool.engine.repair.verify_queues import QueueChecker
+from mqtool.engine.repair.row_findings import MAX_LISTED
+from mqtool.engine.repair.verify.access import leave_out_unread
+from mqtool.engine.repair.verify.distributed import StretchBounds, verify_distributed
+from mqtool.engine.repair.verify.index import IndexVerifier, check_chains
+from mqtool.engine.repair.verify.log import VerifyRules
+from mqtool.engine.repair.verify.queues import QueueChecker
+from mqtool.engine.repair.verify.segment_groups import groups_of, reports_of
+from mqtool.engine.repair.verify.store import Level, Verification, counted
 from mqtool.engine.store import remote
 from mqtool.engine.store.mapping import give_back_memory
 from mqtool.engine.store.reader import StoreReader
@@ -62,7 +62,7 @@ _NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 
 
 @dataclasses.dataclass(frozen=True)
-class Scope(Common):
+class VerifyScope(Common):
     """What of a store is checked, as it was when the job started."""
 
     job: str
@@ -86,12 +86,12 @@ class Scope(Common):
         return reader
 
 
-class Item(NamedTuple):
+class VerifyTask(NamedTuple):
     """What one task checks: a part of a segment, some whole segments, an index file, or nothing."""
 
     number: int  # of the store
-    scope: Scope
-    stretches: list[Stretch]
+    scope: VerifyScope
+    stretches: list[StretchBounds]
     index_file: str | None
     are_segments: bool  # the stretches are all of their segments
 
@@ -108,7 +108,7 @@ def findings(spark: Any, stores: Sequence[Store], level: Level, partition_size: 
     from pyspark.sql import functions
 
     scopes, items = plan(stores, level, partition_size)
-    reports = spread(spark, items, judge, _REPORTS_SCHEMA)
+    reports = spread(spark, items, verify_task, _REPORTS_SCHEMA)
     for size in levels(scopes):
         groups = sum(-(-scope.segments // size) for scope in scopes)
         in_groups = reports.repartition(groups, "store", functions.floor(functions.col("number") / size))
@@ -118,21 +118,21 @@ def findings(spark: Any, stores: Sequence[Store], level: Level, partition_size: 
     return ordered.mapInArrow(functools.partial(_join_all, scopes), SCHEMA)
 
 
-def levels(scopes: Sequence[Scope]) -> list[int]:
+def levels(scopes: Sequence[VerifyScope]) -> list[int]:
     """Return how many segments a group of each level has; the last task takes at most ``FAN`` groups of a store."""
     most = max((scope.segments for scope in scopes), default=0)
     return list(itertools.takewhile(lambda size: most > size, (FAN**level for level in itertools.count(1))))
 
 
-def plan(stores: Sequence[Store], level: Level, partition_size: int) -> tuple[list[Scope], list[Item]]:
+def plan(stores: Sequence[Store], level: Level, partition_size: int) -> tuple[list[VerifyScope], list[VerifyTask]]:
     """Return what of each store is to be checked, and by which tasks.
 
     Raises:
         UsageError: one is a single file that is not a segment of a commit log.
     """
     job = uuid.uuid4().hex
-    scopes: list[Scope] = []
-    items: list[Item] = []
+    scopes: list[VerifyScope] = []
+    items: list[VerifyTask] = []
     for number, store in enumerate(stores):
         reader = _opened(store)
         leave_out_unread(reader)
@@ -146,16 +146,18 @@ def plan(stores: Sequence[Store], level: Level, partition_size: int) -> tuple[li
         levels = tuple(rules.delay_levels)
         left_out = tuple(map(str, reader.left_out))
         segments = len({part.segment.start_offset for part in parts})
-        scope = Scope(
+        scope = VerifyScope(
             job, store, level, checks.live, levels, rules.tags_in_index, total,
             max(1, reader.commit_log.file_size), segments, left_out,
         )  # fmt: skip
         scopes.append(scope)
-        # Or nobody would join a store of which there is nothing to judge.
-        items.append(Item(number, scope, [], None, False))
-        items += [Item(number, scope, [], file.path.name, False) for file in (checks.chained if checks.whole else ())]
-        stretches = _of_tasks([Stretch.of(part) for part in parts], scope.segment_size, partition_size)
-        items += [Item(number, scope, some, None, are_segments) for some, are_segments in stretches]
+        # Or nobody would join a store of which there is nothing to verifier.
+        items.append(VerifyTask(number, scope, [], None, False))
+        items += [
+            VerifyTask(number, scope, [], file.path.name, False) for file in (checks.chained if checks.whole else ())
+        ]
+        stretches = _of_tasks([StretchBounds.of(part) for part in parts], scope.segment_size, partition_size)
+        items += [VerifyTask(number, scope, some, None, are_segments) for some, are_segments in stretches]
     return scopes, items
 
 
@@ -166,29 +168,29 @@ def _opened(store: Store) -> StoreReader:
 
 
 def _of_tasks(
-    stretches: Sequence[Stretch], segment_size: int, partition_size: int
-) -> Iterator[tuple[list[Stretch], bool]]:
+    stretches: Sequence[StretchBounds], segment_size: int, partition_size: int
+) -> Iterator[tuple[list[StretchBounds], bool]]:
     """Yield what each task checks, and whether these are whole segments; those belong to one group of the tree then."""
     most = min(FAN, 1 << max(1, partition_size // segment_size).bit_length() - 1)
     counts = collections.Counter(one.segment for one in stretches)
 
-    def place_of(one: Stretch) -> tuple[int, Stretch | None]:
+    def place_of(one: StretchBounds) -> tuple[int, StretchBounds | None]:
         return one.segment // segment_size // most, one if counts[one.segment] > 1 else None
 
     for (_, part), some in itertools.groupby(stretches, place_of):
         yield list(some), part is None
 
 
-class _Judge:
+class _StoreVerifier:
     """What a process needs to check chunks of a store; it is kept for the next ones."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: VerifyScope) -> None:
         self.reader = scope.open()
         self.kernels = scan.kernels_for(scope.size)
         queues = QueueChecker(self.reader, scope.live)
-        self.index = IndexJudge(self.reader, live=False)
+        self.index = IndexVerifier(self.reader, live=False)
         levels = list(scope.delay_levels)
-        self.rules = Rules(self.reader, self.kernels, levels, scope.tags_in_index, queues.compare)
+        self.rules = VerifyRules(self.reader, self.kernels, levels, scope.tags_in_index, queues.compare)
 
     def chains(self, name: str, live: bool) -> list[Finding]:
         """Check the chains of an index file."""
@@ -196,22 +198,22 @@ class _Judge:
         return check_chains(self.reader, file, self.kernels, live) if file else []
 
 
-_judge_of = functools.lru_cache(maxsize=4)(_Judge)
+_verifier_of = functools.lru_cache(maxsize=4)(_StoreVerifier)
 
 
-def judge(item: Item) -> Iterator[pa.RecordBatch]:
+def verify_task(item: VerifyTask) -> Iterator[pa.RecordBatch]:
     """Check what one task has to check; yields reports as ``_REPORTS`` defines them."""
     scope = item.scope
     if not item.stretches and item.index_file is None:
         yield _reports(scope, item.number, _FIRST, 0, pickle.dumps(None))
         return
-    judge = _judge_of(scope)
+    verifier = _verifier_of(scope)
     if item.index_file is not None:
         with contextlib.suppress(NotFoundError, StoreChangedError):  # it went by retention
-            found = judge.chains(item.index_file, scope.live)
+            found = verifier.chains(item.index_file, scope.live)
             yield _reports(scope, item.number, _FIRST, 0, pickle.dumps((item.index_file, found)))
         return
-    reports = _judged(judge, item.stretches)
+    reports = _verified(verifier, item.stretches)
     if item.are_segments:
         yield from _groups(scope, item.number, (report for _, report in reports))
         return
@@ -219,22 +221,22 @@ def judge(item: Item) -> Iterator[pa.RecordBatch]:
         yield _reports(scope, item.number, stretch.segment, stretch.start, report)
 
 
-def _judged(judge: _Judge, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, bytes]]:
+def _verified(verifier: _StoreVerifier, stretches: Iterable[StretchBounds]) -> Iterator[tuple[StretchBounds, bytes]]:
     for address, some in itertools.groupby(stretches, key=lambda one: one.segment):
         for stretch in itertools.chain.from_iterable(one.cut(PART) for one in some):
             with contextlib.suppress(NotFoundError, StoreChangedError):  # it went by retention
-                yield stretch, judge_far(judge.rules, judge.index, stretch)
-        if segment := judge.reader.commit_log.segment_at(address):
+                yield stretch, verify_distributed(verifier.rules, verifier.index, stretch)
+        if segment := verifier.reader.commit_log.segment_at(address):
             segment.unmap()
 
 
-def _groups(scope: Scope, store: int, reports: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    judge = _judge_of(scope)
-    for group in groups_of(judge.rules, judge.index.claim, reports):
+def _groups(scope: VerifyScope, store: int, reports: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    verifier = _verifier_of(scope)
+    for group in groups_of(verifier.rules, verifier.index.claim, reports):
         yield _reports(scope, store, group.first, 0, pickle.dumps(group))
 
 
-def _reports(scope: Scope, store: int, segment: int, start: int, report: bytes) -> pa.RecordBatch:
+def _reports(scope: VerifyScope, store: int, segment: int, start: int, report: bytes) -> pa.RecordBatch:
     number = segment // scope.segment_size
     return pa.record_batch([[store], [segment], [start], [number], [report]], schema=_REPORTS)
 
@@ -246,7 +248,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
             yield batch.slice(place, 1).to_pylist()[0]
 
 
-def gather(scopes: Sequence[Scope], size: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def gather(scopes: Sequence[VerifyScope], size: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Merge what tasks of the level below found in a number of segments each, which come group by group.
 
     Args:
@@ -262,9 +264,9 @@ def gather(scopes: Sequence[Scope], size: int, batches: Iterable[pa.RecordBatch]
             yield from _groups(scopes[store], store, (row["report"] for row in rows))
 
 
-def _join_all(scopes: Sequence[Scope], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _join_all(scopes: Sequence[VerifyScope], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join the reports of stores, which come store by store, each in the order of its log."""
-    _judge_of.cache_clear()  # what this process knows of the queues of a store is not needed beside what follows
+    _verifier_of.cache_clear()  # what this process knows of the queues of a store is not needed beside what follows
     give_back_memory()
     for number, rows in itertools.groupby(_rows(batches), key=lambda row: row["store"]):
         found = join(scopes[number], ((row["segment"], row["report"]) for row in rows))
@@ -272,22 +274,22 @@ def _join_all(scopes: Sequence[Scope], batches: Iterable[pa.RecordBatch]) -> Ite
             yield findings_batch(scopes[number].store.path, chunk)
 
 
-def join(scope: Scope, reports: Iterable[tuple[int, bytes]]) -> Iterator[Finding]:
+def join(scope: VerifyScope, reports: Iterable[tuple[int, bytes]]) -> Iterator[Finding]:
     """Yield what is wrong with one store.
 
     Args:
         scope: what of it is checked.
-        reports: what ``judge`` made of all items, or ``gather`` of that, in the order of the log, with their segments.
+        reports: what ``verify_task`` made of all items, or ``gather`` of that, in the order of the log, and segments.
     """
     reader = scope.open()
     checks = Verification(reader, scope.level, scope.live)
-    rules = Rules(
+    rules = VerifyRules(
         reader, scan.kernels_for(scope.size), list(scope.delay_levels), scope.tags_in_index, checks.queues.compare
     )
-    yield from counted(_joined(checks, rules, iter(reports)), MOST_LISTED)
+    yield from counted(_joined(checks, rules, iter(reports)), MAX_LISTED)
 
 
-def _joined(checks: Verification, rules: Rules, reports: Iterator[tuple[int, bytes]]) -> Iterator[Finding | Rest]:
+def _joined(checks: Verification, rules: VerifyRules, reports: Iterator[tuple[int, bytes]]) -> Iterator[Finding | Rest]:
     yield from checks.before()
     chains: dict[str, list[Finding]] = {}
     stretches: Iterator[bytes] = iter(())

@@ -21,8 +21,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from mqtool.engine.repair.new_store import refuse_used
-from mqtool.engine.repair.transfer import Origin, import_tables, record_of
+from mqtool.engine.repair.salvage.new_store import refuse_used
+from mqtool.engine.repair.salvage.transfer import Origin, import_tables, record_of
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.errors import BadDataError, UsageError

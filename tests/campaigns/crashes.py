@@ -39,11 +39,11 @@ def main() -> None:
             sent = worked(base, disk, seed)
             for sample, chance in enumerate([*Left, random.Random(seed), random.Random(-seed)]):
                 results = [try_one(disk, sent, cut, chance, place) for cut in trial_cuts(disk, sample, given.step)]
-                known, mended = sum(count for count, _ in results), sum(was_mended for _, was_mended in results)
+                known, repaired = sum(count for count, _ in results), sum(was_repaired for _, was_repaired in results)
                 what = chance.name if isinstance(chance, Left) else "BY CHANCE"
                 print(
                     f"seed {seed}, {what}: {len(results):,} ends, {known:,} messages acknowledged before, none lost, "
-                    f"none twice, but perhaps in {mended:,} stores recovered as damaged; "
+                    f"none twice, but perhaps in {repaired:,} stores recovered as damaged; "
                     f"{time.monotonic() - begun:,.0f} s",
                     flush=True,
                 )

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from mqtool.engine.repair.findings import Finding
-from mqtool.engine.repair.verify import Level, verify_store
+from mqtool.engine.repair.verify.store import Level, verify_store
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError

@@ -21,11 +21,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from mqtool.engine.client import questions
+from mqtool.engine.client import calls
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.remoting.connection import Connection
 from mqtool.engine.repair.findings import Severity
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import FormatError
 from mqtool.formats.remoting import RemotingCommand, build_frame
@@ -85,8 +85,8 @@ async def run_fuzz(
 
 async def _ask_on(served: Served, process: int, count: Count) -> None:
     clients = [
-        (RemotingClient([served.broker]), questions.topic_configs().command),
-        (RemotingClient([served.name_server]), questions.clusters().command),
+        (RemotingClient([served.broker]), calls.topic_configs().command),
+        (RemotingClient([served.name_server]), calls.clusters().command),
     ]
     count.first_memory = memory_of(process)
     while True:
@@ -128,7 +128,7 @@ async def _use(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, chanc
             break
     ending = b"" if is_broken else bad_input.stream_end(chance) if chance.random() < 0.2 else b""
     if not is_broken:
-        data += build_frame(RemotingCommand(questions.topic_configs().command.code, opaque=_MARK))
+        data += build_frame(RemotingCommand(calls.topic_configs().command.code, opaque=_MARK))
     sending = asyncio.create_task(_write(writer, bytes(data), ending, chance))
     frames = Connection()
     try:

@@ -31,7 +31,7 @@ from typing import Any
 
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.repair.findings import Severity
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
@@ -265,7 +265,7 @@ async def _unknown(attacker: Attacker, number: int) -> None:
 
 @each("answers to questions that nobody asked", "dropped")
 async def _answers(attacker: Attacker, number: int) -> None:
-    await attacker.client._client.tell(RemotingCommand(0, RESPONSE, number, body=bytes(1000)))
+    await attacker.client._client.send_oneway(RemotingCommand(0, RESPONSE, number, body=bytes(1000)))
     await asyncio.sleep(0)
 
 
@@ -273,7 +273,7 @@ async def _answers(attacker: Attacker, number: int) -> None:
 async def _oneway(attacker: Attacker, number: int) -> None:
     fields = {"topic": f"Oneway{number}", "defaultTopic": "TBW102", "queueId": "0", "producerGroup": "P"}
     fields |= {"defaultTopicQueueNums": "1", "sysFlag": "0", "bornTimestamp": "1", "flag": "0"}
-    await attacker.client._client.tell(RemotingCommand(RequestCode.SEND_MESSAGE, ONEWAY, ext_fields=fields))
+    await attacker.client._client.send_oneway(RemotingCommand(RequestCode.SEND_MESSAGE, ONEWAY, ext_fields=fields))
     await asyncio.sleep(0.001)
 
 

@@ -10,7 +10,7 @@ answers stands before the real one. In the end
 
 - each message that was acknowledged was consumed by each group;
 - no send took longer than its own time-out (and ``SLACK_S``, for a busy machine), and no shutdown longer than
-  ``MOST_SHUTDOWN_S``; a forked child was told that its clients are its parent's, and did not hang;
+  ``MAX_SHUTDOWN_S``; a forked child was told that its clients are its parent's, and did not hang;
 - no thread, task or descriptor is left when all clients are closed.
 
 The tests try a few seconds; this is the long form::
@@ -51,7 +51,7 @@ from tests.differential.java_broker import free_port
 TOPIC = "Hostile"
 SEND_MS = 1000
 SLACK_S = 10.0
-MOST_SHUTDOWN_S = 60.0
+MAX_SHUTDOWN_S = 60.0
 SETTLE_S = 180.0
 _PATIENCE_S = 120.0
 _CHILD_S = 30.0
@@ -573,7 +573,7 @@ def run(folder: Path, seconds: float, seed: int, wanted: Collection[str] = (), *
         served._log.close()
     if outcome.longest_send_s > SEND_MS / 1000 + SLACK_S:
         outcome.violations.append(f"a send took {outcome.longest_send_s:.1f} s, with a time-out of {SEND_MS} ms")
-    if outcome.longest_shutdown_s > MOST_SHUTDOWN_S:
+    if outcome.longest_shutdown_s > MAX_SHUTDOWN_S:
         outcome.violations.append(f"a shutdown took {outcome.longest_shutdown_s:.1f} s")
     return outcome
 

@@ -30,11 +30,11 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from mqtool.engine.client import questions
+from mqtool.engine.client import calls
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.repair.findings import Severity
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UnavailableError
@@ -171,10 +171,10 @@ class JavaClient:
         self._process.kill()
         self._process.communicate()
 
-    def _ask(self, question: str) -> Iterator[str]:
+    def _ask(self, call: str) -> Iterator[str]:
         assert self._process.stdin
         assert self._process.stdout
-        print(question, file=self._process.stdin, flush=True)
+        print(call, file=self._process.stdin, flush=True)
         for line in self._process.stdout:
             if line == "done\n":
                 return
@@ -304,8 +304,8 @@ async def _pull(broker: str, topic: str) -> dict[int, list[str]]:
     for queue_id in range(QUEUES):
         bodies = found[queue_id] = []
         while True:
-            question = questions.pull(topic, queue_id, len(bodies), 32)
-            records = (await client.invoke(question.command)).body
+            call = calls.pull(topic, queue_id, len(bodies), 32)
+            records = (await client.invoke(call.command)).body
             if not records:
                 break
             at = 0

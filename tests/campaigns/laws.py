@@ -39,12 +39,12 @@ from tests.differential.java_store import VERSIONS, JavaStore
 from tests.laws.cases import Case, case_of
 from tests.laws.java import case_for_java, load
 from tests.laws.laws import Violation, check
-from tests.laws.mends import CommandLine, Direct
+from tests.laws.repairs import CommandLine, Direct
 from tests.laws.shrinking import shrink
 
 _CHUNK = 100
 _AT_ONCE = 4  # a broker that loads a store waits for its own threads most of the time
-_MOST_EACH = 3
+_MAX_EACH = 3
 """Violations of one law, cause and mend that are shrunk and listed; the others are counted."""
 
 Row = dict[str, Any]
@@ -68,7 +68,7 @@ def main() -> int:
             for row in found:
                 if "law" in row:
                     known[_name(row)] += 1
-                    if known[_name(row)] > _MOST_EACH:
+                    if known[_name(row)] > _MAX_EACH:
                         continue
                     case = Case(**{**row["case"], "damages": Case.from_json(json.dumps(row["case"])).damages})
                     if known[_name(row)] == 1 and options.shrink and options.how == "direct":

@@ -44,7 +44,7 @@ from tests.engine.remoting.test_tls import settings, with_certificate
 TOPIC = "Orders"
 QUEUES = 4
 _PAUSE_S = 0.002  # between two messages of a queue
-_LEAST_UP_S, _MOST_UP_S = 0.5, 2.5
+_LEAST_UP_S, _MAX_UP_S = 0.5, 2.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,7 @@ async def run_kills(folder: Path, kills: int, brokers: float, seed: int, setup: 
         sending = asyncio.create_task(_send(source, setup))
         for _ in range(kills):
             async with _mirror(source, target, folder / "mirror.log", *setup.words) as process:
-                await asyncio.sleep(chance.uniform(_LEAST_UP_S, _MOST_UP_S))
+                await asyncio.sleep(chance.uniform(_LEAST_UP_S, _MAX_UP_S))
                 if chance.random() < brokers:
                     killed = chance.choice(served)
                     broker_kills += 1
@@ -137,7 +137,7 @@ async def run_kills(folder: Path, kills: int, brokers: float, seed: int, setup: 
                     await processes[killed.broker].wait()
                     await asyncio.sleep(chance.uniform(0, 1))
                     processes[killed.broker] = await stack.enter_async_context(_up(killed))
-                    await asyncio.sleep(chance.uniform(_LEAST_UP_S, _MOST_UP_S))
+                    await asyncio.sleep(chance.uniform(_LEAST_UP_S, _MAX_UP_S))
                 # One that begins while nobody is there ends.
                 assert process.returncode in (None, Status.UNAVAILABLE), (folder / "mirror.log").read_text()
         sending.cancel()

@@ -27,7 +27,7 @@ from typing import Any
 
 _EVERY_SECONDS = 0.002
 _LONG_SECONDS = 0.008
-_MOST_CAUSES = 5
+_MAX_CAUSES = 5
 _GRAIN = 1e-5
 """To how many seconds pauses are told apart."""
 
@@ -125,7 +125,7 @@ class _Watch:
         self._own.add(own)
         seen, self._seen = self._seen, ""
         if own > _LONG_SECONDS:
-            self._causes = sorted([*self._causes, (own, seen)], reverse=True)[:_MOST_CAUSES]
+            self._causes = sorted([*self._causes, (own, seen)], reverse=True)[:_MAX_CAUSES]
         self._last, self._worked = now, worked
         if not self._is_over:
             self._loop.call_later(_EVERY_SECONDS, self._tick)

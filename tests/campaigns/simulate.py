@@ -35,13 +35,13 @@ from tests.simulation.scenario import Outcome, Size, run_seed
 
 MEMORY = Path("/dev/shm")
 """Where stores are fast; without it they are where temporary files are."""
-_MOST_MEMBERS = 30
+_MAX_MEMBERS = 30
 """Of a group where there are many clients: a few more than a topic has queues."""
 
 
 def size_of(clients: int) -> Size:
     """Return the size of a simulation with about so many clients: a tenth of them producers."""
-    producers, members = max(1, clients // 10), max(2, min(_MOST_MEMBERS, math.isqrt(clients)))
+    producers, members = max(1, clients // 10), max(2, min(_MAX_MEMBERS, math.isqrt(clients)))
     groups = max(1, (clients - producers) // members)
     return Size((producers, producers), (groups, groups), (members, members), (3, 3), (30.0, 30.0))
 

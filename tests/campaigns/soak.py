@@ -28,11 +28,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from mqtool.engine.client import questions
+from mqtool.engine.client import calls
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.repair.findings import Severity
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat
@@ -113,7 +113,7 @@ class Soak:
                 self.checked += 1
                 header = parse_header(CheckTransaction, request.ext_fields)
                 ending = self._ending(header.commit_log_offset, header.tran_state_table_offset, COMMIT)
-                tasks.append(asyncio.create_task(client.tell(ending)))
+                tasks.append(asyncio.create_task(client.send_oneway(ending)))
 
         tasks: list[asyncio.Task[None]] = []
         client = RemotingClient([self.served.broker], on_request=asked)
@@ -128,7 +128,7 @@ class Soak:
                 if kind % 3 != 1:
                     self.sent["Orders"] += 1
                 if kind % 3 < 2:
-                    await client.tell(self._ending(*half, ROLLBACK if kind % 3 else COMMIT))
+                    await client.send_oneway(self._ending(*half, ROLLBACK if kind % 3 else COMMIT))
                 await asyncio.sleep(pause)
         # Until all that is to come has come, it must be there for questions.
         while self.received["Orders"] < self.sent["Orders"] and time.monotonic() < self.end + _LAST_SECONDS:
@@ -169,22 +169,22 @@ class Soak:
         broker, name_server = RemotingClient([self.served.broker]), RemotingClient([self.served.name_server])
         while not self.is_over:
             for command in (
-                questions.runtime_info().command,
-                questions.topic_configs().command,
-                questions.consumer_offsets().command,
+                calls.runtime_info().command,
+                calls.topic_configs().command,
+                calls.consumer_offsets().command,
             ):
                 answer = await self.ask(broker, command)
                 assert answer.code == 0, answer
             for command in (
-                questions.topic_queues("TBW102").command,
-                questions.members("G").command,
-                questions.offset_at("Plain", 0, 0).command,
+                calls.topic_queues("TBW102").command,
+                calls.members("G").command,
+                calls.offset_at("Plain", 0, 0).command,
             ):
                 await self.ask(broker, command)
             for command in (
-                questions.clusters().command,
-                questions.topic_names().command,
-                questions.route("Plain").command,
+                calls.clusters().command,
+                calls.topic_names().command,
+                calls.route("Plain").command,
             ):
                 await self.ask(name_server, command)
             self.asked += 9
@@ -217,7 +217,7 @@ class Soak:
     async def never_read(self) -> None:
         """Ask for more and more, and read nothing, until the broker has enough of it; then again."""
         host, _, port = self.served.broker.rpartition(":")
-        frames = build_frame(questions.topic_configs().command) * 200
+        frames = build_frame(calls.topic_configs().command) * 200
         while not self.is_over:
             _, writer = await asyncio.open_connection(host, int(port), limit=1)
             with contextlib.suppress(ConnectionError, TimeoutError):

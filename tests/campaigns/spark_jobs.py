@@ -35,10 +35,10 @@ import pyarrow.parquet
 
 from mqtool.commands._admin import stored_offsets
 from mqtool.commands._options import require_log
-from mqtool.engine.repair.aligned import SIDES
-from mqtool.engine.repair.compare_keys import Difference, Messages, compare_keys
-from mqtool.engine.repair.rebuild import build, refuse_log
-from mqtool.engine.repair.verify import Level, verify_store
+from mqtool.engine.repair.compare.aligned import SIDES
+from mqtool.engine.repair.compare.keys import Difference, Messages, compare_keys
+from mqtool.engine.repair.rebuild.plan import build, refuse_log
+from mqtool.engine.repair.verify.store import Level, verify_store
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.queue_view import queue_keys
 from mqtool.engine.store.reader import StoreReader
@@ -56,7 +56,7 @@ from tests.golden import golden_store
 from tests.laws.cases import case_of
 from tests.spark.frames import Frames
 from tests.spark.session import session
-from tests.spark.test_verify_far import in_pieces as pieces_of_verify
+from tests.spark.test_verify_distributed import in_pieces as pieces_of_verify
 
 SIZES = (9_000, 20_000, 65_536, 100_000, 1 << 20, 1 << 30)
 TOGETHER = 10
@@ -92,7 +92,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     logging.getLogger("mqtool").setLevel(logging.ERROR)
     spark = None if options.without_java else session()
-    spread._MOST_TASKS = 0  # tasks of some ranges each: four for each core
+    spread._MAX_TASKS = 0  # tasks of some ranges each: four for each core
     rows = [row for row in known if row["seed"] in seeds]
     seconds: dict[str, float] = collections.defaultdict(float)
     with options.into.open("a") as file:
@@ -284,7 +284,7 @@ def _found_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
 def _exported_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
     into = some[0].folder / "out"
     try:
-        export.run(spark, [one.store for one in some], into, export.Chosen(), some[0].size)
+        export.run(spark, [one.store for one in some], into, export.ExportSelection(), some[0].size)
         columns = ["physical_offset", "topic", "queue_offset", "body_crc"]
         for path in into.rglob("*.parquet"):
             with pyarrow.parquet.ParquetFile(path) as file:
@@ -367,7 +367,7 @@ def _rows(parts: Iterable[Iterable[Any]]) -> Iterable[dict[str, Any]]:
 
 def _counted_in_pieces(store: Store, by: By, size: int) -> Iterable[Hashable]:
     totals: dict[Hashable, list[int]] = collections.defaultdict(lambda: [0, 0, 0])
-    items = (stats.Item(parts, by, Selection()) for parts in stats._ranges(store, Selection(), size))
+    items = (stats.StatsTask(parts, by, Selection()) for parts in stats._ranges(store, Selection(), size))
     for row in _rows(map(stats.count, items)):
         if row["records"]:
             total = totals[tuple(row[name] for name in KEYS[by])]
@@ -378,7 +378,7 @@ def _counted_in_pieces(store: Store, by: By, size: int) -> Iterable[Hashable]:
 
 def _exported_in_pieces(store: Store, size: int) -> Iterable[Hashable]:
     ask = dataclasses.replace(export._ASK, max_partition=size)
-    items = (export.Item(part, ask.bounds) for part in TABLES["messages"].parts(store, store.open(), ask))
+    items = (export.ExportTask(part, ask.bounds) for part in TABLES["messages"].parts(store, store.open(), ask))
     return (
         (row["physical_offset"], row["topic"], row["queue_offset"], row["body_crc"])
         for row in _rows(map(export.read, items))
@@ -423,7 +423,7 @@ def _rebuilt(store: Store, folder: Path) -> Iterable[Hashable]:
 
 
 def _progress_in_pieces(store: Store, size: int) -> Iterable[Hashable]:
-    items = [offsets.Item(store, part) for part in (None, *log_ranges(store, store.open(), size))]
+    items = [offsets.OffsetsTask(store, part) for part in (None, *log_ranges(store, store.open(), size))]
     furthest: dict[tuple[str | None, str, int], dict[str, int]] = collections.defaultdict(dict)
     for row in _rows(map(offsets.find, items)):
         known = furthest[row["group"], row["topic"], row["queue_id"]]

@@ -28,7 +28,7 @@ async def show(name_server: str, *arguments: str) -> Ran:
     return await asyncio.to_thread(run, "cluster", "show", "-n", name_server, *arguments)
 
 
-def figures(ran: Ran) -> dict[int, dict[str, Any]]:
+def stats(ran: Ran) -> dict[int, dict[str, Any]]:
     """Return the figures of each broker by its id."""
     told: dict[int, dict[str, Any]] = {}
     for row in ran.rows:
@@ -54,9 +54,9 @@ def test_role_lag_and_replicas_are_shown_and_a_slave_too_far_behind_is_a_status_
                 await at_master.send(b"x" * 100)
             name_server = master.name_server_address
             at_names = Client(name_server)
-            assert "lag_bytes" not in figures(await show(name_server))[0]
+            assert "lag_bytes" not in stats(await show(name_server))[0]
             await register_as_slave(at_names, slave.address)
-            told = figures(await show(name_server))
+            told = stats(await show(name_server))
             ends = [int(one["commitLogMaxOffset"]) for one in told.values()]
             lag = ends[0] - ends[1]
             assert (told[0]["role"], told[0]["in_sync_count"]) == (role, "1")
@@ -66,7 +66,7 @@ def test_role_lag_and_replicas_are_shown_and_a_slave_too_far_behind_is_a_status_
             host, port = master.address.split(":")
             _, writer = await asyncio.open_connection(host, int(port) + 1)
             writer.write(build_report(ends[1]))
-            while "lag_seconds" not in (told := figures(await show(name_server)))[1]:
+            while "lag_seconds" not in (told := stats(await show(name_server)))[1]:
                 pass
             assert 0 <= float(told[1]["lag_seconds"]) < 60
             assert told[0]["in_sync_count"] == "2"

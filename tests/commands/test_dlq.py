@@ -14,7 +14,7 @@ import pytest
 
 import mqtool
 from mqtool import ProducerMessage
-from mqtool.engine.client import questions
+from mqtool.engine.client import calls
 from mqtool.engine.client_runtime.dead_letters import ORIGIN, ResentLog
 from mqtool.errors import Status, WriteError
 from mqtool.formats.config_tables import TopicConfig
@@ -115,7 +115,7 @@ def test_letters_go_to_a_topic_that_is_deleted_in_the_middle_and_made_again_with
     def replaced(log: ResentLog, line: bytes) -> None:
         if next(writes) == 4:  # before the third letter
             config = TopicConfig("Orders", 1, 1, 6, False, "SINGLE_TAG", 0, {})
-            commands = questions.delete_topic("Orders").command, questions.put_topic(config).command
+            commands = calls.delete_topic("Orders").command, calls.put_topic(config).command
             with ThreadPoolExecutor(1) as beside:  # in a loop of its own
                 answers = beside.submit(ask, broker.address, *commands).result()
             assert [one.code for one in answers] == [0, 0]

@@ -13,7 +13,7 @@ import pytest
 from rich.cells import cell_len
 
 from mqtool.commands._output import Output
-from mqtool.engine.repair.as_broker import BEHIND
+from mqtool.engine.repair.java_recovery.plan import BEHIND
 from mqtool.errors import Status
 from tests.commands.running import Ran, run
 from tests.damage import snapshot

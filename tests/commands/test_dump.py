@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqtool.commands._dump import follow, log, queues
-from mqtool.commands._dump.request import Patterns, Request
+from mqtool.commands._dump.request import DumpRequest, Patterns
 from mqtool.commands._output import Output
 from mqtool.commands.dump import KINDS
 from mqtool.engine.store.commit_log import CommitLog
@@ -337,18 +337,18 @@ def test_messages_are_selected_by_topic_queue_tag_and_key() -> None:
 
 @pytest.mark.parametrize("name", ["many-533-clean", MIXED, "dledger-497-clean"])
 def test_a_big_log_goes_over_to_compiled_kernels_and_shows_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    questions: list[tuple[object, ...]] = [
+    calls: list[tuple[object, ...]] = [
         (),
         ("--topic", "*"),
         ("--tag", "Tag?"),
         ("--key", "*order*"),
         ("--queue", 1),
     ]
-    expected = [positions(dump("commitlog", name, *question)) for question in questions]
+    expected = [positions(dump("commitlog", name, *call)) for call in calls]
     monkeypatch.setattr(log, "_FIRST_ROWS", 16)
     monkeypatch.setattr(log, "_PLAIN_ROWS", 32)
     monkeypatch.setattr(scan, "COMPILE_FROM", 8192)
-    monkeypatch.setattr(Patterns, "_MOST", 20)
+    monkeypatch.setattr(Patterns, "_MAX_NAMES", 20)
     used = set()
     walk = CommitLog.walk
 
@@ -358,7 +358,7 @@ def test_a_big_log_goes_over_to_compiled_kernels_and_shows_the_same(name: str, m
 
     monkeypatch.setattr(CommitLog, "walk", spy)
 
-    assert [positions(dump("commitlog", name, *question)) for question in questions] == expected
+    assert [positions(dump("commitlog", name, *call)) for call in calls] == expected
     assert used == {plain, scan.compiled_kernels()}
 
 
@@ -880,8 +880,8 @@ def test_following_queues_shows_new_units_and_new_queues(tmp_path: Path, start: 
     assert process.wait() == Status.OK
 
 
-def ask(kind: str, store: Path) -> Request:
-    return Request(kind, StoreReader(store), Output("jsonl"), follow=True)
+def ask(kind: str, store: Path) -> DumpRequest:
+    return DumpRequest(kind, StoreReader(store), Output("jsonl"), follow=True)
 
 
 @pytest.mark.parametrize("wraps", [False, True])
@@ -962,7 +962,7 @@ def test_a_unit_counts_when_two_looks_have_seen_the_same(tmp_path: Path) -> None
     file = folder / f"{0:020}"
     file.write_bytes(bytes(100))
     request = ask("consumequeue", tmp_path)
-    follower = queues._Follower(request, ("T", 0))
+    follower = queues._QueueFollower(request, ("T", 0))
 
     def look() -> list[int]:
         queue = follow.reopened(request.store).consume_queues["T", 0]

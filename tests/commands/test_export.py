@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mqtool.engine.repair import transfer
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.salvage import transfer
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import Status, WriteError

@@ -220,7 +220,7 @@ def test_a_topic_made_again_while_a_broker_cannot_be_reached_is_copied_whole(
             admin.create_topic("Orders", queues=1)
         send(source, *(ProducerMessage("Orders", f"second {number}") for number in range(15)))
 
-    async def cut_off(self: mirror.Mirror, lane: mirror._Lane) -> None:
+    async def cut_off(self: mirror.Mirror, lane: mirror._SourceQueue) -> None:
         copying = asyncio.create_task(copy_on(self, lane))
         while lane.at < 10:
             await asyncio.sleep(0.01)

@@ -66,7 +66,7 @@ LAYOUTS: dict[str, Layout] = {
     "the index is a link": linked("index"),
     "the queues are a mount of the same disk": bound,
 }
-MENDS = [
+REPAIRS = [
     ("mixed-533-clean/middle-segment-missing", ["recover", "--abnormal", "--cut"]),
     ("mixed-533-clean/consumequeue-deleted-abort", ["recover"]),
     ("mixed-533-kill/tail-zeros-many-records", ["recover", "--as-broker", "5.3"]),
@@ -106,7 +106,7 @@ def same(store: Path, other: Path) -> bool:
     return files(store) == files(other)
 
 
-@pytest.mark.parametrize(("name", "arguments"), MENDS, ids=[f"{' '.join(row[1])}" for row in MENDS])
+@pytest.mark.parametrize(("name", "arguments"), REPAIRS, ids=[f"{' '.join(row[1])}" for row in REPAIRS])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_a_mend_works_and_is_taken_back_wherever_parts_of_a_store_lie(
     layout: Layout,

@@ -82,17 +82,17 @@ def test_into_of_a_log_that_lacks_messages_tells_each_and_ends_as_the_rebuild_in
     store, settings = case.store(tmp_path), settings_of("mixed-533-clean")
 
     into = run("rebuild", "queues", "-s", store, "--into", tmp_path / "new", *settings)
-    mended = run("rebuild", "queues", "-s", store, "--yes", "--survey", *settings)
+    repaired = run("rebuild", "queues", "-s", store, "--yes", "--survey", *settings)
     index = run("rebuild", "index", "-s", store, "--into", tmp_path / "index", *settings)
 
     losses = [row for row in into.rows if row.get("kind") == "loss"]
-    assert losses == [row for row in mended.rows if row["kind"] == "loss"]
+    assert losses == [row for row in repaired.rows if row["kind"] == "loss"]
     assert all(row["queue_offset"] is not None for row in losses)
     segments = {one.start_offset for one in StoreReader(store).commit_log.segments}
     whole = StoreReader(golden_store("mixed-533-clean"))
     gone = [one for one in whole.messages() if one.position // 65536 * 65536 not in segments]
     assert sum(row["messages"] for row in losses) == len(gone) > 0
-    assert into.status == mended.status == Status.GIVEN_UP
+    assert into.status == repaired.status == Status.GIVEN_UP
     assert index.status == Status.OK
 
 
@@ -158,12 +158,12 @@ def test_a_message_that_cannot_be_placed_is_told_and_has_its_status(tmp_path: Pa
 
     refused = run("rebuild", "queues", "-s", store, "--yes", *settings)
     into = run("rebuild", "queues", "-s", store, "--into", tmp_path / "new", *settings)
-    mended = run("rebuild", "queues", "-s", store, "--yes", "--survey", *settings)
+    repaired = run("rebuild", "queues", "-s", store, "--yes", "--survey", *settings)
 
     assert refused.status == Status.BAD_DATA
     assert "as before" in refused.remarks
-    assert into.status == mended.status == Status.GIVEN_UP
-    told = [(row["messages"], row["queue_id"] is None) for row in mended.rows if row["kind"] == "loss"]
+    assert into.status == repaired.status == Status.GIVEN_UP
+    told = [(row["messages"], row["queue_id"] is None) for row in repaired.rows if row["kind"] == "loss"]
     assert told == [(1, True), (1, False)]  # the message, and the place in its queue that it has left
 
 

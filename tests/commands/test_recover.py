@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.repair.as_broker import BEHIND, GONE
+from mqtool.engine.repair.java_recovery.plan import BEHIND, GONE
 from mqtool.errors import Status
 from tests.commands.running import run
 from tests.damage import cases, snapshot

@@ -322,7 +322,7 @@ def test_an_object_that_is_deleted_is_not_there(s3: S3) -> None:
 
 
 def test_no_more_is_kept_than_the_bound_and_what_went_is_fetched_again(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "MOST", 3 << 20)
+    monkeypatch.setattr(spool, "MAX_SPOOLED", 3 << 20)
     files = [opened(url, len(data)) for url, data in (put_segment(s3, (2 << 20) + number) for number in range(4))]
     contents = [put_segment(s3, (2 << 20) + number)[1] for number in range(4)]
     files = [opened(f"s3://{BUCKET}/bytes-{len(data)}/commitlog/{0:020}", len(data)) for data in contents]

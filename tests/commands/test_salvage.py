@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.repair.new_store import making
+from mqtool.engine.repair.salvage.new_store import making
 from mqtool.errors import Status
 from tests import damage
 from tests.commands.running import run

@@ -17,7 +17,7 @@ import pytest
 import mqtool
 from mqtool.commands._output import Output
 from mqtool.commands._spark import Finder, Job
-from mqtool.engine.repair.verify import Level
+from mqtool.engine.repair.verify.store import Level
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import Status
 from mqtool.spark import rebuild, verify

@@ -10,10 +10,10 @@ import click
 import pytest
 
 from mqtool import cli
-from mqtool.commands._mend import Mending, mend_options
 from mqtool.commands._output import Output
+from mqtool.commands._repair import RepairCommand, repair_options
 from mqtool.engine.repair.journal import State, home_of, journals
-from mqtool.engine.repair.plan import MENDS, Change, Loss, Mend, Plan, carry_out, plan_mend
+from mqtool.engine.repair.plan import REPAIRS, Change, Loss, Plan, Repair, carry_out, plan_repair
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.errors import Status, WriteError
 from tests.commands.running import run
@@ -41,26 +41,26 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     @click.command()
     @click.option("--level", type=int)
-    @mend_options
-    def command(level: int | None, mending: Mending) -> int:
+    @repair_options
+    def command(level: int | None, repair: RepairCommand) -> int:
         """Do everything."""
-        return mending.run("everything", {"level": level})
+        return repair.run("everything", {"level": level})
 
     module = types.ModuleType("mqtool.commands.everything")
     module.command = command  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(cli.COMMANDS, "everything", cli.Entry("everything", "Do everything."))
-    monkeypatch.setitem(MENDS, "everything", EVERYTHING)
+    monkeypatch.setitem(cli.COMMANDS, "everything", cli.CommandEntry("everything", "Do everything."))
+    monkeypatch.setitem(REPAIRS, "everything", EVERYTHING)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     return copy_of("txn-533-kill", tmp_path)
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, *changes: Change, losses: tuple[Loss, ...] = ()) -> None:
     """Have the mend foretell these."""
-    mend = Mend(
+    mend = Repair(
         lambda _, options, *__: Plan("everything", options, changes, losses, ("mind the gap",)), EVERYTHING.apply
     )
-    monkeypatch.setitem(MENDS, "everything", mend)
+    monkeypatch.setitem(REPAIRS, "everything", mend)
 
 
 # The plan and the question.
@@ -238,7 +238,7 @@ def test_a_failure_is_a_sentence_with_its_status_and_the_store_is_as_before(
         EVERYTHING.apply(*arguments)  # type: ignore[arg-type]
         raise WriteError("no space left for it: free some space there, then try again")
 
-    monkeypatch.setitem(MENDS, "everything", Mend(EVERYTHING.plan, apply))
+    monkeypatch.setitem(REPAIRS, "everything", Repair(EVERYTHING.plan, apply))
     before = snapshot(store)
 
     ran = run("everything", "-s", store, "--yes")
@@ -253,7 +253,7 @@ def test_ctrl_c_takes_everything_back_and_says_so(store: Path, monkeypatch: pyte
         EVERYTHING.apply(*arguments)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(MENDS, "everything", Mend(EVERYTHING.plan, apply))
+    monkeypatch.setitem(REPAIRS, "everything", Repair(EVERYTHING.plan, apply))
     before = snapshot(store)
 
     ran = run("everything", "-s", store, "--yes")
@@ -268,7 +268,7 @@ def test_ctrl_c_takes_everything_back_and_says_so(store: Path, monkeypatch: pyte
 
 def kill(store: Path) -> None:
     """Kill a mend of the store in its middle."""
-    plan = plan_mend(store, StoreConfig(), "everything", {})
+    plan = plan_repair(store, StoreConfig(), "everything", {})
     with pytest.raises(KilledError):
         carry_out(store, StoreConfig(), plan, DyingDisk(90))
 

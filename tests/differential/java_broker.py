@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mqtool.engine.client import questions
+from mqtool.engine.client import calls
 from mqtool.engine.client_runtime.wire import Wire
 from mqtool.errors import MqtoolError
 from tests.differential.java_store import class_path
@@ -127,7 +127,7 @@ async def registered(name_server: str, broker: str) -> None:
     async with Wire([name_server]) as wire:
         while True:
             with contextlib.suppress(MqtoolError):  # a name server on such a machine may answer too late
-                known = (await wire.ask_name_server(questions.clusters())).brokers.values()
+                known = (await wire.request_name_server(calls.clusters())).brokers.values()
                 if any(broker in one.addresses.values() for one in known):
                     return
             await asyncio.sleep(0.1)

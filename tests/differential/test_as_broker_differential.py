@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.repair.as_broker import BrokerVerdict, recover_as
-from mqtool.engine.repair.broker_start import BrokerView
-from mqtool.engine.repair.doctor import examine
-from mqtool.engine.repair.doctor_case import Case as DoctorCase
-from mqtool.engine.repair.surroundings import look_around
+from mqtool.engine.repair.doctor.case import Case as DoctorCase
+from mqtool.engine.repair.doctor.diagnosis import examine
+from mqtool.engine.repair.doctor.surroundings import look_around
+from mqtool.engine.repair.java_recovery.plan import BrokerVerdict, recover_as
+from mqtool.engine.repair.java_recovery.start import BrokerView
 from mqtool.engine.store.paths import DEFAULT_DELAY_LEVELS, StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import checkpoint

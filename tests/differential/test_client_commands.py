@@ -44,8 +44,8 @@ async def _commands(version: str, folder: Path) -> None:
             [broker] = (await ask("cluster", "list")).rows
             assert (broker["broker_name"], broker["address"]) == ("broker-java", address)
             assert broker["version"] == f"V{version.replace('.', '_')}"
-            [*figures] = (await ask("cluster", "show", "broker-java")).rows
-            assert "commitLogMaxOffset" in {row["name"] for row in figures}
+            [*stats] = (await ask("cluster", "show", "broker-java")).rows
+            assert "commitLogMaxOffset" in {row["name"] for row in stats}
 
             await ask("topic", "create", "Orders", "--queues", "2", "--yes")
             await ask("group", "create", "billing", "--retries", "3", "--yes")

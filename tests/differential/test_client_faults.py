@@ -88,7 +88,7 @@ def dead_letters(target: Target, group: str, count: int) -> list[ConsumerMessage
 
 
 def test_a_transaction_is_done_once_however_often_it_ends(target: Target, topic: str) -> None:
-    once, seen, calls = mqtool.OnlyOnce(), Seen(), list[ConsumerMessage]()
+    once, seen, calls = mqtool.Deduplicator(), Seen(), list[ConsumerMessage]()
     listen = once.listener(seen)
 
     def counted(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> Any:

@@ -18,7 +18,7 @@ from mqtool import (
     SendStatus,
     aio,
 )
-from mqtool.engine.client import fetching, questions
+from mqtool.engine.client import calls, fetching
 from mqtool.engine.client_runtime.wire import Wire
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
@@ -108,8 +108,8 @@ async def create_topic(address: str) -> None:
     async with Wire([address]) as wire:
         while True:
             try:
-                return await wire.ask(
-                    address, questions.put_topic(TopicConfig("T", 4, 4, 6, False, "SINGLE_TAG", 0, {}))
+                return await wire.request(
+                    address, calls.put_topic(TopicConfig("T", 4, 4, 6, False, "SINGLE_TAG", 0, {}))
                 )
             except MqtoolError:
                 await asyncio.sleep(0.2)
@@ -292,9 +292,9 @@ def test_consumers_read_from_the_slave_of_a_master_that_is_killed(version: str, 
             async def is_copied() -> bool:
                 at = slave.name_servers[0]
                 queues = await producer.queues("T")
-                ends = [await slave.ask(at, fetching.max_offset(queue)) for queue in queues]
+                ends = [await slave.request(at, fetching.max_offset(queue)) for queue in queues]
                 # It asks its master for topics once a minute.
-                return sum(ends) == 40 and "T" in await slave.ask(at, questions.topic_configs())
+                return sum(ends) == 40 and "T" in await slave.request(at, calls.topic_configs())
 
             await until(is_copied)
             master.kill()

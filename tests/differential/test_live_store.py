@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.append_result import PutStatus
 from mqtool.engine.store.live_queue import LiveBatchQueue
 from mqtool.engine.store.message_store import MessageStore

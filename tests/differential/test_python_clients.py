@@ -411,7 +411,7 @@ def test_broadcasts_go_on_where_they_were(target: Target, topic: str, tmp_path: 
 def test_only_once(target: Target, topic: str) -> None:
     """Members of a batch, delayed messages and what failed once are each done once, whatever comes twice."""
     calls, seen, failed = list[ConsumerMessage](), Seen(), set[bytes]()
-    once = mqtool.OnlyOnce()
+    once = mqtool.Deduplicator()
 
     def work(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> ConsumeStatus:
         [message] = messages
@@ -640,8 +640,8 @@ def test_topics_groups_and_offsets_are_made_read_moved_and_deleted(target: Targe
         async with mqtool.aio.AdminClient(target.name_server) as admin:
             topics = {one.settings.topic for one in await admin.topics()}
             groups = {one.settings.group for one in await admin.groups()}
-            figures = await admin.broker_figures(await admin.brokers())
-            return topics, groups, all("commitLogMaxOffset" in one.figures for one in figures)
+            stats = await admin.broker_stats(await admin.brokers())
+            return topics, groups, all("commitLogMaxOffset" in one.stats for one in stats)
 
     topics, groups, have_figures = within(PATIENCE, left())
     assert (name in topics, group in groups, f"{group}-b" in groups, have_figures) == (False, False, True, True)

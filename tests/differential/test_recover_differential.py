@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.repair.plan import carry_out, plan_mend
+from mqtool.engine.repair.plan import carry_out, plan_repair
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -71,7 +71,7 @@ def _faults(java: JavaStore, case: Case, store: Path, wanted: list[dict[str, Any
     config = manifest(case.base)["config"]
     ours = StoreConfig(settings(store, config))
     try:
-        carry_out(store, ours, plan_mend(store, ours, "recover", WHOLE_LOG), Disk())
+        carry_out(store, ours, plan_repair(store, ours, "recover", WHOLE_LOG), Disk())
     except MqtoolError as error:
         if _has_log(store) or "there is no log in this store" not in str(error):
             yield f"not mended: {error}"

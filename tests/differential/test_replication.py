@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqtool.engine.repair.findings import Severity
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from tests.differential.conftest import jars

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mqtool.engine.repair.salvage import plan_salvage, salvage
+from mqtool.engine.repair.salvage.plan import plan_salvage, salvage
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader

@@ -12,7 +12,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from mqtool.engine.repair.rebuild import build
+from mqtool.engine.repair.rebuild.plan import build
 from mqtool.engine.store import remote
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.mapped_file import MappedFile

@@ -4,13 +4,13 @@
 ``joined``; members of a group are told ``changed GROUP``.
 """
 
-from mqtool.engine.broker.awaited_flushes import Safety
-from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.broker.door import Door
-from mqtool.engine.broker.operations.pull import Filter, Place, Pulled
+from mqtool.engine.broker.group_commit import Safety
+from mqtool.engine.broker.operations.pull import Filter, PullOutcome, PullPosition
 from mqtool.engine.broker.operations.send import NewTopic
 from mqtool.engine.broker.outbox import Outbox
-from mqtool.engine.broker.sessions import ConsumersChanged, Notice, Question, Session, ThenTold
+from mqtool.engine.broker.sessions import ClientCall, ConsumersChanged, Notice, Session, ThenTold
 from mqtool.engine.doors import DOORS, Clock, Entrance, joined
 from mqtool.engine.streams.server import Limits, StreamServer
 from mqtool.engine.streams.tls import TlsSettings
@@ -40,10 +40,10 @@ class LinesSession(Session):
         if isinstance(notice, ConsumersChanged):
             self.reply(f"changed {notice.group}")
 
-    def understands(self, question: Question) -> bool:  # noqa: ARG002
+    def understands(self, call: ClientCall) -> bool:  # noqa: ARG002
         return False
 
-    def ask(self, question: Question, due: int, then: ThenTold) -> None:
+    def ask(self, call: ClientCall, due: int, then: ThenTold) -> None:
         raise NotImplementedError
 
 
@@ -58,9 +58,9 @@ class LinesDoor(Door[str, LinesSession]):
         if what == "send":
             self._send(session, first, rest.encode(), now)
         elif what == "next":
-            place = Place("Lines", first, 0, int(rest), 1)
+            place = PullPosition("Lines", first, 0, int(rest), 1)
             pulled = self.broker.pulls.pull(session, place, Filter("*", "TAG", 0), now, wait_ms=WAIT_MS)
-            if isinstance(pulled, Pulled):
+            if isinstance(pulled, PullOutcome):
                 session.reply(text_of(pulled))
             else:
                 pulled.then = lambda pulled, now: session.reply(text_of(pulled))  # noqa: ARG005
@@ -70,7 +70,7 @@ class LinesDoor(Door[str, LinesSession]):
             session.reply("joined")
 
     def _send(self, session: LinesSession, topic: str, body: bytes, now: int) -> None:
-        saves, flushes = self.broker.saves, self.broker.awaited_flushes
+        saves, flushes = self.broker.saves, self.broker.group_commit
         saves.begin_request()
         message = NewMessage(topic, 0, body, b"", born_timestamp=now, born_host=new_message().born_host)
         result = self.broker.sends.send(message, NewTopic("TBW102", 1, False), now).result
@@ -89,7 +89,7 @@ class LinesDoor(Door[str, LinesSession]):
             flushes.wait(result.flush_offset, session, safe, now)
 
 
-def text_of(pulled: Pulled) -> str:
+def text_of(pulled: PullOutcome) -> str:
     [record] = pulled.fetched.parts
     return parse_stored(record).message.body.decode()
 
@@ -108,7 +108,7 @@ class LinesServer(StreamServer[bytes, str]):
         return [command.encode(), b"\n"]
 
 
-def _open(broker: Broker, tls: TlsSettings, limits: Limits, clock: Clock) -> LinesServer:
+def _open(broker: BrokerController, tls: TlsSettings, limits: Limits, clock: Clock) -> LinesServer:
     door = LinesDoor(broker)
     return joined(door, LinesServer(door, tls, limits, clock=clock))
 

@@ -48,20 +48,20 @@ def slave_of(folder: Path, name_server: str, number: int = 1) -> mqtool.Broker:
     return mqtool.Broker(folder, role="slave", name_servers=[name_server], settings={**SLAVE, "brokerId": number})
 
 
-async def figures(admin: AdminClient, broker_id: int) -> dict[str, str]:
+async def stats(admin: AdminClient, broker_id: int) -> dict[str, str]:
     [told] = [
         one
-        for one in await admin.broker_figures()
+        for one in await admin.broker_stats()
         if one.broker.broker_name == "broker-a" and one.broker.broker_id == broker_id
     ]
-    return told.figures
+    return told.stats
 
 
 async def until_it_follows(admin: AdminClient, broker_id: int = 1, end: str = "") -> None:
     """Wait until a slave follows its master, and has its log up to an end."""
     while True:
         with contextlib.suppress(ValueError, MqtoolError):
-            told = await figures(admin, broker_id)
+            told = await stats(admin, broker_id)
             if told.get("replicationStatus") == "following" and (not end or told["commitLogMaxOffset"] == end):
                 return
         await asyncio.sleep(0.05)
@@ -123,8 +123,8 @@ async def test_master_and_slave_swap_and_nothing_acknowledged_is_lost_while_a_pr
         assert len(stored) == len({*stored})
         offset = await clients[1].done(RequestCode.QUERY_CONSUMER_OFFSET, **fields)
         assert offset["offset"] == "17"
-        await until_it_follows(admin, 1, (await figures(admin, 0))["commitLogMaxOffset"])
-        end = int((await figures(admin, 0))["commitLogMaxOffset"])
+        await until_it_follows(admin, 1, (await stats(admin, 0))["commitLogMaxOffset"])
+        end = int((await stats(admin, 0))["commitLogMaxOffset"])
         logs = [
             b"".join(one.read_bytes() for one in sorted((tmp_path / name / "commitlog").iterdir()))[:end]
             for name in "ab"
@@ -167,7 +167,7 @@ async def test_a_master_that_was_dead_meanwhile_is_not_the_master_any_more_and_m
             while (await slave.ask(RequestCode.QUERY_CONSUMER_OFFSET, **fields)).ext_fields.get("offset") != "10":
                 await asyncio.sleep(0.05)
             await slave.close()
-            end = (await figures(admin, 0))["commitLogMaxOffset"]
+            end = (await stats(admin, 0))["commitLogMaxOffset"]
             for number in (1, 2):
                 await until_it_follows(admin, number, end)
         plan = await plan_promotion(admin, "broker-a", 1)
@@ -186,7 +186,7 @@ async def test_a_master_that_was_dead_meanwhile_is_not_the_master_any_more_and_m
             client = Client(second.address)
             await client.send(b"10")
             await client.close()
-            end = (await figures(admin, 0))["commitLogMaxOffset"]
+            end = (await stats(admin, 0))["commitLogMaxOffset"]
             for number in (2, 3):
                 await until_it_follows(admin, number, end)
         assert await bodies(second) == [b"%d" % number for number in range(11)]
@@ -207,7 +207,7 @@ async def test_a_promoted_slave_stays_master_over_a_start_and_is_slave_again_aft
             assert master.address == second.address  # by its store, whatever its settings say
             await until_it_follows(admin, 2)
             await promote(admin, await plan_promotion(admin, "broker-a", 2), lambda _: None)
-            assert (await figures(admin, 0))["replicationEpoch"] == "2"
+            assert (await stats(admin, 0))["replicationEpoch"] == "2"
         write_role(tmp_path / "b", KeptRole(Role.ASYNC_MASTER, 0, 1, Role.SLAVE, 1))  # as if it had been dead then
         async with slave_of(tmp_path / "c", name_server, 2), slave_of(tmp_path / "b", name_server):
             await until_it_follows(admin, 1)

@@ -11,7 +11,7 @@ import jwt
 import pytest
 
 import mqtool
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
 from tests.engine.remoting.test_tls import settings, with_certificate

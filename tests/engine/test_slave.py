@@ -22,7 +22,7 @@ from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushCo
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.repair.journal import journals, undo
-from mqtool.engine.repair.plan import carry_out, plan_mend
+from mqtool.engine.repair.plan import carry_out, plan_repair
 from mqtool.engine.server_configs import NameServerConfig
 from mqtool.engine.store import message_store
 from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
@@ -660,7 +660,7 @@ async def test_bytes_that_a_slave_has_acknowledged_are_cut_only_by_hand(tmp_path
             assert log_of(old) == before
             assert f"`mqtool recover -s {old} --cut-at {at}`" in reason
             carry_out(
-                old, StoreConfig(settings), plan_mend(old, StoreConfig(settings), "recover", {"cut_at": at}), Disk()
+                old, StoreConfig(settings), plan_repair(old, StoreConfig(settings), "recover", {"cut_at": at}), Disk()
             )
             async with mqtool.Broker(old, role="slave", name_servers=where, settings=SLAVE) as slave:
                 await until(lambda: log_of(old) == log_of(new))

@@ -10,16 +10,16 @@ import pytest
 from mqtool.formats import placeholder
 from mqtool.formats.inner_batch import count_elements, is_inner_batch
 from mqtool.formats.message import message_of
-from mqtool.formats.placeholder import Likeness
+from mqtool.formats.placeholder import RecordTemplate
 from mqtool.formats.properties import CRC_SIZE
 
-WITH_CRC = Likeness(0, 0, bytes(4), 0, 0, bytes(4), 0, has_crc=True)
-OF_IPV6 = Likeness(0x10, 0, bytes(16), 0, 0, bytes(4), 0, has_crc=True)
+WITH_CRC = RecordTemplate(0, 0, bytes(4), 0, 0, bytes(4), 0, has_crc=True)
+OF_IPV6 = RecordTemplate(0x10, 0, bytes(16), 0, 0, bytes(4), 0, has_crc=True)
 
 
 @pytest.mark.parametrize("like", [WITH_CRC, OF_IPV6], ids=["IPv4", "IPv6"])
 @pytest.mark.parametrize("more", [0, 1, 8, 9, 11, 12, 31, 32, 200])
-def test_a_filler_that_has_room_for_a_crc_property_ends_in_one(more: int, like: Likeness) -> None:
+def test_a_filler_that_has_room_for_a_crc_property_ends_in_one(more: int, like: RecordTemplate) -> None:
     size = 91 + CRC_SIZE + more  # a record without anything takes 91 bytes
 
     record = placeholder.filler(size, 4096, "gone", like)
@@ -32,7 +32,7 @@ def test_a_filler_that_has_room_for_a_crc_property_ends_in_one(more: int, like: 
 @pytest.mark.parametrize("like", [WITH_CRC, OF_IPV6], ids=["IPv4", "IPv6"])
 @pytest.mark.parametrize("more", range(80))
 def test_a_placeholder_of_any_size_that_a_record_can_have_keeps_its_place_in_its_queue(
-    more: int, like: Likeness
+    more: int, like: RecordTemplate
 ) -> None:
     properties = placeholder.needed("SCHEDULE_TOPIC_XXXX", 1, 7)
     size = 91 + len("SCHEDULE_TOPIC_XXXX") + more

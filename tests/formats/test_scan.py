@@ -542,7 +542,7 @@ def is_pair(piece: bytes) -> bool:
 def test_damaged_properties_are_those_that_no_broker_writes(kernels: Any, lay: Lay, texts: list[bytes]) -> None:
     table = table_of(*pieces_of(texts), plain.PROPERTIES, kernels, lay)
 
-    damaged = table.judged_properties(NAMES)[2].tolist()
+    damaged = table.checked_properties(NAMES)[2].tolist()
 
     assert damaged == [
         text.endswith(b"\0") or not all(is_pair(piece) for piece in text.split(b"\x02") if piece) for text in texts

@@ -24,7 +24,7 @@ _FIRST = struct.Struct(">IIiiiqqiq")  # up to the host of the producer
 _MIDDLE = struct.Struct(">q")  # store timestamp
 _LAST = struct.Struct(">iqi")  # behind the host of the broker
 _LEAST = 91
-_MOST_BATCH = (1 << 15) - 1
+_MAX_BATCH = (1 << 15) - 1
 _ANY_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 _PAIR = re.compile(rb"[^\x00\x01]+\x01(?:[^\x00\x01]*\x01)*[^\x01]*")
 _CRC_PROPERTY = b"__CRC32#\x01"
@@ -70,7 +70,7 @@ class Record(NamedTuple):
         """How many queue offsets it takes; an inner batch takes several."""
         found = self.properties if self.sys_flag & 0x80 else {}
         said = found.get("INNER_NUM", "")
-        return min(int(said), _MOST_BATCH) if said.isascii() and said.isdecimal() else 1
+        return min(int(said), _MAX_BATCH) if said.isascii() and said.isdecimal() else 1
 
     @property
     def first_offset(self) -> int:

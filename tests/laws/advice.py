@@ -7,12 +7,12 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from mqtool.engine.repair.as_broker import recover_as
 from mqtool.engine.repair.checks import CHECKS
-from mqtool.engine.repair.doctor import Diagnosis, diagnose
-from mqtool.engine.repair.doctor_case import Case, Effect, open_store
-from mqtool.engine.repair.surroundings import look_around
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.doctor.case import Case, Effect, open_store
+from mqtool.engine.repair.doctor.diagnosis import Diagnosis, diagnose
+from mqtool.engine.repair.doctor.surroundings import look_around
+from mqtool.engine.repair.java_recovery.plan import recover_as
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
@@ -22,7 +22,7 @@ from tests.commands.running import run
 Broken = Callable[[str, str, str], None]
 
 _MENDING = ("recover", "rebuild")
-_MOST_STEPS = 12
+_MAX_STEPS = 12
 _INTO = "--into"
 _FAULTS = (2, 70)
 """Statuses of a command that does not exist or apply: wrong usage, a fault of mqtool's own."""
@@ -36,7 +36,7 @@ def follow(store: Path, config: StoreConfig, broken: Broken) -> None:
     found = diagnose(case)
     _agree(case, found, config, broken)
     done: list[tuple[str, str]] = []
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         again = [one for one in _steps(found) if one in done and _is_mend(one[1])]
         if again:
             broken("agreement", f"circle {again[0][0]}", f"{again[0][1]} was run, and doctor advises it again")

@@ -11,7 +11,7 @@ from tests.damage import OPERATIONS, Operation
 from tests.golden import copy_of
 from tests.laws.damages import BASES, DAMAGES, WITH_PROPERTIES, base_of, draw
 
-MENDS = {
+REPAIRS = {
     "recover --abnormal": 10,
     "recover": 4,
     "recover --normal": 2,
@@ -82,5 +82,5 @@ def case_of(seed: int) -> Case:
     base = base_of(chance.choices(list(BASES), weights=list(BASES.values()))[0])
     kinds = WITH_PROPERTIES if seed >= WITH_PROPERTIES_FROM else DAMAGES
     damages = [Damage(*draw(base, chance, kinds)) for _ in range(chance.choice((1, 1, 2)))]
-    mend = chance.choices(list(MENDS), weights=list(MENDS.values()))[0]
+    mend = chance.choices(list(REPAIRS), weights=list(REPAIRS.values()))[0]
     return Case(base.name, damages, mend, chance.random() < 0.7)

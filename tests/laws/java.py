@@ -15,10 +15,10 @@ from tests.golden import copy_store, manifest
 from tests.judge.log import Record
 from tests.judge.store import JudgedStore, Key
 from tests.laws.cases import Case, case_of
-from tests.laws.mends import Direct, config_of
+from tests.laws.repairs import Direct, config_of
 
 _MENDS = {"recover --abnormal": 6, "recover --abnormal --cut": 1, "salvage": 2}
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 def case_for_java(seed: int) -> Case:
@@ -38,8 +38,8 @@ def load(seed: int, brokers: list[JavaStore], scratch: Path | None) -> dict[str,
         return None
     folder = Path(tempfile.mkdtemp(dir=scratch, prefix="laws-java-"))
     try:
-        mended = _mend(case, folder)
-        if mended is None:
+        repaired = _mend(case, folder)
+        if repaired is None:
             return None
     except Exception as error:  # the laws that are judged without Java tell of it
         shutil.rmtree(folder, ignore_errors=True)
@@ -48,7 +48,7 @@ def load(seed: int, brokers: list[JavaStore], scratch: Path | None) -> dict[str,
         found = {}
         for java in brokers:
             store = folder / java.version
-            copy_store(mended, store)
+            copy_store(repaired, store)
             found[java.version] = list(_faults(java, case, store))
         return found
     finally:
@@ -106,7 +106,7 @@ def _lost(answer: Answer, wanted: list[Key], kept: dict[Key, Record]) -> Iterato
         if row[0] != "FOUND" or row[1] != record.position or row[3] != hashlib.sha256(record.body).hexdigest():
             lost.append((key, row[:3]))
     if lost:
-        yield f"serves {len(wanted) - len(lost)} of {len(wanted)}; not {lost[:_MOST_NAMED]}"
+        yield f"serves {len(wanted) - len(lost)} of {len(wanted)}; not {lost[:_MAX_NAMED]}"
 
 
 def _is_read(version: str, case: Case, records: Iterable[Record]) -> bool:

@@ -36,9 +36,9 @@ from tests.judge.store import JudgedStore, Key
 from tests.laws import advice
 from tests.laws.cases import Case
 from tests.laws.damages import base_of
-from tests.laws.mends import IN_PLACE, Direct, Told, config_of
+from tests.laws.repairs import IN_PLACE, Direct, Told, config_of
 
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 _SPARSE = 1 << 18
 _STANDSTILL = 60
 """So many times the seconds that a case may work pass at most by the clock."""
@@ -675,5 +675,5 @@ def _kind(path: str) -> str:
 
 def _some(things: Iterable[Any]) -> str:
     listed = list(things)
-    more = f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
-    return f"{listed[:_MOST_NAMED]}{more}"
+    more = f" and {len(listed) - _MAX_NAMED} more" if len(listed) > _MAX_NAMED else ""
+    return f"{listed[:_MAX_NAMED]}{more}"

@@ -8,13 +8,13 @@ from tests.laws.cases import Case, Damage
 from tests.laws.damages import BASES, base_of, redraw
 from tests.laws.laws import Result, Violation, check
 
-_MOST_TRIES = 60
+_MAX_TRIES = 60
 _TRIES_A_STORE = 4
 
 
 def shrink(case: Case, violation: Violation, check: Callable[[Case], Result] = check) -> Case:
     """Return a smaller case that violates the same law for the same cause, or the case itself; ``check`` judges it."""
-    left = _MOST_TRIES
+    left = _MAX_TRIES
     while True:
         for smaller in _smaller(case):
             left -= 1

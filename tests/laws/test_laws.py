@@ -11,8 +11,8 @@ from tests.laws.cases import WITH_PROPERTIES_FROM, Case, Damage, case_of
 from tests.laws.damages import BASES, KINDS, base_of
 from tests.laws.laws import Result, Violation, check, existed, state_of
 from tests.laws.laws import _Check as Check
-from tests.laws.mends import Direct, Told
 from tests.laws.recipes import RECIPES
+from tests.laws.repairs import Direct, Told
 from tests.laws.shrinking import shrink
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")

@@ -156,14 +156,14 @@ class History:
             body = message.body.decode()
             queue = queue_of(message, group.name)
             progress = group.progress[queue]
-            if not is_success and message.reconsume_times >= MOST_TIMES:
+            if not is_success and message.reconsume_times >= MAX_TIMES:
                 group.given_up.add(body)
             if group.kind is Kind.ORDERLY:
                 progress.at_work[member] -= 1
                 if not progress.at_work[member]:
                     del progress.at_work[member]
                 if not is_success:
-                    if message.reconsume_times >= MOST_TIMES and group.cannot_take(self.sent[body]):
+                    if message.reconsume_times >= MAX_TIMES and group.cannot_take(self.sent[body]):
                         progress.finished.add(message.queue_offset)  # it is given up
                     continue
                 self.check_below(group, queue, message.queue_offset, "consumed")
@@ -216,5 +216,5 @@ class History:
         ]
 
 
-MOST_TIMES = 2
+MAX_TIMES = 2
 """How often a message is delivered again to groups that are sent poison."""

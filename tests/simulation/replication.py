@@ -40,8 +40,8 @@ from mqtool.engine.client_runtime.producer import ProducerOptions
 from mqtool.engine.client_runtime.promotion import plan_promotion, promote
 from mqtool.engine.recovering import Recovered
 from mqtool.engine.repair.findings import Severity
-from mqtool.engine.repair.plan import carry_out, plan_mend
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.plan import carry_out, plan_repair
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -199,7 +199,7 @@ class ReplicationScenario:
         """Recover a store as a child does: there are none in here."""
         cut = [int(option.partition("=")[2]) for option in options]
         config = StoreConfig(dict(settings))
-        plan = plan_mend(store, config, "recover", {"cut_at": cut[0] if cut else None})
+        plan = plan_repair(store, config, "recover", {"cut_at": cut[0] if cut else None})
         if plan.refusal:
             return Recovered(False, False, plan.refusal)
         carry_out(store, config, plan, Disk())

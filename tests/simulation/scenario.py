@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mqtool.aio import LitePullConsumer, PopConsumer, Producer, PullConsumer, PushConsumer, TransactionProducer
-from mqtool.engine.client import questions
+from mqtool.engine.client import calls
 from mqtool.engine.client.consuming import ConsumeFrom, ConsumeStatus, MessageModel, Thresholds
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.outgoing import ProducerMessage
@@ -39,7 +39,7 @@ from mqtool.engine.client_runtime.producer import ProducerOptions
 from mqtool.engine.client_runtime.pull_consumer import PullConsumerOptions
 from mqtool.engine.client_runtime.wire import Wire
 from mqtool.engine.repair.findings import Severity
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
@@ -49,7 +49,7 @@ from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from tests.simulation.history import MOST_TIMES, GroupHistory, History, Kind, Sent, ViolationError, queue_of
+from tests.simulation.history import MAX_TIMES, GroupHistory, History, Kind, Sent, ViolationError, queue_of
 from tests.simulation.network import Line, NetworkLoop
 from tests.simulation.virtual_loop import Process
 from tests.simulation.world import STORE_SETTINGS, BrokerHost, NameServerHost, Server, World, simulate
@@ -255,9 +255,9 @@ class Scenario:
                 for broker in self.brokers:
                     queues = chance.randint(1, 6)
                     self._queues += [MessageQueue(topic, broker.name, queue_id) for queue_id in range(queues)]
-                    await wire.ask(
+                    await wire.request(
                         broker.address,
-                        questions.put_topic(TopicConfig(topic, queues, queues, 6, False, "SINGLE_TAG", 0, {})),
+                        calls.put_topic(TopicConfig(topic, queues, queues, 6, False, "SINGLE_TAG", 0, {})),
                     )
         world.note("world", f"topics {topics}, made beforehand {made}")
         await asyncio.sleep(1)
@@ -355,7 +355,7 @@ class Scenario:
                     message_model=MessageModel.BROADCASTING if group.kind in TO_ALL else MessageModel.CLUSTERING,
                     consume_thread_max=4,
                     consume_message_batch_max_size=group.batch,
-                    max_reconsume_times=MOST_TIMES,
+                    max_reconsume_times=MAX_TIMES,
                     suspend_current_queue_time_millis=500,
                     thresholds=Thresholds(count=20 if group.batch == 1 else 1000),
                     offsets_folder=self.world.folder / "offsets",

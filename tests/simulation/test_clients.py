@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mqtool.aio import LitePullConsumer, PopConsumer, Producer, PushConsumer
-from mqtool.engine.client import questions
+from mqtool.engine.client import calls
 from mqtool.engine.client.consuming import ConsumeFrom, MessageModel
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.outgoing import ProducerMessage
@@ -234,7 +234,7 @@ def test_a_topic_that_is_deleted_and_made_again_is_consumed_from_its_beginning(
         await send("first", 5)
         async with consumer() as one:
             await for_a_while(one, 20)
-            await broker.invoke(questions.delete_topic("T").command)
+            await broker.invoke(calls.delete_topic("T").command)
             await for_a_while(one, away_s)
             await send("second", count)
             await for_a_while(one, 60)
@@ -467,7 +467,7 @@ def test_the_end_of_a_consumer_takes_no_longer_for_many_queues_where_their_broke
 
         count = 64
         client = RemotingClient([small.broker.address])
-        made_topic = questions.put_topic(TopicConfig("T", count, count, 6, False, "SINGLE_TAG", 0, {}))
+        made_topic = calls.put_topic(TopicConfig("T", count, count, 6, False, "SINGLE_TAG", 0, {}))
         assert (await client.invoke(made_topic.command)).code == 0
         await client.close()
         async with Producer("P", small.names.address, clock=small.clock) as producer:

@@ -20,7 +20,7 @@ from unittest import mock
 
 from mqtool.engine import cluster
 from mqtool.engine.broker import broker
-from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.client_runtime import consume_services, instance
@@ -191,7 +191,7 @@ class BrokerHost(Server):
         return f"{self.host}:{BROKER_PORT}"
 
     @property
-    def rules(self) -> Broker:
+    def rules(self) -> BrokerController:
         """The rules of the one that runs."""
         return self._cluster.brokers[0]
 

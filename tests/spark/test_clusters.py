@@ -11,7 +11,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from mqtool.engine.repair.verify import Level
+from mqtool.engine.repair.verify.store import Level
 from mqtool.spark import verify
 from mqtool.spark.session import session
 from mqtool.spark.spread import spread
@@ -74,10 +74,10 @@ def test_an_executor_that_is_killed_changes_nothing(
     store = golden("mixed-533-kill")
     killed = tmp_path / "killed"
 
-    def kill_once(item: verify.Item) -> Iterator[Any]:
-        from mqtool.spark.verify import judge  # that of the executor, where nothing stands in its place
+    def kill_once(item: verify.VerifyTask) -> Iterator[Any]:
+        from mqtool.spark.verify import verify_task  # that of the executor, where nothing stands in its place
 
-        batches = list(judge(item))
+        batches = list(verify_task(item))
         if any(one.segment for one in item.stretches) and not killed.exists():
             daemon = os.getppid()
             executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
@@ -85,7 +85,7 @@ def test_an_executor_that_is_killed_changes_nothing(
             os.kill(executor, signal.SIGKILL)
         yield from batches
 
-    monkeypatch.setattr(verify, "judge", kill_once)
+    monkeypatch.setattr(verify, "verify_task", kill_once)
     rows = verify.findings(cluster, [store], Level.FULL, 64 << 10).collect()
 
     assert not Path("/proc", killed.read_text(), "stat").exists()

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from mqtool.engine.repair.compare_keys import Messages, compare_keys
-from mqtool.engine.repair.rebuild import build, losses_of
-from mqtool.engine.repair.verify import Level, verify_store
+from mqtool.engine.repair.compare.keys import Messages, compare_keys
+from mqtool.engine.repair.rebuild.plan import build, losses_of
+from mqtool.engine.repair.verify.store import Level, verify_store
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.queue_view import queue_keys
 from mqtool.engine.store.reader import StoreReader
@@ -160,7 +160,7 @@ def test_a_rebuild_of_a_log_that_lacks_messages_tells_the_same_losses(spark: Any
 
 def test_exported_messages_are_those_of_the_store(spark: Any, tmp_path: Path) -> None:
     store = golden("mixed-533-clean")
-    chosen = export.Chosen(topics=frozenset(["OrderEvents", "log-x"]))
+    chosen = export.ExportSelection(topics=frozenset(["OrderEvents", "log-x"]))
 
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
@@ -191,7 +191,7 @@ def test_an_export_has_one_file_for_each_store_topic_and_day_in_the_order_of_the
 ) -> None:
     names = ("mixed-533-clean", "mixed-550-clean")
 
-    done = export.run(spark, [golden(name) for name in names], tmp_path / "out", export.Chosen(), SMALL)
+    done = export.run(spark, [golden(name) for name in names], tmp_path / "out", export.ExportSelection(), SMALL)
 
     found = collections.Counter[tuple[tuple[int, str], ...]]()
     for file in (tmp_path / "out").rglob("*.parquet"):
@@ -215,8 +215,8 @@ def test_what_a_store_without_a_sound_message_lacks_is_counted(spark: Any, tmp_p
             segment.seek(one["phy"] % 65_536 + 8)
             segment.write(b"\xff" * 4)  # the CRC of its body
 
-    alone = export.run(spark, [Store(str(ruined))], tmp_path / "alone", export.Chosen(), SMALL)
-    both = export.run(spark, [Store(str(ruined)), golden(name)], tmp_path / "both", export.Chosen(), SMALL)
+    alone = export.run(spark, [Store(str(ruined))], tmp_path / "alone", export.ExportSelection(), SMALL)
+    both = export.run(spark, [Store(str(ruined)), golden(name)], tmp_path / "both", export.ExportSelection(), SMALL)
 
     assert (alone.messages, alone.damaged) == (0, len(messages))
     assert (both.messages, both.damaged) == (len(messages), len(messages))
@@ -225,7 +225,7 @@ def test_what_a_store_without_a_sound_message_lacks_is_counted(spark: Any, tmp_p
 def test_topics_are_exported_whose_names_are_too_long_for_a_folder(spark: Any, tmp_path: Path) -> None:
     name = "special-533-clean"
 
-    done = export.run(spark, [golden(name)], tmp_path / "out", export.Chosen(), SMALL)
+    done = export.run(spark, [golden(name)], tmp_path / "out", export.ExportSelection(), SMALL)
 
     wanted = sorted((one["topic"], one["phy"]) for one in manifest(name)["messages"])
     rows = spark.read.parquet(str(tmp_path / "out")).collect()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.repair.verify import Level, verify_store
+from mqtool.engine.repair.verify.store import Level, verify_store
 from mqtool.engine.store.search import Query
 from mqtool.engine.store.stats import By, Selection
 from mqtool.errors import NotFoundError, UsageError
@@ -16,7 +16,7 @@ from tests.commands.test_compressed_copies import PACKERS, archive, pack_segment
 from tests.damage import Case, cases
 from tests.golden import copy_of, golden_store
 from tests.spark import reading
-from tests.spark.test_verify_far import in_pieces, small_stretches
+from tests.spark.test_verify_distributed import in_pieces, small_stretches
 
 SMALL = 20_000
 GOLDEN = "mixed-533-kill"
@@ -35,7 +35,7 @@ def rows_of(batches: Any, *without: str) -> "collections.Counter[str]":
 
 def told(store: Store) -> list["collections.Counter[str]"]:
     """Return what tasks count, and find."""
-    items = [stats.Item(parts, By.QUEUE, Selection()) for parts in stats._ranges(store, Selection(), SMALL)]
+    items = [stats.StatsTask(parts, By.QUEUE, Selection()) for parts in stats._ranges(store, Selection(), SMALL)]
     plan = find.plan([(store, Query(texts=("1",)))], SMALL, use_index=False)
     counted: collections.Counter[str] = collections.Counter()
     for item in items:

@@ -17,7 +17,7 @@ from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.formats import kernels as plain
 from mqtool.spark import compare, partitions
 from mqtool.spark.ends import Mark, end_before, end_of_log, holds, thinned
-from mqtool.spark.partitions import Lost, RangeReader, log_ranges
+from mqtool.spark.partitions import RangeReader, UnreadablePlace, log_ranges
 from mqtool.spark.stores import Store
 from tests.builders import Draft, Sizes, record, write_store
 from tests.damage import Case, apply_ops, cases, cuts, damaged, flips
@@ -43,7 +43,7 @@ def read(root: Path, max_size: int) -> tuple[list[Row], list[tuple[int, str]]]:
     for part in log_ranges(Store(str(root)), StoreReader(root), max_size):
         with RangeReader(part) as reader:
             for piece in reader.tables():
-                if isinstance(piece, Lost):
+                if isinstance(piece, UnreadablePlace):
                     lost.append((part.start_offset + piece.position, piece.code))
                     continue
                 starts = piece.starts - reader.log.envelope.size

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mqtool.commands import _spark
-from mqtool.engine.repair.verify import Level
+from mqtool.engine.repair.verify.store import Level
 from mqtool.engine.store import remote
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.stats import By, Selection
@@ -101,7 +101,7 @@ def test_rows_are_written_to_a_url_as_it_is(spark: Any, s3: S3, tmp_path: Path) 
     _, there = pair(s3)
     into = tmp_path / "out"
 
-    exported = export.run(spark, [there], f"file://{into}", export.Chosen(), SMALL)
+    exported = export.run(spark, [there], f"file://{into}", export.ExportSelection(), SMALL)
 
     assert exported.messages
     assert spark.read.parquet(str(into)).count() == exported.messages

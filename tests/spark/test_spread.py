@@ -21,7 +21,7 @@ def numbers(item: int) -> Iterator[Any]:
 def test_of_very_many_items_a_task_takes_some_and_each_is_done_once(
     items: int, tasks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_TASKS", 10)
+    monkeypatch.setattr(module, "_MAX_TASKS", 10)
 
     frame = spread(Frames(), range(items), numbers, "number long")
 
@@ -32,7 +32,7 @@ def test_of_very_many_items_a_task_takes_some_and_each_is_done_once(
 
 
 def test_a_cluster_with_very_many_cores_gets_tasks_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_TASKS", 1)
+    monkeypatch.setattr(module, "_MAX_TASKS", 1)
     frame = spread(Frames(), range(100), numbers, "number long")  # on two cores
 
     assert len(frame.partitions) == 8

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructField, StructType
 
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, UsageError
 from mqtool.spark.schemas import spark_schema

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import click
 
-from mqtool.commands._dump.request import Request
+from mqtool.commands._dump.request import DumpRequest
 from mqtool.commands._options import matching
 from mqtool.commands._output import Format, Row, printable
 from mqtool.engine.store import rocksdb
@@ -58,7 +58,7 @@ _ROWS = {
 }
 
 
-class _Source(NamedTuple):
+class _TableSource(NamedTuple):
     """One table: where it was read and what it holds."""
 
     place: str
@@ -66,12 +66,12 @@ class _Source(NamedTuple):
     table: Table
 
 
-def tables(ask: Request) -> Iterator[Row]:
+def tables(ask: DumpRequest) -> Iterator[Row]:
     """Yield the rows of the tables, one after another; a table without rows of its own as one value."""
     if ask.output.format is Format.CSV and ask.file is None and ask.store.paths.single is None:
         raise UsageError("tables differ in their columns: with -o csv name one, as in mqtool dump config topics.json")
     missing: MissingExtraError | None = None
-    kept: list[tuple[_Source, list[Row] | None]] = []
+    kept: list[tuple[_TableSource, list[Row] | None]] = []
     try:
         for source in _sources(ask):
             kept.append((source, _rows_of(ask, source)))  # noqa: PERF401 - what was read before an error is shown
@@ -88,7 +88,9 @@ def tables(ask: Request) -> Iterator[Row]:
         raise missing
 
 
-def _selected(ask: Request, sources: list[tuple[_Source, list[Row] | None]]) -> list[tuple[_Source, list[Row] | None]]:
+def _selected(
+    ask: DumpRequest, sources: list[tuple[_TableSource, list[Row] | None]]
+) -> list[tuple[_TableSource, list[Row] | None]]:
     """Return the tables that have what patterns select by, and of each the rows that they select."""
     asked = {"topic": ask.topics, "group": ask.groups, "queue_id": ask.queues}
     asked = {name: patterns for name, patterns in asked.items() if patterns}
@@ -114,7 +116,7 @@ def _selected(ask: Request, sources: list[tuple[_Source, list[Row] | None]]) -> 
     ]
 
 
-def _rows_of(ask: Request, source: _Source) -> list[Row] | None:
+def _rows_of(ask: DumpRequest, source: _TableSource) -> list[Row] | None:
     shown = _ROWS.get(source.kind)
     if shown is None:
         return None
@@ -125,7 +127,7 @@ def _rows_of(ask: Request, source: _Source) -> list[Row] | None:
         return None
 
 
-def _begin(ask: Request, source: _Source, rows: list[Row]) -> None:
+def _begin(ask: DumpRequest, source: _TableSource, rows: list[Row]) -> None:
     """Put a heading over the next table."""
     if ask.output.is_table:
         what = TABLES[source.kind].content if source.kind in TABLES else "table"
@@ -133,7 +135,7 @@ def _begin(ask: Request, source: _Source, rows: list[Row]) -> None:
         ask.output.new_table(tuple(dict.fromkeys((*_ROWS[source.kind].columns, *rows[0]))) if rows else ())
 
 
-def _value(ask: Request, source: _Source) -> Iterator[Row]:
+def _value(ask: DumpRequest, source: _TableSource) -> Iterator[Row]:
     if not ask.output.is_table:
         yield {"file": source.place, "value": source.table}
         return
@@ -142,7 +144,7 @@ def _value(ask: Request, source: _Source) -> Iterator[Row]:
         ask.output.text(printable(line))
 
 
-def _sources(ask: Request) -> Iterator[_Source]:
+def _sources(ask: DumpRequest) -> Iterator[_TableSource]:
     """Yield the tables that are asked for: those in files, then those in RocksDB.
 
     Raises:
@@ -166,7 +168,7 @@ def _sources(ask: Request) -> Iterator[_Source]:
     for name, table in found.items():
         if ask.file is None or name in (ask.file, f"{ask.file}.json"):
             names.append(name)
-            yield _Source(f"{ask.place(paths.config)}/{name} (RocksDB)", name, table)
+            yield _TableSource(f"{ask.place(paths.config)}/{name} (RocksDB)", name, table)
     if not names and ask.file is not None:
         known = files.keys() | found.keys()
         raise NotFoundError(f"no table is named {ask.file}; there are {', '.join(sorted(known))}")
@@ -178,15 +180,15 @@ def _files(folder: Path) -> list[Path]:
     return [path for name in names if (path := folder / name).is_file()]
 
 
-def _read(ask: Request, path: Path) -> _Source:
+def _read(ask: DumpRequest, path: Path) -> _TableSource:
     try:
         table = config_tables.parse_table(read_file(path))
     except FormatError as error:
         raise BadDataError(f"{ask.place(path)} cannot be read as a table: {error}") from error
-    return _Source(ask.place(path), path.name.removesuffix(_BACKUP), table)
+    return _TableSource(ask.place(path), path.name.removesuffix(_BACKUP), table)
 
 
-def _read_or_backup(ask: Request, path: Path, backup: Path | None) -> Iterator[_Source]:
+def _read_or_backup(ask: DumpRequest, path: Path, backup: Path | None) -> Iterator[_TableSource]:
     try:
         yield _read(ask, path)
     except BadDataError as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mqtool.commands._dump.request import Request, fields_of, page, records, single_segment
+from mqtool.commands._dump.request import DumpRequest, fields_of, page, records, single_segment
 from mqtool.commands._output import Row
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.locks import is_locked
@@ -17,17 +17,17 @@ from mqtool.formats import checkpoint, commit_log, dledger, scan, timer
 from mqtool.formats import kernels as plain
 
 
-def checkpoint_page(ask: Request) -> Iterator[Row]:
+def checkpoint_page(ask: DumpRequest) -> Iterator[Row]:
     """Yield the checkpoint."""
     yield from _page(ask, ask.store.paths.checkpoint, checkpoint.CHECKPOINT, checkpoint.CHECKPOINT_SIZE)
 
 
-def timer_check_page(ask: Request) -> Iterator[Row]:
+def timer_check_page(ask: DumpRequest) -> Iterator[Row]:
     """Yield how far the timer has come."""
     yield from _page(ask, ask.store.paths.timer_check, timer.TIMER_CHECK, timer.TIMER_CHECK_SIZE)
 
 
-def _page(ask: Request, usual: Path, schema: Any, size: int) -> Iterator[Row]:
+def _page(ask: DumpRequest, usual: Path, schema: Any, size: int) -> Iterator[Row]:
     path = ask.path(usual)
     data = read_file(path)
     head = size - schema.rest.sizeof()
@@ -38,7 +38,7 @@ def _page(ask: Request, usual: Path, schema: Any, size: int) -> Iterator[Row]:
     yield from page(ask, fields_of(schema.parse(data[:size].ljust(size, b"\0")), schema))
 
 
-def abort(ask: Request) -> Iterator[Row]:
+def abort(ask: DumpRequest) -> Iterator[Row]:
     """Yield whether a broker runs or did not stop cleanly; 5.x notes its process id."""
     path = ask.store.paths.single or ask.store.paths.abort
     text = read_file(path, 4096).decode("utf-8", "replace").strip() if path.exists() else ""
@@ -47,14 +47,14 @@ def abort(ask: Request) -> Iterator[Row]:
     )
 
 
-def lock(ask: Request) -> Iterator[Row]:
+def lock(ask: DumpRequest) -> Iterator[Row]:
     """Yield whether a broker holds the lock of the store."""
     path = ask.path(ask.store.paths.lock)
     text = read_file(path, 4096).decode("utf-8", "replace")
     yield from page(ask, {"file": ask.place(path), "locked": is_locked(path), "content": text})
 
 
-def timer_wheel(ask: Request) -> Iterator[Row]:
+def timer_wheel(ask: DumpRequest) -> Iterator[Row]:
     """Yield the slots of the timer wheel that were ever used."""
     path = ask.path(ask.store.paths.timer_wheel)
     file = single_segment(path)
@@ -69,7 +69,7 @@ def timer_wheel(ask: Request) -> Iterator[Row]:
         yield {"slot": number, **slot}
 
 
-def timer_log(ask: Request) -> Iterator[Row]:
+def timer_log(ask: DumpRequest) -> Iterator[Row]:
     """Yield the units of the timer log."""
     single = ask.store.paths.single
     log = None if single else ask.store.timer_log
@@ -84,7 +84,7 @@ def timer_log(ask: Request) -> Iterator[Row]:
                 yield {"position": position, **unit}
 
 
-def _timer_units(ask: Request, segment: MappedFile) -> Iterator[tuple[int, dict[str, Any]]]:
+def _timer_units(ask: DumpRequest, segment: MappedFile) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield position and fields of the units of a file, up to the first that is none."""
     names = timer.LOG_UNIT_DTYPE.names or ()
     data: Any = memoryview(segment.bytes)
@@ -101,7 +101,7 @@ def _timer_units(ask: Request, segment: MappedFile) -> Iterator[tuple[int, dict[
         ask.damage(f"{len(data) - at:,} bytes at {ask.place(segment.path, at)} are skipped: no unit begins there")
 
 
-def dledger_entries(ask: Request) -> Iterator[Row]:
+def dledger_entries(ask: DumpRequest) -> Iterator[Row]:
     """Yield the heads of the entries of a DLedger log."""
     names = dledger.ENTRY_HEAD_DTYPE.names or ()
     for segment in _dledger(ask, "data"):
@@ -128,7 +128,7 @@ def dledger_entries(ask: Request) -> Iterator[Row]:
             at += size
 
 
-def dledger_index(ask: Request) -> Iterator[Row]:
+def dledger_index(ask: DumpRequest) -> Iterator[Row]:
     """Yield the units of the index of a DLedger log."""
     for segment in _dledger(ask, "index"):
         count = segment.size // dledger.INDEX_UNIT_SIZE
@@ -137,7 +137,7 @@ def dledger_index(ask: Request) -> Iterator[Row]:
             yield unit
 
 
-def _dledger(ask: Request, folder: str) -> list[MappedFile]:
+def _dledger(ask: DumpRequest, folder: str) -> list[MappedFile]:
     if ask.store.paths.single:
         return [single_segment(ask.store.paths.single)]
     if ask.store.paths.dledger is None:

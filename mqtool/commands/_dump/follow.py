@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mqtool.commands._dump.gaps import begins, tell_gap
-from mqtool.commands._dump.request import Request
+from mqtool.commands._dump.request import DumpRequest
 from mqtool.engine.store.commit_log import CommitLog, Gap, is_whole
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -22,10 +22,10 @@ _PATIENCE = 1.0
 """Seconds that a broker may take to write one record; from then on it may be damage."""
 
 
-class Waiting:
+class FollowWait:
     """Waits for a broker, and notices when nobody reads any more."""
 
-    def __init__(self, ask: Request) -> None:
+    def __init__(self, ask: DumpRequest) -> None:
         self.ask = ask
         self._hangup = select.poll()
         with contextlib.suppress(OSError, ValueError):  # where standard output is no file: a test's
@@ -45,9 +45,9 @@ def reopened(store: StoreReader) -> StoreReader:
     return StoreReader(store.paths.single or store.root, store.config)
 
 
-def follow_log(ask: Request, at: int) -> Iterator[MessageTable]:
+def follow_log(ask: DumpRequest, at: int) -> Iterator[MessageTable]:
     """Yield each message that is appended at an address and behind it; never returns."""
-    waiting = Waiting(ask)
+    waiting = FollowWait(ask)
     follower = _LogFollower(ask, at)
     while True:
         yield from follower.tables()
@@ -58,7 +58,7 @@ def follow_log(ask: Request, at: int) -> Iterator[MessageTable]:
 class _LogFollower:
     """Reads a log record by record, without mapping what may yet change."""
 
-    def __init__(self, ask: Request, at: int) -> None:
+    def __init__(self, ask: DumpRequest, at: int) -> None:
         self.ask = ask
         self.at = at
         self.log: CommitLog = ask.store.commit_log

@@ -1,6 +1,6 @@
 """Stretches of a log that hold no messages."""
 
-from mqtool.commands._dump.request import Request
+from mqtool.commands._dump.request import DumpRequest
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import commit_log, scan
@@ -18,7 +18,7 @@ def begins(log: CommitLog, segment: MappedFile, at: int) -> bool:
     return len(head) == commit_log.BLANK_SIZE and commit_log.BLANK.parse(head).magic_code in scan.MAGICS
 
 
-def tell_gap(ask: Request, gap: Gap) -> None:
+def tell_gap(ask: DumpRequest, gap: Gap) -> None:
     """Say that a stretch was skipped."""
     reason = _STOPS.get(gap.stop, "no record fits there")
     place = ask.place(gap.segment.path, gap.start)

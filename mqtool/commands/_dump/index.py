@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from mqtool.commands._dump.request import Request, between, fields_of, records, single_segment
+from mqtool.commands._dump.request import DumpRequest, between, fields_of, records, single_segment
 from mqtool.commands._output import Row
 from mqtool.engine.store.index_file import IndexFile, Shape, infer_shape
 from mqtool.errors import BadDataError, NotFoundError
@@ -14,7 +14,7 @@ from mqtool.formats import index_file as layout
 _AT_ONCE = 1 << 18
 
 
-def entries(ask: Request) -> Iterator[Row]:
+def entries(ask: DumpRequest) -> Iterator[Row]:
     """Yield the entries of the index files, oldest first."""
     unreadable = []
     for file in _files(ask):
@@ -44,7 +44,7 @@ def entries(ask: Request) -> Iterator[Row]:
         )
 
 
-def headers(ask: Request) -> Iterator[Row]:
+def headers(ask: DumpRequest) -> Iterator[Row]:
     """Yield the header of each index file, oldest first."""
     for file in _files(ask):
         if file.size < layout.HEADER_SIZE:
@@ -52,7 +52,7 @@ def headers(ask: Request) -> Iterator[Row]:
         yield {"file": ask.place(file.path), **fields_of(file.header, layout.HEADER)}
 
 
-def _files(ask: Request) -> list[IndexFile]:
+def _files(ask: DumpRequest) -> list[IndexFile]:
     single = ask.store.paths.single
     if single:
         file = IndexFile(single, single_segment(single).size)
@@ -65,7 +65,7 @@ def _files(ask: Request) -> list[IndexFile]:
     return files
 
 
-def _in_time(ask: Request, file: IndexFile, seconds: npt.NDArray[np.int32], first: int) -> npt.NDArray[np.bool_]:
+def _in_time(ask: DumpRequest, file: IndexFile, seconds: npt.NDArray[np.int32], first: int) -> npt.NDArray[np.bool_]:
     """Return which entries may be of messages in the span that is asked for: they know the second only."""
     if ask.since is None and ask.until is None:
         return np.ones(len(seconds), np.bool_)
@@ -76,7 +76,7 @@ def _in_time(ask: Request, file: IndexFile, seconds: npt.NDArray[np.int32], firs
     return between(stored, since, ask.until)
 
 
-def _remark_rest(ask: Request, file: IndexFile) -> None:
+def _remark_rest(ask: DumpRequest, file: IndexFile) -> None:
     """Say what the header and the file do not agree on."""
     name, count = ask.place(file.path), file.header.entry_count
     behind = file.entries_at + max(1, count) * layout.ENTRY_SIZE

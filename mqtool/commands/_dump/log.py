@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.commands._dump.gaps import begins, tell_gap
-from mqtool.commands._dump.request import Patterns, Request, between
+from mqtool.commands._dump.request import DumpRequest, Patterns, between
 from mqtool.commands._options import matching, require_log
 from mqtool.commands._output import Row
 from mqtool.commands._rows import message_columns, message_row
@@ -36,11 +36,11 @@ Piece = MessageTable | Gap
 Mask = npt.NDArray[np.bool_]
 
 
-def messages(ask: Request) -> Iterator[Row]:
+def messages(ask: DumpRequest) -> Iterator[Row]:
     """Yield the messages that are asked for, in the order of the log."""
     log = open_log(ask.store)
     ask.output.columns = message_columns(ask.output.width, ask.body)
-    wanted = Wanted(ask)
+    wanted = LogSelection(ask)
     start, stop = log.min_offset, log.end_offset
     if ask.since is not None or ask.until is not None:
         start, stop = ask.store.range_of_time(ask.since, ask.until)
@@ -78,10 +78,10 @@ def _not_beyond(log: CommitLog, start: int) -> int:
     return start if start < end_offset else used[-1].start_offset if used else log.min_offset
 
 
-class Wanted:
+class LogSelection:
     """Which messages are asked for."""
 
-    def __init__(self, ask: Request) -> None:
+    def __init__(self, ask: DumpRequest) -> None:
         """Look up topics where that costs nothing.
 
         Raises:
@@ -226,7 +226,7 @@ class Tail:
     writes next. ``end_offset`` is that place.
     """
 
-    def __init__(self, ask: Request, log: CommitLog, start_offset: int) -> None:
+    def __init__(self, ask: DumpRequest, log: CommitLog, start_offset: int) -> None:
         self.ask = ask
         self.log = log
         self.end_offset = start_offset
@@ -283,7 +283,7 @@ def end_of(table: MessageTable) -> int:
     return int(table.column("position")[-1]) + int(table.column("size")[-1])
 
 
-def _walk(ask: Request, log: CommitLog, start_offset: int, stop_offset: int) -> Iterator[Piece]:
+def _walk(ask: DumpRequest, log: CommitLog, start_offset: int, stop_offset: int) -> Iterator[Piece]:
     """Yield messages and gaps of a range; says which addresses no file has."""
     kernels = _Kernels(ask, log, start_offset, stop_offset)
     before = None
@@ -321,7 +321,7 @@ def _first_position(log: CommitLog, segment: MappedFile, start: int) -> int:
 class _Kernels:
     """Walks with the plain kernels, which are there at once, until so much is read that compiled ones pay."""
 
-    def __init__(self, ask: Request, log: CommitLog, start_offset: int, stop_offset: int) -> None:
+    def __init__(self, ask: DumpRequest, log: CommitLog, start_offset: int, stop_offset: int) -> None:
         self.ask = ask
         self.log = log
         self.left = sum(

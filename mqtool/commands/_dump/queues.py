@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mqtool.commands._dump.request import Request, records, runs, single_segment
+from mqtool.commands._dump.request import DumpRequest, records, runs, single_segment
 from mqtool.commands._options import matching
 from mqtool.commands._output import Row
 from mqtool.engine.store import rocksdb
@@ -20,13 +20,13 @@ from mqtool.engine.store.reader import QueueKey, StoreReader
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 from mqtool.formats import kernels as plain
-from mqtool.formats.rocksdb import QueueEnds
+from mqtool.formats.rocksdb import StoredQueueEnds
 
 _AT_ONCE = 4096
 
 
 @dataclasses.dataclass(frozen=True)
-class Queue:
+class DumpedQueue:
     """The files of one queue; topic and queue id are unknown for a lone file."""
 
     topic: str | None
@@ -34,7 +34,7 @@ class Queue:
     segments: list[MappedFile]
 
 
-def units(ask: Request) -> Iterator[Row]:
+def units(ask: DumpRequest) -> Iterator[Row]:
     """Yield the units of the ordinary consume queues, from RocksDB where they lie there."""
     store = ask.store
     if store.paths.single is None and not store.consume_queues and store.rocksdb_queues:
@@ -57,7 +57,7 @@ def units(ask: Request) -> Iterator[Row]:
                 yield {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": first + number, **unit}
 
 
-def batch_units(ask: Request) -> Iterator[Row]:
+def batch_units(ask: DumpRequest) -> Iterator[Row]:
     """Yield the units of the queues of inner batches."""
     for queue in _queues(ask, ask.store.batch_consume_queues, ask.store.paths.batch_consume_queue):
         for segment, _, array in _arrays(ask, queue, batch_consume_queue.UNIT_DTYPE):
@@ -73,7 +73,7 @@ def batch_units(ask: Request) -> Iterator[Row]:
                 yield {"topic": queue.topic, "queue_id": queue.queue_id, **unit}
 
 
-def ext_units(ask: Request) -> Iterator[Row]:
+def ext_units(ask: DumpRequest) -> Iterator[Row]:
     """Yield the units of the extensions of queues."""
     for queue in _queues(ask, ask.store.consume_queue_exts, ask.store.paths.consume_queue_ext):
         for segment in queue.segments:
@@ -93,7 +93,7 @@ def ext_units(ask: Request) -> Iterator[Row]:
                     }
 
 
-def _ext_units(ask: Request, segment: MappedFile) -> Iterator[tuple[int, dict[str, Any]]]:
+def _ext_units(ask: DumpRequest, segment: MappedFile) -> Iterator[tuple[int, dict[str, Any]]]:
     data: Any = memoryview(segment.bytes)
     names = consume_queue_ext.HEAD_DTYPE.names or ()
     at = 0
@@ -114,7 +114,7 @@ def _ext_units(ask: Request, segment: MappedFile) -> Iterator[tuple[int, dict[st
         at = end
 
 
-def rocksdb_units(ask: Request) -> Iterator[Row]:
+def rocksdb_units(ask: DumpRequest) -> Iterator[Row]:
     """Yield the units of the queues that lie in RocksDB."""
     folder = ask.store.rocksdb_queues
     if ask.follow:
@@ -127,7 +127,7 @@ def rocksdb_units(ask: Request) -> Iterator[Row]:
         if chosen is not None and (topic, queue_id) not in chosen:
             continue
         offsets = array["queue_offset"]
-        end = ends.get((topic, queue_id), QueueEnds(0, 0)).max_offset
+        end = ends.get((topic, queue_id), StoredQueueEnds(0, 0)).max_offset
         left_over = offsets >= end
         if left_over.any():
             ask.remark(
@@ -139,26 +139,26 @@ def rocksdb_units(ask: Request) -> Iterator[Row]:
             yield {"topic": topic, "queue_id": queue_id, **unit}
 
 
-def _queues(ask: Request, found: Mapping[QueueKey, FileQueue], folder: Path) -> Iterator[Queue]:
+def _queues(ask: DumpRequest, found: Mapping[QueueKey, FileQueue], folder: Path) -> Iterator[DumpedQueue]:
     """Yield the queues that are asked for, or the one file that was given as the store."""
     single = ask.store.paths.single
     if single:
         topic, queue_id = _owner(single)
-        known: dict[QueueKey, Queue] = {}
+        known: dict[QueueKey, DumpedQueue] = {}
         if topic is not None and queue_id is not None:
-            known[topic, queue_id] = Queue(topic, queue_id, [single_segment(single)])
+            known[topic, queue_id] = DumpedQueue(topic, queue_id, [single_segment(single)])
         elif ask.topics or ask.queues:
             raise UsageError(f"{single} does not tell its topic and queue: leave out --topic and --queue")
         for key in _chosen(ask, known):
             yield known[key]
         if not known:
-            yield Queue(None, None, [single_segment(single)])
+            yield DumpedQueue(None, None, [single_segment(single)])
         return
     if not found and not folder.is_dir():
         raise NotFoundError(f"{ask.store.root} has no {ask.store.paths.relative(folder)}")
     for key in _chosen(ask, found):
         # A folder's name may be no text: what is not is shown as such.
-        yield Queue(os.fsencode(key[0]).decode("utf-8", "replace"), key[1], found[key].hold().segments)
+        yield DumpedQueue(os.fsencode(key[0]).decode("utf-8", "replace"), key[1], found[key].hold().segments)
 
 
 def _owner(path: Path) -> tuple[str | None, int | None]:
@@ -169,7 +169,7 @@ def _owner(path: Path) -> tuple[str | None, int | None]:
     return None, None
 
 
-def _chosen(ask: Request, known: Mapping[QueueKey, Any]) -> list[QueueKey]:
+def _chosen(ask: DumpRequest, known: Mapping[QueueKey, Any]) -> list[QueueKey]:
     """Return the queues that the patterns select, in order.
 
     Raises:
@@ -185,11 +185,11 @@ def _chosen(ask: Request, known: Mapping[QueueKey, Any]) -> list[QueueKey]:
     return keys
 
 
-def _name(queue: Queue) -> str:
+def _name(queue: DumpedQueue) -> str:
     return "this queue" if queue.topic is None else f"{queue.topic} {queue.queue_id}"
 
 
-def _arrays(ask: Request, queue: Queue, dtype: "np.dtype[np.void]") -> Iterator[tuple[MappedFile, int, Any]]:
+def _arrays(ask: DumpRequest, queue: DumpedQueue, dtype: "np.dtype[np.void]") -> Iterator[tuple[MappedFile, int, Any]]:
     """Yield each file of a queue, the number of its first unit, and its units; says what does not fit."""
     before = None
     for segment in queue.segments:
@@ -209,7 +209,7 @@ def _arrays(ask: Request, queue: Queue, dtype: "np.dtype[np.void]") -> Iterator[
         yield segment, (segment.start_offset + skip) // dtype.itemsize, array
 
 
-def _stop(ask: Request, queue: Queue, segment: MappedFile, used: Any) -> int:
+def _stop(ask: DumpRequest, queue: DumpedQueue, segment: MappedFile, used: Any) -> int:
     """Return one past the last unit of a file that is not empty; says where empty ones come before it."""
     last = np.flatnonzero(used)
     stop = int(last[-1]) + 1 if len(last) else 0
@@ -219,19 +219,19 @@ def _stop(ask: Request, queue: Queue, segment: MappedFile, used: Any) -> int:
     return stop
 
 
-def _follow(ask: Request) -> Iterator[Row]:
+def _follow(ask: DumpRequest) -> Iterator[Row]:
     """Yield the units that are there and each that is appended; never returns."""
-    from mqtool.commands._dump.follow import Waiting, reopened
+    from mqtool.commands._dump.follow import FollowWait, reopened
 
     _chosen(ask, _names(ask.store))
-    waiting = Waiting(ask)
-    followed: dict[QueueKey, _Follower] = {}
+    waiting = FollowWait(ask)
+    followed: dict[QueueKey, _QueueFollower] = {}
     while True:
         began = time.monotonic()
         for key, queue in _names(reopened(ask.store)).items():
             if key not in followed and not _is_wanted(ask, key):
                 continue
-            follower = followed.setdefault(key, _Follower(ask, key))
+            follower = followed.setdefault(key, _QueueFollower(ask, key))
             yield from follower.rows(queue)
         waiting.pause(time.monotonic() - began)
 
@@ -244,7 +244,7 @@ def _names(store: StoreReader) -> Mapping[QueueKey, FileQueue]:
     return {(topic or "", queue_id or 0): FileQueue([single.parent], None, single)}
 
 
-def _is_wanted(ask: Request, key: QueueKey) -> bool:
+def _is_wanted(ask: DumpRequest, key: QueueKey) -> bool:
     """Tell whether a queue is asked for; its topic may have come later than the question."""
     return all(
         not patterns or any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
@@ -252,13 +252,13 @@ def _is_wanted(ask: Request, key: QueueKey) -> bool:
     )
 
 
-class _Follower:
+class _QueueFollower:
     """Reads one queue without mapping what may yet change.
 
     A unit counts when another one follows or when two looks have seen the same.
     """
 
-    def __init__(self, ask: Request, key: QueueKey) -> None:
+    def __init__(self, ask: DumpRequest, key: QueueKey) -> None:
         self.ask = ask
         self.key = key
         self._next_offset = ask.start or 0

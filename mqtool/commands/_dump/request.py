@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 _CHUNK = 4096
 _LEAST_LITERAL = 4
-_MOST_SAID = 10
+_MAX_SAID = 10
 
 
 @dataclasses.dataclass
-class Request:
+class DumpRequest:
     """A store, what to choose from it, and where remarks go."""
 
     kind: str
@@ -62,14 +62,14 @@ class Request:
         self.is_damaged = True
         if sort is not None:
             self._counts[sort] += 1
-        if sort is None or self._counts[sort] <= _MOST_SAID:
+        if sort is None or self._counts[sort] <= _MAX_SAID:
             self.output.remark(text)
 
     def finish(self) -> None:
         """Say what is left to say when all rows are out."""
         for sort, count in self._counts.items():
-            if count > _MOST_SAID:
-                self.output.remark(f"{count - _MOST_SAID:,} more {sort}; `mqtool verify` lists what is wrong")
+            if count > _MAX_SAID:
+                self.output.remark(f"{count - _MAX_SAID:,} more {sort}; `mqtool verify` lists what is wrong")
         self.remark_inferred()
 
     def remark_inferred(self) -> None:
@@ -120,7 +120,7 @@ def between(values: npt.NDArray[Any], start: int | None, stop: int | None) -> np
 class Patterns:
     """Glob patterns for one kind of name, and what they met: names are learned on the way."""
 
-    _MOST = 10_000  # names kept to list near ones
+    _MAX_NAMES = 10_000  # names kept to list near ones
 
     def __init__(self, patterns: Iterable[str], what: str) -> None:
         self._patterns = tuple(patterns)
@@ -153,7 +153,7 @@ class Patterns:
     @property
     def is_learning(self) -> bool:
         """Whether more names are wanted, to list near ones."""
-        return len(self._seen) < self._MOST
+        return len(self._seen) < self._MAX_NAMES
 
     def literals(self) -> list[bytes] | None:
         """Return for each pattern a piece of text that any name it selects contains, None where one has none."""
@@ -165,7 +165,7 @@ class Patterns:
         verdict = self._verdicts.get(key)
         if verdict is None:
             verdict = self.match(name(key))
-            if len(self._verdicts) < self._MOST:
+            if len(self._verdicts) < self._MAX_NAMES:
                 self._verdicts[key] = verdict
         return verdict
 
@@ -176,7 +176,7 @@ class Patterns:
             matching(lost, self._seen, self._what)
 
 
-def page(ask: Request, fields: Mapping[str, Any]) -> Iterator[Row]:
+def page(ask: DumpRequest, fields: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the one record of a file: for people a line for each field, else one row."""
     if not ask.output.is_table:
         yield fields

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqtool.engine.broker.acknowledged import Acknowledged
 from mqtool.engine.broker.acl import AccessControl
-from mqtool.engine.broker.awaited_flushes import AwaitedFlushes
+from mqtool.engine.broker.broker_stats import BrokerStatsManager
 from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.copied_tables import CopiedTables
 from mqtool.engine.broker.delayed import DelayedMessages
-from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.following import Following
 from mqtool.engine.broker.gauges import Gauge
+from mqtool.engine.broker.group_commit import GroupCommit
 from mqtool.engine.broker.intake import Intake
 from mqtool.engine.broker.operations.acknowledge import Acknowledgements
 from mqtool.engine.broker.operations.administration import SettingRequests
 from mqtool.engine.broker.operations.assignment import Assignments
+from mqtool.engine.broker.operations.client_calls import ClientCalls
 from mqtool.engine.broker.operations.clients import ClientRequests
 from mqtool.engine.broker.operations.groups import GroupRequests
 from mqtool.engine.broker.operations.offsets import OffsetRequests
 from mqtool.engine.broker.operations.pop import PopRequests
 from mqtool.engine.broker.operations.pull import Pulls
-from mqtool.engine.broker.operations.questions import ClientQuestions
 from mqtool.engine.broker.operations.reading import ReadingParts
 from mqtool.engine.broker.operations.recall import Recalls
 from mqtool.engine.broker.operations.reply import Replies
@@ -63,7 +63,7 @@ _STORE_INTERVAL = 100
 """How often the store writes units and looks at its disk, in ms."""
 
 
-class Clockwork(Protocol):
+class Ticker(Protocol):
     """Something that works by time."""
 
     def tick(self, now: int) -> None:
@@ -79,10 +79,10 @@ Arrival = Callable[[str, int, int, int, int], None]
 """Is told topic, queue id, the offset behind the new message, its tags code and the time (ms)."""
 
 
-class Broker:
+class BrokerController:
     """The rules of a broker; times are in ms.
 
-    Its parts take part in what happens by the tables that are made here: ``_clockworks`` for whatever works by time,
+    Its parts take part in what happens by the tables that are made here: ``_tickers`` for whatever works by time,
     ``on_arrival`` for each message that can be read, ``_on_arrival_at`` for those of one topic, and the detours of
     ``intake`` for messages that are not to go straight to their topic.
     """
@@ -107,7 +107,7 @@ class Broker:
         self.on_stop.append(lambda _: self.acknowledged.close())
         if is_slave:  # nothing comes of its messages but what comes from its master
             store.take_only_copies()
-            store.was_recovered = store.was_mended = False
+            store.was_recovered = store.was_repaired = False
         self.following = Following()
         self._next_store_tick = now
 
@@ -123,21 +123,21 @@ class Broker:
         self.access = (
             AccessControl(Path(settings.acl_file), now, self.topic_at, saves) if settings.acl_enabled else None
         )
-        self.figures = Figures(now)
+        self.broker_stats = BrokerStatsManager(now)
         self.clients = Clients(groups)
         self.locks = LockTable()
         self.request_modes = RequestModes(config, saves)
-        self.sends = Sends(intake, state, topics, groups, self.locks, self.figures, now)
+        self.sends = Sends(intake, state, topics, groups, self.locks, self.broker_stats, now)
         self.replies = Replies(intake, state, self.sends, self.clients)
-        self.client_questions = ClientQuestions(store, self.clients)
+        self.client_calls = ClientCalls(store, self.clients)
         reading = ReadingParts(store, state, topics, groups, offsets, room)
-        self.pulls = Pulls(reading, self.clients, self.figures)
+        self.pulls = Pulls(reading, self.clients, self.broker_stats)
         self.assignments = Assignments(topics, groups, self.clients, self.request_modes)
         self.topic_requests = TopicRequests(store, topics, self.delete_queues)
         self.group_requests = GroupRequests(groups, offsets)
         self.setting_requests = SettingRequests(store, state, self.configure)
-        self.statistics = Statistics(store, topics, groups, offsets, self.clients, self.figures)
-        self.awaited_flushes = AwaitedFlushes(store, state, room)
+        self.statistics = Statistics(store, topics, groups, offsets, self.clients, self.broker_stats)
+        self.group_commit = GroupCommit(store, state, room)
         self.slaves: Master | None = None
         self.role_changes = RoleChanges(store, state)
         self.delayed = DelayedMessages(store, state, saves, config, now)
@@ -145,7 +145,7 @@ class Broker:
         self.copied_tables = CopiedTables(topics, groups, offsets, self.delayed, self.request_modes, self.timers)
         revive_log = ReviveLog(intake, state, topics, groups, offsets, self.timers, now)
         self.pops = pops = Pops(
-            store, state, topics, offsets, revive_log, room, self.figures, saves, self.delete_queues, config, now
+            store, state, topics, offsets, revive_log, room, self.broker_stats, saves, self.delete_queues, config, now
         )
         self.pop_requests = PopRequests(reading, pops)
         self.acknowledgements = Acknowledgements(store, topics, pops)
@@ -154,9 +154,9 @@ class Broker:
         self.offset_requests = OffsetRequests(reading, self.clients)
         self.transactions = Transactions(intake, state, topics, offsets, self.clients, self.access, now)
 
-        self._clockworks: list[Clockwork] = [
+        self._tickers: list[Ticker] = [
             saves,
-            self.awaited_flushes,
+            self.group_commit,
             self.delayed,
             offsets,
             self.clients,
@@ -164,14 +164,14 @@ class Broker:
             revive_log,
             pops.orders,
             self.transactions,
-            self.figures,
+            self.broker_stats,
             *([self.access] if self.access else ()),
             room,  # last: what the others have brought is given out in the same tick
         ]
         if is_slave:
             of_masters = (self.delayed, self.timers, revive_log, pops.orders, self.transactions)
-            self._clockworks = [one for one in self._clockworks if one not in of_masters]
-        self.on_arrival: list[Arrival] = [room.arrived, self.figures.arrived]
+            self._tickers = [one for one in self._tickers if one not in of_masters]
+        self.on_arrival: list[Arrival] = [room.arrived, self.broker_stats.arrived]
         """Who is told of each message that can be read."""
         self._on_arrival_at: dict[str, Arrival] = {}
         if not is_slave:
@@ -182,14 +182,14 @@ class Broker:
                 HALF_TOPIC: self.transactions.arrived,
             }
         # This one first: a half message is delayed once it is committed.
-        intake.add_detour([b"TRAN_MSG"], self.transactions.detour)
-        intake.add_detour([b"DELAY"], self.delayed.detour)
-        intake.add_detour(TIMER_NAMES, self.timers.detour)
+        intake.add_put_hook([b"TRAN_MSG"], self.transactions.put_hook)
+        intake.add_put_hook([b"DELAY"], self.delayed.put_hook)
+        intake.add_put_hook(TIMER_NAMES, self.timers.put_hook)
         topics.on_delete += [
             offsets.delete_topic,
             pops.delete_topic,
             self.request_modes.delete_topic,
-            self.figures.forget_topic,
+            self.broker_stats.forget_topic,
         ]
         store.dispatcher.on_arrival = self.arrived
         store.dispatcher.queues.batch_topics = topics.batch_topics
@@ -222,7 +222,7 @@ class Broker:
 
     def has_slaves(self, master: "Master") -> None:
         """Have sends wait for slaves from now on, where they are to, and tell of them."""
-        self.slaves = self.awaited_flushes.slaves = master
+        self.slaves = self.group_commit.slaves = master
 
     def closed(self, session: Session, now: int) -> None:
         """Let go of all that belongs to a session that has ended."""
@@ -236,16 +236,16 @@ class Broker:
             self.store.tick(now)
         elif self.store.has_much_to_write:
             self.store.write_some_units()
-        for clockwork in self._clockworks:
-            clockwork.tick(now)
+        for ticker in self._tickers:
+            ticker.tick(now)
 
     def next_tick(self, now: int) -> int:
         """Return when something is due."""
         if self.store.has_much_to_write:
             return now
         soonest = self._next_store_tick
-        for clockwork in self._clockworks:
-            at = clockwork.next_tick(now)
+        for ticker in self._tickers:
+            at = ticker.next_tick(now)
             if at is not None and at < soonest:
                 soonest = at
         return soonest

@@ -17,7 +17,7 @@ LOOK_INTERVAL_MS = 10_000
 
 
 @dataclass(slots=True)
-class Client:
+class ClientChannelInfo:
     """A program, as member of one group."""
 
     session: Session
@@ -32,7 +32,7 @@ class OnlineGroup:
     consume_type: str
     message_model: str
     consume_from_where: str
-    members: dict[Session, Client] = field(default_factory=dict)
+    members: dict[Session, ClientChannelInfo] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)  # by topic
     fingerprint: int = 0  # of the subscriptions, by the last heartbeat that had one
 
@@ -47,9 +47,9 @@ class Clients:
 
     def __init__(self, groups: SubscriptionGroups) -> None:
         self._groups = groups
-        self._producers: dict[str, dict[Session, Client]] = {}
+        self._producers: dict[str, dict[Session, ClientChannelInfo]] = {}
         self._consumers: dict[str, OnlineGroup] = {}
-        self._by_id: dict[str, Client] = {}  # producers
+        self._by_id: dict[str, ClientChannelInfo] = {}  # producers
         self._groups_of: dict[Session, tuple[set[str], set[str]]] = {}  # of its producers and consumers
         self.member_count = 0
         """How many clients are in groups, each counted in each of them."""
@@ -59,7 +59,7 @@ class Clients:
 
     # Coming
 
-    def register_producer(self, group: str, client: Client) -> None:
+    def register_producer(self, group: str, client: ClientChannelInfo) -> None:
         """Take note of a producer, or that it is still there.
 
         An id stays with the account that has come with it: whoever else names it gets no replies that are for it.
@@ -70,7 +70,9 @@ class Clients:
             self._by_id[client.client_id] = client
         self._join(client.session, 0, group)
 
-    def register_consumer(self, data: ConsumerData, client: Client, *, keeps_subscriptions: bool = False) -> None:
+    def register_consumer(
+        self, data: ConsumerData, client: ClientChannelInfo, *, keeps_subscriptions: bool = False
+    ) -> None:
         """Take note of a consumer, or that it is still there.
 
         Args:
@@ -173,7 +175,7 @@ class Clients:
 
     # Asking
 
-    def producers(self, group: str) -> list[Client]:
+    def producers(self, group: str) -> list[ClientChannelInfo]:
         """Return the producers of a group."""
         return list(self._producers.get(group, {}).values())
 
@@ -185,7 +187,7 @@ class Clients:
         """Return the groups that have consumers."""
         return list(self._consumers)
 
-    def producer(self, client_id: str) -> Client | None:
+    def producer(self, client_id: str) -> ClientChannelInfo | None:
         """Return a producer by its id: who asked gets its reply so."""
         return self._by_id.get(client_id)
 
@@ -193,7 +195,7 @@ class Clients:
         """Return the consumers of a group, None where there are none."""
         return self._consumers.get(group)
 
-    def consumer(self, group: str, client_id: str) -> Client | None:
+    def consumer(self, group: str, client_id: str) -> ClientChannelInfo | None:
         """Return a consumer of a group by its id."""
         online = self._consumers.get(group)
         members = online.members.values() if online else ()

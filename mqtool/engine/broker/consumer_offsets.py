@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.config_files import load_table
-from mqtool.engine.broker.limits import MOST_OFFSETS, check_room
+from mqtool.engine.broker.limits import MAX_OFFSETS, check_room
 from mqtool.engine.broker.saves import Saves
 from mqtool.errors import WriteError
 from mqtool.formats.bodies import version_members
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 KEEP_INTERVAL_MS = 5000
 UNKNOWN = -1
 _MEMBER = "offsetTable"
-_MOST_TOLD = 10
+_MAX_TOLD = 10
 
 Key = tuple[str, str]
 """Topic and group."""
@@ -77,13 +77,13 @@ class ConsumerOffsets:
         """
         queues = self._offsets.get((topic, group))
         if queues is None or (queue_id is not None and queue_id not in queues):
-            check_room(self._count, 1, MOST_OFFSETS, "offsets of groups")
+            check_room(self._count, 1, MAX_OFFSETS, "offsets of groups")
 
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Take up to where a group has been given messages; kept in memory only."""
         if (queues := self._pulled.get((topic, group))) is not None:
             queues[queue_id] = offset
-        elif len(self._pulled) < MOST_OFFSETS:
+        elif len(self._pulled) < MAX_OFFSETS:
             self._pulled[topic, group] = {queue_id: offset}
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int:
@@ -131,7 +131,7 @@ class ConsumerOffsets:
         """Give one group the offsets that another has of a topic."""
         if offsets := self._offsets.get((topic, source)):
             before = self._offsets.get((topic, target), ())
-            check_room(self._count - len(before), len(offsets), MOST_OFFSETS, "offsets of groups")
+            check_room(self._count - len(before), len(offsets), MAX_OFFSETS, "offsets of groups")
             self._count += len(offsets) - len(before)
             self._offsets[topic, target] = dict(offsets)
             self._is_changed = True
@@ -228,7 +228,7 @@ def _parse(table: Table) -> dict[tuple[str, str, int], int]:
     """Return the offsets of a table; what brokers of RocketMQ keep without topic or group, they leave alone, too."""
     by_name = table.get(_MEMBER)
     if isinstance(by_name, dict) and (nameless := {name for name in by_name if not all(str(name).partition("@"))}):
-        told = ", ".join(map(repr, sorted(nameless)[:_MOST_TOLD]))
+        told = ", ".join(map(repr, sorted(nameless)[:_MAX_TOLD]))
         log.warning("offsets without a topic or a group are left out: %s", told)
         table = {**table, _MEMBER: {name: by_name[name] for name in by_name.keys() - nameless}}
     return consumer_offsets(table)

@@ -8,10 +8,10 @@ from collections.abc import Collection
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import parse_properties
 
-Likeness = tuple[bytes, int, frozenset[tuple[str, str]]]
+CopyKey = tuple[bytes, int, frozenset[tuple[str, str]]]
 
 
-def likeness(message: NewMessage, changed: Collection[str]) -> Likeness:
+def copy_key(message: NewMessage, changed: Collection[str]) -> CopyKey:
     """Return what a message and its copies have in common: body, birth, and all properties but those ``changed``.
 
     Two messages have it in common only where it makes no difference which of them is meant.

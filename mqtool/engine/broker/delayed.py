@@ -107,7 +107,7 @@ class DelayedMessages:
             self._offsets, self._saved, self._version = offsets, dict(offsets), version
             self._saves.want(self._path, lambda: (text,))
 
-    def detour(self, message: NewMessage, now: int) -> AppendResult | None:  # noqa: ARG002
+    def put_hook(self, message: NewMessage, now: int) -> AppendResult | None:  # noqa: ARG002
         """Send a message that asks for a delay level into the queue of that level."""
         if message.topic == HALF_TOPIC:
             return None

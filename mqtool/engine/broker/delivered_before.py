@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _UNIQ_KEY, _REAL_TOPIC, _REAL_QUEUE_ID = probe_of("UNIQ_KEY"), probe_of("REAL_TOPIC"), probe_of("REAL_QID")
 _READ_AT_ONCE = 256
 
-_Likeness = tuple[bytes, bytes, int, int, int]
+_MessageKey = tuple[bytes, bytes, int, int, int]
 
 
 class DeliveredBefore:
@@ -38,7 +38,7 @@ class DeliveredBefore:
         self._probe = probe_of(marked_by)
         self._since = since
         self._after = after
-        self._found: dict[QueueKey, Counter[_Likeness]] = {}
+        self._found: dict[QueueKey, Counter[_MessageKey]] = {}
 
     def takes(self, waiting: StoredMessage) -> bool:
         """Tell whether a message that waits has been delivered; one without a unique key is not told from others."""
@@ -50,15 +50,15 @@ class DeliveredBefore:
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = self._of(key)
-        likeness = self._likeness(waiting)
-        if not found[likeness]:
+        copy_key = self._key_of(waiting)
+        if not found[copy_key]:
             return False
-        found[likeness] -= 1
+        found[copy_key] -= 1
         return True
 
-    def _of(self, key: "QueueKey") -> Counter[_Likeness]:
+    def _of(self, key: "QueueKey") -> Counter[_MessageKey]:
         """Return what was delivered into a queue, read from its end."""
-        found: Counter[_Likeness] = Counter()
+        found: Counter[_MessageKey] = Counter()
         queue = self._store.queue(*key)
         stop = queue.next_offset if queue is not None else 0
         while queue is not None and stop > 0:
@@ -72,11 +72,11 @@ class DeliveredBefore:
                 except (FormatError, NotFoundError):
                     return found
                 if find_property(stored.message.properties, self._probe):
-                    found[self._likeness(stored)] += 1
+                    found[self._key_of(stored)] += 1
             stop = start
         return found
 
-    def _likeness(self, stored: StoredMessage) -> _Likeness:
+    def _key_of(self, stored: StoredMessage) -> _MessageKey:
         message = stored.message
         properties = message.properties
         return (

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.broker.outbox import Outbox
 from mqtool.engine.broker.sessions import Session
 from mqtool.formats.peer import Peer
@@ -20,7 +20,7 @@ class Door(ABC, Generic[Sent, SessionOf]):
     that, whose ``on_first`` has it taken.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerController) -> None:
         self.broker = broker
         self.outbox = self.new_outbox()
         self._sessions: dict[Peer, SessionOf] = {}

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
     from mqtool.formats.new_message import NewMessage
 
-Detour = Callable[["NewMessage", int], "AppendResult | None"]
+PutHook = Callable[["NewMessage", int], "AppendResult | None"]
 """Changes a message, and where it goes, so that it waits elsewhere first; returns a result to refuse it."""
 
 _OF_ONE_SENT_AGAIN = frozenset((b"DELAY",))
@@ -19,13 +19,13 @@ class Intake:
 
     def __init__(self, store: "MessageStore") -> None:
         self.store = store
-        self._detours: list[tuple[frozenset[bytes], Detour]] = []
+        self._put_hooks: list[tuple[frozenset[bytes], PutHook]] = []
         self._names: frozenset[bytes] = frozenset()
 
-    def add_detour(self, names: Iterable[bytes], detour: Detour) -> None:
+    def add_put_hook(self, names: Iterable[bytes], put_hook: PutHook) -> None:
         """Have a detour asked, behind those that there are, for messages with a property of one of these names."""
-        self._detours.append((frozenset(names), detour))
-        self._names |= self._detours[-1][0]
+        self._put_hooks.append((frozenset(names), put_hook))
+        self._names |= self._put_hooks[-1][0]
 
     def put(self, message: "NewMessage", now: int) -> "AppendResult":
         """Store a message.
@@ -34,7 +34,7 @@ class Intake:
             Where it is stored, or why it is not.
         """
         if not self._names.isdisjoint(message.pairs):
-            refused = self._detour(message, message.pairs.keys(), now)
+            refused = self._put_hook(message, message.pairs.keys(), now)
             if refused is not None:
                 return refused
         return self.store.append(message, now)
@@ -44,12 +44,12 @@ class Intake:
 
         Those of a message in a batch were never asked for, nor seen whether its producer may ask for them.
         """
-        refused = self._detour(message, _OF_ONE_SENT_AGAIN & message.pairs.keys(), now)
+        refused = self._put_hook(message, _OF_ONE_SENT_AGAIN & message.pairs.keys(), now)
         return self.store.append(message, now) if refused is None else refused
 
-    def _detour(self, message: "NewMessage", asked_by: Set[bytes], now: int) -> "AppendResult | None":
+    def _put_hook(self, message: "NewMessage", asked_by: Set[bytes], now: int) -> "AppendResult | None":
         """Ask the detours for properties of these names."""
-        for names, detour in self._detours:
-            if not names.isdisjoint(asked_by) and (refused := detour(message, now)) is not None:
+        for names, put_hook in self._put_hooks:
+            if not names.isdisjoint(asked_by) and (refused := put_hook(message, now)) is not None:
                 return refused
         return None

@@ -6,37 +6,37 @@ is in docs/serve.md.
 
 from mqtool.errors import LimitError
 
-MOST_TOPICS = 20_000
+MAX_TOPICS = 20_000
 """Beyond it only the retry and dead letter topics of groups that there are."""
-MOST_GROUPS_IN_ALL = 20_000
-MOST_OF_SETTINGS = 1 << 14
+MAX_GROUPS_IN_ALL = 20_000
+MAX_OF_SETTINGS = 1 << 14
 """Characters of the settings of one topic or group, as text."""
-MOST_QUEUES_IN_ALL = 100_000
+MAX_QUEUES_IN_ALL = 100_000
 """With files of their own, which the first message makes."""
-MOST_OFFSETS = 500_000
+MAX_OFFSETS = 500_000
 """Queues of which a group has an offset, of all groups together."""
-MOST_LOCKS = 100_000
-MOST_MODES = 20_000
+MAX_LOCKS = 100_000
+MAX_MODES = 20_000
 """Pairs of a topic and a group with a request mode."""
-MOST_FORBIDDEN = 20_000
+MAX_FORBIDDEN = 20_000
 """Pairs of a group and a topic that it may not read."""
-MOST_COUNTED = 10_000
+MAX_COUNTED = 10_000
 """Pairs of a topic and a group with figures of their own."""
-MOST_TIMERS = 1_000_000
+MAX_TIMERS = 1_000_000
 """Timer messages that wait."""
-MOST_OF_POPS = 4_000_000
+MAX_OF_POPS = 4_000_000
 """Check points and acknowledgements of pops that wait for their time, as timer messages do."""
-MOST_OPEN = 1_000_000
+MAX_OPEN = 1_000_000
 """Half messages whose transaction is open."""
-MOST_MEMBERS = 100_000
+MAX_MEMBERS = 100_000
 """Clients in groups, each counted in each of its groups."""
-MOST_OF_SUBSCRIPTIONS = 1 << 24
+MAX_OF_SUBSCRIPTIONS = 1 << 24
 """Characters of all subscriptions."""
-MOST_NAME = 255
+MAX_NAME = 255
 """Characters of a group, a topic or a client id that a client names."""
-MOST_OF_SETTING = 255
+MAX_OF_SETTING = 255
 """Characters of a setting of the broker that is changed while it runs: some are in each message, or each answer."""
-MOST_OF_BODY = 1 << 20
+MAX_OF_BODY = 1 << 20
 """Bytes of a request that carries no messages: it is parsed while all others wait."""
 
 
@@ -56,5 +56,5 @@ def check_name(name: str, what: str) -> None:
     Raises:
         LimitError: it is.
     """
-    if len(name) > MOST_NAME:
-        raise LimitError(f"the {what} [{name[:40]}..] is longer than {MOST_NAME} characters")
+    if len(name) > MAX_NAME:
+        raise LimitError(f"the {what} [{name[:40]}..] is longer than {MAX_NAME} characters")

@@ -15,7 +15,7 @@ from mqtool.engine.broker.settings import Role
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.broker import BrokerController
     from mqtool.engine.replication.master import SlaveStatus
 
 
@@ -30,18 +30,18 @@ class _Progress(NamedTuple):
 class _View(NamedTuple):
     """What the rows of a gauge are made of."""
 
-    broker: "Broker"
+    broker: "BrokerController"
     now: int  # ms
     progress: list[_Progress]
 
 
-class _Kind(NamedTuple):
+class _MetricFamily(NamedTuple):
     meaning: str
     labels: tuple[str, ...]
     rows: Callable[[_View], Iterable[Row]]
 
 
-def gauges(broker: "Broker", now: int) -> Iterator[Gauge]:
+def gauges(broker: "BrokerController", now: int) -> Iterator[Gauge]:
     """Yield every gauge as it stands at ``now`` (ms)."""
     view = _View(broker, now, list(_progress(broker, now)))
     for name, kind in _KINDS.items():
@@ -51,14 +51,14 @@ def gauges(broker: "Broker", now: int) -> Iterator[Gauge]:
         yield from of_door()
 
 
-def _place(broker: "Broker") -> tuple[str, str]:
+def _place(broker: "BrokerController") -> tuple[str, str]:
     return broker.settings.cluster_name, broker.settings.broker_name
 
 
 # Topics
 
 
-def _ends(broker: "Broker", wanted: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
+def _ends(broker: "BrokerController", wanted: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
     """Yield of each topic how many messages have ever come to its queues."""
     totals: dict[str, int] = {}
     for topic, queue_id in broker.store.queues():
@@ -84,15 +84,15 @@ def _dead_letter_offsets(view: _View) -> Iterator[Row]:
 
 
 def _topic_rates(view: _View) -> Iterator[Row]:
-    for topic in list(view.broker.figures.counts.stored):
-        if shares := view.broker.figures.shares("stored", topic, view.now):
+    for topic in list(view.broker.broker_stats.counts.stored):
+        if shares := view.broker.broker_stats.shares("stored", topic, view.now):
             yield (*_place(view.broker), topic), shares[0].rate
 
 
 # Groups
 
 
-def _progress(broker: "Broker", now: int) -> Iterator[_Progress]:
+def _progress(broker: "BrokerController", now: int) -> Iterator[_Progress]:
     for topic, group in broker.offsets.pairs():
         stored = consumed = latency = 0
         for queue_id, offset in broker.offsets.of(group, topic).items():
@@ -136,8 +136,8 @@ def _behind(wanted: Callable[[str], bool]) -> Callable[[_View], Iterable[Row]]:
 
 def _shares_of_groups(kind: str, *, as_rate: bool) -> Callable[[_View], Iterable[Row]]:
     def rows(view: _View) -> Iterator[Row]:
-        for key in list(getattr(view.broker.figures.counts, kind)):
-            if shares := view.broker.figures.shares(kind, key, view.now):
+        for key in list(getattr(view.broker.broker_stats.counts, kind)):
+            if shares := view.broker.broker_stats.shares(kind, key, view.now):
                 yield (*_place(view.broker), *key), shares[0].rate if as_rate else shares[0].sum
 
     return rows
@@ -165,16 +165,16 @@ def _producers(view: _View) -> Iterator[Row]:
 # The broker
 
 
-def _broker_labels(broker: "Broker") -> tuple[str, ...]:
+def _broker_labels(broker: "BrokerController") -> tuple[str, ...]:
     return broker.settings.cluster_name, broker.address, broker.settings.broker_name
 
 
 def _stored_rate(view: _View) -> Iterator[Row]:
-    yield _broker_labels(view.broker), view.broker.figures.stored_rates(view.now)[1]
+    yield _broker_labels(view.broker), view.broker.broker_stats.stored_rates(view.now)[1]
 
 
 def _given_rate(view: _View) -> Iterator[Row]:
-    yield _broker_labels(view.broker), view.broker.figures.given_rates(view.now)[1]
+    yield _broker_labels(view.broker), view.broker.broker_stats.given_rates(view.now)[1]
 
 
 # Replication
@@ -211,39 +211,41 @@ _OF_DIFFERENCE = ("group", "topic", "countOfOnlineConsumers", "msgModel")
 _OF_BROKER = ("cluster", "brokerIP", "broker")
 
 _KINDS = {
-    "rocketmq_broker_tps": _Kind("messages stored a second", _OF_BROKER, _stored_rate),
-    "rocketmq_broker_qps": _Kind("messages given to consumers a second", _OF_BROKER, _given_rate),
-    "rocketmq_producer_tps": _Kind("messages stored a second", _OF_TOPIC, _topic_rates),
-    "rocketmq_producer_offset": _Kind("messages that ever came to a topic", _OF_TOPIC, _topic_offsets),
-    "rocketmq_topic_retry_offset": _Kind("messages that ever came to a retry topic", _OF_TOPIC, _retry_offsets),
-    "rocketmq_topic_dlq_offset": _Kind(
+    "rocketmq_broker_tps": _MetricFamily("messages stored a second", _OF_BROKER, _stored_rate),
+    "rocketmq_broker_qps": _MetricFamily("messages given to consumers a second", _OF_BROKER, _given_rate),
+    "rocketmq_producer_tps": _MetricFamily("messages stored a second", _OF_TOPIC, _topic_rates),
+    "rocketmq_producer_offset": _MetricFamily("messages that ever came to a topic", _OF_TOPIC, _topic_offsets),
+    "rocketmq_topic_retry_offset": _MetricFamily("messages that ever came to a retry topic", _OF_TOPIC, _retry_offsets),
+    "rocketmq_topic_dlq_offset": _MetricFamily(
         "dead letters that a group ever had", ("cluster", "broker", "group"), _dead_letter_offsets
     ),
-    "rocketmq_producer_count": _Kind("producers of a group", ("cluster", "broker", "group"), _producers),
-    "rocketmq_group_count": _Kind("consumers of a group", ("caddr", "localaddr", "group"), _consumers),
-    "rocketmq_group_diff": _Kind(
+    "rocketmq_producer_count": _MetricFamily("producers of a group", ("cluster", "broker", "group"), _producers),
+    "rocketmq_group_count": _MetricFamily("consumers of a group", ("caddr", "localaddr", "group"), _consumers),
+    "rocketmq_group_diff": _MetricFamily(
         "messages that a group has not consumed",
         _OF_DIFFERENCE,
         _behind(lambda topic: not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))),
     ),
-    "rocketmq_group_retrydiff": _Kind(
+    "rocketmq_group_retrydiff": _MetricFamily(
         "messages of its retry topic that a group has not consumed",
         _OF_DIFFERENCE,
         _behind(lambda topic: topic.startswith(RETRY_PREFIX)),
     ),
-    "rocketmq_group_dlqdiff": _Kind("dead letters of a group", _OF_DIFFERENCE, _dead_letters),
-    "rocketmq_consumer_offset": _Kind("messages of a topic, for a group", _OF_GROUP, _stored_for_groups),
-    "rocketmq_group_consume_total_offset": _Kind("messages that a group has consumed", _OF_GROUP, _consumed_by_groups),
-    "rocketmq_group_get_latency_by_storetime": _Kind(
+    "rocketmq_group_dlqdiff": _MetricFamily("dead letters of a group", _OF_DIFFERENCE, _dead_letters),
+    "rocketmq_consumer_offset": _MetricFamily("messages of a topic, for a group", _OF_GROUP, _stored_for_groups),
+    "rocketmq_group_consume_total_offset": _MetricFamily(
+        "messages that a group has consumed", _OF_GROUP, _consumed_by_groups
+    ),
+    "rocketmq_group_get_latency_by_storetime": _MetricFamily(
         "ms that the oldest message which a group has not consumed has waited", _OF_GROUP, _group_latencies
     ),
-    "rocketmq_consumer_tps": _Kind(
+    "rocketmq_consumer_tps": _MetricFamily(
         "messages given to a group a second", _OF_GROUP, _shares_of_groups("given", as_rate=True)
     ),
-    "rocketmq_consumer_message_size": _Kind(
+    "rocketmq_consumer_message_size": _MetricFamily(
         "bytes given to a group in the last minute", _OF_GROUP, _shares_of_groups("given_bytes", as_rate=False)
     ),
-    "rocketmq_send_back_nums": _Kind(
+    "rocketmq_send_back_nums": _MetricFamily(
         "messages that a group sent back in the last minute",
         _OF_GROUP,
         _shares_of_groups("sent_back", as_rate=False),
@@ -251,23 +253,23 @@ _KINDS = {
 }
 
 _KINDS |= {  # which the exporter does not have
-    "mqtool_replication_in_sync_count": _Kind(
+    "mqtool_replication_in_sync_count": _MetricFamily(
         "brokers that have the log of this master, itself included", ("cluster", "broker"), _replicas_in_sync
     ),
-    "mqtool_replication_following": _Kind(
+    "mqtool_replication_following": _MetricFamily(
         "1 where this slave follows its master, else 0 with the reason",
         ("cluster", "broker", "status", "reason"),
         _following,
     ),
-    "mqtool_replication_lag_bytes": _Kind(
+    "mqtool_replication_lag_bytes": _MetricFamily(
         "bytes of the log that a slave has not acknowledged", _OF_SLAVE, _of_slaves(lambda one: one.lag)
     ),
-    "mqtool_replication_lag_seconds": _Kind(
+    "mqtool_replication_lag_seconds": _MetricFamily(
         "how long a slave has been without what it lacks",
         _OF_SLAVE,
         _of_slaves(lambda one: None if one.lag_ms is None else one.lag_ms / 1000),
     ),
-    "mqtool_replication_bytes_per_second": _Kind(
+    "mqtool_replication_bytes_per_second": _MetricFamily(
         "bytes of the log sent to a slave in the last second", _OF_SLAVE, _of_slaves(lambda one: one.bytes_per_second)
     ),
 }
@@ -309,8 +311,8 @@ _RUNTIME_RATES = {
 _RATE_SECONDS = ("10", "60", "600")
 
 
-def _runtime(broker: "Broker", now: int) -> Iterator[Gauge]:
-    info = runtime_info(broker.store, broker.figures, broker.delayed, now)
+def _runtime(broker: "BrokerController", now: int) -> Iterator[Gauge]:
+    info = runtime_info(broker.store, broker.broker_stats, broker.delayed, now)
     labels = ("cluster", "brokerIP", "brokerHost", "des", "boottime", "broker_version")
     values = (
         broker.settings.cluster_name,

@@ -23,7 +23,7 @@ Key = tuple[str, str, int]
 
 
 @dataclass(slots=True)
-class Held:
+class OrderInfo:
     """Messages of one queue that a group holds."""
 
     offsets: list[int]
@@ -64,7 +64,7 @@ class PopOrders:
         free_at = held.free_at()
         return free_at if now < free_at else None
 
-    def hold(self, key: Key, held: Held) -> Held:
+    def hold(self, key: Key, held: OrderInfo) -> OrderInfo:
         """Take note of what a group was given now; return it with the counts of what it was given before."""
         before = self._held.get(key)
         if before is not None:
@@ -152,7 +152,7 @@ class PopOrders:
         return self._next_keep if self._is_changed else None
 
 
-def _members(held: Held) -> Table:
+def _members(held: OrderInfo) -> Table:
     first, *rest = held.offsets
     table: Table = {} if held.attempt_id is None else {"a": held.attempt_id}
     table["cm"] = sum(1 << place for place, offset in enumerate(held.offsets) if offset in held.done)
@@ -164,8 +164,8 @@ def _members(held: Held) -> Table:
     return {**table, "popTime": held.pop_time}
 
 
-def _parse(table: Table) -> dict[Key, Held]:
-    found: dict[Key, Held] = {}
+def _parse(table: Table) -> dict[Key, OrderInfo]:
+    found: dict[Key, OrderInfo] = {}
     try:
         for name, queues in (table.get("table") or {}).items():
             topic, _, group = name.partition("@")
@@ -173,7 +173,9 @@ def _parse(table: Table) -> dict[Key, Held]:
                 first, *rest = members["o"]
                 offsets = [first, *(first + distance for distance in rest)]
                 bits = members.get("cm") or 0
-                held = Held(offsets, members["popTime"], members.get("i") or 0, members.get("a"), members.get("l") or 0)
+                held = OrderInfo(
+                    offsets, members["popTime"], members.get("i") or 0, members.get("a"), members.get("l") or 0
+                )
                 held.done = {offset for place, offset in enumerate(offsets) if bits >> place & 1}
                 held.visible_at = {int(offset): time for offset, time in (members.get("ot") or {}).items()}
                 held.counts = {int(offset): count for offset, count in (members.get("oc") or {}).items()}

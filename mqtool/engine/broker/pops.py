@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from mqtool.engine.broker.broker_stats import BrokerStatsManager
 from mqtool.engine.broker.consumer_offsets import UNKNOWN, ConsumerOffsets
-from mqtool.engine.broker.figures import Figures
-from mqtool.engine.broker.pop_orders import Held, PopOrders
+from mqtool.engine.broker.pop_orders import OrderInfo, PopOrders
 from mqtool.engine.broker.revive_log import ReviveLog
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.topics import Topics
 from mqtool.engine.broker.waiting_room import NOTIFICATIONS, POPS, WaitingRoom
 from mqtool.engine.store.append_result import AppendResult, PutStatus
-from mqtool.engine.store.live_pull import Fetched, Wanted, fetch, is_in_memory
+from mqtool.engine.store.live_pull import GetMessageResult, PullFilter, fetch, is_in_memory
 from mqtool.engine.store.pull import StoreStatus
-from mqtool.formats.commit_log import HEAD_DTYPES
+from mqtool.formats.commit_log import offset_in_head
 from mqtool.formats.new_message import build_record, record_size, topic_field
 from mqtool.formats.pop import (
     ORDER_QUEUE_ID,
@@ -53,7 +53,7 @@ _RETRY_FIRST = 5
 _ASTRAY = (StoreStatus.OFFSET_TOO_SMALL, StoreStatus.OFFSET_OVERFLOW_BADLY, StoreStatus.OFFSET_FOUND_NULL)
 
 _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
-_QUEUE_OFFSET_AT = int(HEAD_DTYPES[0].fields["queue_offset"][1])  # type: ignore[index]
+_QUEUE_OFFSET_AT = offset_in_head("queue_offset")
 
 
 class PopRequest(NamedTuple):
@@ -115,7 +115,7 @@ class Pops:
         offsets: ConsumerOffsets,
         log: ReviveLog,
         room: WaitingRoom,
-        figures: Figures,
+        broker_stats: BrokerStatsManager,
         saves: Saves,
         delete_queues: Callable[[str], None],
         folder: Path,
@@ -130,7 +130,7 @@ class Pops:
         self._state = state
         self._topics = topics
         self._offsets = offsets
-        self._figures = figures
+        self._broker_stats = broker_stats
         self._turns = itertools.count()
         self.log = log
         self.orders = PopOrders(folder, now, saves)
@@ -157,7 +157,7 @@ class Pops:
 
     # Taking
 
-    def take(self, request: PopRequest, wanted: Wanted, now: int) -> Taken:
+    def take(self, request: PopRequest, wanted: PullFilter, now: int) -> Taken:
         """Give out messages and hide them."""
         turn = next(self._turns)
         taken = Taken(now, ORDER_QUEUE_ID if request.is_in_order else turn % self._state.settings.revive_queue_count)
@@ -180,7 +180,7 @@ class Pops:
         count = config.read_queue_count if config else 0
         return [(turn + at) % count for at in range(count)]
 
-    def _take_from(self, topic: str, queue_id: int, request: PopRequest, wanted: Wanted, taken: Taken) -> None:
+    def _take_from(self, topic: str, queue_id: int, request: PopRequest, wanted: PullFilter, taken: Taken) -> None:
         store, offsets = self._store, self._offsets
         group, now = request.group, taken.pop_time
         queue = store.queue(topic, queue_id)
@@ -207,7 +207,9 @@ class Pops:
             taken.is_held_up = True
             taken.free_at = min(now + _AGAIN_MS, taken.free_at or now + _AGAIN_MS)
 
-    def _keep(self, key: tuple[str, str, int], start: int, fetched: Fetched, request: PopRequest, taken: Taken) -> bool:
+    def _keep(
+        self, key: tuple[str, str, int], start: int, fetched: GetMessageResult, request: PopRequest, taken: Taken
+    ) -> bool:
         """Keep that messages are given out and put them into the answer; tell whether that could be."""
         topic, group, queue_id = key
         now, broker_name = taken.pop_time, self._state.settings.broker_name
@@ -215,7 +217,7 @@ class Pops:
         receipt = Receipt(start, now, request.invisible_ms, taken.revive_queue_id, broker_name)
         counts: Mapping[int, int] = {}
         if request.is_in_order:
-            held = self.orders.hold(key, Held(offsets, now, request.invisible_ms, request.attempt_id, now))
+            held = self.orders.hold(key, OrderInfo(offsets, now, request.invisible_ms, request.attempt_id, now))
             counts = held.counts
             self._offsets.commit(group, topic, queue_id, start)
         else:
@@ -233,7 +235,7 @@ class Pops:
             taken.parts += [_as_of(record, request.topic, receipt, flag) for record in _records(fetched.parts)]
         else:
             taken.parts += fetched.parts
-        self._figures.given += fetched.message_count
+        self._broker_stats.given += fetched.message_count
         return True
 
     def cursor(self, topic: str, group: str, queue_id: int, init_mode: int = 0) -> int:

@@ -6,7 +6,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from mqtool.engine.broker.limits import MOST_LOCKS, check_name, check_room
+from mqtool.engine.broker.limits import MAX_LOCKS, check_name, check_room
 from mqtool.formats.bodies import MessageQueue, QueueLocks
 
 LIFE_MS = 60_000
@@ -42,11 +42,11 @@ class LockTable:
             check_name(queue.broker_name, "name in a lock")
         locks = self._locks.get(asked.group, {})
         new = sum(queue not in locks for queue in asked.queues)
-        if self._count + new > MOST_LOCKS:
+        if self._count + new > MAX_LOCKS:
             if now >= self._next_look:
                 self._next_look = now + _LOOK_INTERVAL_MS
                 self._forget_old(now)
-            check_room(self._count, new, MOST_LOCKS, "locks of queues")
+            check_room(self._count, new, MAX_LOCKS, "locks of queues")
         locks = self._locks.setdefault(asked.group, {})
         granted = []
         for queue in asked.queues:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from mqtool.engine.broker.door import Door
-from mqtool.engine.broker.limits import MOST_OF_BODY
-from mqtool.engine.broker.operations.refusal import RefusedError
+from mqtool.engine.broker.limits import MAX_OF_BODY
+from mqtool.engine.broker.operations.refusal import OperationRefusedError
 from mqtool.engine.broker.processors import (
     accounts,
     admin,
@@ -25,7 +25,7 @@ from mqtool.engine.broker.processors import (
 from mqtool.engine.broker.processors.authentication import access_fault
 from mqtool.engine.broker.processors.protocol_texts import ACL_EXCEPTION
 from mqtool.engine.broker.processors.refusals import refusal
-from mqtool.engine.broker.processors.request import Answer, Processor, Request
+from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 from mqtool.engine.broker.processors.session import RemotingOutbox, RemotingSession
 from mqtool.engine.broker.processors.slave_refusals import refusal_by_slave
 from mqtool.formats.codes import ResponseCode
@@ -78,18 +78,18 @@ class RemotingDoor(Door[RemotingCommand, RemotingSession]):
             return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=ACL_EXCEPTION + fault)),)
         if no := refusal_by_slave(command.code, broker.state):
             return ((peer, command.answer(no.code, remark=no.reason)),)
-        if len(command.body) > MOST_OF_BODY and command.code not in send.PROCESSORS:
-            remark = f"a request that carries no messages has at most {MOST_OF_BODY:,} bytes of body"
+        if len(command.body) > MAX_OF_BODY and command.code not in send.PROCESSORS:
+            remark = f"a request that carries no messages has at most {MAX_OF_BODY:,} bytes of body"
             return ((peer, command.answer(ResponseCode.INVALID_PARAMETER, remark=remark)),)
         processor = PROCESSORS.get(command.code)
         if processor is None:
-            return ((peer, refused.refuse(Request(command, session, now))),)
+            return ((peer, refused.refuse(BrokerRequest(command, session, now))),)
         saves, outbox = broker.saves, self.outbox
         changes = saves.begin_request()
         answer: Answer
         try:
-            answer = processor(broker, Request(command, session, now))
-        except RefusedError as error:
+            answer = processor(broker, BrokerRequest(command, session, now))
+        except OperationRefusedError as error:
             answer = refusal(command, error)
         if answer is not None:
             if saves.changes != changes:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqtool.engine.broker.config_files import load_table
-from mqtool.engine.broker.limits import MOST_MODES, check_room
+from mqtool.engine.broker.limits import MAX_MODES, check_room
 from mqtool.engine.broker.saves import Saves
 from mqtool.errors import FormatError
 from mqtool.formats.config_tables import Table, build_table_in_pieces
@@ -48,7 +48,7 @@ class RequestModes:
     def set(self, topic: str, group: str, mode: RequestMode) -> None:
         """Set how a group consumes a topic; raises ``LimitError`` where there are too many."""
         check_room(
-            sum(map(len, self._modes.values())), group not in self._modes.get(topic, ()), MOST_MODES, "request modes"
+            sum(map(len, self._modes.values())), group not in self._modes.get(topic, ()), MAX_MODES, "request modes"
         )
         self._modes.setdefault(topic, {})[group] = mode
         self._saves.want(self._path, self._pieces)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from mqtool.engine.broker.operations.refusal import RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.stored_message import StoredMessage
 
@@ -76,14 +76,14 @@ class TakeReply(NamedTuple):
     pushed_at: int  # ms
 
 
-Question = TellRunningInfo | Consume | TellOffsets | TakeReply
+ClientCall = TellRunningInfo | Consume | TellOffsets | TakeReply
 
 
 class Told(NamedTuple):
     """The answer to a question: what it asks for, or why that cannot be."""
 
     value: Any = None
-    refusal: RefusedError | None = None
+    refusal: OperationRefusedError | None = None
 
 
 ThenTold = Callable[[Told | None, int], None]
@@ -109,11 +109,11 @@ class Session:
         """Tell something."""
         raise NotImplementedError
 
-    def understands(self, question: Question) -> bool:
+    def understands(self, client_call: ClientCall) -> bool:
         """Tell whether the program at the other end can be asked something."""
         raise NotImplementedError
 
-    def ask(self, question: Question, due: int, then: ThenTold) -> None:
+    def ask(self, client_call: ClientCall, due: int, then: ThenTold) -> None:
         """Ask something; ``then`` gets the answer, or None when it has not come by ``due`` (ms).
 
         Raises:

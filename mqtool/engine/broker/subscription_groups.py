@@ -10,9 +10,9 @@ from typing import Any
 
 from mqtool.engine.broker.config_files import load_table
 from mqtool.engine.broker.limits import (
-    MOST_FORBIDDEN,
-    MOST_GROUPS_IN_ALL,
-    MOST_OF_SETTINGS,
+    MAX_FORBIDDEN,
+    MAX_GROUPS_IN_ALL,
+    MAX_OF_SETTINGS,
     check_name,
     check_room,
 )
@@ -28,9 +28,9 @@ from mqtool.formats.config_tables import (
     subscription_groups,
 )
 
-MOST_NAME = 255
+MAX_NAME = 255
 """Characters of a group that is made because a client names it."""
-MOST_GIVEN_NAME = 120
+MAX_GIVEN_NAME = 120
 """Characters of a group that an administrator makes."""
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
@@ -103,10 +103,10 @@ class SubscriptionGroups:
         new = [
             name
             for name in names
-            if name not in self._groups and (self.creates or is_system_group(name)) and is_name(name, MOST_NAME)
+            if name not in self._groups and (self.creates or is_system_group(name)) and is_name(name, MAX_NAME)
         ]
         if new:
-            check_room(len(self._groups), len({*new}), MOST_GROUPS_IN_ALL, "groups")
+            check_room(len(self._groups), len({*new}), MAX_GROUPS_IN_ALL, "groups")
             for name in new:
                 self._put(name, default_members(name))
             self._changed(now)
@@ -124,9 +124,9 @@ class SubscriptionGroups:
         changed = {**members, **{name: value for name, value in given.items() if value is not None}}
         changed["attributes"] = _attributes(members.get("attributes") or {}, given.get("attributes") or {})
         if self._members.get(group) != changed:
-            check_room(len(self._groups), group not in self._groups, MOST_GROUPS_IN_ALL, "groups")
-            if len(build_body(changed)) > MOST_OF_SETTINGS:
-                raise LimitError(f"the settings of the group [{group}] take more than {MOST_OF_SETTINGS:,} characters")
+            check_room(len(self._groups), group not in self._groups, MAX_GROUPS_IN_ALL, "groups")
+            if len(build_body(changed)) > MAX_OF_SETTINGS:
+                raise LimitError(f"the settings of the group [{group}] take more than {MAX_OF_SETTINGS:,} characters")
             self._put(group, changed)
             self._changed(now)
         return self._groups[group]
@@ -175,7 +175,7 @@ class SubscriptionGroups:
             return
         check_name(group, "group")
         check_name(topic, "topic")
-        check_room(sum(map(len, self._forbidden.values())), not readable, MOST_FORBIDDEN, "topics forbidden to groups")
+        check_room(sum(map(len, self._forbidden.values())), not readable, MAX_FORBIDDEN, "topics forbidden to groups")
         bits = self._forbidden.setdefault(group, {})
         bits[topic] = bits.get(topic, 0) ^ 1 << _READ_BIT
         if not bits[topic]:

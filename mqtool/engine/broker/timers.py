@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.config_files import sync_folder
-from mqtool.engine.broker.copies import likeness
+from mqtool.engine.broker.copies import copy_key
 from mqtool.engine.broker.delayed import with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
-from mqtool.engine.broker.limits import MOST_OF_POPS, MOST_TIMERS
+from mqtool.engine.broker.limits import MAX_OF_POPS, MAX_TIMERS
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.timer_files import PRECISION_MS, Timed, replace_file, write_timer_files
@@ -54,7 +54,7 @@ _CHECK = packer_of(timer.TIMER_CHECK)
 _REST = bytes(timer.TIMER_CHECK_DTYPE["rest"].itemsize)
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
 _TOO_MANY = AppendResult(PutStatus.WHEEL_TIMER_FLOW_CONTROL)
-_MOST_OF_RECALL = 1 << 10
+_MAX_OF_RECALL = 1 << 10
 """Bytes of what a recall names: that is kept in memory."""
 _REVIVE = REVIVE_PREFIX.encode()
 _OF_A_COPY = {ROLLS, "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "WAIT"}
@@ -114,11 +114,11 @@ class Timers:
 
     def _drop_copied(self, copies: Iterable[StoredMessage]) -> None:
         """Drop for each copy one message that it is a copy of, the oldest first."""
-        older = Counter((likeness(copy.message, _OF_A_COPY), _rolls(copy.message) - 1) for copy in copies)
+        older = Counter((copy_key(copy.message, _OF_A_COPY), _rolls(copy.message) - 1) for copy in copies)
         for entry in sorted(self._waiting, key=lambda entry: entry[1]):
             stored = self._message(entry[1])
             if stored is not None:
-                kind = likeness(stored.message, _OF_A_COPY), _rolls(stored.message)
+                kind = copy_key(stored.message, _OF_A_COPY), _rolls(stored.message)
                 if older[kind] > 0:
                     older[kind] -= 1
                     self._dropped.add(entry)
@@ -141,7 +141,7 @@ class Timers:
         """When the first message that waits is to be delivered (ms), None where none does."""
         return self._waiting[0][0] if self._waiting else None
 
-    def detour(self, message: NewMessage, now: int) -> AppendResult | None:
+    def put_hook(self, message: NewMessage, now: int) -> AppendResult | None:
         """Have a message wait that names a time for its delivery."""
         pairs = message.pairs
         if message.topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
@@ -156,11 +156,11 @@ class Timers:
         settings = self._state.settings
         if deliver - now > settings.timer_max_delay_seconds * 1000 or not settings.timer_enabled:
             return _ILLEGAL
-        if len(pairs.get(_DELETE, b"")) > _MOST_OF_RECALL:
+        if len(pairs.get(_DELETE, b"")) > _MAX_OF_RECALL:
             return _ILLEGAL
-        there, most = len(self._waiting) - self._count_of_pops, MOST_TIMERS
+        there, most = len(self._waiting) - self._count_of_pops, MAX_TIMERS
         if message.topic.startswith(REVIVE_PREFIX):
-            there, most = self._count_of_pops, MOST_OF_POPS
+            there, most = self._count_of_pops, MAX_OF_POPS
         if there >= most:
             return _TOO_MANY
         out = (deliver - 1) // PRECISION_MS * PRECISION_MS  # one that is on the second is one earlier, too

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mqtool.engine.broker.config_files import load_table
-from mqtool.engine.broker.limits import MOST_OF_SETTINGS, MOST_TOPICS, check_room
+from mqtool.engine.broker.limits import MAX_OF_SETTINGS, MAX_TOPICS, check_room
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.errors import LimitError
@@ -35,10 +35,10 @@ OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 CHECK_TIMES_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-MOST_QUEUES = 1 << 12
+MAX_QUEUES = 1 << 12
 """Of a topic: some answers tell of each queue."""
-_MOST = 127
-_MOST_OF_GROUP = 255  # of topics that a consumer group has for itself
+_MAX_NAME = 127
+_MAX_OF_GROUP = 255  # of topics that a consumer group has for itself
 
 NOT_TO_BE_SENT_TO = frozenset(
     (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_TIMES_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC)
@@ -54,7 +54,7 @@ def fault_of_name(topic: str) -> str | None:
         return "The specified topic is blank."
     if not _NAME.fullmatch(topic):
         return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    most = _MOST_OF_GROUP if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else _MOST
+    most = _MAX_OF_GROUP if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else _MAX_NAME
     return f"The specified topic is longer than topic max length {most}." if len(topic) > most else None
 
 
@@ -128,10 +128,10 @@ class Topics:
             LimitError: there would be too many, or the settings of one are too long; none is made or changed.
         """
         changed = [config for config in configs if self._configs.get(config.topic) != config]
-        check_room(len(self._configs), sum(one.topic not in self._configs for one in changed), MOST_TOPICS, "topics")
+        check_room(len(self._configs), sum(one.topic not in self._configs for one in changed), MAX_TOPICS, "topics")
         for config in changed:
-            if len(config.filter_type) + sum(map(len, itertools.chain(*config.attributes.items()))) > MOST_OF_SETTINGS:
-                fault = f"the settings of the topic [{config.topic}] take more than {MOST_OF_SETTINGS:,} characters"
+            if len(config.filter_type) + sum(map(len, itertools.chain(*config.attributes.items()))) > MAX_OF_SETTINGS:
+                fault = f"the settings of the topic [{config.topic}] take more than {MAX_OF_SETTINGS:,} characters"
                 raise LimitError(fault)
         self._put(changed, now)
 

@@ -20,11 +20,11 @@ from collections.abc import Iterable, Iterator
 from mqtool.engine.broker.acl import AccessControl, Need
 from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
-from mqtool.engine.broker.copies import Likeness, likeness
+from mqtool.engine.broker.copies import CopyKey, copy_key
 from mqtool.engine.broker.delayed import DELAY, delay_level, with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.broker.intake import Intake
-from mqtool.engine.broker.limits import MOST_OPEN
+from mqtool.engine.broker.limits import MAX_OPEN
 from mqtool.engine.broker.sessions import TransactionCheck
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.topics import Topics
@@ -92,7 +92,7 @@ class Transactions:
         self._progress: tuple[int, int, int] | None = None
         """How far half messages and marks are done with, and up to where the log must be on the disk for that."""
         closed = self._take_up()
-        if store.was_mended:
+        if store.was_repaired:
             self._open_again(closed, now)
         if store.was_recovered:
             self._mark_last(now)
@@ -155,11 +155,11 @@ class Transactions:
     def _mark_copied(self, copy: StoredMessage, now: int) -> None:
         """Be done with the half message of which a copy was stored for a check, or as it is given up."""
         message = copy.message
-        sent = likeness(message, _OF_A_COPY)
+        sent = copy_key(message, _OF_A_COPY)
         for half in self._read(HALF_TOPIC, min(self._open, default=0)):
             offset, one = half.queue_offset, half.message
             is_older = half.physical_offset < copy.physical_offset and offset in self._open
-            if is_older and likeness(one, _OF_A_COPY) == sent:
+            if is_older and copy_key(one, _OF_A_COPY) == sent:
                 self._mark(offset, now)
                 copies = self._open.pop(offset)
                 if message.topic == HALF_TOPIC:
@@ -187,7 +187,7 @@ class Transactions:
         """How many transactions have not come to their end."""
         return len({id(copies) for copies in self._open.values()})
 
-    def detour(self, message: NewMessage, now: int) -> AppendResult | None:  # noqa: ARG002
+    def put_hook(self, message: NewMessage, now: int) -> AppendResult | None:  # noqa: ARG002
         """Make a half message of one that a transaction decides on."""
         if message.pairs.get(b"TRAN_MSG") != b"true":
             return None
@@ -196,7 +196,7 @@ class Transactions:
             message.reconsume_times > 0 and delay_level(message) > 0  # one that is to be consumed again
         ):
             return None
-        if len(self._open) >= MOST_OPEN:
+        if len(self._open) >= MAX_OPEN:
             return _TOO_MANY
         message.properties = with_real_place(message)
         key = message.pairs.get(b"UNIQ_KEY")
@@ -413,10 +413,10 @@ class Transactions:
 def _copied(halves: Iterable[StoredMessage]) -> set[int]:
     """Return the queue offsets of the half messages of which a copy follows that was made for a check."""
     copied: set[int] = set()
-    last: dict[Likeness, deque[int]] = {}  # of each half message the last copy
+    last: dict[CopyKey, deque[int]] = {}  # of each half message the last copy
     for half in halves:
         properties = half.message.properties
-        same = last.setdefault(likeness(half.message, _OF_A_COPY), deque())
+        same = last.setdefault(copy_key(half.message, _OF_A_COPY), deque())
         if same and (_number(find_property(properties, _CHECK_TIMES)) or find_property(properties, _FIRST_HALF_OFFSET)):
             copied.add(same.popleft())
         same.append(half.queue_offset)

@@ -16,10 +16,10 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from mqtool.engine.broker.sessions import Session
-from mqtool.engine.store.live_pull import EVERYTHING, Wanted
+from mqtool.engine.store.live_pull import EVERYTHING, PullFilter
 
 
-class Kind(NamedTuple):
+class WaitKind(NamedTuple):
     """What is waited for, and how many may."""
 
     name: str
@@ -29,12 +29,12 @@ class Kind(NamedTuple):
     is_told_of_end: bool = False  # whoever had it wait is told when its session ends, as at its deadline
 
 
-PULLS = Kind("pulls")
-POPS = Kind("pops", most_of_key=1024, is_in_turn=True)
-NOTIFICATIONS = Kind("notifications", most_of_key=1024, is_in_turn=True)
-FLUSHES = Kind("flushes", most=1 << 30, most_of_key=1 << 30)  # as many as messages can be sent meanwhile
-SAVES = Kind("saves", most=1 << 30, most_of_key=1 << 30)
-CALLS = Kind("calls", most=1 << 30, most_of_key=64, is_told_of_end=True)
+PULLS = WaitKind("pulls")
+POPS = WaitKind("pops", most_of_key=1024, is_in_turn=True)
+NOTIFICATIONS = WaitKind("notifications", most_of_key=1024, is_in_turn=True)
+FLUSHES = WaitKind("flushes", most=1 << 30, most_of_key=1 << 30)  # as many as messages can be sent meanwhile
+SAVES = WaitKind("saves", most=1 << 30, most_of_key=1 << 30)
+CALLS = WaitKind("calls", most=1 << 30, most_of_key=64, is_told_of_end=True)
 
 _FEW_TIMES = 1000
 
@@ -51,7 +51,7 @@ class Waiting:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: WaitKind,
         key: Hashable,
         session: Session,
         deadline: int | None,
@@ -59,7 +59,7 @@ class Waiting:
         then: Then | None = None,
         *,
         topics: tuple[str, ...] = (),
-        wanted: Wanted = EVERYTHING,
+        wanted: PullFilter = EVERYTHING,
         offset: int = -1,
     ) -> None:
         """Make one that waits.
@@ -105,11 +105,11 @@ class WaitingRoom:
 
     # Coming and going
 
-    def count(self, kind: Kind, key: Hashable = None) -> int:
+    def count(self, kind: WaitKind, key: Hashable = None) -> int:
         """Return how many wait, of a kind or for the same."""
         return self._counts[kind.name] if key is None else len(self._by_key.get(key, ()))
 
-    def has_room(self, kind: Kind, key: Hashable) -> bool:
+    def has_room(self, kind: WaitKind, key: Hashable) -> bool:
         """Tell whether another one may wait."""
         return self._counts[kind.name] < kind.most and len(self._by_key.get(key, ())) < kind.most_of_key
 

@@ -19,7 +19,7 @@ from mqtool.formats.topics import RETRY_PREFIX
 
 UNLIMITED = 0x7FFFFFFF
 """Attempts of an orderly consumer, unless told otherwise."""
-_MOST_ATTEMPTS = 16
+_MAX_ATTEMPTS = 16
 
 
 class MessageModel(enum.Enum):
@@ -45,7 +45,7 @@ class ConsumeStatus(enum.Enum):
     """Deliver them again later; to an orderly listener, in the same place, after a moment."""
 
 
-class Start(enum.Enum):
+class StartPosition(enum.Enum):
     """Where to look for the offset to begin with."""
 
     FIRST = 0
@@ -81,14 +81,14 @@ def is_wanted(subscription: Subscription, message: ConsumerMessage) -> bool:
 # Where to begin
 
 
-def where_to_begin(topic: str, consume_from: ConsumeFrom) -> Start:
+def where_to_begin(topic: str, consume_from: ConsumeFrom) -> StartPosition:
     """Return where a group begins that has consumed nothing of a queue yet."""
     is_retry = topic.startswith(RETRY_PREFIX)
     if consume_from is ConsumeFrom.TIMESTAMP:
-        return Start.MAX if is_retry else Start.TIME
+        return StartPosition.MAX if is_retry else StartPosition.TIME
     if consume_from is ConsumeFrom.FIRST_OFFSET or is_retry:
-        return Start.FIRST
-    return Start.MAX
+        return StartPosition.FIRST
+    return StartPosition.MAX
 
 
 def is_made_again(
@@ -187,7 +187,7 @@ def most_attempts(given: int, *, is_orderly: bool) -> int:
     """Return how often a message is delivered again, before it becomes a dead letter; -1 is the default."""
     if given >= 0:
         return given
-    return UNLIMITED if is_orderly else _MOST_ATTEMPTS
+    return UNLIMITED if is_orderly else _MAX_ATTEMPTS
 
 
 # Which queues

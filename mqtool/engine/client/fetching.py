@@ -6,7 +6,7 @@
 from collections.abc import Collection
 from typing import NamedTuple
 
-from mqtool.engine.client.questions import Question
+from mqtool.engine.client.calls import Call
 from mqtool.errors import FormatError
 from mqtool.formats.bodies import (
     MessageQueue,
@@ -37,7 +37,7 @@ HOLD_MS = 15_000
 """How long a broker holds a pull for which there is nothing yet, .."""
 HELD_ANSWER_MS = 30_000
 """.. and how long its answer may take."""
-MOST_SIZE = 262_144
+MAX_SIZE = 262_144
 # Plain numbers take a tenth of the time, with every pull.
 _COMMIT_OFFSET, _SUSPEND = int(PullSysFlag.COMMIT_OFFSET), int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
@@ -64,8 +64,8 @@ def pull(
     commit_offset: int | None = None,
     hold_ms: int = HOLD_MS,
     with_subscription: bool = False,
-    most_size: int = MOST_SIZE,
-) -> Question[Fetched]:
+    most_size: int = MAX_SIZE,
+) -> Call[Fetched]:
     """Messages of a queue from an offset on.
 
     Args:
@@ -118,10 +118,10 @@ def pull(
         ResponseCode.PULL_RETRY_IMMEDIATELY,
         ResponseCode.PULL_OFFSET_MOVED,
     )
-    return Question(RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=build_header(header)), read, codes)
+    return Call(RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=build_header(header)), read, codes)
 
 
-def members(group: str) -> Question[list[str]]:
+def members(group: str) -> Call[list[str]]:
     """The client ids of a group that the broker knows of; none is an answer, too."""
 
     def read(answer: RemotingCommand) -> list[str]:
@@ -133,10 +133,10 @@ def members(group: str) -> Question[list[str]]:
         return [str(one) for one in found]
 
     command = RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext_fields=build_header(ConsumerGroup(group)))
-    return Question(command, read, (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR))
+    return Call(command, read, (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR))
 
 
-def committed_offset(group: str, queue: MessageQueue, *, zero_if_none: bool | None = None) -> Question[int | None]:
+def committed_offset(group: str, queue: MessageQueue, *, zero_if_none: bool | None = None) -> Call[int | None]:
     """What a group consumes next of a queue, None where that is not known.
 
     A broker says 0 where nothing was committed and the first message is still there; told not to, by ``zero_if_none``,
@@ -151,7 +151,7 @@ def committed_offset(group: str, queue: MessageQueue, *, zero_if_none: bool | No
 
     header = QueryConsumerOffset(group, queue.topic, queue.queue_id, zero_if_none)
     command = RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, ext_fields=build_header(header))
-    return Question(command, read, (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
+    return Call(command, read, (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
 
 
 def commit(group: str, queue: MessageQueue, offset: int) -> RemotingCommand:
@@ -160,13 +160,13 @@ def commit(group: str, queue: MessageQueue, offset: int) -> RemotingCommand:
     return RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, ext_fields=build_header(header))
 
 
-def max_offset(queue: MessageQueue) -> Question[int]:
+def max_offset(queue: MessageQueue) -> Call[int]:
     """The offset behind the last message of a queue."""
     command = RemotingCommand(RequestCode.GET_MAX_OFFSET, ext_fields=build_header(Queue(queue.topic, queue.queue_id)))
-    return Question(command, lambda answer: parse_header(OffsetResponse, answer.ext_fields).offset)
+    return Call(command, lambda answer: parse_header(OffsetResponse, answer.ext_fields).offset)
 
 
-def lock(group: str, client_id: str, queues: Collection[MessageQueue]) -> Question[list[MessageQueue]]:
+def lock(group: str, client_id: str, queues: Collection[MessageQueue]) -> Call[list[MessageQueue]]:
     """Lock queues for one member of a group; returns those that it got."""
 
     def read(answer: RemotingCommand) -> list[MessageQueue]:
@@ -176,18 +176,18 @@ def lock(group: str, client_id: str, queues: Collection[MessageQueue]) -> Questi
         return [parse_queue(one) for one in found]
 
     body = build_queue_locks(QueueLocks(group, client_id, tuple(queues)))
-    return Question(RemotingCommand(RequestCode.LOCK_BATCH_MQ, body=body), read)
+    return Call(RemotingCommand(RequestCode.LOCK_BATCH_MQ, body=body), read)
 
 
-def unlock(group: str, client_id: str, queues: Collection[MessageQueue]) -> Question[None]:
+def unlock(group: str, client_id: str, queues: Collection[MessageQueue]) -> Call[None]:
     """Let locks go."""
     body = build_queue_locks(QueueLocks(group, client_id, tuple(queues)))
-    return Question(RemotingCommand(RequestCode.UNLOCK_BATCH_MQ, body=body), lambda _: None)
+    return Call(RemotingCommand(RequestCode.UNLOCK_BATCH_MQ, body=body), lambda _: None)
 
 
 def send_back(
     group: str, physical_offset: int, delay_level: int, message_id: str, topic: str, max_reconsume_times: int
-) -> Question[None]:
+) -> Call[None]:
     """Have a message delivered again later.
 
     Args:
@@ -200,11 +200,11 @@ def send_back(
     """
     header = SendBack(physical_offset, group, delay_level, message_id, topic, max_reconsume_times=max_reconsume_times)
     command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, ext_fields=build_header(header))
-    return Question(command, lambda _: None)
+    return Call(command, lambda _: None)
 
 
-def check_subscription(client_id: str, group: str, subscription: Subscription) -> Question[None]:
+def check_subscription(client_id: str, group: str, subscription: Subscription) -> Call[None]:
     """Have a broker say whether it can filter by a subscription."""
     members = {"clientId": client_id, "group": group, "subscriptionData": subscription_members(subscription)}
     command = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=build_body(members))
-    return Question(command, lambda _: None)
+    return Call(command, lambda _: None)

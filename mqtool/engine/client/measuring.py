@@ -107,7 +107,7 @@ class Flow:
 
 
 @dataclass
-class Tally:
+class LoadTally:
     """What a round of a load came to.
 
     Attributes:
@@ -125,16 +125,16 @@ class Tally:
         """How many messages were stored and did not come back."""
         return max(0, self.sent.times.count - self.consumed.times.count)
 
-    def update(self, other: "Tally") -> None:
+    def update(self, other: "LoadTally") -> None:
         """Add what another round came to."""
         self.sent.update(other.sent)
         self.consumed.update(other.consumed)
         self.errors += other.errors
 
 
-def total(tallies: Iterable[Tally]) -> Tally:
+def total(tallies: Iterable[LoadTally]) -> LoadTally:
     """Return what several rounds came to together."""
-    sum_of_all = Tally()
+    sum_of_all = LoadTally()
     for tally in tallies:
         sum_of_all.update(tally)
     return sum_of_all

@@ -31,10 +31,10 @@ _KEPT = frozenset(
     ("TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", BORN, "__BORNHOST", "BUYER_ID", "INSTANCE_ID", "CORRELATION_ID")
 )
 _KEPT_FLAGS = int(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
-_MOST_PROPERTIES = 32_767  # bytes, as their size is a signed number of two bytes; the broker adds some
+_MAX_PROPERTIES = 32_767  # bytes, as their size is a signed number of two bytes; the broker adds some
 _ROOM_OF_BROKER = 256
-_MOST_OF_BATCH = 1 << 20
-_MOST_RUNS = 10_000
+_MAX_OF_BATCH = 1 << 20
+_MAX_RUNS = 10_000
 
 
 class Hop(NamedTuple):
@@ -108,7 +108,7 @@ def target_queue(queue: MessageQueue, brokers: Sequence[str], writable: Iterable
     return found[queue.queue_id % len(found)]
 
 
-class Copy(NamedTuple):
+class MirroredMessage(NamedTuple):
     """A message as it is copied; ``queue_offset`` is that of its origin."""
 
     queue_offset: int
@@ -125,7 +125,7 @@ class Copy(NamedTuple):
         return join_properties({BORN: str(self.born_timestamp), **self.properties})
 
 
-def copy_of(message: "Message", cluster: str, broker_name: str) -> Copy:
+def copy_of(message: "Message", cluster: str, broker_name: str) -> MirroredMessage:
     """Return the copy of a message of a broker.
 
     Body, flag, tag, keys, unique and shard key and the application's own properties stay. What clients and brokers
@@ -137,7 +137,7 @@ def copy_of(message: "Message", cluster: str, broker_name: str) -> Copy:
     properties = {name: value for name, value in message.properties.items() if name in _KEPT or name not in OF_ROCKETMQ}
     place = Hop(cluster, broker_name, message.topic, message.queue_id, message.queue_offset, message.store_timestamp)
     properties[HOPS] = f"{properties.get(HOPS, '')} {':'.join(map(str, place))}".lstrip()
-    copied = Copy(
+    copied = MirroredMessage(
         message.queue_offset,
         message.born_timestamp,
         message.flag,
@@ -146,18 +146,18 @@ def copy_of(message: "Message", cluster: str, broker_name: str) -> Copy:
         properties,
     )
     size = len(copied.text(0).encode())
-    if size > _MOST_PROPERTIES - _ROOM_OF_BROKER:
+    if size > _MAX_PROPERTIES - _ROOM_OF_BROKER:
         raise UsageError(f"its properties take {size:,} bytes with the place of its origin, which brokers do not store")
     return copied
 
 
-def in_requests(copies: Iterable[Copy]) -> Iterator[list[Copy]]:
+def in_requests(copies: Iterable[MirroredMessage]) -> Iterator[list[MirroredMessage]]:
     """Yield copies in order, those together that can go in one batch: compressed alike, and not too large in all."""
-    batch: list[Copy] = []
+    batch: list[MirroredMessage] = []
     size = 0
     for copied in copies:
         takes = len(copied.body) + len(copied.text(0).encode())
-        if batch and (size + takes > _MOST_OF_BATCH or copied.sys_flag != batch[0].sys_flag):
+        if batch and (size + takes > _MAX_OF_BATCH or copied.sys_flag != batch[0].sys_flag):
             yield batch
             batch, size = [], 0
         batch.append(copied)
@@ -166,7 +166,7 @@ def in_requests(copies: Iterable[Copy]) -> Iterator[list[Copy]]:
         yield batch
 
 
-def pack_copies(copies: Sequence[Copy], topic: str) -> tuple[Packed, int]:
+def pack_copies(copies: Sequence[MirroredMessage], topic: str) -> tuple[Packed, int]:
     """Return the request that stores copies, and the time of birth (ms) that its head tells: that of the first.
 
     A batch has no unique key of its own, which brokers would give to all of its members.
@@ -193,8 +193,8 @@ class OffsetMap:
                 self._runs[-1] = first, count + 1, target
                 return
         self._runs.append((offset, 1, target_offset))
-        if len(self._runs) > _MOST_RUNS:
-            del self._runs[: _MOST_RUNS // 2]
+        if len(self._runs) > _MAX_RUNS:
+            del self._runs[: _MAX_RUNS // 2]
 
     def behind(self, offset: int) -> int | None:
         """Return the target's offset behind the last copy of what lies before an offset; None where that is not known.

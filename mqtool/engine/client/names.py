@@ -9,8 +9,8 @@ import re
 from mqtool.errors import UsageError
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, HALF_TOPIC, OP_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 
-MOST_TOPIC = 127
-MOST_GROUP = 255
+MAX_TOPIC = 127
+MAX_GROUP = 255
 DEFAULT_PRODUCER = "DEFAULT_PRODUCER"
 DEFAULT_CONSUMER = "DEFAULT_CONSUMER"
 """The names of groups that only clients of the broker's own have."""
@@ -25,7 +25,7 @@ _PREFIXES = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 def check_topic(topic: str) -> None:
     """Raise UsageError if no topic can be called that."""
-    _check("topic", topic, MOST_TOPIC)
+    _check("topic", topic, MAX_TOPIC)
 
 
 @functools.lru_cache(1024)  # with every message, and topics are few
@@ -38,7 +38,7 @@ def check_topic_to_send(topic: str) -> None:
 
 def check_group(group: str, reserved: str) -> None:
     """Raise UsageError if no group can be called that; ``reserved`` is taken."""
-    _check("group", group, MOST_GROUP)
+    _check("group", group, MAX_GROUP)
     if group == reserved:
         raise UsageError(f"{reserved} is no name for a group: choose one that tells whose it is")
 

@@ -27,7 +27,7 @@ from mqtool.formats.topics import RETRY_PREFIX
 UNIQUE_KEY = "UNIQ_KEY"
 MAX_MESSAGE_SIZE = 4 << 20
 _MAX_INT, _MAX_LONG = (1 << 31) - 1, (1 << 63) - 1
-_MOST_PROPERTIES = 32_767  # bytes, as their size is a signed number of two bytes
+_MAX_PROPERTIES = 32_767  # bytes, as their size is a signed number of two bytes
 _CARRIED = frozenset(("TAGS", "KEYS", "__SHARDINGKEY"))
 _OURS = frozenset(("TAGS", "KEYS", "WAIT", "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", UNIQUE_KEY, "__SHARDINGKEY"))
 
@@ -341,8 +341,8 @@ def split_by_size(sizes: Sequence[int], max_message_size: int = MAX_MESSAGE_SIZE
 def _text(topic: str, pairs: dict[str, str]) -> str:
     properties = join_properties(pairs)
     size = len(properties) if properties.isascii() else len(properties.encode())
-    if size > _MOST_PROPERTIES:
+    if size > _MAX_PROPERTIES:
         raise UsageError(
-            f"the properties of a message to {topic} take {size:,} bytes; {_MOST_PROPERTIES:,} are the most"
+            f"the properties of a message to {topic} take {size:,} bytes; {_MAX_PROPERTIES:,} are the most"
         )
     return properties

@@ -6,8 +6,8 @@
 import dataclasses
 from typing import NamedTuple
 
+from mqtool.engine.client.calls import Call
 from mqtool.engine.client.incoming import ConsumerMessage, parse_messages
-from mqtool.engine.client.questions import Question
 from mqtool.errors import FormatError, UsageError
 from mqtool.formats.bodies import Subscription
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -31,7 +31,7 @@ _TOO_LATE = "timeout too much"
 _LATE_MS = 500
 """A broker takes a pop for late that has been under way for so much longer than it would wait."""
 _FIRST_STEP_MS = 1000
-_MOST_MS = 10 * 365 * 86_400_000
+_MAX_MS = 10 * 365 * 86_400_000
 
 
 class Popped(NamedTuple):
@@ -62,7 +62,7 @@ class ClockSearch:
         late, in_time = self._late, self._in_time
         if late is None and in_time is None:
             return self._known
-        if self._step > _MOST_MS:
+        if self._step > _MAX_MS:
             return None
         if late is None or in_time is None:
             step, self._step = self._step, 2 * self._step
@@ -84,7 +84,7 @@ class ClockSearch:
         return self._in_time + _LATE_MS
 
 
-def pop(header: Pop, broker_name: str) -> Question[Popped]:
+def pop(header: Pop, broker_name: str) -> Call[Popped]:
     """Messages that are hidden from others for a while; each has a property that is its receipt, ``POP_CK``."""
 
     def read(answer: RemotingCommand) -> Popped:
@@ -104,7 +104,7 @@ def pop(header: Pop, broker_name: str) -> Question[Popped]:
         return Popped(messages, told.pop_time, is_late=False)
 
     codes = (ResponseCode.SUCCESS, ResponseCode.POLLING_FULL, ResponseCode.POLLING_TIMEOUT)
-    return Question(RemotingCommand(RequestCode.POP_MESSAGE, ext_fields=build_header(header)), read, codes)
+    return Call(RemotingCommand(RequestCode.POP_MESSAGE, ext_fields=build_header(header)), read, codes)
 
 
 def pop_of(
@@ -127,18 +127,18 @@ def pop_of(
     )
 
 
-def acknowledge(group: str, message: ConsumerMessage) -> Question[bool]:
+def acknowledge(group: str, message: ConsumerMessage) -> Call[bool]:
     """The group is done with a message; False where it was too late for that."""
     topic, queue_id, offset, text = _place(group, message)
     header = Ack(group, topic, queue_id, text, offset)
-    return Question(
+    return Call(
         RemotingCommand(RequestCode.ACK_MESSAGE, ext_fields=build_header(header)),
         lambda answer: answer.code == ResponseCode.SUCCESS,
         (ResponseCode.SUCCESS, _GONE),
     )
 
 
-def change_invisible_time(group: str, message: ConsumerMessage, invisible_ms: int) -> Question[ConsumerMessage | None]:
+def change_invisible_time(group: str, message: ConsumerMessage, invisible_ms: int) -> Call[ConsumerMessage | None]:
     """Have a message hidden for so long from now on; the message with its new receipt, None where it was too late."""
     topic, queue_id, offset, text = _place(group, message)
 
@@ -151,7 +151,7 @@ def change_invisible_time(group: str, message: ConsumerMessage, invisible_ms: in
 
     header = ChangeInvisibleTime(group, topic, queue_id, text, offset, invisible_ms)
     command = RemotingCommand(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext_fields=build_header(header))
-    return Question(command, read, (ResponseCode.SUCCESS, _GONE))
+    return Call(command, read, (ResponseCode.SUCCESS, _GONE))
 
 
 def _starts(text: str) -> dict[int, int]:

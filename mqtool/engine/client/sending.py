@@ -7,8 +7,8 @@ import enum
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mqtool.engine.client.calls import DEFAULT_TOPIC, Call
 from mqtool.engine.client.outgoing import Packed, ProducerMessage
-from mqtool.engine.client.questions import DEFAULT_TOPIC, Question
 from mqtool.errors import FormatError, UsageError
 from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.codes import RequestCode, ResponseCode, SysFlag
@@ -101,7 +101,7 @@ def each_result(result: SendResult, unique_keys: Sequence[str]) -> Iterator[Send
         )
 
 
-def send(packed: Packed, queue: MessageQueue, group: str, now: int, default_queue_count: int) -> Question[SendResult]:
+def send(packed: Packed, queue: MessageQueue, group: str, now: int, default_queue_count: int) -> Call[SendResult]:
     """Return the request that stores a message in a queue, and what its answer says."""
     header = Send(
         group,
@@ -135,7 +135,7 @@ def send(packed: Packed, queue: MessageQueue, group: str, now: int, default_queu
             stored.recall_handle,
         )
 
-    return Question(command, read, _STORED)
+    return Call(command, read, _STORED)
 
 
 # Recalls
@@ -153,11 +153,11 @@ def broker_of_handle(recall_handle: str) -> str:
         raise UsageError("this is no recall handle: give that of the result of a send") from error
 
 
-def recall(group: str, topic: str, recall_handle: str) -> Question[str]:
+def recall(group: str, topic: str, recall_handle: str) -> Call[str]:
     """Have a broker not deliver a timer message; returns its unique key."""
     header = RecallMessage(topic, recall_handle, group)
     command = RemotingCommand(RequestCode.RECALL_MESSAGE, ext_fields=build_header(header))
-    return Question(command, lambda answer: parse_header(RecallMessageResponse, answer.ext_fields).msg_id)
+    return Call(command, lambda answer: parse_header(RecallMessageResponse, answer.ext_fields).msg_id)
 
 
 # Requests that want a reply

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from mqtool.engine.client import questions
-from mqtool.engine.client_runtime.admin_queries import AdminQueries, Master, check_known
+from mqtool.engine.client import calls
+from mqtool.engine.client_runtime.admin_queries import AdminQueries, MasterBroker, check_known
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats.config_changes import changed_group, changed_topic, differences, group_differences
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from mqtool.engine.client.questions import Question, QueueEnds
+    from mqtool.engine.client.calls import Call, QueueEnds
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ def _counted(count: int, what: str) -> str:
 
 
 @dataclass(frozen=True)
-class Change:
+class AdminChange:
     """One thing that is to be changed on one broker; ``what`` is create, replace or remove.
 
     What does not apply is None. ``new_offset`` is what the group is to read next, ``consumer_offset`` what it was.
@@ -44,24 +44,26 @@ class Change:
 class Changes:
     """What is to be changed, and the requests that do it; ``remarks`` are for whoever decides."""
 
-    changes: list[Change] = field(default_factory=list)
+    changes: list[AdminChange] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    requests: "list[tuple[str, Question[None]]]" = field(default_factory=list)
+    requests: "list[tuple[str, Call[None]]]" = field(default_factory=list)
     forgotten_topics: list[str] = field(default_factory=list)
     """Which the name servers are to forget, once the brokers have."""
 
-    def add(self, what: str, broker: Master, request: "Question[None] | None", reason: str = "", **fields: Any) -> None:
+    def add(
+        self, what: str, broker: MasterBroker, request: "Call[None] | None", reason: str = "", **fields: Any
+    ) -> None:
         """Add a change; one without a request is done by that of another."""
-        self.changes.append(Change(what, broker.broker_name, reason, **fields))
+        self.changes.append(AdminChange(what, broker.broker_name, reason, **fields))
         if request:
             self.requests.append((broker.address, request))
 
     def add_settings(
         self,
-        broker: Master,
+        broker: MasterBroker,
         before: T | None,
         after: T,
-        request: "Question[None]",
+        request: "Call[None]",
         difference: Callable[[T | None, T], str],
         **fields: Any,
     ) -> None:
@@ -74,43 +76,45 @@ class Changes:
 
 
 async def plan_topic(
-    admin: AdminQueries, brokers: Sequence[Master], topic: str, queue_count: int | None, perm: int | None
+    admin: AdminQueries, brokers: Sequence[MasterBroker], topic: str, queue_count: int | None, perm: int | None
 ) -> Changes:
     """Plan to make a topic, or to change it."""
     changes = Changes()
-    for broker, configs in await admin.ask_each(brokers, questions.topic_configs):
+    for broker, configs in await admin.ask_each(brokers, calls.topic_configs):
         known = configs.get(topic)
         config = changed_topic(known, topic, queue_count, perm)
-        changes.add_settings(broker, known, config, questions.put_topic(config), differences, topic=topic)
+        changes.add_settings(broker, known, config, calls.put_topic(config), differences, topic=topic)
     return changes
 
 
-async def plan_topic_deletion(admin: AdminQueries, brokers: Sequence[Master], topic: str) -> Changes:
+async def plan_topic_deletion(admin: AdminQueries, brokers: Sequence[MasterBroker], topic: str) -> Changes:
     """Plan to delete a topic and its queues."""
     changes = Changes()
-    holders = await _holders(admin, brokers, questions.topic_configs, topic, "topic")
+    holders = await _holders(admin, brokers, calls.topic_configs, topic, "topic")
     await _add_topic_deletion(admin, holders, topic, changes)
     return changes
 
 
 async def _holders(
     admin: AdminQueries,
-    brokers: Sequence[Master],
-    question: "Callable[[], Question[dict[str, T]]]",
+    brokers: Sequence[MasterBroker],
+    call: "Callable[[], Call[dict[str, T]]]",
     name: str,
     what: str,
-) -> list[Master]:
+) -> list[MasterBroker]:
     """Return the brokers that have a name; raises what ``check_known`` does."""
-    answers = await admin.ask_each(brokers, question)
+    answers = await admin.ask_each(brokers, call)
     check_known(name, {one for _, held in answers for one in held}, what)
     return [broker for broker, held in answers if name in held]
 
 
-async def _add_topic_deletion(admin: AdminQueries, holders: Sequence[Master], topic: str, changes: Changes) -> None:
-    for broker, queues in await admin.ask_each(holders, lambda: questions.topic_queues(topic)):
+async def _add_topic_deletion(
+    admin: AdminQueries, holders: Sequence[MasterBroker], topic: str, changes: Changes
+) -> None:
+    for broker, queues in await admin.ask_each(holders, lambda: calls.topic_queues(topic)):
         count = sum(queue.max_offset - queue.min_offset for queue in queues.values())
         reason = f"{_counted(len(queues), 'queue')} with {_counted(count, 'message')} that can no longer be consumed"
-        changes.add("remove", broker, questions.delete_topic(topic), reason, topic=topic)
+        changes.add("remove", broker, calls.delete_topic(topic), reason, topic=topic)
     changes.forgotten_topics.append(topic)
 
 
@@ -119,7 +123,7 @@ async def _add_topic_deletion(admin: AdminQueries, holders: Sequence[Master], to
 
 async def plan_group(
     admin: AdminQueries,
-    brokers: Sequence[Master],
+    brokers: Sequence[MasterBroker],
     group: str,
     retries: int | None,
     consume: bool | None,
@@ -128,24 +132,24 @@ async def plan_group(
     """Plan to make a group, or to change it."""
     changes = Changes()
     options = {"retries": retries, "consume": consume, "broadcast": broadcast}
-    for broker, tables in await admin.ask_each(brokers, questions.groups):
+    for broker, tables in await admin.ask_each(brokers, calls.groups):
         known = tables.get(group)
         settings = changed_group(known, group, options)
-        changes.add_settings(broker, known, settings, questions.put_group(settings), group_differences, group=group)
+        changes.add_settings(broker, known, settings, calls.put_group(settings), group_differences, group=group)
     return changes
 
 
-async def plan_group_deletion(admin: AdminQueries, brokers: Sequence[Master], group: str) -> Changes:
+async def plan_group_deletion(admin: AdminQueries, brokers: Sequence[MasterBroker], group: str) -> Changes:
     """Plan to delete a group, its offsets, and its topics for retries and dead letters."""
     changes = Changes()
-    for broker in await _holders(admin, brokers, questions.groups, group, "group"):
-        online = await admin.ask(broker.address, questions.members(group))
+    for broker in await _holders(admin, brokers, calls.groups, group, "group"):
+        online = await admin.request(broker.address, calls.members(group))
         if online:
             count = len(online.members)
             are, make = ("is", "makes") if count == 1 else ("are", "make")
             changes.remarks.append(f"{_counted(count, 'consumer')} {are} online, and {make} the group again")
-        changes.add("remove", broker, questions.delete_group(group), "settings and offsets", group=group)
-    topics = await admin.ask_each(brokers, questions.topic_configs)
+        changes.add("remove", broker, calls.delete_group(group), "settings and offsets", group=group)
+    topics = await admin.ask_each(brokers, calls.topic_configs)
     for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
         holders = [broker for broker, configs in topics if topic in configs]
         if holders:
@@ -156,7 +160,7 @@ async def plan_group_deletion(admin: AdminQueries, brokers: Sequence[Master], gr
 # Offsets
 
 
-class Wanted(NamedTuple):
+class OffsetTarget(NamedTuple):
     """What a group is to read next: in one queue an offset, or in all the first message of a time in ms (or later).
 
     A time of -1 is the end of a queue, of 0 its first message.
@@ -168,14 +172,14 @@ class Wanted(NamedTuple):
 
 
 async def plan_offsets(
-    admin: AdminQueries, brokers: Sequence[Master], group: str, topics: Sequence[str], wanted: Wanted
+    admin: AdminQueries, brokers: Sequence[MasterBroker], group: str, topics: Sequence[str], wanted: OffsetTarget
 ) -> Changes:
     """Plan to set what a group reads next of topics."""
     changes = Changes()
-    groups = dict(await admin.ask_each(brokers, questions.groups))
+    groups = dict(await admin.ask_each(brokers, calls.groups))
     check_known(group, {name for known in groups.values() for name in known}, "group")
     held: dict[str, bool] = {}  # and whether it has the queue
-    for broker, configs in await admin.ask_each(brokers, questions.topic_configs):
+    for broker, configs in await admin.ask_each(brokers, calls.topic_configs):
         for topic in topics if group in groups[broker] else ():
             if topic in configs:
                 has_queue = await _OffsetPlan(admin, broker, group, topic, wanted, changes).add()
@@ -192,7 +196,7 @@ class _OffsetPlan:
     """What one group is to read next of one topic on one broker."""
 
     def __init__(
-        self, admin: AdminQueries, broker: Master, group: str, topic: str, wanted: Wanted, changes: Changes
+        self, admin: AdminQueries, broker: MasterBroker, group: str, topic: str, wanted: OffsetTarget, changes: Changes
     ) -> None:
         self._admin = admin
         self._broker = broker
@@ -207,9 +211,9 @@ class _OffsetPlan:
         Raises:
             UsageError: the offset is not in the queue, or this broker cannot do it while consumers are online.
         """
-        ask, address, wanted = self._admin.ask, self._broker.address, self._wanted
-        queues = await ask(address, questions.topic_queues(self._topic))
-        offsets = await ask(address, questions.consumer_offsets())
+        ask, address, wanted = self._admin.request, self._broker.address, self._wanted
+        queues = await ask(address, calls.topic_queues(self._topic))
+        offsets = await ask(address, calls.consumer_offsets())
         rows = []
         for queue_id, queue in queues.items():
             if wanted.queue_id in (None, queue_id):
@@ -243,19 +247,19 @@ class _OffsetPlan:
             return queue.max_offset
         if queue.max_offset == queue.min_offset or timestamp == 0:
             return queue.min_offset
-        return await self._admin.ask(self._broker.address, questions.offset_at(self._topic, queue_id, timestamp))
+        return await self._admin.request(self._broker.address, calls.offset_at(self._topic, queue_id, timestamp))
 
-    async def _how(self, is_needed: bool) -> "Callable[[int, int], Question[None] | None]":
+    async def _how(self, is_needed: bool) -> "Callable[[int, int], Call[None] | None]":
         """Return what asks this broker to set an offset: brokers before 5.0 have the consumers do it, if some are."""
         group, topic, address = self._group, self._topic, self._broker.address
-        settings = await self._admin.ask(address, questions.broker_settings())
+        settings = await self._admin.request(address, calls.broker_settings())
         if settings.get("useServerSideResetOffset") == "true":
-            return lambda queue_id, offset: questions.reset_offset(group, topic, queue_id, offset)
-        if not is_needed or await self._admin.ask(address, questions.members(group)) is None:
-            return lambda queue_id, offset: questions.set_offset(group, topic, queue_id, offset)
+            return lambda queue_id, offset: calls.reset_offset(group, topic, queue_id, offset)
+        if not is_needed or await self._admin.request(address, calls.members(group)) is None:
+            return lambda queue_id, offset: calls.set_offset(group, topic, queue_id, offset)
         if self._wanted.offset is not None:
             raise UsageError(
                 f"consumers of {group} are online, and this broker can only reset all queues at once: stop them first"
             )
-        whole = [questions.reset_to_time(group, topic, self._wanted.timestamp)]
+        whole = [calls.reset_to_time(group, topic, self._wanted.timestamp)]
         return lambda *_: whole.pop() if whole else None

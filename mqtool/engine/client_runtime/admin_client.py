@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from mqtool.engine.client import questions
+from mqtool.engine.client import calls
 from mqtool.engine.client_runtime import admin_changes, offset_moves
-from mqtool.engine.client_runtime.admin_changes import Changes, Wanted
+from mqtool.engine.client_runtime.admin_changes import Changes, OffsetTarget
 from mqtool.engine.client_runtime.admin_queries import AdminQueries
 from mqtool.engine.client_runtime.offset_moves import KeptOffset, Position
 from mqtool.errors import UsageError
@@ -114,7 +114,7 @@ class AdminClient(AdminQueries):
             NotFoundError: there is no such group, topic or queue.
             UsageError: the offset lies outside the queue, or a broker of 4.x would have to move consumers online.
         """
-        wanted = Wanted(queue_id=queue_id, offset=offset)
+        wanted = OffsetTarget(queue_id=queue_id, offset=offset)
         brokers = await self.masters(broker_name)
         return await self._done(await admin_changes.plan_offsets(self, brokers, group, [topic], wanted), dry_run)
 
@@ -140,7 +140,7 @@ class AdminClient(AdminQueries):
             NotFoundError: there is no such group or topic.
         """
         brokers = await self.masters(broker_name)
-        changes = await admin_changes.plan_offsets(self, brokers, group, topics, Wanted(timestamp))
+        changes = await admin_changes.plan_offsets(self, brokers, group, topics, OffsetTarget(timestamp))
         return await self._done(changes, dry_run)
 
     async def copy_offsets(
@@ -227,10 +227,10 @@ class AdminClient(AdminQueries):
             MqtoolError: a broker refuses or does not answer; what came before in the plan is done.
         """
         for address, request in changes.requests:
-            await self.ask(address, request)
+            await self.request(address, request)
         for topic in changes.forgotten_topics:
             for address in self.name_servers:
-                await self.ask(address, questions.delete_route(topic))
+                await self.request(address, calls.delete_route(topic))
 
     async def _done(self, changes: Changes, dry_run: bool) -> Changes:
         if not dry_run:

@@ -7,8 +7,8 @@ import difflib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from mqtool.engine.client import questions
-from mqtool.engine.client.questions import Members, Question
+from mqtool.engine.client import calls
+from mqtool.engine.client.calls import Call, Members
 from mqtool.engine.client.routes import MASTER
 from mqtool.engine.client_runtime.client import Running
 from mqtool.engine.client_runtime.given_options import options_of
@@ -26,7 +26,7 @@ _OF_BROKERS = (*SYSTEM_GROUP_PREFIXES, "CID_ONS", "FILTERSRV_CONSUMER", "SELF_TE
 """How groups begin that each broker has."""
 
 
-class Master(NamedTuple):
+class MasterBroker(NamedTuple):
     """A broker that may be written to."""
 
     cluster: str
@@ -43,11 +43,11 @@ class BrokerPlace(NamedTuple):
     address: str
 
 
-class BrokerFigures(NamedTuple):
+class BrokerStats(NamedTuple):
     """What a broker tells of itself, by RocketMQ's names; or ``error``, why it does not."""
 
     broker: BrokerPlace
-    figures: dict[str, str]
+    stats: dict[str, str]
     error: MqtoolError | None = None
 
 
@@ -163,20 +163,22 @@ class AdminQueries(Running):
         """The addresses of the name servers."""
         return self._wire.name_servers
 
-    def ask(self, address: str, question: Question[T], timeout_ms: int = ANSWER_MS) -> Awaitable[T]:
-        """Ask one server; raises what ``Wire.ask`` does."""
+    def request(self, address: str, call: Call[T], timeout_ms: int = ANSWER_MS) -> Awaitable[T]:
+        """Ask one server; raises what ``Wire.request`` does."""
         self._check_running()
-        return self._wire.ask(address, question, timeout_ms)
+        return self._wire.request(address, call, timeout_ms)
 
-    async def ask_name_server(self, question: Question[T]) -> T:
+    async def request_name_server(self, call: Call[T]) -> T:
         """Ask the name servers, the first of them that can be reached."""
         self._check_running()
-        return await self._wire.ask_name_server(question)
+        return await self._wire.request_name_server(call)
 
-    async def ask_each(self, brokers: Iterable[Master], question: Callable[[], Question[T]]) -> list[tuple[Master, T]]:
+    async def ask_each(
+        self, brokers: Iterable[MasterBroker], call: Callable[[], Call[T]]
+    ) -> list[tuple[MasterBroker, T]]:
         """Ask all brokers the same and return each with its answer."""
         asked = [*brokers]
-        answers = await together(self.ask(broker.address, question()) for broker in asked)
+        answers = await together(self.request(broker.address, call()) for broker in asked)
         return list(zip(asked, answers, strict=True))
 
     async def brokers(self) -> list[BrokerPlace]:
@@ -185,7 +187,7 @@ class AdminQueries(Running):
         Raises:
             UnavailableError: there is none, or no name server answers.
         """
-        info = await self.ask_name_server(questions.clusters())
+        info = await self.request_name_server(calls.clusters())
         places = sorted(
             BrokerPlace(broker.cluster, name, broker_id, address)
             for name, broker in info.brokers.items()
@@ -195,7 +197,7 @@ class AdminQueries(Running):
             raise UnavailableError(f"no broker is registered with {', '.join(self.name_servers)}")
         return places
 
-    async def masters(self, broker_name: str | None = None) -> list[Master]:
+    async def masters(self, broker_name: str | None = None) -> list[MasterBroker]:
         """Return the brokers that may be written to, or the one of a name.
 
         Raises:
@@ -203,7 +205,7 @@ class AdminQueries(Running):
             NotFoundError: none has this name.
         """
         places = await self.brokers()
-        found = [Master(one.cluster, one.broker_name, one.address) for one in places if one.broker_id == MASTER]
+        found = [MasterBroker(one.cluster, one.broker_name, one.address) for one in places if one.broker_id == MASTER]
         if not found:
             raise UnavailableError(f"no broker is registered with {', '.join(self.name_servers)}")
         named = [master for master in found if broker_name in (None, master.broker_name)]
@@ -212,31 +214,29 @@ class AdminQueries(Running):
             raise NotFoundError(f"no broker is named {broker_name}; there are {known}")
         return named
 
-    async def broker_figures(self, brokers: Iterable[BrokerPlace] | None = None) -> list[BrokerFigures]:
+    async def broker_stats(self, brokers: Iterable[BrokerPlace] | None = None) -> list[BrokerStats]:
         """Return what brokers tell of themselves: of all, or those given; who does not answer has an error."""
 
-        async def told(broker: BrokerPlace) -> BrokerFigures:
+        async def told(broker: BrokerPlace) -> BrokerStats:
             try:
-                return BrokerFigures(broker, await self.ask(broker.address, questions.runtime_info()))
+                return BrokerStats(broker, await self.request(broker.address, calls.runtime_info()))
             except MqtoolError as error:
-                return BrokerFigures(broker, {}, error)
+                return BrokerStats(broker, {}, error)
 
         return await together(told(broker) for broker in (await self.brokers() if brokers is None else brokers))
 
-    async def replication(self, told: Iterable[BrokerFigures] | None = None) -> list[Replication]:
+    async def replication(self, told: Iterable[BrokerStats] | None = None) -> list[Replication]:
         """Return how brokers take part in replication: all, or those of ``told``, whose figures are taken from there.
 
         How far a slave is behind is what its own figures and those of its master say, which are asked for one after the
         other: of a busy master it is some messages off.
         """
-        figures = list(await self.broker_figures() if told is None else told)
-        places = {
-            (one.broker.cluster, one.broker.broker_name): one for one in figures if one.broker.broker_id == MASTER
-        }
+        stats = list(await self.broker_stats() if told is None else told)
+        places = {(one.broker.cluster, one.broker.broker_name): one for one in stats if one.broker.broker_id == MASTER}
         statuses = await together(self._ha_status(one) for one in places.values())
         status_of = dict(zip(places, statuses, strict=True))
         found = []
-        for one, role in zip(figures, await together(self._role(one) for one in figures), strict=True):
+        for one, role in zip(stats, await together(self._role(one) for one in stats), strict=True):
             place = one.broker
             key = (place.cluster, place.broker_name)
             status = status_of.get(key)
@@ -246,26 +246,26 @@ class AdminQueries(Running):
                 continue
             end, own_end = _log_end(places.get(key)), _log_end(one)
             lag = None if end is None or own_end is None else max(end - own_end, 0)
-            fault = one.figures.get("replicationReason", "")  # of a slave of mqtool
+            fault = one.stats.get("replicationReason", "")  # of a slave of mqtool
             found.append(Replication(place, role, lag, _lag_seconds(lag, own_end, place, status), None, fault))
         return found
 
-    async def _role(self, told: BrokerFigures) -> str:
+    async def _role(self, told: BrokerStats) -> str:
         try:
-            settings = {} if told.error else await self.ask(told.broker.address, questions.broker_settings())
+            settings = {} if told.error else await self.request(told.broker.address, calls.broker_settings())
         except MqtoolError:
             settings = {}
         return settings.get("brokerRole") or ("MASTER" if told.broker.broker_id == MASTER else "SLAVE")
 
-    async def _ha_status(self, told: BrokerFigures) -> "questions.HaStatus | None":
+    async def _ha_status(self, told: BrokerStats) -> "calls.HaStatus | None":
         try:
-            return None if told.error else await self.ask(told.broker.address, questions.ha_status())
+            return None if told.error else await self.request(told.broker.address, calls.ha_status())
         except MqtoolError:
             return None
 
     async def topics(self) -> list[TopicOnBroker]:
         """Return all topics with their settings, one for each broker that has the topic."""
-        answers = await self.ask_each(await self.masters(), questions.topic_configs)
+        answers = await self.ask_each(await self.masters(), calls.topic_configs)
         return [TopicOnBroker(broker.broker_name, one) for broker, configs in answers for one in configs.values()]
 
     async def topic_queues(self, *topics: str) -> list[TopicQueue]:
@@ -274,11 +274,11 @@ class AdminQueries(Running):
         Raises:
             NotFoundError: no broker has such a topic.
         """
-        answers = await self.ask_each(await self.masters(), questions.topic_configs)
+        answers = await self.ask_each(await self.masters(), calls.topic_configs)
         for topic in topics:
             check_known(topic, {name for _, configs in answers for name in configs}, "topic")
         asked = [(broker, topic) for topic in topics for broker, configs in answers if topic in configs]
-        told = await together(self.ask(broker.address, questions.topic_queues(topic)) for broker, topic in asked)
+        told = await together(self.request(broker.address, calls.topic_queues(topic)) for broker, topic in asked)
         return [
             TopicQueue(topic, broker.broker_name, queue_id, *queue)
             for (broker, topic), queues in zip(asked, told, strict=True)
@@ -287,14 +287,14 @@ class AdminQueries(Running):
 
     async def group_names(self) -> set[str]:
         """Return the names of all groups."""
-        return {name for _, tables in await self.ask_each(await self.masters(), questions.groups) for name in tables}
+        return {name for _, tables in await self.ask_each(await self.masters(), calls.groups) for name in tables}
 
     async def groups(self, names: Collection[str] | None = None) -> list[GroupOnBroker]:
         """Return all groups with their settings, or those named; one for each broker that has the group."""
         rows = []
-        for broker, told in await self.ask_each(await self.masters(), questions.groups):
+        for broker, told in await self.ask_each(await self.masters(), calls.groups):
             tables = {name: table for name, table in told.items() if names is None or name in names}
-            online = await together(self.ask(broker.address, questions.members(name)) for name in tables)
+            online = await together(self.request(broker.address, calls.members(name)) for name in tables)
             lags: dict[str, int] = {}
             for offset in await self._offsets_of(broker, tables):
                 lags[offset.group] = lags.get(offset.group, 0) + (offset.lag or 0)
@@ -311,7 +311,7 @@ class AdminQueries(Running):
         Raises:
             NotFoundError: no broker has it.
         """
-        answers = await self.ask_each(await self.masters(), questions.groups)
+        answers = await self.ask_each(await self.masters(), calls.groups)
         check_known(group, {name for _, tables in answers for name in tables}, "group")
         return [
             await self._group_on(broker, subscription_groups({"subscriptionGroupTable": {group: tables[group]}})[group])
@@ -319,14 +319,14 @@ class AdminQueries(Running):
             if group in tables
         ]
 
-    async def _group_on(self, broker: Master, settings: SubscriptionGroup) -> GroupState:
+    async def _group_on(self, broker: MasterBroker, settings: SubscriptionGroup) -> GroupState:
         group = settings.group
         offsets = await self._offsets_of(broker, (group,))
-        online = await self.ask(broker.address, questions.members(group))
+        online = await self.request(broker.address, calls.members(group))
         holders: dict[MessageQueue, str] = {}
         for member in online.members if online else ():
             try:
-                for queue in await self.ask(broker.address, questions.held_queues(group, member.client_id)):
+                for queue in await self.request(broker.address, calls.assigned_queues(group, member.client_id)):
                     holders[queue] = member.client_id
             except MqtoolError:  # not all clients tell
                 continue
@@ -339,11 +339,11 @@ class AdminQueries(Running):
             rows += await self._offsets_of(broker, None if group is None else (group,))
         return rows
 
-    async def _offsets_of(self, broker: Master, groups: Collection[str] | None) -> list[GroupOffset]:
-        told = await self.ask(broker.address, questions.consumer_offsets())
+    async def _offsets_of(self, broker: MasterBroker, groups: Collection[str] | None) -> list[GroupOffset]:
+        told = await self.request(broker.address, calls.consumer_offsets())
         offsets = {key: offset for key, offset in told.items() if groups is None or key[1] in groups}
         topics = sorted({topic for topic, _, _ in offsets})
-        answers = await together(self.ask(broker.address, questions.topic_queues(topic)) for topic in topics)
+        answers = await together(self.request(broker.address, calls.topic_queues(topic)) for topic in topics)
         ends = {
             (topic, queue_id): (queue.min_offset, queue.max_offset)
             for topic, queues in zip(topics, answers, strict=True)
@@ -393,15 +393,13 @@ def group_offsets(
     return rows
 
 
-def _log_end(told: BrokerFigures | None) -> int | None:
+def _log_end(told: BrokerStats | None) -> int | None:
     """Return where the log of a broker ends, None where that is not known."""
-    text = told.figures.get("commitLogMaxOffset", "") if told else ""
+    text = told.stats.get("commitLogMaxOffset", "") if told else ""
     return int(text) if text.isdecimal() else None
 
 
-def _lag_seconds(
-    lag: int | None, end: int | None, place: BrokerPlace, status: "questions.HaStatus | None"
-) -> float | None:
+def _lag_seconds(lag: int | None, end: int | None, place: BrokerPlace, status: "calls.HaStatus | None") -> float | None:
     """Return since when a slave lacks what it lacks: of the connections from its host that nearest to its end tells."""
     if not lag or end is None:
         return None if lag is None else 0.0

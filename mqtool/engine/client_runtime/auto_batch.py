@@ -76,7 +76,7 @@ class LaneKey(NamedTuple):
     wait_store_ok: bool
 
 
-class Waiting(NamedTuple):
+class PendingMessage(NamedTuple):
     """A message that waits for its batch."""
 
     element: Element
@@ -88,19 +88,19 @@ Send = Callable[[LaneKey, Sequence[Element], int], Awaitable[SendResult]]
 """Sends a batch of a lane within so many ms, and returns the answer."""
 
 
-class _Lane:
+class _BatchLane:
     """Messages that follow each other. What waits any thread may add to, all else is the loop's."""
 
     def __init__(self) -> None:
-        self.waiting: collections.deque[Waiting] = collections.deque()
+        self.waiting: collections.deque[PendingMessage] = collections.deque()
         self.size = 0  # bytes that wait
         self.due = 0.0  # of ``time.monotonic``
         self.is_told = False  # the loop has yet to look
         self.timer: asyncio.TimerHandle | None = None
         self.sending: asyncio.Task[None] | None = None
-        self.batch: list[Waiting] = []  # that is under way
+        self.batch: list[PendingMessage] = []  # that is under way
 
-    def take(self, most: int) -> tuple[list[Waiting], int]:
+    def take(self, most: int) -> tuple[list[PendingMessage], int]:
         """Take the next batch, of messages with as much time; one that is larger than ``most`` goes alone.
 
         What was cancelled is left out.
@@ -108,7 +108,7 @@ class _Lane:
         Returns:
             The batch, and how many bytes wait no longer.
         """
-        batch: list[Waiting] = []
+        batch: list[PendingMessage] = []
         size, taken, waiting = 0, 0, self.waiting
         while waiting:
             one_size = len(waiting[0].element.data)
@@ -146,7 +146,7 @@ class AutoBatch:
         self._batch_size = batch_size
         self._linger = linger_ms / 1000
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[LaneKey, _Lane] = {}
+        self._lanes: dict[LaneKey, _BatchLane] = {}
         # Of the lanes, and of what waits in them. A signal handler that sends may come in the middle of a send.
         self._lock = threading.RLock()
         self._given_up: Exception | None = None
@@ -156,17 +156,17 @@ class AutoBatch:
         """Return a future for a message of any thread."""
         return SendFuture(self._blank)
 
-    def post(self, key: LaneKey, one: Waiting) -> None:
+    def post(self, key: LaneKey, one: PendingMessage) -> None:
         """Add a message from any thread."""
         if lane := self._put(key, one):
             self._loop.call_soon_threadsafe(self._look, key, lane)
 
-    def add(self, key: LaneKey, one: Waiting) -> None:
+    def add(self, key: LaneKey, one: PendingMessage) -> None:
         """Add a message from the loop; as ``post``."""
         if lane := self._put(key, one):
             self._look(key, lane)
 
-    def _put(self, key: LaneKey, one: Waiting) -> _Lane | None:
+    def _put(self, key: LaneKey, one: PendingMessage) -> _BatchLane | None:
         """Add a message; return its lane where the loop is to look at that."""
         with self._lock:
             if (error := self._given_up) is None:
@@ -174,8 +174,8 @@ class AutoBatch:
         _fail([one], error)
         return None
 
-    def _put_in_lane(self, key: LaneKey, one: Waiting) -> _Lane | None:
-        lane = self._lanes.get(key) or self._lanes.setdefault(key, _Lane())
+    def _put_in_lane(self, key: LaneKey, one: PendingMessage) -> _BatchLane | None:
+        lane = self._lanes.get(key) or self._lanes.setdefault(key, _BatchLane())
         is_first = not lane.waiting
         if is_first:
             lane.due = time.monotonic() + self._linger
@@ -187,7 +187,7 @@ class AutoBatch:
         lane.is_told = True
         return lane
 
-    def _look(self, key: LaneKey, lane: _Lane) -> None:
+    def _look(self, key: LaneKey, lane: _BatchLane) -> None:
         """Send a batch that is full or due; else wait for that."""
         lane.is_told = False  # first: what comes from now on is seen here, or told again
         if lane.sending or not lane.waiting:
@@ -201,12 +201,12 @@ class AutoBatch:
         elif lane.timer is None:
             lane.timer = self._loop.call_later(left, self._is_due, key, lane)
 
-    def _is_due(self, key: LaneKey, lane: _Lane) -> None:
+    def _is_due(self, key: LaneKey, lane: _BatchLane) -> None:
         lane.timer = None
         lane.due = 0.0
         self._look(key, lane)
 
-    async def _send_next(self, key: LaneKey, lane: _Lane) -> None:
+    async def _send_next(self, key: LaneKey, lane: _BatchLane) -> None:
         lane.batch, taken = lane.take(self._batch_size)
         with self._lock:
             lane.size -= taken
@@ -251,7 +251,7 @@ class AutoBatch:
                     ends.cancel()
 
 
-def _tell(batch: Sequence[Waiting], result: SendResult) -> None:
+def _tell(batch: Sequence[PendingMessage], result: SendResult) -> None:
     for one, its in zip(batch, each_result(result, [one.element.unique_key for one in batch]), strict=True):
         try:
             one.future.set_result(its)
@@ -259,7 +259,7 @@ def _tell(batch: Sequence[Waiting], result: SendResult) -> None:
             continue  # cancelled, or given up
 
 
-def _fail(batch: Sequence[Waiting], error: Exception) -> None:
+def _fail(batch: Sequence[PendingMessage], error: Exception) -> None:
     for one in batch:
         if not one.future.done():
             one.future.set_exception(error)

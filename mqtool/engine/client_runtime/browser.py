@@ -9,9 +9,9 @@ import heapq
 from collections.abc import AsyncGenerator, Collection, Iterable
 from typing import NamedTuple
 
-from mqtool.engine.client import questions
+from mqtool.engine.client import calls
 from mqtool.engine.client_runtime.admin_client import AdminClient
-from mqtool.engine.client_runtime.admin_queries import Master, check_known
+from mqtool.engine.client_runtime.admin_queries import MasterBroker, check_known
 from mqtool.engine.client_runtime.wire import together
 from mqtool.engine.store.search import Query
 from mqtool.errors import BadDataError, FormatError, NotFoundError, UsageError
@@ -25,10 +25,10 @@ _AT_ONCE = 32
 _LISTED = 20
 
 
-class Place(NamedTuple):
+class BrowsedQueue(NamedTuple):
     """A queue of a broker; what it holds when it is looked at, half open."""
 
-    broker: Master
+    broker: MasterBroker
     topic: str
     queue_id: int
     min_offset: int
@@ -41,7 +41,7 @@ class Browsed:
 
     message: Message
     record: bytes
-    broker: Master
+    broker: MasterBroker
 
 
 class Browser:
@@ -52,13 +52,13 @@ class Browser:
         self._broker_name = broker_name
         self.remarks: list[str] = []
 
-    async def masters(self) -> list[Master]:
+    async def masters(self) -> list[MasterBroker]:
         """Return the brokers that are asked."""
         return await self._admin.masters(self._broker_name)
 
     async def topics(self) -> set[str]:
         """Return the names of all topics of these brokers."""
-        answers = await self._admin.ask_each(await self.masters(), questions.topic_configs)
+        answers = await self._admin.ask_each(await self.masters(), calls.topic_configs)
         return {name for _, configs in answers for name in configs}
 
     # By address
@@ -87,8 +87,8 @@ class Browser:
                 return found
         return None
 
-    async def _viewed(self, master: Master, offset: int) -> Browsed | None:
-        record = await self._admin.ask(master.address, questions.message_at(offset))
+    async def _viewed(self, master: MasterBroker, offset: int) -> Browsed | None:
+        record = await self._admin.request(master.address, calls.message_at(offset))
         try:
             # Brokers take what they find at an address for the size of a record.
             message = message_of(record, offset) if record else None
@@ -131,20 +131,20 @@ class Browser:
             "see `mqtool verify` on its store"
         )
 
-    async def places(self, topics: Collection[str]) -> list[Place]:
+    async def places(self, topics: Collection[str]) -> list[BrowsedQueue]:
         """Return the queues of topics.
 
         Raises:
             NotFoundError: a topic is not there; the sentence lists near names.
         """
         masters = await self.masters()
-        answers = await self._admin.ask_each(masters, questions.topic_configs)
+        answers = await self._admin.ask_each(masters, calls.topic_configs)
         for topic in topics:
             check_known(topic, {name for _, configs in answers for name in configs}, "topic")
         asked = [(broker, topic) for topic in topics for broker, configs in answers if topic in configs]
-        told = await together(self._admin.ask(broker.address, questions.topic_queues(topic)) for broker, topic in asked)
+        told = await together(self._admin.request(broker.address, calls.topic_queues(topic)) for broker, topic in asked)
         return [
-            Place(broker, topic, queue_id, queue.min_offset, queue.max_offset)
+            BrowsedQueue(broker, topic, queue_id, queue.min_offset, queue.max_offset)
             for (broker, topic), queues in zip(asked, told, strict=True)
             for queue_id, queue in queues.items()
         ]
@@ -159,7 +159,7 @@ class Browser:
             topics: to look in; by default all that are not the brokers' own.
         """
         masters = await self.masters()
-        answers = await self._admin.ask_each(masters, questions.topic_configs)
+        answers = await self._admin.ask_each(masters, calls.topic_configs)
         asked = [
             (broker, topic)
             for broker, configs in answers
@@ -169,22 +169,22 @@ class Browser:
         found = await together(self._with_key(broker, topic, key) for broker, topic in asked)
         return sorted((one for some in found for one in some), key=_when)
 
-    async def _with_key(self, broker: Master, topic: str, key: str) -> list[Browsed]:
+    async def _with_key(self, broker: MasterBroker, topic: str, key: str) -> list[Browsed]:
         """Return all messages with a key: brokers give the newest, so older ones are asked for until none come."""
         found: dict[int, list[Browsed]] = {}  # by address, as an inner batch has several
         oldest: int | None = None
         while True:
             until = {} if oldest is None else {"until": oldest}
-            answer = await self._admin.ask(broker.address, questions.messages_with_key(topic, key, **until))
+            answer = await self._admin.request(broker.address, calls.messages_with_key(topic, key, **until))
             records: dict[int, list[Browsed]] = {}
             for message, record in messages_of(answer):
                 records.setdefault(message.position, []).append(Browsed(message, record, broker))
             new = records.keys() - found.keys()
             found |= records
             if not new:
-                if len(records) >= questions.MOST_BY_KEY:
+                if len(records) >= calls.MAX_BY_KEY:
                     self.remarks.append(
-                        f"{broker.broker_name} has more than {questions.MOST_BY_KEY} messages of {topic} with the key "
+                        f"{broker.broker_name} has more than {calls.MAX_BY_KEY} messages of {topic} with the key "
                         f"{key} in one second: not all were found"
                     )
                 break
@@ -193,12 +193,12 @@ class Browser:
 
     # By search
 
-    async def starts(self, places: Iterable[Place], since: int | None) -> list[Place]:
+    async def starts(self, places: Iterable[BrowsedQueue], since: int | None) -> list[BrowsedQueue]:
         """Return queues as they are read from a time (ms) on; those without messages of then are left out."""
         kept = [place for place in places if place.max_offset > place.min_offset]
         if since is not None:
             offsets = await together(
-                self._admin.ask(place.broker.address, questions.offset_from(place.topic, place.queue_id, since))
+                self._admin.request(place.broker.address, calls.offset_from(place.topic, place.queue_id, since))
                 for place in kept
             )
             kept = [
@@ -207,7 +207,7 @@ class Browser:
             ]
         return [place for place in kept if place.max_offset > place.min_offset]
 
-    async def search(self, places: Iterable[Place], query: Query) -> AsyncGenerator[Browsed, None]:
+    async def search(self, places: Iterable[BrowsedQueue], query: Query) -> AsyncGenerator[Browsed, None]:
         """Yield the messages of queues, up to their ends of now, for which a query holds, by store time."""
         expression = "*"
         if query.tags and not any({*"*?["} & {*tag} for tag in query.tags):
@@ -227,13 +227,13 @@ class Browser:
                 heapq.heappop(heap)
 
     async def _read(
-        self, place: Place, offset: int, expression: str = "*", until: int | None = None
+        self, place: BrowsedQueue, offset: int, expression: str = "*", until: int | None = None
     ) -> AsyncGenerator[Browsed, None]:
         """Yield the messages of a queue from an offset to its end of now, or the first that was stored too late."""
-        at, ask = offset, self._admin.ask
+        at, ask = offset, self._admin.request
         while at < place.max_offset:
-            question = questions.pull(place.topic, place.queue_id, at, _AT_ONCE, expression)
-            pulled = await ask(place.broker.address, question)
+            call = calls.pull(place.topic, place.queue_id, at, _AT_ONCE, expression)
+            pulled = await ask(place.broker.address, call)
             for message, record in messages_of(pulled.records):
                 if at <= message.queue_offset < place.max_offset:
                     if until is not None and message.store_timestamp >= until:
@@ -248,7 +248,7 @@ class Browser:
             at = max(pulled.next_offset, at + 1)
 
 
-def _reach(place: Place) -> str:
+def _reach(place: BrowsedQueue) -> str:
     if place.min_offset >= place.max_offset:
         return f"is empty on {place.broker.broker_name}"
     return f"holds {place.min_offset:,} to {place.max_offset - 1:,} on {place.broker.broker_name}"

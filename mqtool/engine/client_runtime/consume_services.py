@@ -22,7 +22,7 @@ from mqtool.engine.client.consuming import ConsumeStatus, MessageModel
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client_runtime import user_code
-from mqtool.engine.client_runtime.consumer import ConsumerOptions, HeldQueue
+from mqtool.engine.client_runtime.consumer import AssignedQueue, ConsumerOptions
 from mqtool.engine.client_runtime.instance import Instance
 from mqtool.engine.client_runtime.listener_threads import ListenerThreads
 from mqtool.engine.client_runtime.offset_store import OffsetStore
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _SEND_BACK_MS = 5000
 _AGAIN_S = 5.0  # after a message could not be sent back
 _LOCK_AGAIN_S = 0.1
-_MOST_STUCK = 16  # messages looked at for each queue at a time
+_MAX_STUCK = 16  # messages looked at for each queue at a time
 _STUCK_LEVEL = 3
 WORKING_ON: "contextvars.ContextVar[tuple[ConsumeService, MessageQueue] | None]" = contextvars.ContextVar(
     "WORKING_ON", default=None
@@ -134,15 +134,15 @@ class ConsumeService(ABC):
         self.counts: dict[str, Counts] = {}
 
     @abstractmethod
-    def start(self, held: Callable[[], Collection[HeldQueue]]) -> None:
+    def start(self, held: Callable[[], Collection[AssignedQueue]]) -> None:
         """Begin to consume; ``held`` tells the queues that there are."""
 
     @abstractmethod
-    def begin(self, held: HeldQueue) -> None:
+    def begin(self, held: AssignedQueue) -> None:
         """Prepare for a queue that was taken over."""
 
     @abstractmethod
-    def submit(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:
+    def submit(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> None:
         """Have messages consumed that were just pulled."""
 
     def stop(self) -> None:
@@ -215,11 +215,9 @@ class ConsumeService(ABC):
         """Have a message delivered again, and tell whether that is sure."""
         most = consuming.most_attempts(self._options.max_reconsume_times, is_orderly=self._options.orderly)
         topic = with_namespace(message.topic, self._options.namespace)
-        question = fetching.send_back(
-            self._group, message.physical_offset, delay_level, message.message_id, topic, most
-        )
+        call = fetching.send_back(self._group, message.physical_offset, delay_level, message.message_id, topic, most)
         try:
-            await self._instance.ask(message.broker_name, question, _SEND_BACK_MS)
+            await self._instance.request(message.broker_name, call, _SEND_BACK_MS)
         except MqtoolError as error:
             log.warning("a message of %s cannot be sent back, and is tried again here: %s", topic, error)
             return False
@@ -231,18 +229,18 @@ class ConcurrentService(ConsumeService):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._due: asyncio.Queue[tuple[HeldQueue, Sequence[ConsumerMessage]]] = asyncio.Queue()
+        self._due: asyncio.Queue[tuple[AssignedQueue, Sequence[ConsumerMessage]]] = asyncio.Queue()
 
-    def start(self, held: Callable[[], Collection[HeldQueue]]) -> None:
+    def start(self, held: Callable[[], Collection[AssignedQueue]]) -> None:
         """Begin to consume."""
         self._instance.keep_on("sending back what is stuck", functools.partial(self._clean_on, held))
         for _ in range(self._options.consume_thread_max):
             self._instance.keep_on("consuming", self._consume_on)
 
-    def begin(self, held: HeldQueue) -> None:
+    def begin(self, held: AssignedQueue) -> None:
         """Do nothing: messages are given out as they come."""
 
-    def submit(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:
+    def submit(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> None:
         """Have messages consumed that were just pulled."""
         readable = [one for one in messages if not one.body_error]
         for some in consuming.in_groups(readable, self._options.consume_message_batch_max_size):
@@ -260,7 +258,7 @@ class ConcurrentService(ConsumeService):
                 with held.at_work():
                     await self._consume(held, messages)
 
-    async def _consume(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:
+    async def _consume(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> None:
         context = ConsumeContext(held.queue)
         now = self._clock()
         held.began |= {message.queue_offset: now for message in messages}
@@ -280,25 +278,25 @@ class ConcurrentService(ConsumeService):
             self._instance.keep(self._consume_later(held, kept))
         self._finish(held, [one for one in messages if one not in kept])
 
-    def _finish(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:
+    def _finish(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> None:
         offset = held.waiting.remove(messages, self._clock())
         held.has_room.set()
         if offset is not None and not held.waiting.is_dropped:
             self._offsets.update(held.queue, offset, increase_only=True)
 
-    async def _consume_later(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:
+    async def _consume_later(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> None:
         await asyncio.sleep(_AGAIN_S)
         again = [dataclasses.replace(one, reconsume_times=one.reconsume_times + 1) for one in messages]
         self._due.put_nowait((held, again))
 
-    async def _clean_on(self, held: Callable[[], Collection[HeldQueue]]) -> None:
+    async def _clean_on(self, held: Callable[[], Collection[AssignedQueue]]) -> None:
         """Send back what a listener has not finished for too long, so that the offsets go on."""
         timeout_ms = self._options.consume_timeout * 60_000
         while True:
             await asyncio.sleep(timeout_ms / 1000)
             for one in [*held()]:
                 late = self._clock() - timeout_ms
-                for message in one.waiting.first(_MOST_STUCK):
+                for message in one.waiting.first(_MAX_STUCK):
                     is_stuck = one.began.get(message.queue_offset, late) < late
                     if is_stuck and await self._send_back(message, _STUCK_LEVEL):
                         self._finish(one, [message])
@@ -311,19 +309,19 @@ class OrderlyService(ConsumeService):
         super().__init__(*given)
         self._lock = lock
 
-    def start(self, held: Callable[[], Collection[HeldQueue]]) -> None:
+    def start(self, held: Callable[[], Collection[AssignedQueue]]) -> None:
         """Do nothing: each queue begins by itself."""
 
-    def begin(self, held: HeldQueue) -> None:
+    def begin(self, held: AssignedQueue) -> None:
         """Consume a queue from now on; its lock was just granted."""
         held.waiting.locked_at = self._clock()
         self._instance.keep_on(f"consuming {held.queue}", functools.partial(self._consume_on, held))
 
-    def submit(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:  # noqa: ARG002
+    def submit(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> None:  # noqa: ARG002
         """Have messages consumed that were just pulled."""
         held.has_some.set()
 
-    async def _consume_on(self, held: HeldQueue) -> None:
+    async def _consume_on(self, held: AssignedQueue) -> None:
         waiting = held.waiting
         while not waiting.is_dropped:
             await held.has_some.wait()
@@ -338,7 +336,7 @@ class OrderlyService(ConsumeService):
             if wait_ms:
                 await asyncio.sleep(min(max(wait_ms, 10), 30_000) / 1000)
 
-    async def _consume_some(self, held: HeldQueue) -> int:
+    async def _consume_some(self, held: AssignedQueue) -> int:
         """Consume the next messages; return for how many ms to leave the queue alone then."""
         waiting, options = held.waiting, self._options
         held.has_some.clear()
@@ -360,7 +358,7 @@ class OrderlyService(ConsumeService):
             self._offsets.update(held.queue, offset, increase_only=False)
         return 0
 
-    async def _try_again(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> bool:
+    async def _try_again(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> bool:
         """Put messages back where they were, but those at their last attempt; tell whether there are any."""
         most = consuming.most_attempts(self._options.max_reconsume_times, is_orderly=True)
         again = []

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mqtool.engine.client import consuming, fetching, introspection, questions
-from mqtool.engine.client.consuming import ConsumeFrom, MessageModel, Start, Thresholds
+from mqtool.engine.client import calls, consuming, fetching, introspection
+from mqtool.engine.client.consuming import ConsumeFrom, MessageModel, StartPosition, Thresholds
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import with_namespace, without_namespace
 from mqtool.engine.client.process_queue import ProcessQueue
@@ -117,7 +117,7 @@ class _Troubles:
         self._said = {what: said for what, said in self._said.items() if said[1] != whose}
 
 
-class HeldQueue:
+class AssignedQueue:
     """A queue that this consumer has, and what it does with it."""
 
     def __init__(self, queue: MessageQueue, next_offset: int, now: int) -> None:
@@ -192,7 +192,7 @@ class Consumer(Subscriber, Reader):
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._tell_offsets,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._tell_all,
         }
-        self._held: dict[MessageQueue, HeldQueue] = {}
+        self._held: dict[MessageQueue, AssignedQueue] = {}
         self._troubles = _Troubles()
         self._shared: set[MessageQueue] = set()  # those that the application was told of
         self._offsets: OffsetStore
@@ -264,8 +264,8 @@ class Consumer(Subscriber, Reader):
             route = await self._instance.route(topic)
             if route and subscription.expression_type != "TAG":
                 name = random.choice(route.brokers).broker_name
-                question = fetching.check_subscription(self.client_id, self.group, subscription)
-                await self._instance.ask_reader(name, question, ANSWER_MS)
+                call = fetching.check_subscription(self.client_id, self.group, subscription)
+                await self._instance.request_reader(name, call, ANSWER_MS)
 
     async def _persist_on(self, interval_ms: int) -> None:
         while True:
@@ -370,7 +370,7 @@ class Consumer(Subscriber, Reader):
         if self._is_broadcasting:
             return queues
         name = random.choice(route.brokers).broker_name
-        members = await self._instance.ask_reader(name, fetching.members(self.group), ANSWER_MS)
+        members = await self._instance.request_reader(name, fetching.members(self.group), ANSWER_MS)
         if not members:
             return None
         share = user_code.call("strategy", allocate, self.options.strategy, queues, members, self.client_id)
@@ -390,15 +390,15 @@ class Consumer(Subscriber, Reader):
             await held.is_idle.wait()
         await self._offsets.hand_over(queue)
 
-    async def _take_over(self, queue: MessageQueue) -> HeldQueue:
+    async def _take_over(self, queue: MessageQueue) -> AssignedQueue:
         self._offsets.forget(queue)
         return self._begin_at(queue, await self._where_to_begin(queue))
 
-    def _begin_at(self, queue: MessageQueue, offset: int) -> HeldQueue:
-        held = self._held[queue] = HeldQueue(queue, offset, self._clock())
+    def _begin_at(self, queue: MessageQueue, offset: int) -> AssignedQueue:
+        held = self._held[queue] = AssignedQueue(queue, offset, self._clock())
         return held
 
-    def _pull(self, held: HeldQueue) -> None:
+    def _pull(self, held: AssignedQueue) -> None:
         held.pulling = self._instance.keep_on(f"pulling {held.queue}", functools.partial(self._pull_on, held))
 
     async def _where_to_begin(self, queue: MessageQueue) -> int:
@@ -406,14 +406,14 @@ class Consumer(Subscriber, Reader):
         if offset is not None:
             return offset
         match consuming.where_to_begin(queue.topic, self.options.consume_from_where):
-            case Start.FIRST:
+            case StartPosition.FIRST:
                 return 0
-            case Start.MAX:
+            case StartPosition.MAX:
                 offset = await self._ask_of(queue, fetching.max_offset(queue))
-            case Start.TIME:
+            case StartPosition.TIME:
                 since = self.options.consume_timestamp
                 since = self._clock() - 1_800_000 if since is None else since
-                offset = await self._ask_of(queue, questions.offset_at(queue.topic, queue.queue_id, since))
+                offset = await self._ask_of(queue, calls.offset_at(queue.topic, queue.queue_id, since))
         self._note_begin(queue, offset)
         return offset
 
@@ -424,23 +424,23 @@ class Consumer(Subscriber, Reader):
     # Pulling
 
     @abstractmethod
-    def _is_full(self, held: HeldQueue) -> bool:
+    def _is_full(self, held: AssignedQueue) -> bool:
         """Tell whether what was pulled has to be consumed before more is pulled."""
 
     @abstractmethod
-    def _took(self, held: HeldQueue, messages: list[ConsumerMessage]) -> None:
+    def _took(self, held: AssignedQueue, messages: list[ConsumerMessage]) -> None:
         """See to messages that have come, which are among those that wait; ``held`` knows what is pulled next."""
 
     @abstractmethod
-    def _question(
-        self, held: HeldQueue, subscription: Subscription, *, of_master: bool
-    ) -> questions.Question[fetching.Fetched]:
+    def _call(
+        self, held: AssignedQueue, subscription: Subscription, *, of_master: bool
+    ) -> calls.Call[fetching.Fetched]:
         """Return what to ask for the next messages; slaves are told no offsets on the way."""
 
     def _subscription_of(self, queue: MessageQueue) -> Subscription | None:
         return self._subscriptions.get(queue.topic)
 
-    async def _pull_on(self, held: HeldQueue) -> None:
+    async def _pull_on(self, held: AssignedQueue) -> None:
         queue, waiting = held.queue, held.waiting
         what = f"pulling {queue.topic} from {queue.broker_name}"
         while not waiting.is_dropped:
@@ -456,8 +456,8 @@ class Consumer(Subscriber, Reader):
                 return
             try:
                 broker_id, address = self._instance.broker_to_read(queue.broker_name, held.wished_broker_id)
-                question = self._question(held, subscription, of_master=broker_id == MASTER)
-                fetched = await self._instance.wire.ask(address, question, fetching.HELD_ANSWER_MS)
+                call = self._call(held, subscription, of_master=broker_id == MASTER)
+                fetched = await self._instance.wire.request(address, call, fetching.HELD_ANSWER_MS)
                 elsewhere = await self._elsewhere(held, fetched, address)
             except UnknownTopicError as error:
                 if not held.is_gone:
@@ -502,7 +502,7 @@ class Consumer(Subscriber, Reader):
             elif has_less and not messages:
                 await asyncio.sleep(_AFTER_BUSY_S)
 
-    async def _elsewhere(self, held: HeldQueue, fetched: fetching.Fetched, address: str) -> int | None:
+    async def _elsewhere(self, held: AssignedQueue, fetched: fetching.Fetched, address: str) -> int | None:
         """Return where to go on if not where the last pull ended: nothing is there, or the offset was reset.
 
         Where a topic was deleted and made again its queues begin anew, and have other messages at the same offsets.
@@ -519,13 +519,11 @@ class Consumer(Subscriber, Reader):
         self, queue: MessageQueue, fetched: fetching.Fetched, address: str
     ) -> ConsumerMessage | None:
         subscription = consuming.subscribe(queue.topic, "*", self._clock())
-        question = fetching.pull(
-            self.group, queue, fetched.min_offset, 1, subscription, hold_ms=0, with_subscription=True
-        )
-        found = await self._instance.wire.ask(address, question, ANSWER_MS)
+        call = fetching.pull(self.group, queue, fetched.min_offset, 1, subscription, hold_ms=0, with_subscription=True)
+        found = await self._instance.wire.request(address, call, ANSWER_MS)
         return next(iter(consuming.messages_of(found.records, queue, subscription)), None)
 
-    async def _go_on_at(self, held: HeldQueue, offset: int, *, is_reset: bool) -> None:
+    async def _go_on_at(self, held: AssignedQueue, offset: int, *, is_reset: bool) -> None:
         """Begin anew at another offset; what came before is consumed first, as it may never come again.
 
         Where an administrator has reset the offset it is left, and comes again or is not wanted.

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import orjson
 
-from mqtool.engine.client import questions, sending
+from mqtool.engine.client import calls, sending
 from mqtool.engine.client.mirroring import HOPS, RESENT
 from mqtool.engine.client.outgoing import ProducerMessage, check_message, pack
 from mqtool.engine.client.routes import masters, writable_queues
@@ -174,7 +174,7 @@ class Resender:
     async def _send(self, copied: ProducerMessage, target: str, now: int) -> sending.SendResult:
         queues = await self._queues_of(target)
         queue, address = queues[next(self._turn) % len(queues)]
-        return await self._admin.ask(address, sending.send(pack(copied, target), queue, _GROUP, now, _QUEUES))
+        return await self._admin.request(address, sending.send(pack(copied, target), queue, _GROUP, now, _QUEUES))
 
     async def _read_back(self, letter: DeadLetter, copied: ProducerMessage, message_id: str) -> None:
         offset = int(message_id[-16:], 16)
@@ -189,7 +189,7 @@ class Resender:
 
     async def _queues_of(self, topic: str) -> list[tuple[MessageQueue, str]]:
         if topic not in self._queues:
-            route = await self._admin.ask_name_server(questions.route(topic))
+            route = await self._admin.request_name_server(calls.route(topic))
             addresses = masters(route) if route else {}
             queues = [(queue, addresses[queue.broker_name]) for queue in writable_queues(route, topic)] if route else []
             if not queues:

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mqtool.engine.client import questions
-from mqtool.engine.client.questions import Question
+from mqtool.engine.client import calls
+from mqtool.engine.client.calls import Call
 from mqtool.engine.client.routes import MASTER, broker_to_read, masters, readable_queues, writable_queues
 from mqtool.engine.client_runtime import user_code
 from mqtool.engine.client_runtime.wire import OnRequest, Wire
@@ -183,7 +183,7 @@ class Instance:
             queues = writable_queues(stand_in, topic, default_queue_count)
         elif route := await self._ask_route(topic):
             queues = writable_queues(route, topic)
-        elif stand_in := await self.wire.ask_name_server(questions.route(questions.DEFAULT_TOPIC)):
+        elif stand_in := await self.wire.request_name_server(calls.route(calls.DEFAULT_TOPIC)):
             self._stand_ins[topic] = stand_in
             self._masters.clear()
             self._tell_new()
@@ -204,7 +204,7 @@ class Instance:
         return readable_queues(route, topic) if route else []
 
     async def _ask_route(self, topic: str) -> TopicRoute | None:
-        route = await self.wire.ask_name_server(questions.route(topic))
+        route = await self.wire.request_name_server(calls.route(topic))
         if route:
             self._routes[topic] = route
             self._stand_ins.pop(topic, None)
@@ -249,17 +249,17 @@ class Instance:
 
     # Brokers
 
-    def ask(self, broker_name: str, question: Question[T], timeout_ms: int) -> Awaitable[T]:
-        """Ask the master of a name; raises what ``Wire.ask`` does."""
-        return self.wire.ask(self.address_of(broker_name), question, timeout_ms)
+    def request(self, broker_name: str, call: Call[T], timeout_ms: int) -> Awaitable[T]:
+        """Ask the master of a name; raises what ``Wire.request`` does."""
+        return self.wire.request(self.address_of(broker_name), call, timeout_ms)
 
-    def ask_reader(self, broker_name: str, question: Question[T], timeout_ms: int) -> Awaitable[T]:
-        """Ask the master of a name, or a slave where there is no master; raises what ``Wire.ask`` does."""
-        return self.wire.ask(self.broker_to_read(broker_name)[1], question, timeout_ms)
+    def request_reader(self, broker_name: str, call: Call[T], timeout_ms: int) -> Awaitable[T]:
+        """Ask the master of a name, or a slave where there is no master; raises what ``Wire.request`` does."""
+        return self.wire.request(self.broker_to_read(broker_name)[1], call, timeout_ms)
 
-    def tell(self, broker_name: str, command: RemotingCommand) -> Awaitable[None]:
-        """Send the master of a name what wants no answer; raises what ``Wire.tell`` does."""
-        return self.wire.tell(self.address_of(broker_name), command)
+    def send_oneway(self, broker_name: str, command: RemotingCommand) -> Awaitable[None]:
+        """Send the master of a name what wants no answer; raises what ``Wire.send_oneway`` does."""
+        return self.wire.send_oneway(self.address_of(broker_name), command)
 
     def addresses(self) -> set[str]:
         """Return all brokers that are to know of this client."""
@@ -278,7 +278,7 @@ class Instance:
             self.keep(self._tell_of_us(address))
 
     async def _tell_of_us(self, address: str) -> None:
-        told = functools.partial(self.wire.ask, address, questions.heartbeat(self.heartbeat()))
+        told = functools.partial(self.wire.request, address, calls.heartbeat(self.heartbeat()))
         with contextlib.suppress(MqtoolError):  # it is told again soon
             try:
                 await told()
@@ -292,11 +292,11 @@ class Instance:
 
         async def tell(address: str) -> None:
             with contextlib.suppress(MqtoolError):  # they notice it by the connection, too
-                question = questions.unregister(self.client_id, producer_group, consumer_group)
-                await self.wire.ask(address, question, TIMEOUT_MS)
+                call = calls.unregister(self.client_id, producer_group, consumer_group)
+                await self.wire.request(address, call, TIMEOUT_MS)
 
         await asyncio.gather(*(tell(address) for address in sorted(self.addresses())))
 
     def _asked(self, address: str, command: RemotingCommand) -> Answering:
         handler = self.on_request.get(command.code)
-        return handler(address, command) if handler else questions.not_supported(command)
+        return handler(address, command) if handler else calls.not_supported(command)

@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from mqtool.engine.client import consuming, fetching
+from mqtool.engine.client.calls import Call
 from mqtool.engine.client.consuming import ConsumeStatus
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import check_topic, with_namespace, without_namespace
-from mqtool.engine.client.questions import Question
 from mqtool.engine.client_runtime import hooks, user_code
-from mqtool.engine.client_runtime.consumer import Consumer, ConsumerOptions, HeldQueue
+from mqtool.engine.client_runtime.consumer import AssignedQueue, Consumer, ConsumerOptions
 from mqtool.engine.client_runtime.consumer_trace import trace_sender
 from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.message_trace import message_trace_of
@@ -60,7 +60,7 @@ class LitePullConsumerOptions(ConsumerOptions):
 class _Given:
     """A batch, and how many of its messages the program has been given."""
 
-    held: HeldQueue
+    held: AssignedQueue
     messages: list[ConsumerMessage]
     end_offset: int | None  # to be committed when all of them are consumed; None where nothing is
     count: int = 0
@@ -120,10 +120,10 @@ class LitePullConsumer(Consumer):
         self._paused: set[MessageQueue] = set()
         self._sought: dict[MessageQueue, int] = {}  # of queues that are not held yet
         self._given_up_to: dict[MessageQueue, int] = {}  # what poll has given, to be committed
-        self._batches: deque[tuple[HeldQueue, list[ConsumerMessage]]] = deque()
+        self._batches: deque[tuple[AssignedQueue, list[ConsumerMessage]]] = deque()
         self._given: _Given | None = None  # what was given last
         self._turn = threading.Lock()
-        self._came_late: list[tuple[HeldQueue, list[ConsumerMessage]]] = []  # of queues that are paused
+        self._came_late: list[tuple[AssignedQueue, list[ConsumerMessage]]] = []  # of queues that are paused
         self._has_come: asyncio.Event
         self._next_commit = 0
         self._trace, told = message_trace_of(
@@ -477,7 +477,7 @@ class LitePullConsumer(Consumer):
     def _subscription_of(self, queue: MessageQueue) -> Subscription | None:
         return super()._subscription_of(queue) if self._assigned is None else self._assigned.get(queue)
 
-    def _is_full(self, held: HeldQueue) -> bool:
+    def _is_full(self, held: AssignedQueue) -> bool:
         count = sum(one.waiting.count for one in self._held.values())
         return (
             held.queue in self._paused
@@ -485,11 +485,11 @@ class LitePullConsumer(Consumer):
             or consuming.is_full(held.waiting, self.options.thresholds, is_orderly=False)
         )
 
-    def _question(self, held: HeldQueue, subscription: Subscription, *, of_master: bool) -> Question[fetching.Fetched]:  # noqa: ARG002
+    def _call(self, held: AssignedQueue, subscription: Subscription, *, of_master: bool) -> Call[fetching.Fetched]:  # noqa: ARG002
         most = self.options.pull_batch_size
         return fetching.pull(self.group, held.queue, held.next_offset, most, subscription, with_subscription=True)
 
-    def _took(self, held: HeldQueue, messages: list[ConsumerMessage]) -> None:
+    def _took(self, held: AssignedQueue, messages: list[ConsumerMessage]) -> None:
         if messages and held.queue in self._paused:  # a pull had waited for them
             self._came_late.append((held, messages))
         elif messages:

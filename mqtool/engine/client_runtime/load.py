@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from mqtool.engine.client.calls import TOOLS_GROUP
 from mqtool.engine.client.incoming import ConsumerMessage
-from mqtool.engine.client.measuring import Tally
+from mqtool.engine.client.measuring import LoadTally
 from mqtool.engine.client.outgoing import ProducerMessage
-from mqtool.engine.client.questions import TOOLS_GROUP
 from mqtool.engine.client.sending import SendStatus
 from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumer, LitePullConsumerOptions
 from mqtool.engine.client_runtime.producer import Producer, ProducerOptions
@@ -97,7 +97,7 @@ class Load:
                 while any(consumer.queues() != consumer.assignment() for consumer in self._consumers):
                     await asyncio.sleep(_LOOK_S)
 
-    async def run(self, tally: Tally, seconds: float, limit: int | None = None) -> None:
+    async def run(self, tally: LoadTally, seconds: float, limit: int | None = None) -> None:
         """Send for a time, or so many messages, and wait for them to come back; ``tally`` counts meanwhile.
 
         A broker that fails ends nothing: what becomes of each message is counted.
@@ -117,7 +117,7 @@ class Load:
 class _Run:
     """One round."""
 
-    def __init__(self, tally: Tally, options: LoadOptions, number: int, seconds: float, limit: int | None) -> None:
+    def __init__(self, tally: LoadTally, options: LoadOptions, number: int, seconds: float, limit: int | None) -> None:
         self._tally = tally
         self._number = number
         self._rest = bytes(options.size - LEAST_SIZE)

@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 _INTERVAL_S = 1.0
 _LAST_S = 3.0  # so long whoever ends tries to send what is left
-_MOST_HELD = 10_000
-_MOST_SIZE = 128_000
+_MAX_HELD = 10_000
+_MAX_SIZE = 128_000
 _REGION = "DefaultRegion"
 _NORMAL, _DELAYED = 0, 3
 _SUCCESS, _EXCEPTION, _LATER = 0, 2, 4
@@ -172,13 +172,13 @@ class MessageTrace(Hook):
     def _next(self) -> list[_Told]:
         records: list[_Told] = []
         size = 0
-        while self._waiting and size < _MOST_SIZE:
+        while self._waiting and size < _MAX_SIZE:
             records.append(self._waiting.popleft())
             size += len(records[-1].text)
         return records
 
     def _add(self, unique_key: str, keys: Sequence[str], text: str) -> None:
-        if len(self._waiting) >= _MOST_HELD:
+        if len(self._waiting) >= _MAX_HELD:
             self._left_out += 1
         else:
             self._waiting.append(_Told((unique_key, *keys), text))

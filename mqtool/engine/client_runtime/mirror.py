@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from mqtool.engine.client import mirroring, questions, sending
-from mqtool.engine.client.mirroring import Copy, Hop, OffsetMap
-from mqtool.engine.client.questions import Pulled
+from mqtool.engine.client import calls, mirroring, sending
+from mqtool.engine.client.calls import PulledRecords
+from mqtool.engine.client.mirroring import Hop, MirroredMessage, OffsetMap
 from mqtool.engine.client.routes import masters, writable_queues
 from mqtool.engine.client_runtime.admin_client import AdminClient
-from mqtool.engine.client_runtime.admin_queries import Master
+from mqtool.engine.client_runtime.admin_queries import MasterBroker
 from mqtool.engine.client_runtime.wire import together
 from mqtool.errors import (
     IllegalMessageError,
@@ -44,7 +44,7 @@ Place = tuple[str, int]
 """A broker of the target and a queue id there."""
 
 _AT_ONCE = 32
-_LEAST_WAIT_S, _MOST_WAIT_S = 0.02, 0.5  # between two pulls of a queue that has nothing new
+_LEAST_WAIT_S, _MAX_WAIT_S = 0.02, 0.5  # between two pulls of a queue that has nothing new
 _AFTER_FAILURE_S = 1.0
 _COMMIT_S = 1.0
 _LOOK_S = 5.0  # for new topics and queues, and for what groups have committed
@@ -55,7 +55,7 @@ _DISPATCHED_S = 3.0
 _LEAVE_S = 3.0
 _JOIN_S = 3.0  # in which a broker notices that a mirror before this one is gone
 _CLOCKS_DIFFER_MS = 600_000
-_MOST_LOOKED_AT = 1_000  # behind the first copy that is found
+_MAX_LOOKED_AT = 1_000  # behind the first copy that is found
 _TRY_AGAIN = frozenset(sending.RETRY_CODES) - {ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION}
 
 
@@ -72,7 +72,7 @@ class TopicPlan(NamedTuple):
     lag: int
 
 
-class Refusal(NamedTuple):
+class NotMirrored(NamedTuple):
     """A message that could not be copied, or several that the source does not have any more."""
 
     queue: MessageQueue
@@ -82,17 +82,17 @@ class Refusal(NamedTuple):
 
 
 @dataclass
-class Progress:
+class MirrorProgress:
     """What became of the messages of one topic."""
 
     copied: int = 0
     skipped: int = 0  # as they have been at the target before
-    lost: int = 0  # of which ``Refusal`` tells
+    lost: int = 0  # of which ``NotMirrored`` tells
     lag: int = 0
 
 
 @dataclass
-class _Lane:
+class _SourceQueue:
     """One queue of the source."""
 
     queue: MessageQueue
@@ -135,7 +135,7 @@ class Mirror:
         begin: "str | int" = "first",
         takes_group: Callable[[str], bool] = lambda _: True,
         tell: Callable[[str], None] = lambda _: None,
-        refused: Callable[[Refusal], None] = lambda _: None,
+        refused: Callable[[NotMirrored], None] = lambda _: None,
     ) -> None:
         """Make a mirror.
 
@@ -151,7 +151,7 @@ class Mirror:
             refused: is told each message that cannot be copied.
         """
         self.group = mirroring.progress_group(target_cluster)
-        self.progress: dict[str, Progress] = {}
+        self.progress: dict[str, MirrorProgress] = {}
         self._source = source
         self._target = target
         self._source_cluster = source_cluster
@@ -162,7 +162,7 @@ class Mirror:
         self._tell = tell
         self._refused = refused
         self._client_id = f"mqtool-mirror@{os.getpid()}#{secrets.token_hex(4)}"
-        self._lanes: dict[MessageQueue, _Lane] = {}
+        self._lanes: dict[MessageQueue, _SourceQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._outages: dict[str, str] = {}  # by address, what could not be done
         self._translated: dict[tuple[str, str, Place], int] = {}
@@ -172,7 +172,7 @@ class Mirror:
 
     async def known_topics(self) -> set[str]:
         """Return the topics of applications that the source has."""
-        answers = await self._source.ask_each(await self._source.masters(), questions.topic_configs)
+        answers = await self._source.ask_each(await self._source.masters(), calls.topic_configs)
         names = [broker.broker_name for broker, _ in answers]
         return {
             topic
@@ -181,11 +181,11 @@ class Mirror:
             if mirroring.is_mirrored(topic, broker.cluster, names)
         }
 
-    async def topics(self) -> dict[str, dict[Master, TopicConfig]]:
+    async def topics(self) -> dict[str, dict[MasterBroker, TopicConfig]]:
         """Return the topics of the source that are wanted, by broker."""
-        answers = await self._source.ask_each(await self._source.masters(), questions.topic_configs)
+        answers = await self._source.ask_each(await self._source.masters(), calls.topic_configs)
         names = [broker.broker_name for broker, _ in answers]
-        found: dict[str, dict[Master, TopicConfig]] = {}
+        found: dict[str, dict[MasterBroker, TopicConfig]] = {}
         for broker, configs in answers:
             for topic, config in configs.items():
                 if (
@@ -223,13 +223,13 @@ class Mirror:
     async def _target_configs(self) -> Counter[str]:
         """Return how many queues each topic of the target has that may be written to."""
         counts: Counter[str] = Counter()
-        for _, configs in await self._target.ask_each(await self._target.masters(), questions.topic_configs):
+        for _, configs in await self._target.ask_each(await self._target.masters(), calls.topic_configs):
             for topic, config in configs.items():
                 counts[topic] += config.write_queue_count if config.perm & Perm.WRITE else 0
         return counts
 
     async def _committed(self) -> dict[MessageQueue, int]:
-        answers = await self._source.ask_each(await self._source.masters(), questions.consumer_offsets)
+        answers = await self._source.ask_each(await self._source.masters(), calls.consumer_offsets)
         return {
             MessageQueue(topic, broker.broker_name, queue_id): offset
             for broker, offsets in answers
@@ -334,7 +334,7 @@ class Mirror:
         end = asyncio.get_running_loop().time() + _JOIN_S
         while True:
             await self._heartbeat()
-            answers = await self._source.ask_each(brokers, lambda: questions.members(self.group))
+            answers = await self._source.ask_each(brokers, lambda: calls.members(self.group))
             others = {one.client_id for _, told in answers if told for one in told.members} - {self._client_id}
             if not others:
                 return
@@ -350,11 +350,11 @@ class Mirror:
         subscriptions = tuple(Subscription(topic, "*") for topic in self.progress)
         data = ConsumerData(self.group, "CONSUME_ACTIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET", subscriptions)
         told = Heartbeat(self._client_id, (), (data,))
-        await self._source.ask_each(await self._source.masters(), lambda: questions.heartbeat(told))
+        await self._source.ask_each(await self._source.masters(), lambda: calls.heartbeat(told))
 
     async def _leave(self) -> None:
         brokers = await self._source.masters()
-        await self._source.ask_each(brokers, lambda: questions.unregister(self._client_id, "", self.group))
+        await self._source.ask_each(brokers, lambda: calls.unregister(self._client_id, "", self.group))
 
     # Topics and queues
 
@@ -376,18 +376,19 @@ class Mirror:
                 await self._target.create_topic(topic, queues=count, perm="rw")
         committed = await self._committed()
         lanes = [
-            _Lane(queue, broker.address, sorted(one.broker_name for one in found[queue.topic])) for queue, broker in new
+            _SourceQueue(queue, broker.address, sorted(one.broker_name for one in found[queue.topic]))
+            for queue, broker in new
         ]
         await together(self._begin_with(lane, committed.get(lane.queue), begin) for lane in lanes)
         for lane in lanes:
             self._lanes[lane.queue] = lane
-            self.progress.setdefault(lane.queue.topic, Progress())
+            self.progress.setdefault(lane.queue.topic, MirrorProgress())
             self._tasks.add(asyncio.create_task(self._follow(lane)))
 
-    async def _begin_with(self, lane: _Lane, committed: int | None, begin: "str | int") -> None:
+    async def _begin_with(self, lane: _SourceQueue, committed: int | None, begin: "str | int") -> None:
         """Find where a queue goes on; where it begins, that is committed before anything is copied."""
-        ask, queue = self._source.ask, lane.queue
-        pulled = await ask(lane.address, questions.pull(queue.topic, queue.queue_id, committed or 0, 1))
+        ask, queue = self._source.request, lane.queue
+        pulled = await ask(lane.address, calls.pull(queue.topic, queue.queue_id, committed or 0, 1))
         lane.end = pulled.max_offset
         if committed is None:
             if begin == "last":
@@ -395,24 +396,24 @@ class Mirror:
             elif begin == "first" or pulled.max_offset == 0:
                 committed = pulled.min_offset
             else:
-                committed = await ask(lane.address, questions.offset_from(queue.topic, queue.queue_id, int(begin)))
-            await ask(lane.address, questions.set_offset(self.group, queue.topic, queue.queue_id, committed))
+                committed = await ask(lane.address, calls.offset_from(queue.topic, queue.queue_id, int(begin)))
+            await ask(lane.address, calls.set_offset(self.group, queue.topic, queue.queue_id, committed))
         else:
             lane.is_begun = True
         lane.at = lane.committed = committed
 
     async def _commit(self) -> None:
-        async def commit(lane: _Lane, at: int) -> None:
-            question = questions.set_offset(self.group, lane.queue.topic, lane.queue.queue_id, at)
+        async def commit(lane: _SourceQueue, at: int) -> None:
+            call = calls.set_offset(self.group, lane.queue.topic, lane.queue.queue_id, at)
             with contextlib.suppress(NotFoundError):  # the topic is gone
-                await self._source.ask(lane.address, question)
+                await self._source.request(lane.address, call)
             lane.committed = at
 
         await together(commit(lane, lane.at) for lane in self._lanes.values() if lane.at != lane.committed)
 
     # One queue
 
-    async def _follow(self, lane: _Lane) -> None:
+    async def _follow(self, lane: _SourceQueue) -> None:
         """Copy a queue, from where it was left."""
         while True:
             try:
@@ -431,7 +432,7 @@ class Mirror:
                 self._tell_outage(error)
                 await asyncio.sleep(_AFTER_FAILURE_S)
 
-    async def _take_up(self, lane: _Lane) -> None:
+    async def _take_up(self, lane: _SourceQueue) -> None:
         """Find the queue that copies go to, and what of this one is there already, though it was not committed."""
         target, lane.target_address = await self._target_of(lane)
         if target != lane.target:
@@ -455,11 +456,11 @@ class Mirror:
                 if target_offset is not None:
                     lane.offsets.add(hop.queue_offset, target_offset)
 
-    async def _target_of(self, lane: _Lane) -> tuple[MessageQueue, str]:
+    async def _target_of(self, lane: _SourceQueue) -> tuple[MessageQueue, str]:
         topic = lane.queue.topic
         end = asyncio.get_running_loop().time() + _KNOWN_S
         while True:
-            route = await self._target.ask_name_server(questions.route(topic))
+            route = await self._target.request_name_server(calls.route(topic))
             addresses = masters(route) if route else {}
             writable = [one for one in writable_queues(route, topic) if one.broker_name in addresses] if route else []
             if writable:
@@ -474,11 +475,11 @@ class Mirror:
                 raise NotFoundError(f"{self._target_cluster} has no queue of {topic} that may be written to")
             await asyncio.sleep(_TICK_S)
 
-    async def _first_at(self, lane: _Lane, offset: int) -> Message | None:
+    async def _first_at(self, lane: _SourceQueue, offset: int) -> Message | None:
         """Return the first message of the source at an offset or behind it."""
         queue = lane.queue
         while True:
-            pulled = await self._source.ask(lane.address, questions.pull(queue.topic, queue.queue_id, offset, 1))
+            pulled = await self._source.request(lane.address, calls.pull(queue.topic, queue.queue_id, offset, 1))
             for message, _ in messages_of(pulled.records):
                 if message.queue_offset >= offset:
                     return message
@@ -486,7 +487,7 @@ class Mirror:
                 return None
             offset = pulled.next_offset
 
-    async def _last_copies(self, lane: _Lane, low: Message, since: int) -> _Copies:
+    async def _last_copies(self, lane: _SourceQueue, low: Message, since: int) -> _Copies:
         """Return what the target has of a queue, whose first message is given; looks from the end back to a time (ms).
 
         Elsewhere than where copies go now it is looked for only where the last one that was committed is not there.
@@ -502,10 +503,10 @@ class Mirror:
         return found
 
     async def _last_copies_in(
-        self, target: MessageQueue, address: str, lane: _Lane, low: Message, since: int
+        self, target: MessageQueue, address: str, lane: _SourceQueue, low: Message, since: int
     ) -> _Copies:
         await self._until_dispatched(address)
-        ends = (await self._target.ask(address, questions.topic_queues(target.topic))).get(target.queue_id)
+        ends = (await self._target.request(address, calls.topic_queues(target.topic))).get(target.queue_id)
         best: tuple[Hop, int | None] | None = None
         before = -1
         looked_at = 0
@@ -522,12 +523,12 @@ class Mirror:
                 looked_at += best is not None
                 if message.store_timestamp < since:
                     high = 0
-            if best and (best[0].queue_offset >= lane.at - 1 or looked_at >= _MOST_LOOKED_AT):
+            if best and (best[0].queue_offset >= lane.at - 1 or looked_at >= _MAX_LOOKED_AT):
                 break
             high = min(high, start)
         return _Copies(best, before)
 
-    async def _is_of_topic_before(self, hop: Hop, lane: _Lane, low: Message) -> bool:
+    async def _is_of_topic_before(self, hop: Hop, lane: _SourceQueue, low: Message) -> bool:
         """Tell whether a copy is of a topic that was deleted and made again since, of which a message is the first.
 
         What was stored before that is, but where a clock was set back: then the source still has it.
@@ -540,14 +541,14 @@ class Mirror:
             lane.of_topic_before = hop.store_timestamp
         return True
 
-    def _is_of(self, hop: Hop, lane: _Lane) -> bool:
+    def _is_of(self, hop: Hop, lane: _SourceQueue) -> bool:
         return hop.cluster == self._source_cluster and hop.queue == lane.queue
 
     async def _stretch(self, queue: MessageQueue, address: str, low: int, high: int) -> list[Message]:
         """Return the messages of a queue of the target between two offsets."""
         found: list[Message] = []
         while low < high:
-            pulled = await self._target.ask(address, questions.pull(queue.topic, queue.queue_id, low, high - low))
+            pulled = await self._target.request(address, calls.pull(queue.topic, queue.queue_id, low, high - low))
             found += [one for one, _ in messages_of(pulled.records) if low <= one.queue_offset < high]
             low = max(pulled.next_offset, low + 1)
         return found
@@ -556,17 +557,17 @@ class Mirror:
         """Wait until what a broker has stored stands in its queues, where a copy is to be found."""
         end = asyncio.get_running_loop().time() + _DISPATCHED_S
         while asyncio.get_running_loop().time() < end:
-            told = await self._target.ask(address, questions.runtime_info())
+            told = await self._target.request(address, calls.runtime_info())
             if int(told.get("dispatchBehindBytes", "0")) <= 0:
                 return
             await asyncio.sleep(_TICK_S)
 
-    async def _copy_on(self, lane: _Lane) -> None:
+    async def _copy_on(self, lane: _SourceQueue) -> None:
         wait = _LEAST_WAIT_S
         while True:
             queue = lane.queue
-            pulled = await self._source.ask(
-                lane.address, questions.pull(queue.topic, queue.queue_id, lane.at, _AT_ONCE)
+            pulled = await self._source.request(
+                lane.address, calls.pull(queue.topic, queue.queue_id, lane.at, _AT_ONCE)
             )
             lane.end = pulled.max_offset
             if lane.is_waiting:
@@ -581,9 +582,9 @@ class Mirror:
                 self._passed_over(lane, pulled.next_offset)
             else:
                 await asyncio.sleep(wait)
-                wait = min(2 * wait, _MOST_WAIT_S)
+                wait = min(2 * wait, _MAX_WAIT_S)
 
-    async def _begin_again(self, lane: _Lane, pulled: Pulled) -> None:
+    async def _begin_again(self, lane: _SourceQueue, pulled: PulledRecords) -> None:
         """Go on in a queue that ends before what was copied: its topic was made again, or its broker lost the end."""
         first = await self._first_at(lane, pulled.min_offset)
         is_new = first is not None and first.store_timestamp > lane.last_timestamp
@@ -594,21 +595,21 @@ class Mirror:
             f"copied: it goes on at {lane.at:,}"
         )
 
-    def _passed_over(self, lane: _Lane, offset: int) -> None:
+    def _passed_over(self, lane: _SourceQueue, offset: int) -> None:
         """Tell messages that the source does not give any more."""
         count = offset - lane.at
         self.progress[lane.queue.topic].lost += count
-        self._refused(Refusal(lane.queue, lane.at, count, "the source deleted them before they were copied"))
+        self._refused(NotMirrored(lane.queue, lane.at, count, "the source deleted them before they were copied"))
         lane.at = offset
 
-    async def _copy(self, lane: _Lane, messages: Iterable[Message]) -> None:
+    async def _copy(self, lane: _SourceQueue, messages: Iterable[Message]) -> None:
         """Copy messages in their order; ``lane.at`` is behind what was done."""
-        copies: list[Copy] = []
+        copies: list[MirroredMessage] = []
         progress = self.progress[lane.queue.topic]
         expected = lane.at
         for message in messages:
             offset = message.queue_offset
-            copied: Copy | None = None
+            copied: MirroredMessage | None = None
             refusal = ""
             if self._target_cluster in mirroring.clusters_of(message.properties):
                 progress.skipped += 1
@@ -633,12 +634,12 @@ class Mirror:
         lane.at = expected
         lane.last_timestamp = last.store_timestamp
 
-    def _refuse(self, lane: _Lane, offset: int, reason: str) -> None:
+    def _refuse(self, lane: _SourceQueue, offset: int, reason: str) -> None:
         self.progress[lane.queue.topic].lost += 1
-        self._refused(Refusal(lane.queue, offset, 1, reason))
+        self._refused(NotMirrored(lane.queue, offset, 1, reason))
         lane.at = offset + 1
 
-    async def _send_all(self, lane: _Lane, copies: Iterable[Copy]) -> None:
+    async def _send_all(self, lane: _SourceQueue, copies: Iterable[MirroredMessage]) -> None:
         for batch in mirroring.in_requests(copies):
             try:
                 await self._send(lane, batch)
@@ -649,11 +650,11 @@ class Mirror:
                     except IllegalMessageError:
                         self._refuse(lane, one.queue_offset, str(error))
 
-    async def _send(self, lane: _Lane, copies: list[Copy]) -> None:
+    async def _send(self, lane: _SourceQueue, copies: list[MirroredMessage]) -> None:
         assert lane.target
         packed, born = mirroring.pack_copies(copies, lane.target.topic)
-        question = sending.send(packed, lane.target, self.group, born, 1)
-        sent = await self._target.ask(lane.target_address, question)
+        call = sending.send(packed, lane.target, self.group, born, 1)
+        sent = await self._target.request(lane.target_address, call)
         for number, one in enumerate(copies):
             lane.offsets.add(one.queue_offset, sent.queue_offset + number)
         lane.at, lane.is_begun = copies[-1].queue_offset + 1, True
@@ -671,28 +672,28 @@ class Mirror:
         if not wanted:
             return
         groups = {one for one, _, _ in wanted}
-        tables = await self._source.ask_each(await self._source.masters(), questions.groups)
+        tables = await self._source.ask_each(await self._source.masters(), calls.groups)
         settings = {name: table for _, found in tables for name, table in found.items()}
         for broker in await self._target.masters():
             mine = {key: at for key, at in wanted.items() if key[2][0] == broker.broker_name}
-            held = await self._target.ask(broker.address, questions.consumer_offsets())
-            known = await self._target.ask(broker.address, questions.groups())
+            held = await self._target.request(broker.address, calls.consumer_offsets())
+            known = await self._target.request(broker.address, calls.groups())
             for group in sorted(groups & {one for one, _, _ in mine}):
-                if await self._target.ask(broker.address, questions.members(group)) is not None:
+                if await self._target.request(broker.address, calls.members(group)) is not None:
                     continue  # it is consumed there, and knows itself where it is
                 if group not in known and group in settings:
-                    await self._target.ask(broker.address, questions.put_group(settings[group]))
+                    await self._target.request(broker.address, calls.put_group(settings[group]))
                 for key, at in mine.items():
                     of, topic, (_, queue_id) = key
                     if of == group and held.get((topic, group, queue_id), -1) < at:
-                        question = questions.set_offset(group, topic, queue_id, at)
-                        await self._target.ask(broker.address, question)
+                        call = calls.set_offset(group, topic, queue_id, at)
+                        await self._target.request(broker.address, call)
                     if of == group:
                         self._translated[key] = at
 
     async def _positions(self) -> dict[tuple[str, str, Place], int]:
         """Return where groups are to go on at the target, by group, topic and queue there; what is new of it."""
-        answers = await self._source.ask_each(await self._source.masters(), questions.consumer_offsets)
+        answers = await self._source.ask_each(await self._source.masters(), calls.consumer_offsets)
         offsets: dict[tuple[str, str], dict[MessageQueue, int]] = {}
         for broker, told in answers:
             for (topic, group, queue_id), offset in told.items():
@@ -712,7 +713,7 @@ class Mirror:
     def _goes_along(self, group: str) -> bool:
         return not mirroring.is_progress_group(group) and not _is_system_group(group) and self._takes_group(group)
 
-    async def _translated_of(self, lane: _Lane, offset: int | None) -> int | None:
+    async def _translated_of(self, lane: _SourceQueue, offset: int | None) -> int | None:
         """Return what a group is to read next for an offset of a queue.
 
         None where nothing of the queue was copied, -1 where it is not to be known.
@@ -725,10 +726,10 @@ class Mirror:
         known = lane.offsets.behind(offset)
         return await self._searched(lane, offset) if known is None else known
 
-    async def _searched(self, lane: _Lane, offset: int) -> int | None:
+    async def _searched(self, lane: _SourceQueue, offset: int) -> int | None:
         """Look an offset up in the copies themselves, which lie in the order of their origins."""
         assert lane.target
-        ends = (await self._target.ask(lane.target_address, questions.topic_queues(lane.target.topic))).get(
+        ends = (await self._target.request(lane.target_address, calls.topic_queues(lane.target.topic))).get(
             lane.target.queue_id
         )
         low, high = (ends.min_offset, ends.max_offset) if ends else (0, 0)
@@ -745,7 +746,7 @@ class Mirror:
                 high, first = middle, found[1]
         return first if behind is None else behind
 
-    async def _first_copy(self, lane: _Lane, low: int, high: int) -> tuple[int, int] | None:
+    async def _first_copy(self, lane: _SourceQueue, low: int, high: int) -> tuple[int, int] | None:
         """Return the first copy of a queue between two offsets of the target: its offset at the origin, and there."""
         assert lane.target
         while low < high:
@@ -757,7 +758,7 @@ class Mirror:
         return None
 
 
-def _queues_of(topic: str, configs: dict[Master, TopicConfig]) -> dict[MessageQueue, Master]:
+def _queues_of(topic: str, configs: dict[MasterBroker, TopicConfig]) -> dict[MessageQueue, MasterBroker]:
     return {
         MessageQueue(topic, broker.broker_name, queue_id): broker
         for broker, config in configs.items()
@@ -765,8 +766,8 @@ def _queues_of(topic: str, configs: dict[Master, TopicConfig]) -> dict[MessageQu
     }
 
 
-def _by_place(lanes: Collection[_Lane]) -> dict[Place, list[_Lane]]:
-    places: dict[Place, list[_Lane]] = {}
+def _by_place(lanes: Collection[_SourceQueue]) -> dict[Place, list[_SourceQueue]]:
+    places: dict[Place, list[_SourceQueue]] = {}
     for lane in lanes:
         assert lane.target
         places.setdefault((lane.target.broker_name, lane.target.queue_id), []).append(lane)

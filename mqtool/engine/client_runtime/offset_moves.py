@@ -11,9 +11,9 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from mqtool.engine.client import questions
+from mqtool.engine.client import calls
 from mqtool.engine.client_runtime.admin_changes import Changes
-from mqtool.engine.client_runtime.admin_queries import AdminQueries, GroupOffset, Master, TopicQueue, check_known
+from mqtool.engine.client_runtime.admin_queries import AdminQueries, GroupOffset, MasterBroker, TopicQueue, check_known
 from mqtool.engine.client_runtime.wire import together
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
@@ -45,7 +45,9 @@ class KeptOffset(NamedTuple):
     is_at_end: bool
 
 
-async def plan_positions(admin: AdminQueries, brokers: Sequence[Master], positions: Collection[Position]) -> Changes:
+async def plan_positions(
+    admin: AdminQueries, brokers: Sequence[MasterBroker], positions: Collection[Position]
+) -> Changes:
     """Plan to set what groups read next; what they are at already is left out.
 
     Raises:
@@ -56,17 +58,17 @@ async def plan_positions(admin: AdminQueries, brokers: Sequence[Master], positio
         wanted = [one for one in positions if one.broker_name == broker.broker_name]
         if not wanted:
             continue
-        held = await admin.ask(broker.address, questions.consumer_offsets())
+        held = await admin.request(broker.address, calls.consumer_offsets())
         moved = [one for one in wanted if held.get((one.topic, one.group, one.queue_id)) != one.offset]
-        settings = await admin.ask(broker.address, questions.broker_settings())
+        settings = await admin.request(broker.address, calls.broker_settings())
         resets = settings.get("useServerSideResetOffset") == "true"
         for group in sorted({one.group for one in moved}):
-            if not resets and await admin.ask(broker.address, questions.members(group)) is not None:
+            if not resets and await admin.request(broker.address, calls.members(group)) is not None:
                 raise UsageError(
                     f"consumers of {group} are online, and {broker.broker_name} can only reset all queues at once: "
                     "stop them first"
                 )
-        ask = questions.reset_offset if resets else questions.set_offset
+        ask = calls.reset_offset if resets else calls.set_offset
         for one in moved:
             before = held.get((one.topic, one.group, one.queue_id))
             changes.add(
@@ -145,7 +147,7 @@ async def shifted(
             wanted = one.consumer_offset + by
         else:
             at = await _next_timestamp(admin, address, one, now)
-            wanted = await admin.ask(address, questions.offset_from(one.topic, one.queue_id, at + (by_ms or 0)))
+            wanted = await admin.request(address, calls.offset_from(one.topic, one.queue_id, at + (by_ms or 0)))
         offset = min(max(wanted, low), high)
         reason = "" if offset == wanted else f"the queue reaches from {low:,} to {high:,}"
         return Position(group, one.topic, one.broker_name, one.queue_id, offset, reason)
@@ -173,7 +175,7 @@ async def _next_timestamp(admin: AdminQueries, address: str, one: "GroupOffset",
 
     at = max(one.consumer_offset or 0, one.min_offset or 0)
     while at < (one.max_offset or 0):
-        pulled = await admin.ask(address, questions.pull(one.topic, one.queue_id, at, _AT_ONCE))
+        pulled = await admin.request(address, calls.pull(one.topic, one.queue_id, at, _AT_ONCE))
         for message, _ in messages_of(pulled.records):
             if message.queue_offset >= at:
                 return message.store_timestamp
@@ -207,7 +209,7 @@ async def translated(admin: AdminQueries, offsets: Sequence[KeptOffset], now: in
         since = min(one.next_timestamp for one in of_pair)
         here = [(broker_name, queue_id) for name, broker_name, queue_id in queues if name == topic]
         at = await together(
-            admin.ask(addresses[broker_name], questions.offset_from(topic, queue_id, since))
+            admin.request(addresses[broker_name], calls.offset_from(topic, queue_id, since))
             for broker_name, queue_id in here
         )
         for (broker_name, queue_id), offset in zip(here, at, strict=True):

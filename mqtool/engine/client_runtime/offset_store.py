@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
-from mqtool.engine.client import fetching, questions
+from mqtool.engine.client import calls, fetching
 from mqtool.engine.client_runtime.instance import Instance
 from mqtool.errors import AnswerTimeoutError, FormatError, MqtoolError, WriteError
 from mqtool.formats.bodies import MessageQueue, build_body, by_queue, parse_body
@@ -77,7 +77,7 @@ class BrokerOffsets(_Noted):
 
     async def read(self, queue: MessageQueue) -> int | None:
         """Ask the broker."""
-        return await self._instance.ask_reader(
+        return await self._instance.request_reader(
             queue.broker_name, fetching.committed_offset(self._group, queue), _ANSWER_MS
         )
 
@@ -95,8 +95,8 @@ class BrokerOffsets(_Noted):
             raise error
 
     async def _ask(self, queue: MessageQueue, offset: int) -> None:
-        question = questions.set_offset(self._group, queue.topic, queue.queue_id, offset)
-        await self._instance.ask_reader(queue.broker_name, question, _ANSWER_MS)
+        call = calls.set_offset(self._group, queue.topic, queue.queue_id, offset)
+        await self._instance.request_reader(queue.broker_name, call, _ANSWER_MS)
         self._told[queue] = offset
 
     async def hand_over(self, queue: MessageQueue) -> None:
@@ -118,7 +118,7 @@ class BrokerOffsets(_Noted):
                 continue
             try:
                 _, address = self._instance.broker_to_read(queue.broker_name)
-                await self._instance.wire.tell(address, fetching.commit(self._group, queue, offset))
+                await self._instance.wire.send_oneway(address, fetching.commit(self._group, queue, offset))
                 self._told[queue] = offset
             except AnswerTimeoutError as error:  # the next queue would wait as long
                 log.warning("the offsets of %d queues of %s: %s", len(queues), queue.broker_name, error)

@@ -339,7 +339,7 @@ class PopConsumer(Subscriber):
             self._clock() + ahead_ms,
             in_order=options.orderly,
         )
-        answer = await self._instance.ask(broker_name, popping.pop(header, broker_name), timeout_ms)
+        answer = await self._instance.request(broker_name, popping.pop(header, broker_name), timeout_ms)
         if answer.messages:
             self._ahead[broker_name] = answer.pop_time - self._clock()
         return answer
@@ -379,7 +379,7 @@ class PopConsumer(Subscriber):
         return await self._ack(self._as_brokers_know(message))
 
     async def _ack(self, message: ConsumerMessage) -> bool:
-        return await self._instance.ask(message.broker_name, popping.acknowledge(self.group, message), _ANSWER_MS)
+        return await self._instance.request(message.broker_name, popping.acknowledge(self.group, message), _ANSWER_MS)
 
     def _shown(self, messages: Sequence[ConsumerMessage]) -> list[ConsumerMessage]:
         return consuming.as_users_know(messages, self.options.namespace, self.options.deserializer)
@@ -399,8 +399,8 @@ class PopConsumer(Subscriber):
         """
         self._check_running()
         _check_time("invisible_ms", invisible_ms)
-        question = popping.change_invisible_time(self.group, self._as_brokers_know(message), invisible_ms)
-        changed = await self._instance.ask(message.broker_name, question, _ANSWER_MS)
+        call = popping.change_invisible_time(self.group, self._as_brokers_know(message), invisible_ms)
+        changed = await self._instance.request(message.broker_name, call, _ANSWER_MS)
         return self._shown([changed])[0] if changed else None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from mqtool.engine.client import questions, sending
+from mqtool.engine.client import calls, sending
 from mqtool.engine.client.fault_latency import AVOIDED_MS, LATENCIES_MS, FaultLatency
 from mqtool.engine.client.names import DEFAULT_PRODUCER, with_namespace, without_namespace
 from mqtool.engine.client.outgoing import (
@@ -34,7 +34,7 @@ from mqtool.engine.client.outgoing import (
 from mqtool.engine.client.queue_choice import InTurn, Selector
 from mqtool.engine.client.sending import SendResult, SendStatus, TransactionState
 from mqtool.engine.client_runtime import hooks, user_code
-from mqtool.engine.client_runtime.auto_batch import AnyFuture, AutoBatch, LaneKey, SendFuture, Waiting
+from mqtool.engine.client_runtime.auto_batch import AnyFuture, AutoBatch, LaneKey, PendingMessage, SendFuture
 from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions
@@ -183,7 +183,7 @@ class Producer(Client):
             "compression": self.options.compress_type,
             "level": self.options.compress_level,
         }
-        self._room = _Room(
+        self._room = _InFlightLimit(
             self.options.back_pressure_for_async_send_num, self.options.back_pressure_for_async_send_size
         )
         self._under_way: set[asyncio.Task[SendResult]] = set()  # of send_async
@@ -360,7 +360,7 @@ class Producer(Client):
         self._batches.post(lane, self._waiting(call, future))
         return future
 
-    def _waiting(self, call: SendCall, future: AnyFuture) -> Waiting:
+    def _waiting(self, call: SendCall, future: AnyFuture) -> PendingMessage:
         """Return a message that is ready as it waits for its batch.
 
         Raises:
@@ -370,12 +370,12 @@ class Producer(Client):
         message = call.message
         topic = self._topic(message.topic)
         if not self._hooks:
-            return Waiting(element_of(message, topic), self._timeout_of(call), future)
+            return PendingMessage(element_of(message, topic), self._timeout_of(call), future)
         given = self._before_send([message])
         with hooks.told_of_failure(given, [message]):
             element = element_of(message, topic)
         hooks.after_future(given, [message], future)
-        return Waiting(element, self._timeout_of(call), future)
+        return PendingMessage(element, self._timeout_of(call), future)
 
     def _add(self, call: SendCall, queues: list[MessageQueue]) -> "asyncio.Future[SendResult]":
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
@@ -418,8 +418,8 @@ class Producer(Client):
         packed, given = self._pack(call)
         with hooks.told_of_end(given, [call.message]):
             chosen = way.choose(await self._queues(packed.topic), None)
-            question = self._question(packed, chosen)
-            await self._instance.tell(chosen.broker_name, question.command)
+            broker_call = self._call(packed, chosen)
+            await self._instance.send_oneway(chosen.broker_name, broker_call.command)
 
     async def send_batch(
         self, messages: Sequence[ProducerMessage], queue: MessageQueue | None = None, *, timeout_ms: int | None = None
@@ -470,8 +470,8 @@ class Producer(Client):
         """
         broker_name = sending.broker_of_handle(recall_handle)
         await self._queues(topic)
-        question = sending.recall(self.group, self._topic(topic), recall_handle)
-        return await self._instance.ask(broker_name, question, timeout_ms or self.options.send_msg_timeout)
+        broker_call = sending.recall(self.group, self._topic(topic), recall_handle)
+        return await self._instance.request(broker_name, broker_call, timeout_ms or self.options.send_msg_timeout)
 
     async def request(
         self,
@@ -609,7 +609,7 @@ class Producer(Client):
         raise SendError(self._own_name(packed.topic), brokers, errors, instance.clock() - start)
 
     def _ask(self, packed: Packed, queue: MessageQueue, timeout_ms: int) -> Awaitable[SendResult]:
-        answer = self._instance.ask(queue.broker_name, self._question(packed, queue), timeout_ms)
+        answer = self._instance.request(queue.broker_name, self._call(packed, queue), timeout_ms)
         return self._as_users_know_it(answer) if self.options.namespace else answer
 
     async def _as_users_know_it(self, answer: Awaitable[SendResult]) -> SendResult:
@@ -620,7 +620,7 @@ class Producer(Client):
         if self._faults:
             self._faults.failed(broker_name, self._instance.clock())
 
-    def _question(self, packed: Packed, queue: MessageQueue) -> "questions.Question[SendResult]":
+    def _call(self, packed: Packed, queue: MessageQueue) -> "calls.Call[SendResult]":
         return sending.send(packed, queue, self.group, self._instance.clock(), self.options.default_topic_queue_nums)
 
     def _way_of(self, call: SendCall) -> _Way:
@@ -772,7 +772,7 @@ class TransactionProducer(Producer):
     async def _end(self, sent: SendResult, state: TransactionState) -> SendResult:
         try:
             end = sending.end_transaction(self.group, sent, self._topic(sent.queue.topic), state)
-            await self._instance.tell(sent.queue.broker_name, end)
+            await self._instance.send_oneway(sent.queue.broker_name, end)
         except UnavailableError as error:  # it asks again
             log.warning("the end of the transaction of %s: %s", sent.message_id, error)
         return sent._replace(transaction_state=state)
@@ -791,7 +791,9 @@ class TransactionProducer(Producer):
             log.exception("the listener cannot tell the state of %s", message.message_id)
             state = TransactionState.UNKNOWN
         try:
-            await self._instance.wire.tell(address, sending.answer_check(self.group, asked, message.message_id, state))
+            await self._instance.wire.send_oneway(
+                address, sending.answer_check(self.group, asked, message.message_id, state)
+            )
         except UnavailableError as error:  # it asks again
             log.warning("the state of %s: %s", message.message_id, error)
 
@@ -821,7 +823,7 @@ def _state(given: Any) -> TransactionState:
     return given if isinstance(given, TransactionState) else TransactionState.UNKNOWN
 
 
-class _Room:
+class _InFlightLimit:
     """Room for sends that are under way: so many messages, and bytes of bodies."""
 
     def __init__(self, count: int, size: int) -> None:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from mqtool.engine.client import questions
+from mqtool.engine.client import calls
 from mqtool.engine.client.routes import MASTER
 from mqtool.errors import MqtoolError, NotFoundError, RefusedError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.client_runtime.admin_client import AdminClient
-    from mqtool.engine.client_runtime.admin_queries import BrokerFigures, BrokerPlace
+    from mqtool.engine.client_runtime.admin_queries import BrokerPlace, BrokerStats
 
 _CATCH_UP_SECONDS = 30.0
 _COPY_SECONDS = 20.0
@@ -55,26 +55,26 @@ async def plan_promotion(admin: "AdminClient", broker_name: str, slave_id: int |
     places = [one for one in await admin.brokers() if one.broker_name == broker_name]
     if not places:
         raise NotFoundError(f"no broker is named {broker_name}")
-    told = await admin.broker_figures(places)
+    told = await admin.broker_stats(places)
     master = next((one for one in told if one.broker.broker_id == MASTER and not one.error), None)
     slave = _chosen(broker_name, told, slave_id)
-    if _STATUS not in slave.figures:
+    if _STATUS not in slave.stats:
         raise UsageError(
             f"slave {slave.broker.broker_id} of {broker_name} is a broker of RocketMQ, which cannot be told to become "
             "master: stop it, set brokerRole=ASYNC_MASTER and brokerId=0, and start it; the old master must be stopped"
         )
-    epoch = 1 + max(int(one.figures.get(_EPOCH, "0")) for one in told)
+    epoch = 1 + max(int(one.stats.get(_EPOCH, "0")) for one in told)
     if master is None:
         return _without_master(slave, epoch, await _most_repeated(admin, slave.broker.address))
-    settings = await admin.ask(master.broker.address, questions.broker_settings())
+    settings = await admin.request(master.broker.address, calls.broker_settings())
     if _OUR_SETTING not in settings:
         raise UsageError(
             f"the master of {broker_name} ({master.broker.address}) is a broker of RocketMQ, which cannot be told to "
             "take no messages: stop it, and run this again; then it may come back with brokerRole=SLAVE and its own id"
         )
-    if reason := slave.figures.get("replicationReason"):
+    if reason := slave.stats.get("replicationReason"):
         raise UsageError(f"slave {slave.broker.broker_id} of {broker_name} does not follow its master: {reason}")
-    lag = max(int(master.figures[_END]) - int(slave.figures[_END]), 0)
+    lag = max(int(master.stats[_END]) - int(slave.stats[_END]), 0)
     remarks = [
         f"{master.broker.address} takes no messages until {slave.broker.address} has the {lag:,} bytes that it lacks",
         "delayed messages of the last seconds may be delivered once more",
@@ -83,7 +83,7 @@ async def plan_promotion(admin: "AdminClient", broker_name: str, slave_id: int |
     return Promotion(slave.broker, master.broker, role, epoch, lag, {}, remarks)
 
 
-def _chosen(broker_name: str, told: "list[BrokerFigures]", slave_id: int | None) -> "BrokerFigures":
+def _chosen(broker_name: str, told: "list[BrokerStats]", slave_id: int | None) -> "BrokerStats":
     slaves = [one for one in told if one.broker.broker_id != MASTER and slave_id in (None, one.broker.broker_id)]
     if not slaves:
         which = "slave" if slave_id is None else f"slave with the id {slave_id}"
@@ -91,16 +91,16 @@ def _chosen(broker_name: str, told: "list[BrokerFigures]", slave_id: int | None)
     answering = [one for one in slaves if not one.error]
     if not answering:
         raise UnavailableError(f"no slave of {broker_name} answers: {slaves[0].error}")
-    return max(answering, key=lambda one: int(one.figures.get(_END, "0")))
+    return max(answering, key=lambda one: int(one.stats.get(_END, "0")))
 
 
 async def _most_repeated(admin: "AdminClient", slave: str) -> dict[str, int]:
     """Return how many messages of a slave lie behind the offsets of each group that it knows: no more are repeated."""
-    offsets = await admin.ask(slave, questions.consumer_offsets())
+    offsets = await admin.request(slave, calls.consumer_offsets())
     ends: dict[str, dict[int, int]] = {}
     for topic in sorted({topic for topic, _, _ in offsets}):
         try:
-            queues = await admin.ask(slave, questions.topic_queues(topic))
+            queues = await admin.request(slave, calls.topic_queues(topic))
         except RefusedError:  # a topic that is gone, but for its offsets
             continue
         ends[topic] = {queue_id: one.max_offset for queue_id, one in queues.items()}
@@ -111,8 +111,8 @@ async def _most_repeated(admin: "AdminClient", slave: str) -> dict[str, int]:
     return {group: count for group, count in sorted(repeats.items()) if count}
 
 
-def _without_master(slave: "BrokerFigures", epoch: int, repeats: dict[str, int]) -> Promotion:
-    copied = slave.figures.get("replicationCopiedTimestamp", "0")
+def _without_master(slave: "BrokerStats", epoch: int, repeats: dict[str, int]) -> Promotion:
+    copied = slave.stats.get("replicationCopiedTimestamp", "0")
     remarks = [
         "no master answers: messages that it had and the slave has not are lost, and how many is not known",
         "where it still runs, cut off from here, stop it first: else there are two masters",
@@ -143,26 +143,26 @@ async def promote(admin: "AdminClient", plan: Promotion, say: Callable[[str], No
         MqtoolError: a broker refuses, and all is as before.
     """
     slave, master = plan.slave, plan.master
-    become = questions.change_role("become", plan.role, MASTER, plan.epoch)
+    become = calls.change_role("become", plan.role, MASTER, plan.epoch)
     if master is not None:
-        end = await admin.ask(master.address, questions.change_role("stop"))
+        end = await admin.request(master.address, calls.change_role("stop"))
         try:
             await _until_it_has(admin, slave.address, end)
             say(f"{slave.address} has all up to {end:,}")
             moved = await _copy_offsets(admin, master.address, slave.address)
             say(f"offsets of groups copied: {moved:,} of them had changed since the slave copied them")
         except BaseException:
-            await admin.ask(master.address, questions.change_role("go on"))
+            await admin.request(master.address, calls.change_role("go on"))
             raise
         try:
-            await admin.ask(slave.address, become)
+            await admin.request(slave.address, become)
         except MqtoolError as error:
             if isinstance(error, RefusedError) or not await _has_become(admin, plan, master.address):
-                await admin.ask(master.address, questions.change_role("go on"))
+                await admin.request(master.address, calls.change_role("go on"))
                 raise
-        await admin.ask(master.address, questions.change_role("become", "SLAVE", slave.broker_id, plan.epoch))
+        await admin.request(master.address, calls.change_role("become", "SLAVE", slave.broker_id, plan.epoch))
     else:
-        await admin.ask(slave.address, become)
+        await admin.request(slave.address, become)
     await _until_master(admin, slave)
     say(f"{slave.address} is the master of {slave.broker_name}")
     if master is not None:
@@ -179,7 +179,7 @@ async def _has_become(admin: "AdminClient", plan: Promotion, master: str) -> boo
     deadline = loop.time() + _SWAP_SECONDS
     while True:
         try:
-            return int((await admin.ask(plan.slave.address, questions.runtime_info())).get(_EPOCH, "0")) >= plan.epoch
+            return int((await admin.request(plan.slave.address, calls.runtime_info())).get(_EPOCH, "0")) >= plan.epoch
         except UnavailableError:
             if loop.time() > deadline:
                 raise UnavailableError(
@@ -193,7 +193,7 @@ async def _until_it_has(admin: "AdminClient", address: str, end: int) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _CATCH_UP_SECONDS
     while True:
-        here = int((await admin.ask(address, questions.runtime_info())).get(_END, "0"))
+        here = int((await admin.request(address, calls.runtime_info())).get(_END, "0"))
         if here >= end:
             return
         if loop.time() > deadline:
@@ -204,14 +204,14 @@ async def _until_it_has(admin: "AdminClient", address: str, end: int) -> None:
 
 async def _copy_offsets(admin: "AdminClient", master: str, slave: str) -> int:
     """Have a slave know how far groups have read at its master, and return how many offsets it did not know."""
-    there = await admin.ask(master, questions.consumer_offsets())
-    here = await admin.ask(slave, questions.consumer_offsets())
+    there = await admin.request(master, calls.consumer_offsets())
+    here = await admin.request(slave, calls.consumer_offsets())
     late = {key: offset for key, offset in there.items() if here.get(key) != offset}
     deadline = asyncio.get_running_loop().time() + _COPY_SECONDS
     for (topic, group, queue_id), offset in late.items():
         while True:
             try:
-                await admin.ask(slave, questions.set_offset(group, topic, queue_id, offset))
+                await admin.request(slave, calls.set_offset(group, topic, queue_id, offset))
                 break
             except RefusedError:  # it does not know the group yet: it copies such tables every ten seconds
                 if asyncio.get_running_loop().time() > deadline:
@@ -227,7 +227,7 @@ async def _until_master(admin: "AdminClient", slave: "BrokerPlace") -> None:
         try:
             masters = await admin.masters(slave.broker_name)
             if any(one.address == slave.address for one in masters):
-                await admin.ask(slave.address, questions.runtime_info())
+                await admin.request(slave.address, calls.runtime_info())
                 return
         except MqtoolError:  # it is just being made
             pass

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mqtool.engine.client import consuming, fetching, questions
+from mqtool.engine.client import calls, consuming, fetching
 from mqtool.engine.client.consuming import ConsumeStatus
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import DEFAULT_CONSUMER
@@ -175,13 +175,11 @@ class PullConsumer(Reader):
             raise UsageError(f"nothing can be pulled from offset {offset} on, {max_nums} at most")
         make = consuming.subscribe_by_sql if is_sql92 else consuming.subscribe
         subscription = make(queue.topic, expression, self._clock())
-        question = fetching.pull(
-            self.group, queue, offset, max_nums, subscription, hold_ms=hold_ms, with_subscription=True
-        )
+        call = fetching.pull(self.group, queue, offset, max_nums, subscription, hold_ms=hold_ms, with_subscription=True)
         await self._instance.route(queue.topic)
         _, address = self._instance.broker_to_read(queue.broker_name, self._wished.get(queue, MASTER))
         try:
-            fetched = await self._instance.wire.ask(address, question, timeout_ms)
+            fetched = await self._instance.wire.request(address, call, timeout_ms)
         except UnavailableError:
             self._wished.pop(queue, None)  # it may be gone: the next pull asks the master
             raise
@@ -208,4 +206,4 @@ class PullConsumer(Reader):
             await self._instance.route(queue.topic)
             await self._instance.send_heartbeats()  # by one of them a broker makes the group
             self._greeted.add(queue.broker_name)
-        await self._ask_of(queue, questions.set_offset(self.group, queue.topic, queue.queue_id, offset))
+        await self._ask_of(queue, calls.set_offset(self.group, queue.topic, queue.queue_id, offset))

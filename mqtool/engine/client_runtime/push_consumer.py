@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from mqtool.engine.client import consuming, fetching, introspection
+from mqtool.engine.client.calls import Call
 from mqtool.engine.client.incoming import ConsumerMessage, parse_message
-from mqtool.engine.client.questions import Question
 from mqtool.engine.client_runtime.consume_services import (
     WORKING_ON,
     ConcurrentService,
@@ -21,7 +21,7 @@ from mqtool.engine.client_runtime.consume_services import (
     OrderlyService,
     PushConsumerOptions,
 )
-from mqtool.engine.client_runtime.consumer import LISTENERS_END_S, Consumer, HeldQueue
+from mqtool.engine.client_runtime.consumer import LISTENERS_END_S, AssignedQueue, Consumer
 from mqtool.engine.client_runtime.consumer_trace import trace_sender
 from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.hooks import around_listener
@@ -154,17 +154,17 @@ class PushConsumer(Consumer):
         if self._has_locks:
             await self._unlock([queue])
 
-    def _begin_at(self, queue: MessageQueue, offset: int) -> HeldQueue:
+    def _begin_at(self, queue: MessageQueue, offset: int) -> AssignedQueue:
         held = super()._begin_at(queue, offset)
         self._service.begin(held)
         return held
 
-    def _is_full(self, held: HeldQueue) -> bool:
+    def _is_full(self, held: AssignedQueue) -> bool:
         count = sum(other.topic == held.queue.topic for other in self._held)
         thresholds = self.options.thresholds.shared(max(1, count))
         return consuming.is_full(held.waiting, thresholds, is_orderly=self.options.orderly)
 
-    def _question(self, held: HeldQueue, subscription: Subscription, *, of_master: bool) -> Question[fetching.Fetched]:
+    def _call(self, held: AssignedQueue, subscription: Subscription, *, of_master: bool) -> Call[fetching.Fetched]:
         committed = self._offsets.known(held.queue) if of_master and not self._is_broadcasting else None
         return fetching.pull(
             self.group,
@@ -176,7 +176,7 @@ class PushConsumer(Consumer):
             with_subscription=self.options.post_subscription_when_pull,
         )
 
-    def _took(self, held: HeldQueue, messages: list[ConsumerMessage]) -> None:
+    def _took(self, held: AssignedQueue, messages: list[ConsumerMessage]) -> None:
         if messages:
             self._service.submit(held, messages)
         elif not held.waiting.count:  # nor is a listener at work with any
@@ -189,8 +189,8 @@ class PushConsumer(Consumer):
         for name in sorted({queue.broker_name for queue in queues}):
             of_broker = [queue for queue in queues if queue.broker_name == name]
             try:
-                question = fetching.lock(self.group, self.client_id, of_broker)
-                locked = await self._instance.ask(name, question, ANSWER_MS)
+                call = fetching.lock(self.group, self.client_id, of_broker)
+                locked = await self._instance.request(name, call, ANSWER_MS)
                 granted += locked
             except MqtoolError as error:
                 log.warning("%s locks no queues: %s", name, error)
@@ -200,7 +200,7 @@ class PushConsumer(Consumer):
         for name in sorted({queue.broker_name for queue in queues}):
             of_broker = [queue for queue in queues if queue.broker_name == name]
             with contextlib.suppress(MqtoolError):  # the locks expire
-                await self._instance.ask(name, fetching.unlock(self.group, self.client_id, of_broker), ANSWER_MS)
+                await self._instance.request(name, fetching.unlock(self.group, self.client_id, of_broker), ANSWER_MS)
 
     async def _lock_on(self) -> None:
         while True:

@@ -6,9 +6,9 @@
 import contextlib
 from typing import TypeVar
 
-from mqtool.engine.client import fetching, questions
+from mqtool.engine.client import calls, fetching
+from mqtool.engine.client.calls import Call
 from mqtool.engine.client.names import with_namespace
-from mqtool.engine.client.questions import Question
 from mqtool.engine.client_runtime.client import Client
 from mqtool.errors import NotFoundError, RefusedError
 from mqtool.formats.bodies import MessageQueue
@@ -35,7 +35,7 @@ class Reader(Client):
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message that a queue has."""
         self._check_running()
-        return await self._ask_of(queue, questions.min_offset(queue.topic, queue.queue_id))
+        return await self._ask_of(queue, calls.min_offset(queue.topic, queue.queue_id))
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset behind the last message of a queue."""
@@ -45,7 +45,7 @@ class Reader(Client):
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp: int) -> int:
         """Return the offset of the first message of a queue that was stored at a time (ms) or later."""
         self._check_running()
-        return await self._ask_of(queue, questions.offset_at(queue.topic, queue.queue_id, timestamp))
+        return await self._ask_of(queue, calls.offset_at(queue.topic, queue.queue_id, timestamp))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return what the group consumes next of a queue, None where nothing was committed yet.
@@ -57,11 +57,11 @@ class Reader(Client):
         offset = await self._ask_of(queue, fetching.committed_offset(self.group, queue, zero_if_none=False))
         if offset == 0:
             with contextlib.suppress(RefusedError):
-                held = await self._ask_of(queue, questions.consumer_offsets())
+                held = await self._ask_of(queue, calls.consumer_offsets())
                 return held.get((queue.topic, self.group, queue.queue_id))
         return offset
 
-    async def _ask_of(self, queue: MessageQueue, question: Question[T]) -> T:
-        """Ask about a queue; raises what ``Wire.ask`` does."""
+    async def _ask_of(self, queue: MessageQueue, call: Call[T]) -> T:
+        """Ask about a queue; raises what ``Wire.request`` does."""
         await self._instance.route(queue.topic)
-        return await self._instance.ask_reader(queue.broker_name, question, ANSWER_MS)
+        return await self._instance.request_reader(queue.broker_name, call, ANSWER_MS)

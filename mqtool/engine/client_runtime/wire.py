@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-from mqtool.engine.client.questions import Question, refusal
+from mqtool.engine.client.calls import Call, refusal
 from mqtool.engine.remoting.client import Answering, RemotingClient
 from mqtool.errors import RefusedError, UnavailableError
 from mqtool.formats.codes import ResponseCode
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 ANSWER_MS = 10_000
 """How long an answer may take: tools ask for more at once than producers and consumers do."""
-_MOST_AT_ONCE = 16
+_MAX_AT_ONCE = 16
 
 OnRequest = Callable[[str, RemotingCommand], Answering]
 """Takes the address of a broker and what it asks; returns the answer."""
@@ -61,11 +61,11 @@ class Wire:
         self._name_server, self._clients = self._to_name_servers(), {}
         await asyncio.gather(*(client.close() for client in ended))
 
-    async def ask_name_server(self, question: Question[T]) -> T:
-        """Ask the name servers, the first of them that can be reached; raises like ``ask``."""
+    async def request_name_server(self, call: Call[T]) -> T:
+        """Ask the name servers, the first of them that can be reached; raises like ``request``."""
         try:
-            answer = await self._name_server.invoke_any(question.command, ANSWER_MS)
-            return _read(self._name_server, question, answer)
+            answer = await self._name_server.invoke_any(call.command, ANSWER_MS)
+            return _read(self._name_server, call, answer)
         except RefusedError as refused:
             if refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise UnavailableError(
@@ -73,7 +73,7 @@ class Wire:
                 ) from refused
             raise
 
-    def ask(self, address: str, question: Question[T], timeout_ms: int = ANSWER_MS) -> Awaitable[T]:
+    def request(self, address: str, call: Call[T], timeout_ms: int = ANSWER_MS) -> Awaitable[T]:
         """Ask the server at an address, and return what its answer says.
 
         Raises:
@@ -81,15 +81,15 @@ class Wire:
             RefusedError: it answers that it does not do that.
             MqtoolError: the answer cannot be read.
         """
-        return _ask(self._at(address), question, timeout_ms)
+        return _ask(self._at(address), call, timeout_ms)
 
-    def tell(self, address: str, command: RemotingCommand) -> Awaitable[None]:
+    def send_oneway(self, address: str, command: RemotingCommand) -> Awaitable[None]:
         """Send the server at an address what wants no answer.
 
         Raises:
             UnavailableError: it cannot be reached.
         """
-        return self._at(address).tell(command)
+        return self._at(address).send_oneway(command)
 
     def _at(self, address: str) -> RemotingClient:
         client = self._clients.get(address)
@@ -99,19 +99,19 @@ class Wire:
         return client
 
 
-async def _ask(client: RemotingClient, question: Question[T], timeout_ms: int) -> T:
-    return _read(client, question, await client.invoke(question.command, timeout_ms))
+async def _ask(client: RemotingClient, call: Call[T], timeout_ms: int) -> T:
+    return _read(client, call, await client.invoke(call.command, timeout_ms))
 
 
-def _read(client: RemotingClient, question: Question[T], answer: RemotingCommand) -> T:
-    if answer.code not in question.codes:
+def _read(client: RemotingClient, call: Call[T], answer: RemotingCommand) -> T:
+    if answer.code not in call.codes:
         raise refusal(client.addresses[0], answer.code, answer.remark)
-    return question.read(answer)
+    return call.read(answer)
 
 
 async def together(tasks: Iterable[Awaitable[T]]) -> list[T]:
     """Wait for all of many tasks, some of them at a time, and return what they come to, in their order."""
-    room = asyncio.Semaphore(_MOST_AT_ONCE)
+    room = asyncio.Semaphore(_MAX_AT_ONCE)
 
     async def in_turn(task: Awaitable[T]) -> T:
         async with room:

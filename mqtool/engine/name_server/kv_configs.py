@@ -8,12 +8,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from mqtool.engine.name_server.refusal import Reason, RefusedError
+from mqtool.engine.name_server.refusal import NameServerReason, NameServerRefusedError
 from mqtool.errors import FormatError, WriteError
 from mqtool.formats.bodies import build_body
 from mqtool.formats.config_tables import parse_table
 
-MOST_KV, MOST_OF_KV, MOST_OF_ALL_KV = 10_000, 1 << 14, 1 << 22
+MAX_KV, MAX_OF_KV, MAX_OF_ALL_KV = 10_000, 1 << 14, 1 << 22
 """How many kv configs are kept, namespaces counted too, how long a name or value of one may be, and how many characters
 there are in all."""
 
@@ -54,12 +54,14 @@ class KvConfigs:
         size = len(namespace) + len(key) + len(value)
         growth = size if before is None else len(value) - len(before)
         if (
-            max(len(namespace), len(key), len(value)) > MOST_OF_KV
-            or (before is None and sum(1 + len(pairs) for pairs in self._table.values()) >= MOST_KV)
-            or self._size + max(growth, 0) > MOST_OF_ALL_KV
+            max(len(namespace), len(key), len(value)) > MAX_OF_KV
+            or (before is None and sum(1 + len(pairs) for pairs in self._table.values()) >= MAX_KV)
+            or self._size + max(growth, 0) > MAX_OF_ALL_KV
         ):
-            sizes = f"{MOST_OF_KV:,} characters each and {MOST_OF_ALL_KV:,} in all"
-            raise RefusedError(Reason.BAD_ARGUMENT, f"at most {MOST_KV:,} kv configs are kept, of {sizes}")
+            sizes = f"{MAX_OF_KV:,} characters each and {MAX_OF_ALL_KV:,} in all"
+            raise NameServerRefusedError(
+                NameServerReason.BAD_ARGUMENT, f"at most {MAX_KV:,} kv configs are kept, of {sizes}"
+            )
         self._size += growth
         self._table.setdefault(namespace, {})[key] = value
         self._keep()

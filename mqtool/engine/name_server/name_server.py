@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from mqtool.engine.name_server.kv_configs import KvConfigs
-from mqtool.engine.name_server.refusal import Reason, RefusedError
+from mqtool.engine.name_server.refusal import NameServerReason, NameServerRefusedError
 from mqtool.engine.name_server.route_table import SILENCE_MS, LiveBroker, RouteTable
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.errors import UsageError
@@ -34,7 +34,7 @@ class Registering(NamedTuple):
     acts_as_master: bool = False  # a slave of it may
 
 
-class Master(NamedTuple):
+class MasterAddress(NamedTuple):
     """Where the master of a slave is."""
 
     address: str
@@ -44,7 +44,7 @@ class Master(NamedTuple):
 class Registered(NamedTuple):
     """What a broker learns when it has made itself known."""
 
-    master: Master | None  # of a slave, where it is there
+    master: MasterAddress | None  # of a slave, where it is there
     order_config: Mapping[str, str] | None
 
 
@@ -99,10 +99,10 @@ class NameServer:
         if not self.routes.register(
             data, broker_id, live, registration, delete_others=delete_others, is_limited=not is_own
         ):
-            raise RefusedError(Reason.NOT_POSSIBLE, "register broker failed")
+            raise NameServerRefusedError(NameServerReason.NOT_POSSIBLE, "register broker failed")
         master = self.routes.master(cluster, name) if broker_id else None
         order = self.kv.of(ORDER_NAMESPACE) if self.settings.return_order_config else None
-        return Registered(Master(*master) if master else None, order)
+        return Registered(MasterAddress(*master) if master else None, order)
 
     def check_version(
         self, cluster: str, address: str, version: DataVersion | None, now: int
@@ -132,22 +132,24 @@ class NameServer:
         """
         settings = self.settings
         if settings.wait_for_service and now - self._started < settings.wait_seconds * 1000:
-            raise RefusedError(Reason.NOT_POSSIBLE, "name server not ready")
+            raise NameServerRefusedError(NameServerReason.NOT_POSSIBLE, "name server not ready")
         route = self.routes.route(topic)
         if route is None:
-            raise RefusedError(Reason.NO_TOPIC, f"No topic route info in name server for the topic: {topic}")
+            raise NameServerRefusedError(
+                NameServerReason.NO_TOPIC, f"No topic route info in name server for the topic: {topic}"
+            )
         if settings.order_message_enabled:
             route.order_config = self.kv.get(ORDER_NAMESPACE, topic)
         return route
 
     def topics(self) -> list[str]:
-        """Return the names of all topics; raises ``RefusedError`` where that is switched off."""
+        """Return the names of all topics; raises ``NameServerRefusedError`` where that is switched off."""
         if not self.settings.all_topic_list_enabled:
-            raise RefusedError(Reason.NOT_POSSIBLE, "disable")
+            raise NameServerRefusedError(NameServerReason.NOT_POSSIBLE, "disable")
         return self.routes.topics()
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Return the topics of a cluster; raises ``RefusedError`` where lists are switched off."""
+        """Return the topics of a cluster; raises ``NameServerRefusedError`` where lists are switched off."""
         self._check_lists()
         return self.routes.topics_of_cluster(cluster)
 
@@ -164,15 +166,15 @@ class NameServer:
         return names, next(addresses, None)
 
     def unit_topics(self) -> list[str]:
-        """Return the topics of units; raises ``RefusedError`` where lists are switched off."""
+        """Return the topics of units; raises ``NameServerRefusedError`` where lists are switched off."""
         return self._topics_by_flag(lambda flag: bool(flag & _UNIT))
 
     def unit_sub_topics(self) -> list[str]:
-        """Return the topics that units subscribe to; raises ``RefusedError`` where lists are switched off."""
+        """Return the topics that units subscribe to; raises ``NameServerRefusedError`` where lists are switched off."""
         return self._topics_by_flag(lambda flag: bool(flag & _UNIT_SUB))
 
     def unit_sub_only_topics(self) -> list[str]:
-        """Return those of them that are of no unit; raises ``RefusedError`` where lists are switched off."""
+        """Return those of them that are of no unit; raises ``NameServerRefusedError`` where lists are switched off."""
         return self._topics_by_flag(lambda flag: flag & (_UNIT | _UNIT_SUB) == _UNIT_SUB)
 
     def _topics_by_flag(self, wanted: Callable[[int], bool]) -> list[str]:
@@ -181,7 +183,7 @@ class NameServer:
 
     def _check_lists(self) -> None:
         if not self.settings.topic_list_enabled:
-            raise RefusedError(Reason.NOT_POSSIBLE, "disable")
+            raise NameServerRefusedError(NameServerReason.NOT_POSSIBLE, "disable")
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """Forget a topic, or that the brokers of one cluster serve it."""
@@ -204,11 +206,11 @@ class NameServer:
             RefusedError: one must not be changed so, has no effect here, or makes no sense.
         """
         if any(name in given for name in _PROTECTED):
-            raise RefusedError(Reason.NOT_ALLOWED, "Can not update config in black list.")
+            raise NameServerRefusedError(NameServerReason.NOT_ALLOWED, "Can not update config in black list.")
         try:
             settings, unknown = self.settings.updated(given)
         except UsageError as error:
-            raise RefusedError(Reason.NOT_POSSIBLE, str(error)) from None
+            raise NameServerRefusedError(NameServerReason.NOT_POSSIBLE, str(error)) from None
         if unknown:
-            raise RefusedError(Reason.NOT_POSSIBLE, f"no effect here: {', '.join(sorted(unknown))}")
+            raise NameServerRefusedError(NameServerReason.NOT_POSSIBLE, f"no effect here: {', '.join(sorted(unknown))}")
         self.settings = settings

@@ -3,7 +3,7 @@
 import enum
 
 
-class Reason(enum.Enum):
+class NameServerReason(enum.Enum):
     """Kinds of reasons, for programs; each door has a word for them."""
 
     NOT_ALLOWED = enum.auto()
@@ -12,10 +12,10 @@ class Reason(enum.Enum):
     NO_TOPIC = enum.auto()
 
 
-class RefusedError(Exception):
+class NameServerRefusedError(Exception):
     """Something that is not done; its text says why, for people. Clients of RocketMQ match on some of these texts."""
 
-    def __init__(self, reason: Reason, text: str) -> None:
+    def __init__(self, reason: NameServerReason, text: str) -> None:
         self.reason = reason
         self.text = text
         super().__init__(text)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from mqtool.engine.name_server.name_server import NameServer, Registering
-from mqtool.engine.name_server.refusal import Reason, RefusedError
+from mqtool.engine.name_server.refusal import NameServerReason, NameServerRefusedError
 from mqtool.formats.bodies import (
     build_body,
     build_cluster_info,
@@ -45,18 +45,18 @@ from mqtool.formats.peer import Peer
 from mqtool.formats.remoting import Outgoing, RemotingCommand
 from mqtool.formats.settings import build_settings, parse_settings
 
-MOST_OF_BODY, MOST_OF_REGISTRATION = 1 << 20, 1 << 22
+MAX_OF_BODY, MAX_OF_REGISTRATION = 1 << 20, 1 << 22
 """Bytes of a request's body: it is parsed while all others wait."""
 
 _CODES = {
-    Reason.NOT_ALLOWED: ResponseCode.NO_PERMISSION,
-    Reason.NOT_POSSIBLE: ResponseCode.SYSTEM_ERROR,
-    Reason.BAD_ARGUMENT: ResponseCode.INVALID_PARAMETER,
-    Reason.NO_TOPIC: ResponseCode.TOPIC_NOT_EXIST,
+    NameServerReason.NOT_ALLOWED: ResponseCode.NO_PERMISSION,
+    NameServerReason.NOT_POSSIBLE: ResponseCode.SYSTEM_ERROR,
+    NameServerReason.BAD_ARGUMENT: ResponseCode.INVALID_PARAMETER,
+    NameServerReason.NO_TOPIC: ResponseCode.TOPIC_NOT_EXIST,
 }
 
 
-class Request(NamedTuple):
+class NameServerRequest(NamedTuple):
     """A command, who sends it, and when (ms)."""
 
     command: RemotingCommand
@@ -76,7 +76,7 @@ class NameServerDoor:
         if command.is_response:
             return ()
         changes = self.rules.kv.changes
-        answer = self._answer(Request(command, peer, now))
+        answer = self._answer(NameServerRequest(command, peer, now))
         if self.rules.kv.changes == changes:
             return ((peer, answer),)
         if not command.is_oneway:
@@ -93,9 +93,9 @@ class NameServerDoor:
             answers.append((peer, answer))
         return answers
 
-    def _answer(self, request: Request) -> RemotingCommand:
+    def _answer(self, request: NameServerRequest) -> RemotingCommand:
         command = request.command
-        most = MOST_OF_REGISTRATION if command.code == RequestCode.REGISTER_BROKER else MOST_OF_BODY
+        most = MAX_OF_REGISTRATION if command.code == RequestCode.REGISTER_BROKER else MAX_OF_BODY
         if len(command.body) > most:
             remark = f"the body of this request has at most {most:,} bytes"
             return command.answer(ResponseCode.INVALID_PARAMETER, remark=remark)
@@ -105,7 +105,7 @@ class NameServerDoor:
             return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
         try:
             return processor(self.rules, request)
-        except RefusedError as refused:
+        except NameServerRefusedError as refused:
             return command.answer(_CODES[refused.reason], remark=refused.text)
 
     def closed(self, peer: Peer, now: int) -> Iterable[Outgoing]:  # noqa: ARG002
@@ -126,7 +126,7 @@ class NameServerDoor:
 # Brokers
 
 
-def _register_broker(rules: NameServer, request: Request) -> RemotingCommand:
+def _register_broker(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     command = request.command
     header = parse_header(RegisterBroker, command.ext_fields)
     if header.body_crc32 and zlib.crc32(command.body) & 0x7FFFFFFF != header.body_crc32:
@@ -146,19 +146,19 @@ def _register_broker(rules: NameServer, request: Request) -> RemotingCommand:
     return command.answer(ext_fields=build_header(response), body=build_kv_table(order) if order else b"")
 
 
-def _unregister_broker(rules: NameServer, request: Request) -> RemotingCommand:
+def _unregister_broker(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     header = parse_header(BrokerIdentity, request.command.ext_fields)
     rules.routes.unregister(header.cluster_name, header.broker_addr, header.broker_name)
     return request.command.answer()
 
 
-def _heartbeat(rules: NameServer, request: Request) -> RemotingCommand:
+def _heartbeat(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     header = parse_header(BrokerHeartbeat, request.command.ext_fields)
     rules.routes.heard((header.cluster_name, header.broker_addr), request.now, header.heartbeat_timeout_mills)
     return request.command.answer()
 
 
-def _query_data_version(rules: NameServer, request: Request) -> RemotingCommand:
+def _query_data_version(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     command = request.command
     header = parse_header(BrokerIdentity, command.ext_fields)
     version = data_version({"dataVersion": parse_table(command.body)}) if command.body else None
@@ -167,17 +167,19 @@ def _query_data_version(rules: NameServer, request: Request) -> RemotingCommand:
     return command.answer(ext_fields=build_header(QueryDataVersionResponse(changed)), body=body)
 
 
-def _get_cluster_info(rules: NameServer, request: Request) -> RemotingCommand:
+def _get_cluster_info(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     return request.command.answer(body=build_cluster_info(rules.routes.cluster_info()))
 
 
-def _get_member_group(rules: NameServer, request: Request) -> RemotingCommand:
+def _get_member_group(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     cluster, name = parse_header(BrokerMemberGroup, request.command.ext_fields)
     group = {"brokerAddrs": rules.members(cluster, name), "brokerName": name, "cluster": cluster}
     return request.command.answer(body=build_body({"brokerMemberGroup": group}))
 
 
-def _set_writable(rules: NameServer, request: Request, is_writable: bool, count_field: str) -> RemotingCommand:
+def _set_writable(
+    rules: NameServer, request: NameServerRequest, is_writable: bool, count_field: str
+) -> RemotingCommand:
     name = parse_header(BrokerName, request.command.ext_fields).broker_name
     return request.command.answer(ext_fields={count_field: str(rules.routes.set_writable(name, is_writable))})
 
@@ -185,44 +187,44 @@ def _set_writable(rules: NameServer, request: Request, is_writable: bool, count_
 # Topics
 
 
-def _get_route(rules: NameServer, request: Request) -> RemotingCommand:
+def _get_route(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     route = rules.route(parse_header(GetRoute, request.command.ext_fields).topic, request.now)
     # Peers before 4.9.4 are used to another dialect, but read this one as well.
     return request.command.answer(body=build_route(route))
 
 
-def _get_topics(rules: NameServer, request: Request) -> RemotingCommand:
+def _get_topics(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     return request.command.answer(body=build_topic_list(rules.topics()))
 
 
-def _get_topics_of_cluster(rules: NameServer, request: Request) -> RemotingCommand:
+def _get_topics_of_cluster(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     cluster = parse_header(ClusterName, request.command.ext_fields).cluster
     return request.command.answer(body=build_topic_list(rules.topics_of_cluster(cluster)))
 
 
-def _get_system_topics(rules: NameServer, request: Request) -> RemotingCommand:
+def _get_system_topics(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     return request.command.answer(body=build_topic_list(*rules.system_topics()))
 
 
-def _get_unit_topics(rules: NameServer, request: Request) -> RemotingCommand:
+def _get_unit_topics(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     return request.command.answer(body=build_topic_list(rules.unit_topics()))
 
 
-def _get_unit_sub_topics(rules: NameServer, request: Request) -> RemotingCommand:
+def _get_unit_sub_topics(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     return request.command.answer(body=build_topic_list(rules.unit_sub_topics()))
 
 
-def _get_unit_sub_only_topics(rules: NameServer, request: Request) -> RemotingCommand:
+def _get_unit_sub_only_topics(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     return request.command.answer(body=build_topic_list(rules.unit_sub_only_topics()))
 
 
-def _delete_topic(rules: NameServer, request: Request) -> RemotingCommand:
+def _delete_topic(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     header = parse_header(DeleteTopicInNameServer, request.command.ext_fields)
     rules.delete_topic(header.topic, header.cluster_name or None)
     return request.command.answer()
 
 
-def _register_topic(rules: NameServer, request: Request) -> RemotingCommand:
+def _register_topic(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     topic = parse_header(TopicName, request.command.ext_fields).topic
     rules.register_topic(topic, parse_route(request.command.body).queues)
     return request.command.answer()
@@ -231,13 +233,13 @@ def _register_topic(rules: NameServer, request: Request) -> RemotingCommand:
 # Kv config and settings
 
 
-def _put_kv(rules: NameServer, request: Request) -> RemotingCommand:
+def _put_kv(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     header = parse_header(PutKvConfig, request.command.ext_fields)
     rules.kv.put(header.namespace, header.key, header.value)
     return request.command.answer()
 
 
-def _get_kv(rules: NameServer, request: Request) -> RemotingCommand:
+def _get_kv(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     header = parse_header(KvConfigKey, request.command.ext_fields)
     value = rules.kv.get(header.namespace, header.key)
     if value is None:
@@ -246,13 +248,13 @@ def _get_kv(rules: NameServer, request: Request) -> RemotingCommand:
     return request.command.answer(ext_fields={"value": value})
 
 
-def _delete_kv(rules: NameServer, request: Request) -> RemotingCommand:
+def _delete_kv(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     header = parse_header(KvConfigKey, request.command.ext_fields)
     rules.kv.delete(header.namespace, header.key)
     return request.command.answer()
 
 
-def _get_kv_list(rules: NameServer, request: Request) -> RemotingCommand:
+def _get_kv_list(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     namespace = parse_header(KvNamespace, request.command.ext_fields).namespace
     pairs = rules.kv.of(namespace)
     if pairs is None:
@@ -261,16 +263,16 @@ def _get_kv_list(rules: NameServer, request: Request) -> RemotingCommand:
     return request.command.answer(body=build_kv_table(pairs))
 
 
-def _update_config(rules: NameServer, request: Request) -> RemotingCommand:
+def _update_config(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     rules.update_settings(parse_settings(request.command.body.decode("utf-8", "replace")))
     return request.command.answer()
 
 
-def _get_config(rules: NameServer, request: Request) -> RemotingCommand:
+def _get_config(rules: NameServer, request: NameServerRequest) -> RemotingCommand:
     return request.command.answer(body=build_settings(rules.settings.texts()).encode())
 
 
-PROCESSORS: Mapping[int, Callable[[NameServer, Request], RemotingCommand]] = {
+PROCESSORS: Mapping[int, Callable[[NameServer, NameServerRequest], RemotingCommand]] = {
     RequestCode.PUT_KV_CONFIG: _put_kv,
     RequestCode.GET_KV_CONFIG: _get_kv,
     RequestCode.DELETE_KV_CONFIG: _delete_kv,

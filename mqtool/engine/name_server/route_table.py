@@ -16,12 +16,12 @@ MASTER_ID = 0
 SILENCE_MS = 120_000
 """How long a broker may be silent before it is forgotten, unless it says another time itself."""
 
-MOST_BROKERS = 1000
-MOST_ENTRIES = 200_000
+MAX_BROKERS = 1000
+MAX_ENTRIES = 200_000
 """Pairs of a topic and a broker that serves it."""
-MOST_NAME = 255
+MAX_NAME = 255
 """Characters of a name or an address."""
-MOST_FILTER_SERVERS = 64
+MAX_FILTER_SERVERS = 64
 
 BrokerKey = tuple[str, str]
 """Cluster and address of a broker."""
@@ -108,20 +108,20 @@ class RouteTable:
     def _check(self, broker: BrokerData, live: LiveBroker, registration: Registration) -> None:
         """See that there is room for a registration; raises ``LimitError``."""
         names = (broker.cluster, broker.broker_name, live.ha_address, *broker.addresses.values())
-        if max(map(len, (*names, *registration.topics, *registration.filter_servers))) > MOST_NAME:
-            raise LimitError(f"names and addresses have at most {MOST_NAME} characters")
-        if len(registration.filter_servers) > MOST_FILTER_SERVERS:
-            raise LimitError(f"a broker has at most {MOST_FILTER_SERVERS} filter servers")
+        if max(map(len, (*names, *registration.topics, *registration.filter_servers))) > MAX_NAME:
+            raise LimitError(f"names and addresses have at most {MAX_NAME} characters")
+        if len(registration.filter_servers) > MAX_FILTER_SERVERS:
+            raise LimitError(f"a broker has at most {MAX_FILTER_SERVERS} filter servers")
         is_known = broker.broker_name in self._brokers
-        if len(self._live) >= MOST_BROKERS or (not is_known and len(self._brokers) >= MOST_BROKERS):
+        if len(self._live) >= MAX_BROKERS or (not is_known and len(self._brokers) >= MAX_BROKERS):
             for address in broker.addresses.values():
                 if not is_known or (broker.cluster, address) not in self._live:
-                    raise LimitError(f"there are {MOST_BROKERS:,} brokers, and no more are kept")
+                    raise LimitError(f"there are {MAX_BROKERS:,} brokers, and no more are kept")
         self._check_entries(sum(broker.broker_name not in self._topics.get(topic, ()) for topic in registration.topics))
 
     def _check_entries(self, new: int) -> None:
-        if self._count + new > MOST_ENTRIES:
-            raise LimitError(f"brokers serve {self._count:,} topics, and no more than {MOST_ENTRIES:,} are kept")
+        if self._count + new > MAX_ENTRIES:
+            raise LimitError(f"brokers serve {self._count:,} topics, and no more than {MAX_ENTRIES:,} are kept")
 
     def unregister(self, cluster: str, address: str, broker_name: str) -> None:
         """Forget a broker, and the topics that none is left to serve."""
@@ -211,8 +211,8 @@ class RouteTable:
 
     def add_queues(self, topic: str, queues: Iterable[QueueData]) -> None:
         """Note how brokers serve a topic; those that are not registered are passed over; raises ``LimitError``."""
-        if len(topic) > MOST_NAME:
-            raise LimitError(f"names have at most {MOST_NAME} characters")
+        if len(topic) > MAX_NAME:
+            raise LimitError(f"names have at most {MAX_NAME} characters")
         for queue in queues:
             if queue.broker_name in self._brokers:
                 self._check_entries(queue.broker_name not in self._topics.get(topic, ()))

@@ -6,14 +6,14 @@ Names and answers are those of Pulsar's REST interface. (Rules: docs/pulsar.md.)
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mqtool.engine.broker.operations.refusal import RefusedError as NotDoneError
-from mqtool.engine.broker.topics import MOST_QUEUES
+from mqtool.engine.broker.operations.refusal import OperationRefusedError as NotDoneError
+from mqtool.engine.broker.topics import MAX_QUEUES
 from mqtool.engine.pulsar.door import PulsarDoor
-from mqtool.engine.pulsar.names import TopicName, rocketmq_topic
-from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+from mqtool.engine.pulsar.names import PulsarTopicName, rocketmq_topic
+from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.engine.pulsar.session import PulsarSession
-from mqtool.engine.pulsar.subscription import Subscription
-from mqtool.engine.pulsar.topics import Durable, Queue
+from mqtool.engine.pulsar.subscription import PulsarSubscription
+from mqtool.engine.pulsar.topics import Durable, QueueTopic
 from mqtool.errors import LimitError
 
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 401, 403, 404, 405
@@ -34,7 +34,7 @@ class AdminError(Exception):
         super().__init__(reason)
 
 
-class Position(NamedTuple):
+class MessagePosition(NamedTuple):
     """A message, by its id."""
 
     ledger_id: int
@@ -44,7 +44,7 @@ class Position(NamedTuple):
     """What is meant begins behind it."""
 
 
-LATEST = Position((1 << 63) - 1, (1 << 63) - 1)
+LATEST = MessagePosition((1 << 63) - 1, (1 << 63) - 1)
 
 
 class PulsarAdmin:
@@ -63,7 +63,7 @@ class PulsarAdmin:
         """
         try:
             return self._door.identify(token, host, now).identity
-        except RefusedError as refused:
+        except PulsarRefusedError as refused:
             raise AdminError(UNAUTHORIZED, refused.text) from None
 
     def check_administrator(self, identity: str, host: str) -> None:
@@ -71,12 +71,12 @@ class PulsarAdmin:
         if not self._door.is_administrator(identity, host):
             raise AdminError(FORBIDDEN, f"{identity or 'Nobody'} may not do this")
 
-    def check_client(self, identity: str, host: str, name: TopicName) -> None:
+    def check_client(self, identity: str, host: str, name: PulsarTopicName) -> None:
         """See that somebody may produce to a topic, or consume of it; raises ``AdminError``."""
         if not self._door.may_see(identity, host, name):
             raise AdminError(FORBIDDEN, f"{identity or 'Nobody'} may not do this")
 
-    def name(self, tenant: str, namespace: str, local: str) -> TopicName:
+    def name(self, tenant: str, namespace: str, local: str) -> PulsarTopicName:
         """Return the name of a topic.
 
         Raises:
@@ -85,7 +85,7 @@ class PulsarAdmin:
         self._check_is_master()
         try:
             return self._topics.parse(f"persistent://{tenant}/{namespace}/{local}")
-        except RefusedError as refused:
+        except PulsarRefusedError as refused:
             raise AdminError(_STATUSES[refused.error], refused.text) from None
 
     # Namespaces
@@ -125,14 +125,14 @@ class PulsarAdmin:
 
     # Topics; each of these raises AdminError
 
-    def partitions(self, name: TopicName, *, allows_creation: bool = False) -> dict[str, Any]:
+    def partitions(self, name: PulsarTopicName, *, allows_creation: bool = False) -> dict[str, Any]:
         """Return how many partitions a topic has."""
         count = self._topics.partition_count(name)
         if count is None and not allows_creation:
             raise _no_topic(name)
         return {"partitions": count or 0, "deleted": False}
 
-    def create(self, name: TopicName, partitions: int | None, now: int) -> None:
+    def create(self, name: PulsarTopicName, partitions: int | None, now: int) -> None:
         """Make a topic; None: one without partitions."""
         if self._topics.partition_count(name) is not None:
             raise AdminError(CONFLICT, "This topic already exists")
@@ -146,7 +146,7 @@ class PulsarAdmin:
             )
         )
 
-    def widen(self, name: TopicName, partitions: int, now: int) -> None:
+    def widen(self, name: PulsarTopicName, partitions: int, now: int) -> None:
         """Give a topic more partitions."""
         count = self._topics.partition_count(name)
         if count is None:
@@ -158,7 +158,7 @@ class PulsarAdmin:
             raise AdminError(UNPROCESSABLE, f"Desired partitions {partitions} can't be less than the current {count}")
         self._limited(lambda: self._topics.widen(rocketmq_topic(name), partitions, now))
 
-    def delete(self, name: TopicName, now: int, *, is_partitioned: bool, by_force: bool) -> None:
+    def delete(self, name: PulsarTopicName, now: int, *, is_partitioned: bool, by_force: bool) -> None:
         """Delete a topic; by force, one that is in use."""
         queues = self._queues(name)
         count = self._topics.partition_count(name)
@@ -173,7 +173,7 @@ class PulsarAdmin:
         except NotDoneError as refused:
             raise AdminError(FORBIDDEN, str(refused)) from None
 
-    def lookup(self, name: TopicName, broker: str, page: str) -> dict[str, Any]:
+    def lookup(self, name: PulsarTopicName, broker: str, page: str) -> dict[str, Any]:
         """Return where clients find a topic, given where broker and pages are seen from here."""
         if self._topics.partition_count(name) is None and not self._broker.settings.auto_create_topics:
             raise _no_topic(name)
@@ -188,7 +188,7 @@ class PulsarAdmin:
             "httpUrl": f"http://{page}",
         }
 
-    def last_message_id(self, name: TopicName) -> dict[str, int]:
+    def last_message_id(self, name: PulsarTopicName) -> dict[str, int]:
         """Return the id of the last message of a topic."""
         queue = self._one_queue(name)
         entry = queue.last_entry()
@@ -203,11 +203,11 @@ class PulsarAdmin:
             "batchSize": entry.messages if entry.is_batch else 0,
         }
 
-    def schema(self, name: TopicName, version: int | None = None) -> dict[str, Any]:
+    def schema(self, name: PulsarTopicName, version: int | None = None) -> dict[str, Any]:
         """Return a schema of a topic, without a version the latest."""
         try:
             number, schema = self._topics.schema_of(name, version)
-        except RefusedError:
+        except PulsarRefusedError:
             raise AdminError(NOT_FOUND, "Schema not found") from None
         return {
             "version": number,
@@ -216,11 +216,11 @@ class PulsarAdmin:
             "properties": {_text(key): _text(value) for key, value in schema.properties},
         }
 
-    def stats(self, name: TopicName) -> dict[str, Any]:
+    def stats(self, name: PulsarTopicName) -> dict[str, Any]:
         """Return how a topic, or a partition, is doing."""
         return _stats(self._one_queue(name))
 
-    def partitioned_stats(self, name: TopicName, *, by_partition: bool) -> dict[str, Any]:
+    def partitioned_stats(self, name: PulsarTopicName, *, by_partition: bool) -> dict[str, Any]:
         """Return how a topic with partitions is doing, in all and each of them."""
         queues = self._queues(name)
         if not self._topics.partition_count(name):
@@ -245,16 +245,16 @@ class PulsarAdmin:
 
     # Subscriptions; each of these raises AdminError
 
-    def subscriptions(self, name: TopicName) -> list[str]:
+    def subscriptions(self, name: PulsarTopicName) -> list[str]:
         """Return the names of the subscriptions of a topic."""
         return sorted({subscription for queue in self._queues(name) for subscription in queue.subscriptions})
 
-    def subscribe(self, name: TopicName, subscription: str, position: Position, now: int) -> None:
+    def subscribe(self, name: PulsarTopicName, subscription: str, position: MessagePosition, now: int) -> None:
         """Make a subscription that begins at a message."""
         if self._topics.partition_count(name) is None:
             try:
                 self._topics.open(name, now)
-            except RefusedError as refused:
+            except PulsarRefusedError as refused:
                 raise AdminError(_STATUSES[refused.error], refused.text) from None
             except LimitError as error:
                 raise AdminError(PRECONDITION, str(error)) from None
@@ -264,14 +264,14 @@ class PulsarAdmin:
         for queue in queues:
             offset, left = _place(queue, position)
 
-            def subscribe(queue: Queue = queue, offset: int = offset) -> Durable:
+            def subscribe(queue: QueueTopic = queue, offset: int = offset) -> Durable:
                 return self._topics.subscribe(queue, subscription, offset, now, is_durable=True)
 
             made = self._limited(subscribe)
             if left is not None:
                 self._door.move(made, offset, left, now)
 
-    def unsubscribe(self, name: TopicName, subscription: str, now: int, *, by_force: bool) -> None:
+    def unsubscribe(self, name: PulsarTopicName, subscription: str, now: int, *, by_force: bool) -> None:
         """Forget a subscription; by force, one with consumers."""
         durables = self._subscription(name, subscription)
         if not by_force and any(one.subscription.consumers for one in durables):
@@ -279,7 +279,7 @@ class PulsarAdmin:
         for durable in durables:
             self._door.unsubscribe(durable, now)
 
-    def skip(self, name: TopicName, subscription: str, count: int | None) -> None:
+    def skip(self, name: PulsarTopicName, subscription: str, count: int | None) -> None:
         """Acknowledge the next messages of a subscription, None for all there are."""
         durables = self._subscription(name, subscription)
         if count is not None and len(durables) > 1:
@@ -287,17 +287,17 @@ class PulsarAdmin:
         for durable in durables:
             self._door.skip(durable, durable.subscription.backlog if count is None else count)
 
-    def reset(self, name: TopicName, subscription: str, to: Position | int, now: int) -> None:
+    def reset(self, name: PulsarTopicName, subscription: str, to: MessagePosition | int, now: int) -> None:
         """Have a subscription go on at a message, or at those stored from a time (ms) on."""
         durables = self._subscription(name, subscription)
-        if isinstance(to, Position) and len(durables) > 1:
+        if isinstance(to, MessagePosition) and len(durables) > 1:
             raise AdminError(NOT_ALLOWED, "Reset-cursor at position is not allowed for partitioned-topic")
         for durable in durables:
             queue = durable.queue
             offset, left = (queue.offset_at(to), None) if isinstance(to, int) else _place(queue, to)
             self._door.move(durable, offset, left, now)
 
-    def _subscription(self, name: TopicName, subscription: str) -> list[Durable]:
+    def _subscription(self, name: PulsarTopicName, subscription: str) -> list[Durable]:
         found = [
             queue.subscriptions[subscription] for queue in self._queues(name) if subscription in queue.subscriptions
         ]
@@ -307,21 +307,21 @@ class PulsarAdmin:
 
     # Helpers
 
-    def _queues(self, name: TopicName) -> list[Queue]:
+    def _queues(self, name: PulsarTopicName) -> list[QueueTopic]:
         queues = self._topics.queues_of(name)
         if not queues:
             raise _no_topic(name)
         return queues
 
-    def _one_queue(self, name: TopicName) -> Queue:
+    def _one_queue(self, name: PulsarTopicName) -> QueueTopic:
         queues = self._queues(name)
         if self._topics.partition_count(name):
             raise AdminError(NOT_FOUND, f"{name.full} has partitions: name one of them, or ask for partitioned-stats")
         return queues[0]
 
     def _check_count(self, partitions: int) -> None:
-        if not 0 < partitions <= MOST_QUEUES:
-            raise AdminError(406, f"Number of partitions should be from 1 to {MOST_QUEUES:,}")
+        if not 0 < partitions <= MAX_QUEUES:
+            raise AdminError(406, f"Number of partitions should be from 1 to {MAX_QUEUES:,}")
 
     def _limited(self, do: Callable[[], Any]) -> Any:
         try:
@@ -334,11 +334,11 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _no_topic(name: TopicName) -> AdminError:
+def _no_topic(name: PulsarTopicName) -> AdminError:
     return AdminError(NOT_FOUND, f"Topic {name.full} not found")
 
 
-def _place(queue: Queue, position: Position) -> tuple[int, int | None]:
+def _place(queue: QueueTopic, position: MessagePosition) -> tuple[int, int | None]:
     """Return the offset that an id means, and what is left of the entry there: None for all of it."""
     offset = queue.offset_of(position.ledger_id, position.entry_id)
     if position.ledger_id != queue.generation or offset != position.entry_id:
@@ -357,7 +357,7 @@ _SUMS = ("msgInCounter", "bytesInCounter", "msgOutCounter")
 _SUMS_OF_SUBSCRIPTION = ("msgBacklog", "msgOutCounter", "unackedMessages")
 
 
-def _stats(queue: Queue) -> dict[str, Any]:
+def _stats(queue: QueueTopic) -> dict[str, Any]:
     return {
         "msgInCounter": queue.log.end,
         "bytesInCounter": queue.bytes_in,
@@ -379,7 +379,7 @@ def _stats(queue: Queue) -> dict[str, Any]:
     }
 
 
-def _stats_of(subscription: Subscription, is_durable: bool) -> dict[str, Any]:
+def _stats_of(subscription: PulsarSubscription, is_durable: bool) -> dict[str, Any]:
     active = subscription.active
     return {
         "msgBacklog": subscription.backlog,

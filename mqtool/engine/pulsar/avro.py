@@ -18,7 +18,7 @@ _PROMOTIONS = {
     "bytes": ("string",),
 }
 _MOST_DEPTH = 64
-_MOST_STEPS = 100_000
+_MAX_STEPS = 100_000
 
 
 def parse_schema(data: bytes) -> Any:
@@ -114,7 +114,7 @@ class _Comparison:
 
     def can_read(self, reader: Any, writer: Any) -> bool:
         self._steps += 1
-        if self._steps > _MOST_STEPS:
+        if self._steps > _MAX_STEPS:
             raise FormatError("Avro schemas that are too large to be compared", 0)
         if writer["type"] == "union":
             return all(self.can_read(reader, one) for one in writer["branches"])

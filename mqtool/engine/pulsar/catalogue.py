@@ -20,7 +20,7 @@ _MOST_OF_SCHEMAS = 1 << 24
 """Bytes of all schemas: the table is written whole."""
 
 
-class Known(NamedTuple):
+class KnownTopic(NamedTuple):
     """What is known of a topic."""
 
     generation: int = 1
@@ -45,11 +45,11 @@ class Catalogue:
         _, self._topics = load_table(self._path, _parse)
         self._schema_bytes = sum(len(one.data) for known in self._topics.values() for one in known.schemas)
 
-    def get(self, topic: str) -> Known:
+    def get(self, topic: str) -> KnownTopic:
         """Return what is known of a topic."""
-        return self._topics.get(topic, Known())
+        return self._topics.get(topic, KnownTopic())
 
-    def put(self, topic: str, known: Known) -> None:
+    def put(self, topic: str, known: KnownTopic) -> None:
         """Take note of something; it is among the saves when this returns."""
         before = self._topics.get(topic)
         if before != known:
@@ -71,14 +71,14 @@ class Catalogue:
 
     def delete_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
         """Have a topic of this name be another one from now on."""
-        self.put(topic, Known(self.get(topic).generation + 1))
+        self.put(topic, KnownTopic(self.get(topic).generation + 1))
 
     def _pieces(self) -> Iterator[bytes]:
         rows = ((topic, _row(known)) for topic, known in list(self._topics.items()))
         return build_table_in_pieces({}, _MEMBER, rows)
 
 
-def _parse(table: Table) -> dict[str, Known]:
+def _parse(table: Table) -> dict[str, KnownTopic]:
     topics: Any = table.get(_MEMBER, {})
     found = {}
     try:
@@ -91,13 +91,13 @@ def _parse(table: Table) -> dict[str, Known]:
                 )
                 for one in row.get("schemas", ())
             )
-            found[str(topic)] = Known(int(row["generation"]), bool(row["plain"]), str(row["name"]), schemas)
+            found[str(topic)] = KnownTopic(int(row["generation"]), bool(row["plain"]), str(row["name"]), schemas)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"no catalogue of topics ({error})", 0) from error
     return found
 
 
-def _row(known: Known) -> dict[str, Any]:
+def _row(known: KnownTopic) -> dict[str, Any]:
     row: dict[str, Any] = {"generation": known.generation, "plain": known.is_plain, "name": known.name}
     if known.schemas:
         row["schemas"] = [
@@ -111,7 +111,7 @@ def _row(known: Known) -> dict[str, Any]:
     return row
 
 
-def _size_of(known: Known) -> int:
+def _size_of(known: KnownTopic) -> int:
     return sum(len(one.data) for one in known.schemas)
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 FOLDER = "pulsarCursors"
 INTERVAL_MS = 1000
-MOST_SPANS = 10_000
+MAX_SPANS = 10_000
 
 
 class CursorKey(NamedTuple):
@@ -83,8 +83,8 @@ class CursorFiles:
                 "generation": generation,
                 "savedAt": now,
                 "nextOffset": cursor.next_offset,
-                "acked": [*itertools.islice(cursor.spans, MOST_SPANS)],
-                "left": [(offset, f"{bits:x}") for offset, bits in itertools.islice(cursor.left.items(), MOST_SPANS)],
+                "acked": [*itertools.islice(cursor.spans, MAX_SPANS)],
+                "left": [(offset, f"{bits:x}") for offset, bits in itertools.islice(cursor.left.items(), MAX_SPANS)],
             }
             return [json.dumps(row, separators=(",", ":")).encode()]
 

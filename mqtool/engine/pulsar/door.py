@@ -10,24 +10,24 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from mqtool.engine.broker.acl import Need
-from mqtool.engine.broker.awaited_flushes import Safety
 from mqtool.engine.broker.door import Door
-from mqtool.engine.broker.operations.refusal import RefusedError as NotDoneError
+from mqtool.engine.broker.group_commit import Safety
+from mqtool.engine.broker.operations.refusal import OperationRefusedError as NotDoneError
 from mqtool.engine.broker.operations.send import NewTopic
 from mqtool.engine.broker.settings import Role
 from mqtool.engine.pulsar.entries import ToStore, batch_body, to_store
-from mqtool.engine.pulsar.filters import Filter, filter_of
+from mqtool.engine.pulsar.filters import EntryFilter, filter_of
 from mqtool.engine.pulsar.frames import ChecksumError, Command, crc32c
 from mqtool.engine.pulsar.gauges import pulsar_gauges
-from mqtool.engine.pulsar.names import TopicName, escape, parse_topic, rocketmq_topic
-from mqtool.engine.pulsar.producers import Access, Producer, Receipt
-from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+from mqtool.engine.pulsar.names import PulsarTopicName, escape, parse_topic, rocketmq_topic
+from mqtool.engine.pulsar.producers import Access, PulsarProducer, SendReceipt
+from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.engine.pulsar.schemas import parse_version, schema_of, version_bytes
 from mqtool.engine.pulsar.selectors import SLOTS
 from mqtool.engine.pulsar.session import NO_REQUEST, Frame, Joined, PulsarSession, Watcher, bits_of
-from mqtool.engine.pulsar.subscription import Consumer, KeyPolicy, Kind
-from mqtool.engine.pulsar.tokens import Claim, Tokens
-from mqtool.engine.pulsar.topics import EARLIEST, Durable, PulsarTopics, Queue
+from mqtool.engine.pulsar.subscription import KeyPolicy, PulsarConsumer, SubscriptionType
+from mqtool.engine.pulsar.tokens import TokenClaim, Tokens
+from mqtool.engine.pulsar.topics import EARLIEST, Durable, PulsarTopics, QueueTopic
 from mqtool.engine.pulsar.wire import command
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, LimitError, MqtoolError
@@ -37,7 +37,7 @@ from mqtool.formats.plain_acl import ANY, PUB, SUB
 from mqtool.formats.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.broker import BrokerController
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +47,10 @@ _AFTER_FAULT_MS = 15_000
 """How long to wait after the messages of a subscription could not be read."""
 _NEWEST_PROTOCOL = 21
 _LATEST = (1 << 63) - 1
-_MOST_OF_CONNECTION = 10_000
+_MAX_OF_CONNECTION = 10_000
 """Producers, and consumers, of one connection."""
-_MOST_NAME = 255
-_MOST_PATTERN = 1000
+_MAX_NAME = 255
+_MAX_PATTERN = 1000
 _MOST_WATCHERS = 100
 """Of a connection."""
 _OF_PARTITION = re.compile(r"-partition-\d+$")
@@ -60,7 +60,7 @@ _REQUESTS = frozenset(("subscribe", "producer", "unsubscribe", "seek", "get_last
 class PulsarDoor(Door[Frame, PulsarSession]):
     """The door for Pulsar's commands. ``hang_up`` ends a connection; times are in ms."""
 
-    def __init__(self, broker: "Broker", now: int) -> None:
+    def __init__(self, broker: "BrokerController", now: int) -> None:
         """Make the door of a broker.
 
         Raises:
@@ -82,7 +82,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             log.warning("pulsarPort: a slave serves no Pulsar clients; they are turned away until it is a master")
         self._names = itertools.count()
         self._ready: set[tuple[str, int]] = set()  # queues in which something may be given out
-        self._dues: dict[Durable, tuple[Queue, int]] = {}  # when something may be given out, of subscriptions that wait
+        self._dues: dict[
+            Durable, tuple[QueueTopic, int]
+        ] = {}  # when something may be given out, of subscriptions that wait
         self._probes: list[tuple[int, PulsarSession, Callable[[bool, int], None]]] = []
         self._next_sweep = now + _SWEEP_MS
         self._watched_version = broker.topics.version
@@ -147,10 +149,10 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         else:
             try:
                 do(session, body, now)
-            except (RefusedError, LimitError) as refused:
+            except (PulsarRefusedError, LimitError) as refused:
                 if name not in _REQUESTS:
                     raise FormatError(str(refused), 0) from refused
-                error = refused.error if isinstance(refused, RefusedError) else PulsarError.NOT_ALLOWED
+                error = refused.error if isinstance(refused, PulsarRefusedError) else PulsarError.NOT_ALLOWED
                 session.refuse(body.request_id, error, str(refused))
 
     def closed(self, peer: Peer, now: int) -> Iterable[tuple[Peer, Frame]]:
@@ -202,7 +204,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if queue is not None and queue.subscriptions:
             self._look_at(queue)
 
-    def _look_at(self, queue: Queue) -> None:
+    def _look_at(self, queue: QueueTopic) -> None:
         """Have what there is in a queue given out in the next turn."""
         if not self._ready and self.outbox.on_first is not None:
             self.outbox.on_first()
@@ -240,7 +242,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         try:
             token = body.auth_data if body.auth_method_name == "token" else b""
             session.identity, session.expires_at = self.identify(_text(token), session.host, now)
-        except RefusedError as refused:
+        except PulsarRefusedError as refused:
             session.refuse(NO_REQUEST, refused.error, refused.text)
             session.expires_at = now  # it is closed with the next sweep, if it does not go by itself
             return
@@ -257,24 +259,24 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             },
         )
 
-    def identify(self, token: str, host: str, now: int) -> Claim:
+    def identify(self, token: str, host: str, now: int) -> TokenClaim:
         """Return who has come from a host with a token, and until when that counts.
 
         Raises:
             RefusedError: access is controlled, and nobody may come so.
         """
         if self._access is None or self._tokens is None or (not token and self._access.trusts(host)):
-            return Claim("", None)
+            return TokenClaim("", None)
         claim = self._tokens.claim(token, now)
         if claim.identity not in self._access.acl.accounts:
-            raise RefusedError(PulsarError.AUTHENTICATION, f"There is no account {claim.identity}")
+            raise PulsarRefusedError(PulsarError.AUTHENTICATION, f"There is no account {claim.identity}")
         return claim
 
     def allows(self, identity: str, host: str, topic: str, permission: int) -> bool:
         """Tell whether somebody may do something with a topic, or a group by the name of its retry topic."""
         return self._access is None or self._access.allows(identity, host, Need(topic, permission))
 
-    def may_see(self, identity: str, host: str, name: TopicName) -> bool:
+    def may_see(self, identity: str, host: str, name: PulsarTopicName) -> bool:
         """Tell whether somebody may produce to a topic, or consume of it."""
         place = self.topics.place_of(name)
         return self.allows(identity, host, place.topic if place is not None else rocketmq_topic(name), ANY)
@@ -288,9 +290,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     def _check(self, session: PulsarSession, topic: str, permission: int) -> None:
         if not self.allows(session.identity, session.host, topic, permission):
-            raise RefusedError(PulsarError.AUTHORIZATION, f"{session.identity or 'Nobody'} may not do this")
+            raise PulsarRefusedError(PulsarError.AUTHORIZATION, f"{session.identity or 'Nobody'} may not do this")
 
-    def _check_name(self, session: PulsarSession, name: TopicName, permission: int) -> None:
+    def _check_name(self, session: PulsarSession, name: PulsarTopicName, permission: int) -> None:
         place = self.topics.place_of(name)
         self._check(session, place.topic if place is not None else rocketmq_topic(name), permission)
 
@@ -338,8 +340,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self._check_name(session, name, ANY)
             count = self.topics.partition_count(name)
             if count is None and not body.metadata_auto_creation_enabled:
-                raise RefusedError(PulsarError.TOPIC_NOT_FOUND, "")
-        except RefusedError as refused:
+                raise PulsarRefusedError(PulsarError.TOPIC_NOT_FOUND, "")
+        except PulsarRefusedError as refused:
             session.say(
                 "partitioned_metadata_response",
                 request_id=body.request_id,
@@ -353,7 +355,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _lookup(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         try:
             self._check_name(session, self.topics.parse(body.topic), ANY)
-        except RefusedError as refused:
+        except PulsarRefusedError as refused:
             session.say(
                 "lookup_response",
                 request_id=body.request_id,
@@ -458,18 +460,20 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if (there := session.producers.get(body.producer_id)) is not None:
             self._producer_ready(session, body.request_id, there[0])
             return
-        if len(session.producers) >= _MOST_OF_CONNECTION:
-            raise RefusedError(PulsarError.NOT_ALLOWED, f"More than {_MOST_OF_CONNECTION} producers of a connection")
+        if len(session.producers) >= _MAX_OF_CONNECTION:
+            raise PulsarRefusedError(
+                PulsarError.NOT_ALLOWED, f"More than {_MAX_OF_CONNECTION} producers of a connection"
+            )
         if body.producer_access_mode not in iter(Access):
             raise FormatError(f"access mode {body.producer_access_mode}", 0)
-        if len(body.producer_name) > _MOST_NAME:
-            raise RefusedError(PulsarError.NOT_ALLOWED, f"A producer's name has at most {_MOST_NAME} characters")
+        if len(body.producer_name) > _MAX_NAME:
+            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"A producer's name has at most {_MAX_NAME} characters")
         self.broker.saves.begin_request()
         queue = self._open(session, body.topic, PUB, now)
         if body.initial_subscription_name:
             self.topics.subscribe(queue, body.initial_subscription_name, queue.log.start, now, is_durable=True)
         name = body.producer_name or self._new_name()
-        producer = Producer(session, body.producer_id, name, Access(body.producer_access_mode), body.epoch)
+        producer = PulsarProducer(session, body.producer_id, name, Access(body.producer_access_mode), body.epoch)
         if (schema := schema_of(body)) is not None:
             producer.schema_version = version_bytes(self.topics.register(queue.place.topic, schema))
         holder = queue.producers.by_name.get(name)
@@ -493,13 +497,13 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         try:
             self.broker.saves.begin_request()
             do()
-        except (RefusedError, LimitError) as refused:
-            error = refused.error if isinstance(refused, RefusedError) else PulsarError.NOT_ALLOWED
+        except (PulsarRefusedError, LimitError) as refused:
+            error = refused.error if isinstance(refused, PulsarRefusedError) else PulsarError.NOT_ALLOWED
             session.refuse(body.request_id, error, str(refused))
 
-    def _add_producer(self, session: PulsarSession, body: Any, producer: Producer, queue: Queue) -> None:
+    def _add_producer(self, session: PulsarSession, body: Any, producer: PulsarProducer, queue: QueueTopic) -> None:
         if body.producer_id in session.producers:
-            raise RefusedError(PulsarError.SERVICE_NOT_READY, "Producer is already being made")
+            raise PulsarRefusedError(PulsarError.SERVICE_NOT_READY, "Producer is already being made")
 
         def ready() -> None:
             self._producer_ready(session, body.request_id, producer)
@@ -515,7 +519,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._when_saved(session, body.request_id, ready)
 
     def _producer_ready(
-        self, session: PulsarSession, request_id: int, producer: Producer, *, is_ready: bool = True
+        self, session: PulsarSession, request_id: int, producer: PulsarProducer, *, is_ready: bool = True
     ) -> None:
         session.say(
             "producer_success",
@@ -536,7 +540,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             there[1].producers.remove(there[0])
         session.say("success", request_id=body.request_id)
 
-    def _close(self, session: PulsarSession, id: int, producer: Producer) -> None:  # noqa: A002
+    def _close(self, session: PulsarSession, id: int, producer: PulsarProducer) -> None:  # noqa: A002
         """Close a producer from this side: its client opens it anew, and sends again what it has no receipt of."""
         there = session.producers.pop(id, None)
         if there is not None:
@@ -579,12 +583,12 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             "message_id": {"ledgerId": queue.generation, "entryId": result.queue_offset},
             "highest_sequence_id": body.highest_sequence_id if body.HasField("highest_sequence_id") else NO_REQUEST,
         }
-        flushes = self.broker.awaited_flushes
+        flushes = self.broker.group_commit
         is_safe = flushes.is_safe(result.flush_offset)
         if is_safe and not producer.receipts:
             session.say("send_receipt", **receipt)
             return
-        waiting = Receipt(receipt, is_safe)
+        waiting = SendReceipt(receipt, is_safe)
         producer.receipts.append(waiting)
         if not is_safe:
 
@@ -593,7 +597,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
             flushes.wait(result.flush_offset, session, told, now)
 
-    def _told(self, session: PulsarSession, producer: Producer, receipt: Receipt, safety: Safety) -> None:
+    def _told(self, session: PulsarSession, producer: PulsarProducer, receipt: SendReceipt, safety: Safety) -> None:
         if producer.is_closed:
             return
         if safety is not Safety.SAFE:
@@ -604,7 +608,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         for one in producer.safe_receipts():
             session.say("send_receipt", **one)
 
-    def _store(self, session: PulsarSession, stored: ToStore, queue: Queue, now: int) -> AppendResult:
+    def _store(self, session: PulsarSession, stored: ToStore, queue: QueueTopic, now: int) -> AppendResult:
         place = queue.place
         message = NewMessage(
             place.topic,
@@ -630,20 +634,22 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if body.consumer_id in session.consumers:
             session.say("success", request_id=body.request_id)
             return
-        if len(session.consumers) >= _MOST_OF_CONNECTION:
-            raise RefusedError(PulsarError.NOT_ALLOWED, f"More than {_MOST_OF_CONNECTION} consumers of a connection")
-        if body.subType not in iter(Kind):
+        if len(session.consumers) >= _MAX_OF_CONNECTION:
+            raise PulsarRefusedError(
+                PulsarError.NOT_ALLOWED, f"More than {_MAX_OF_CONNECTION} consumers of a connection"
+            )
+        if body.subType not in iter(SubscriptionType):
             raise FormatError(f"subscription type {body.subType}", 0)
-        kind = Kind(body.subType)
+        kind = SubscriptionType(body.subType)
         if not body.subscription:
-            raise RefusedError(PulsarError.PRODUCER_BUSY, "Empty subscription name")
-        if len(body.subscription) > _MOST_NAME or len(body.consumer_name) > _MOST_NAME:
-            raise RefusedError(PulsarError.NOT_ALLOWED, f"Names have at most {_MOST_NAME} characters")
-        if body.read_compacted and kind not in (Kind.EXCLUSIVE, Kind.FAILOVER):
-            raise RefusedError(PulsarError.NOT_ALLOWED, "readCompacted only allowed on failover or exclusive")
+            raise PulsarRefusedError(PulsarError.PRODUCER_BUSY, "Empty subscription name")
+        if len(body.subscription) > _MAX_NAME or len(body.consumer_name) > _MAX_NAME:
+            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"Names have at most {_MAX_NAME} characters")
+        if body.read_compacted and kind not in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
+            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, "readCompacted only allowed on failover or exclusive")
         meta = body.keySharedMeta
         if len(meta.hashRanges) > SLOTS:
-            raise RefusedError(PulsarError.CONSUMER_ASSIGN, "There are more ranges than slots")
+            raise PulsarRefusedError(PulsarError.CONSUMER_ASSIGN, "There are more ranges than slots")
         ranges = tuple((one.start, one.end) for one in meta.hashRanges)
         policy = KeyPolicy(meta.keySharedMode == 1, ranges, meta.allowOutOfOrderDelivery)
         wanted = filter_of({_text(one.key): _text(one.value) for one in body.subscription_properties})
@@ -659,7 +665,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if there is not None:
             try:
                 there.subscription.check(kind, policy, wanted)
-            except RefusedError as refused:
+            except PulsarRefusedError as refused:
                 holders = {one.receiver for one in there.subscription.consumers}
                 others = [one for one in holders if isinstance(one, PulsarSession) and one is not session]
                 if not others:
@@ -679,31 +685,38 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._join(session, body, kind, policy, wanted, queue, now)
 
     def _join(
-        self, session: PulsarSession, body: Any, kind: Kind, policy: KeyPolicy, wanted: Filter, queue: Queue, now: int
+        self,
+        session: PulsarSession,
+        body: Any,
+        kind: SubscriptionType,
+        policy: KeyPolicy,
+        wanted: EntryFilter,
+        queue: QueueTopic,
+        now: int,
     ) -> None:
         if body.consumer_id in session.consumers:
-            raise RefusedError(PulsarError.SERVICE_NOT_READY, "Consumer is already being made")
+            raise PulsarRefusedError(PulsarError.SERVICE_NOT_READY, "Consumer is already being made")
         there = self.topics.subscription(queue, body.subscription)
         durable = there or self.topics.subscribe(
             queue, body.subscription, self._first_offset(queue, body), now, is_durable=body.durable
         )
         durable.expires_at = None
         name = body.consumer_name or f"{session.peer.id:x}-{body.consumer_id:x}"
-        consumer = Consumer(session, body.consumer_id, name, body.priority_level, policy, wanted)
-        if kind in (Kind.EXCLUSIVE, Kind.FAILOVER) and body.HasField("consumer_epoch"):
+        consumer = PulsarConsumer(session, body.consumer_id, name, body.priority_level, policy, wanted)
+        if kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER) and body.HasField("consumer_epoch"):
             consumer.epoch = body.consumer_epoch
         joined = Joined(consumer, durable)
         session.consumers[body.consumer_id] = joined
         try:
             durable.subscription.add(consumer, kind, now)
-        except RefusedError:
+        except PulsarRefusedError:
             del session.consumers[body.consumer_id]
             self.topics.left(durable, now)
             raise
         self._when_saved(session, body.request_id, lambda: session.say("success", request_id=body.request_id))
         self._look_at(queue)
 
-    def _first_offset(self, queue: Queue, body: Any) -> int:
+    def _first_offset(self, queue: QueueTopic, body: Any) -> int:
         log = queue.log
         if body.start_message_rollback_duration_sec:
             return queue.offset_at(self._now - body.start_message_rollback_duration_sec * 1000)
@@ -752,10 +765,10 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _unsubscribe(self, session: PulsarSession, body: Any, now: int) -> None:
         joined = session.consumers.get(body.consumer_id)
         if joined is None:
-            raise RefusedError(PulsarError.METADATA, "Consumer not found")
+            raise PulsarRefusedError(PulsarError.METADATA, "Consumer not found")
         others = [one for one in joined.durable.subscription.consumers if one is not joined.consumer]
         if others and not body.force:
-            raise RefusedError(PulsarError.METADATA, "Unconnected or shared consumer attempting to unsubscribe")
+            raise PulsarRefusedError(PulsarError.METADATA, "Unconnected or shared consumer attempting to unsubscribe")
         self.broker.saves.begin_request()
         self._leave(session, joined, now)
         self.unsubscribe(joined.durable, now)
@@ -764,7 +777,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _seek(self, session: PulsarSession, body: Any, now: int) -> None:
         joined = session.consumers.get(body.consumer_id)
         if joined is None:
-            raise RefusedError(PulsarError.METADATA, "Consumer not found")
+            raise PulsarRefusedError(PulsarError.METADATA, "Consumer not found")
         left = None
         if body.HasField("message_id"):
             offset = joined.queue.offset_of(body.message_id.ledgerId, body.message_id.entryId)
@@ -773,7 +786,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         elif body.HasField("message_publish_time"):
             offset = joined.queue.offset_at(min(body.message_publish_time, _LATEST))
         else:
-            raise RefusedError(PulsarError.METADATA, "Reset subscription needs a position or a time")
+            raise PulsarRefusedError(PulsarError.METADATA, "Reset subscription needs a position or a time")
         self.move(joined.durable, offset, left, now)
         session.say("success", request_id=body.request_id)
 
@@ -813,7 +826,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _last_message_id(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         joined = session.consumers.get(body.consumer_id)
         if joined is None:
-            raise RefusedError(PulsarError.METADATA, "Consumer not found")
+            raise PulsarRefusedError(PulsarError.METADATA, "Consumer not found")
         queue = joined.queue
         entry = queue.last_entry()
         last: dict[str, int] = {"ledgerId": EARLIEST, "entryId": EARLIEST, "partition": -1, "batch_index": -1}
@@ -870,7 +883,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self._check_name(session, name, ANY)
             wanted = parse_version(body.schema_version) if body.schema_version else None
             version, schema = self.topics.schema_of(name, wanted)
-        except RefusedError as refused:
+        except PulsarRefusedError as refused:
             error, text = int(refused.error), refused.text
             session.say("get_schema_response", request_id=body.request_id, error_code=error, error_message=text)
             return
@@ -892,8 +905,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             queue = self._open(session, body.topic, PUB, now)
             if (schema := schema_of(body)) is not None:
                 version = version_bytes(self.topics.register(queue.place.topic, schema))
-        except (RefusedError, LimitError) as refused:
-            error = refused.error if isinstance(refused, RefusedError) else PulsarError.NOT_ALLOWED
+        except (PulsarRefusedError, LimitError) as refused:
+            error = refused.error if isinstance(refused, PulsarRefusedError) else PulsarError.NOT_ALLOWED
             session.say(
                 "get_or_create_schema_response",
                 request_id=body.request_id,
@@ -910,8 +923,10 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     # Helpers
 
-    def _open(self, session: PulsarSession, topic: str, permission: int, now: int, *, create: bool = True) -> Queue:
-        name: TopicName = self.topics.parse(topic, PulsarError.SERVICE_NOT_READY)
+    def _open(
+        self, session: PulsarSession, topic: str, permission: int, now: int, *, create: bool = True
+    ) -> QueueTopic:
+        name: PulsarTopicName = self.topics.parse(topic, PulsarError.SERVICE_NOT_READY)
         self._check_name(session, name, permission)
         return self.topics.open(name, now, create=create)
 
@@ -937,7 +952,7 @@ def _text(data: bytes) -> str:
 
 def _pattern_of(text: str) -> re.Pattern[str] | None:
     """Return a pattern that topics are matched with here; None where the client has to do that."""
-    if not text or len(text) > _MOST_PATTERN or not _is_simple(text):
+    if not text or len(text) > _MAX_PATTERN or not _is_simple(text):
         return None
     return re.compile(text.removeprefix("persistent://"))
 

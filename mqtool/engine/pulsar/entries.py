@@ -29,7 +29,7 @@ from mqtool.engine.pulsar.frames import (
 from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, parse
 from mqtool.errors import FormatError
 from mqtool.formats.compression import decompress
-from mqtool.formats.new_message import MOST_PROPERTIES
+from mqtool.formats.new_message import MAX_PROPERTIES
 from mqtool.formats.properties import OF_ROCKETMQ, pairs_of
 from mqtool.formats.stored_message import StoredMessage
 
@@ -43,7 +43,7 @@ _ROOM = 1024
 _ELEMENT = struct.Struct(">iiiii")
 _SHORT = struct.Struct(">h")
 _PRODUCER = "rocketmq"
-MOST_OF_BATCH = 1 << 15
+MAX_OF_BATCH = 1 << 15
 """Messages of a batch; one with more is stored raw."""
 _MOST_MESSAGES = 1 << 17
 """Of an entry, of whatever form: which of them are acknowledged is kept as bits."""
@@ -93,9 +93,7 @@ def to_store(payload: bytes, most: int) -> ToStore:
             )
             size = sum(_ELEMENT.size + _SHORT.size + len(one.body) + len(one.properties) + _ROOM for one in records)
             is_batch = metadata.HasField("num_messages_in_batch")
-            if max(len(one.properties) for one in records) + _ROOM <= MOST_PROPERTIES and (
-                not is_batch or size <= most
-            ):
+            if max(len(one.properties) for one in records) + _ROOM <= MAX_PROPERTIES and (not is_batch or size <= most):
                 return ToStore(records, is_batch, time)
         except (FormatError, ImportError):
             pass  # who consumes it may be able to
@@ -129,7 +127,7 @@ def _single(metadata: Any, body: bytes) -> Record:
 
 def _batch(metadata: Any, body: bytes) -> list[Record]:
     count = metadata.num_messages_in_batch
-    if not 0 < count <= MOST_OF_BATCH:
+    if not 0 < count <= MAX_OF_BATCH:
         raise FormatError(f"a batch of {count} messages", 0)
     kept = MessageMetadata()
     kept.CopyFrom(metadata)
@@ -218,7 +216,7 @@ def place_in_batch(pairs: Mapping[bytes, bytes]) -> tuple[int, int]:
     if not (number.isdigit() and count.isdigit() and len(number) < 7 and len(count) < 7):
         return 0, 1
     place = int(number), int(count)
-    return place if place[0] < place[1] <= MOST_OF_BATCH else (0, 1)
+    return place if place[0] < place[1] <= MAX_OF_BATCH else (0, 1)
 
 
 def entry_of(records: Sequence[StoredMessage]) -> Entry:

@@ -6,8 +6,8 @@ A client says so with properties of its subscription. What is not wanted is ackn
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from mqtool.engine.broker.operations.filters import MOST_OF_FILTER, MOST_OF_SQL92
-from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+from mqtool.engine.broker.operations.filters import MAX_OF_FILTER, MAX_OF_SQL92
+from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.errors import FilterError
 from mqtool.formats.filters import compile_sql92, parse_tags
 from mqtool.formats.properties import parse_properties
@@ -15,7 +15,7 @@ from mqtool.formats.properties import parse_properties
 _TAGS, _SQL = "mqtool.tags", "mqtool.sql"
 
 
-class Filter(NamedTuple):
+class EntryFilter(NamedTuple):
     """Expressions, empty for everything."""
 
     tags: str = ""
@@ -29,14 +29,14 @@ class Filter(NamedTuple):
         """
         if not any(self):
             return None
-        if len(self.tags) > MOST_OF_FILTER or len(self.sql) > MOST_OF_SQL92:
-            text = f"A filter has at most {MOST_OF_FILTER:,} characters of tags, and {MOST_OF_SQL92:,} of SQL92"
-            raise RefusedError(PulsarError.NOT_ALLOWED, text)
+        if len(self.tags) > MAX_OF_FILTER or len(self.sql) > MAX_OF_SQL92:
+            text = f"A filter has at most {MAX_OF_FILTER:,} characters of tags, and {MAX_OF_SQL92:,} of SQL92"
+            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, text)
         try:
             tags = parse_tags(self.tags)
             sql = compile_sql92(self.sql) if self.sql else None
         except FilterError as error:
-            raise RefusedError(PulsarError.NOT_ALLOWED, f"The filter cannot be understood: {error}") from None
+            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"The filter cannot be understood: {error}") from None
 
         def is_wanted(properties: bytes) -> bool:
             pairs = parse_properties(properties)
@@ -45,9 +45,9 @@ class Filter(NamedTuple):
         return is_wanted
 
 
-EVERYTHING = Filter()
+EVERYTHING = EntryFilter()
 
 
-def filter_of(properties: Mapping[str, str]) -> Filter:
+def filter_of(properties: Mapping[str, str]) -> EntryFilter:
     """Return the filter that properties of a subscription ask for."""
-    return Filter(properties.get(_TAGS, ""), properties.get(_SQL, ""))
+    return EntryFilter(properties.get(_TAGS, ""), properties.get(_SQL, ""))

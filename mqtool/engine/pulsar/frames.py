@@ -34,7 +34,7 @@ class Command(NamedTuple):
     payload: bytes | None
 
 
-class Frames:
+class PulsarFrameDecoder:
     """Cuts the stream of one connection into commands."""
 
     def __init__(self, most: int) -> None:

@@ -6,8 +6,8 @@
 from collections.abc import Iterator
 
 from mqtool.engine.broker.gauges import Gauge, Row
-from mqtool.engine.pulsar.subscription import Subscription
-from mqtool.engine.pulsar.topics import PulsarTopics, Queue
+from mqtool.engine.pulsar.subscription import PulsarSubscription
+from mqtool.engine.pulsar.topics import PulsarTopics, QueueTopic
 
 _OF_TOPICS = ("cluster", "topic")
 _OF_SUBSCRIPTIONS = (*_OF_TOPICS, "subscription")
@@ -17,13 +17,13 @@ def pulsar_gauges(topics: PulsarTopics, cluster: str) -> Iterator[Gauge]:
     """Yield the gauges of all topics that clients of Pulsar use. Cost: linear in subscriptions."""
     queues = [*topics.queues.values()]
 
-    def place(queue: Queue) -> tuple[str, ...]:
+    def place(queue: QueueTopic) -> tuple[str, ...]:
         return cluster, queue.place.full_name
 
     def of_topics(name: str, meaning: str, rows: list[Row]) -> Gauge:
         return Gauge(name, meaning, _OF_TOPICS, rows)
 
-    subscriptions: list[tuple[tuple[str, ...], Subscription]] = [
+    subscriptions: list[tuple[tuple[str, ...], PulsarSubscription]] = [
         ((*place(queue), one.subscription.name), one.subscription)
         for queue in queues
         for one in queue.subscriptions.values()

@@ -15,7 +15,7 @@ _ESCAPED = re.compile(r"%([0-9A-F]{2})")
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})")
 _SPACE_NAME = re.compile(r"[-=:.\w]+")
 DEFAULT = ("public", "default")
-_MOST = 127
+_MAX_NAME = 127
 _DIGEST = "h|"
 
 
@@ -27,7 +27,7 @@ class TopicNameError(MqtoolError):
         super().__init__(text)
 
 
-class TopicName(NamedTuple):
+class PulsarTopicName(NamedTuple):
     """The name of a topic."""
 
     tenant: str
@@ -44,14 +44,14 @@ class TopicName(NamedTuple):
         """Tenant and namespace."""
         return self.tenant, self.namespace
 
-    def partition_of(self) -> "tuple[TopicName, int] | None":
+    def partition_of(self) -> "tuple[PulsarTopicName, int] | None":
         """Return the topic and the number where this is the name of a partition."""
         if match := _PARTITION.fullmatch(self.local):
             return self._replace(local=match[1]), int(match[2])
         return None
 
 
-def parse_topic(text: str) -> TopicName:
+def parse_topic(text: str) -> PulsarTopicName:
     """Return what a name means; ``t`` is ``persistent://public/default/t``.
 
     Raises:
@@ -68,7 +68,7 @@ def parse_topic(text: str) -> TopicName:
     tenant, namespace, local = parts
     if not (_SPACE_NAME.fullmatch(tenant) and _SPACE_NAME.fullmatch(namespace)) or re.search(r"[\s\0]", local):
         raise TopicNameError(f"Invalid topic name: {text}")
-    return TopicName(tenant, namespace, local)
+    return PulsarTopicName(tenant, namespace, local)
 
 
 def escape(text: str) -> str:
@@ -87,14 +87,14 @@ def unescape(text: str) -> str | None:
     return found if escape(found) == text else None
 
 
-def rocketmq_topic(name: TopicName) -> str:
+def rocketmq_topic(name: PulsarTopicName) -> str:
     """Return the topic of RocketMQ that a topic is."""
     parts = [name.local] if name.space == DEFAULT else [*name]
     topic = "|".join(map(escape, parts))
-    return topic if len(topic) <= _MOST else _DIGEST + hashlib.sha1(name.full.encode()).hexdigest()
+    return topic if len(topic) <= _MAX_NAME else _DIGEST + hashlib.sha1(name.full.encode()).hexdigest()
 
 
-def pulsar_topic(topic: str) -> TopicName | None:
+def pulsar_topic(topic: str) -> PulsarTopicName | None:
     """Return the name of a topic of RocketMQ, None where it has none, or is known by its digest only."""
     if topic.startswith(_DIGEST):
         return None
@@ -102,5 +102,7 @@ def pulsar_topic(topic: str) -> TopicName | None:
     if None in parts or len(parts) not in (1, 3):
         return None
     given = [part for part in parts if part]
-    name = TopicName(*DEFAULT, given[0]) if len(given) == 1 else TopicName(*given) if len(given) == 3 else None
+    name = (
+        PulsarTopicName(*DEFAULT, given[0]) if len(given) == 1 else PulsarTopicName(*given) if len(given) == 3 else None
+    )
     return name if name is not None and rocketmq_topic(name) == topic else None

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 
 
 class Access(enum.IntEnum):
@@ -22,7 +22,7 @@ class Access(enum.IntEnum):
         return {0: "Shared", 1: "Exclusive", 2: "WaitForExclusive", 3: "ExclusiveWithFencing"}[self.value]
 
 
-class Receipt:
+class SendReceipt:
     """A receipt that may have to wait until what it tells of is safe."""
 
     __slots__ = ("is_safe", "what")
@@ -32,7 +32,7 @@ class Receipt:
         self.is_safe = is_safe
 
 
-class Producer:
+class PulsarProducer:
     """A producer."""
 
     def __init__(self, session: Any, id: int, name: str, access: Access, epoch: int) -> None:  # noqa: A002
@@ -43,7 +43,7 @@ class Producer:
         self.epoch = epoch
         self.topic_epoch: int | None = None
         self.schema_version = b""
-        self.receipts: deque[Receipt] = deque()
+        self.receipts: deque[SendReceipt] = deque()
         self.is_closed = False
 
     def safe_receipts(self) -> list[Any]:
@@ -58,11 +58,13 @@ class Producers:
     """The producers of one topic, or of one of its partitions."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, Producer] = {}
+        self.by_name: dict[str, PulsarProducer] = {}
         self._epoch = -1
-        self._waiting: deque[tuple[Producer, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[PulsarProducer, Callable[[], None]]] = deque()
 
-    def add(self, producer: Producer, topic_epoch: int | None, then: Callable[[], None]) -> list[Producer] | None:
+    def add(
+        self, producer: PulsarProducer, topic_epoch: int | None, then: Callable[[], None]
+    ) -> list[PulsarProducer] | None:
         """Take a producer in.
 
         Args:
@@ -80,22 +82,22 @@ class Producers:
             is_same = there.session is producer.session and there.epoch < producer.epoch
             if not is_same:
                 text = f"Producer with name '{producer.name}' is already connected to topic"
-                raise RefusedError(PulsarError.PRODUCER_BUSY, text)
+                raise PulsarRefusedError(PulsarError.PRODUCER_BUSY, text)
             self.remove(there)
         holder = next((one for one in self.by_name.values() if one.topic_epoch is not None), None)
         if producer.access is Access.SHARED:
             if holder is not None or self._waiting:
                 text = "Topic has an existing exclusive producer: " + (holder.name if holder else "one waits")
-                raise RefusedError(PulsarError.PRODUCER_BUSY, text)
+                raise PulsarRefusedError(PulsarError.PRODUCER_BUSY, text)
             self.by_name[producer.name] = producer
             return []
         if topic_epoch is not None and topic_epoch < self._epoch:
             text = f"Topic epoch {topic_epoch} is fenced off by {self._epoch}"
-            raise RefusedError(PulsarError.PRODUCER_FENCED, text)
-        fenced: list[Producer] = []
+            raise PulsarRefusedError(PulsarError.PRODUCER_FENCED, text)
+        fenced: list[PulsarProducer] = []
         if self.by_name:
             if producer.access is Access.EXCLUSIVE:
-                raise RefusedError(PulsarError.PRODUCER_FENCED, "Topic has other producers")
+                raise PulsarRefusedError(PulsarError.PRODUCER_FENCED, "Topic has other producers")
             if producer.access is Access.WAIT_FOR_EXCLUSIVE:
                 self._waiting.append((producer, then))
                 return None
@@ -104,12 +106,12 @@ class Producers:
         self._own(producer, topic_epoch)
         return fenced
 
-    def _own(self, producer: Producer, topic_epoch: int | None) -> None:
+    def _own(self, producer: PulsarProducer, topic_epoch: int | None) -> None:
         self._epoch = self._epoch + 1 if topic_epoch is None else max(topic_epoch, self._epoch)
         producer.topic_epoch = self._epoch
         self.by_name[producer.name] = producer
 
-    def remove(self, producer: Producer) -> None:
+    def remove(self, producer: PulsarProducer) -> None:
         """Let a producer go; the first that waits for that may send now."""
         producer.is_closed = True
         self._waiting = deque(one for one in self._waiting if one[0] is not producer)

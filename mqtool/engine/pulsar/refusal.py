@@ -22,7 +22,7 @@ class PulsarError(enum.IntEnum):
     PRODUCER_FENCED = 25
 
 
-class RefusedError(Exception):
+class PulsarRefusedError(Exception):
     """Something that is not done; the text is for people."""
 
     def __init__(self, error: PulsarError, text: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mqtool.engine.pulsar.avro import can_read, parse_schema
-from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.errors import FormatError
 
 _NONE, _AUTO_CONSUME = 0, 21
@@ -21,7 +21,7 @@ _TYPES = (  # noqa: SIM905
 ).split()
 _PROTOBUF = _TYPES.index("PROTOBUF")
 _IN_AVRO = frozenset((_TYPES.index("JSON"), _PROTOBUF, _TYPES.index("AVRO")))
-_MOST_BYTES = 1 << 19
+_MAX_BYTES = 1 << 19
 _MOST_VERSIONS = 1000
 _VERSION = struct.Struct(">q")
 
@@ -76,9 +76,9 @@ def check_new(known: Sequence[Schema], schema: Schema) -> None:
     Raises:
         RefusedError: it may not.
     """
-    if len(schema.data) > _MOST_BYTES or len(known) >= _MOST_VERSIONS:
-        text = f"A schema has at most {_MOST_BYTES:,} bytes, and a topic {_MOST_VERSIONS:,} of them"
-        raise RefusedError(PulsarError.NOT_ALLOWED, text)
+    if len(schema.data) > _MAX_BYTES or len(known) >= _MOST_VERSIONS:
+        text = f"A schema has at most {_MAX_BYTES:,} bytes, and a topic {_MOST_VERSIONS:,} of them"
+        raise PulsarRefusedError(PulsarError.NOT_ALLOWED, text)
     if schema.type in _IN_AVRO:
         _parsed(schema)
     if known:
@@ -98,7 +98,7 @@ def check_reader(known: Sequence[Schema], schema: Schema) -> None:
 def _check(latest: Schema, schema: Schema, *, is_mutual: bool) -> None:
     if latest.type != schema.type:
         text = f"Incompatible schema: exists schema type {latest.type_name}, new schema type {schema.type_name}"
-        raise RefusedError(PulsarError.INCOMPATIBLE_SCHEMA, text)
+        raise PulsarRefusedError(PulsarError.INCOMPATIBLE_SCHEMA, text)
     if schema.type not in _IN_AVRO or latest.data == schema.data:
         return
     new, old = _parsed(schema), _parsed(latest)
@@ -107,14 +107,14 @@ def _check(latest: Schema, schema: Schema, *, is_mutual: bool) -> None:
     try:
         fits = can_read(new, old) and (not is_mutual or can_read(old, new))
     except FormatError as error:
-        raise RefusedError(PulsarError.INCOMPATIBLE_SCHEMA, str(error)) from None
+        raise PulsarRefusedError(PulsarError.INCOMPATIBLE_SCHEMA, str(error)) from None
     if not fits:
         what = (
             "the latest one of the topic and this one cannot read each other"
             if is_mutual
             else ("this one cannot read what is written with the latest one of the topic")
         )
-        raise RefusedError(PulsarError.INCOMPATIBLE_SCHEMA, f"Incompatible {schema.type_name} schema: {what}")
+        raise PulsarRefusedError(PulsarError.INCOMPATIBLE_SCHEMA, f"Incompatible {schema.type_name} schema: {what}")
 
 
 def _parsed(schema: Schema) -> Any:
@@ -123,7 +123,9 @@ def _parsed(schema: Schema) -> Any:
     except FormatError as error:
         if schema.type == _PROTOBUF:  # some clients give its descriptor
             return None
-        raise RefusedError(PulsarError.INCOMPATIBLE_SCHEMA, f"Invalid schema definition: {error.reason}") from None
+        raise PulsarRefusedError(
+            PulsarError.INCOMPATIBLE_SCHEMA, f"Invalid schema definition: {error.reason}"
+        ) from None
 
 
 def _json_of(schema: Schema) -> Any:

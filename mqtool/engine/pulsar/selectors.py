@@ -104,7 +104,7 @@ class Ring(Generic[Member]):
         return self._at[self._points[at % len(self._points)]][0]
 
 
-class Ranges(Generic[Member]):
+class StickyHashRanges(Generic[Member]):
     """Slots that consumers bring with them."""
 
     slot = staticmethod(range_slot)

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 from mqtool.engine.broker.outbox import Outbox
-from mqtool.engine.broker.sessions import Notice, Question, Session, ThenTold
+from mqtool.engine.broker.sessions import ClientCall, Notice, Session, ThenTold
 from mqtool.engine.pulsar.entries import Entry
 from mqtool.engine.pulsar.frames import build_frame, build_message_frame
-from mqtool.engine.pulsar.producers import Producer
+from mqtool.engine.pulsar.producers import PulsarProducer
 from mqtool.engine.pulsar.refusal import PulsarError
-from mqtool.engine.pulsar.subscription import Consumer
-from mqtool.engine.pulsar.topics import Durable, Queue
+from mqtool.engine.pulsar.subscription import PulsarConsumer
+from mqtool.engine.pulsar.topics import Durable, QueueTopic
 from mqtool.engine.pulsar.wire import command
 from mqtool.errors import UnavailableError
 from mqtool.formats.hosts import parse_host
@@ -27,7 +27,7 @@ _WORD = (1 << 64) - 1
 class Joined:
     """A consumer of a connection, and where."""
 
-    def __init__(self, consumer: Consumer, durable: Durable) -> None:
+    def __init__(self, consumer: PulsarConsumer, durable: Durable) -> None:
         self.consumer = consumer
         self.durable = durable
         self.queue = durable.queue
@@ -62,7 +62,7 @@ class PulsarSession(Session):
         self.is_backed_up = False
         self.last_heard = now  # ms
         self.pinged_at: int | None = None
-        self.producers: dict[int, tuple[Producer, Queue]] = {}
+        self.producers: dict[int, tuple[PulsarProducer, QueueTopic]] = {}
         self.consumers: dict[int, Joined] = {}
         self.watchers: dict[int, Watcher] = {}
         self.closed_producers: set[int] = set()  # by this side: what was on its way to them is dropped
@@ -83,7 +83,7 @@ class PulsarSession(Session):
 
     # What subscriptions say
 
-    def deliver(self, consumer: Consumer, entry: Entry, left: int | None, count: int) -> None:
+    def deliver(self, consumer: PulsarConsumer, entry: Entry, left: int | None, count: int) -> None:
         """Send an entry."""
         joined = self.consumers[consumer.id]
         place = joined.queue.place
@@ -98,7 +98,7 @@ class PulsarSession(Session):
         )
         self._outbox.put(self.peer, build_message_frame(base, entry.payload))
 
-    def tell_active(self, consumer: Consumer, is_active: bool) -> None:
+    def tell_active(self, consumer: PulsarConsumer, is_active: bool) -> None:
         """Tell a consumer of Failover whether it is the one that gets messages."""
         self.say("active_consumer_change", consumer_id=consumer.id, is_active=is_active)
 
@@ -107,11 +107,11 @@ class PulsarSession(Session):
     def notify(self, notice: Notice) -> None:
         """Pulsar's clients are in no groups of RocketMQ that tell of anything."""
 
-    def understands(self, question: Question) -> bool:  # noqa: ARG002
+    def understands(self, client_call: ClientCall) -> bool:  # noqa: ARG002
         """Tell whether it can be asked something: nothing."""
         return False
 
-    def ask(self, question: Question, due: int, then: ThenTold) -> None:  # noqa: ARG002
+    def ask(self, client_call: ClientCall, due: int, then: ThenTold) -> None:  # noqa: ARG002
         """Ask nothing."""
         raise UnavailableError("clients of Pulsar are asked nothing")
 

@@ -15,24 +15,24 @@ from typing import NamedTuple, Protocol
 
 from mqtool.engine.pulsar.cursor import Cursor, Spans
 from mqtool.engine.pulsar.entries import Entry
-from mqtool.engine.pulsar.filters import EVERYTHING, Filter
-from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
-from mqtool.engine.pulsar.selectors import Ranges, Ring, active_of, range_slot
+from mqtool.engine.pulsar.filters import EVERYTHING, EntryFilter
+from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
+from mqtool.engine.pulsar.selectors import Ring, StickyHashRanges, active_of, range_slot
 
 _AT_ONCE = 1 << 18
 """Bytes that one consumer is sent in one turn, but for an entry that is larger."""
 _RUN = 20
 """Entries that one consumer of Shared is given before the next one has its turn."""
 _FAILOVER_DELAY_MS = 1000
-MOST_UNACKED = 50_000
+MAX_UNACKED = 50_000
 """Messages that a consumer of Shared or Key_Shared may have; at so many it gets no more until half of them are left."""
-MOST_UNACKED_IN_ALL = 200_000
-_MOST_DELAYED = 50_000
-_MOST_KNOWN = 10_000
-_MOST_CHUNKED = 1000
+MAX_UNACKED_IN_ALL = 200_000
+_MAX_DELAYED = 50_000
+_MAX_KNOWN = 10_000
+_MAX_CHUNKED = 1000
 
 
-class Kind(enum.IntEnum):
+class SubscriptionType(enum.IntEnum):
     """Types of subscriptions, by Pulsar's numbers."""
 
     EXCLUSIVE = 0
@@ -54,7 +54,7 @@ class KeyPolicy(NamedTuple):
     allows_disorder: bool = False
 
 
-class Log(Protocol):
+class EntryLog(Protocol):
     """What a subscription reads: ``QueueLog``."""
 
     @property
@@ -86,11 +86,11 @@ class Receiver(Protocol):
     is_backed_up: bool
     """Much of what it was sent waits to be read."""
 
-    def deliver(self, consumer: "Consumer", entry: Entry, left: int | None, count: int) -> None:
+    def deliver(self, consumer: "PulsarConsumer", entry: Entry, left: int | None, count: int) -> None:
         """Send an entry: which of its messages are not acknowledged (None: all), how often it was given before."""
         ...
 
-    def tell_active(self, consumer: "Consumer", is_active: bool) -> None:
+    def tell_active(self, consumer: "PulsarConsumer", is_active: bool) -> None:
         """Tell a consumer of Failover whether it is the one that gets messages."""
         ...
 
@@ -104,7 +104,7 @@ class Given(NamedTuple):
     slot: int
 
 
-class Consumer:
+class PulsarConsumer:
     """A consumer of a subscription."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Consumer:
         name: str,
         priority: int = 0,
         policy: KeyPolicy | None = None,
-        wanted: Filter = EVERYTHING,
+        wanted: EntryFilter = EVERYTHING,
     ) -> None:
         self.receiver = receiver
         self.id = id
@@ -174,10 +174,10 @@ class Consumer:
         self.permits += held
 
 
-class Subscription:
+class PulsarSubscription:
     """A subscription of one queue."""
 
-    def __init__(self, name: str, log: Log, cursor: Cursor, topic: str, partition: int = -1) -> None:
+    def __init__(self, name: str, log: EntryLog, cursor: Cursor, topic: str, partition: int = -1) -> None:
         """Make one without consumers.
 
         Args:
@@ -192,9 +192,9 @@ class Subscription:
         self.cursor = cursor
         self.topic = topic
         self.partition = partition
-        self.kind = Kind.EXCLUSIVE
+        self.kind = SubscriptionType.EXCLUSIVE
         self._is_wanted: Callable[[bytes], bool] | None = None
-        self.consumers: list[Consumer] = []
+        self.consumers: list[PulsarConsumer] = []
         self.given = 0
         """Messages that were sent to consumers."""
         self.lost = 0
@@ -203,7 +203,7 @@ class Subscription:
 
     # Coming and going
 
-    def check(self, kind: Kind, policy: KeyPolicy, wanted: Filter) -> None:
+    def check(self, kind: SubscriptionType, policy: KeyPolicy, wanted: EntryFilter) -> None:
         """See that a consumer may join.
 
         Raises:
@@ -212,25 +212,25 @@ class Subscription:
         if self.consumers:
             if kind is not self.kind:
                 text = f"Subscription is of different type: {self.kind.label}, not {kind.label}"
-                raise RefusedError(PulsarError.CONSUMER_BUSY, text)
-            if kind is Kind.EXCLUSIVE:
-                raise RefusedError(PulsarError.CONSUMER_BUSY, "Exclusive consumer is already connected")
+                raise PulsarRefusedError(PulsarError.CONSUMER_BUSY, text)
+            if kind is SubscriptionType.EXCLUSIVE:
+                raise PulsarRefusedError(PulsarError.CONSUMER_BUSY, "Exclusive consumer is already connected")
             if wanted != self.consumers[0].wanted:
-                raise RefusedError(PulsarError.CONSUMER_BUSY, "Consumers of the subscription have another filter")
+                raise PulsarRefusedError(PulsarError.CONSUMER_BUSY, "Consumers of the subscription have another filter")
             there = self.consumers[0].policy
-            if kind is Kind.KEY_SHARED and (there.is_sticky, there.allows_disorder) != (
+            if kind is SubscriptionType.KEY_SHARED and (there.is_sticky, there.allows_disorder) != (
                 policy.is_sticky,
                 policy.allows_disorder,
             ):
-                raise RefusedError(PulsarError.CONSUMER_BUSY, "Subscription is of different Key_Shared mode")
-        if kind is Kind.KEY_SHARED and policy.is_sticky:
-            ranges: Ranges[Consumer] = Ranges()
+                raise PulsarRefusedError(PulsarError.CONSUMER_BUSY, "Subscription is of different Key_Shared mode")
+        if kind is SubscriptionType.KEY_SHARED and policy.is_sticky:
+            ranges: StickyHashRanges[PulsarConsumer] = StickyHashRanges()
             for other in self.consumers:
                 ranges.add(other, other.policy.ranges)
             if fault := ranges.fault_of(policy.ranges):
-                raise RefusedError(PulsarError.CONSUMER_ASSIGN, fault)
+                raise PulsarRefusedError(PulsarError.CONSUMER_ASSIGN, fault)
 
-    def add(self, consumer: Consumer, kind: Kind, now: int) -> None:
+    def add(self, consumer: PulsarConsumer, kind: SubscriptionType, now: int) -> None:
         """Take a consumer in.
 
         Raises:
@@ -240,17 +240,17 @@ class Subscription:
         if not self.consumers:
             self._is_wanted = consumer.wanted.compiled()
             self.kind = kind
-            if kind in (Kind.EXCLUSIVE, Kind.FAILOVER):
+            if kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
                 self._dispatcher = _OneActive(self)
-            elif kind is Kind.SHARED:
-                self._dispatcher = _Shared(self)
+            elif kind is SubscriptionType.SHARED:
+                self._dispatcher = _SharedDispatch(self)
             else:
                 self._dispatcher = _KeyShared(self, consumer.policy)
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda one: one.priority)
         self._dispatcher.added(consumer, now)
 
-    def remove(self, consumer: Consumer, now: int) -> None:
+    def remove(self, consumer: PulsarConsumer, now: int) -> None:
         """Let a consumer go; what it has not acknowledged goes to others."""
         self.consumers.remove(consumer)
         self._dispatcher.removed(consumer, now)
@@ -258,7 +258,7 @@ class Subscription:
 
     # What consumers say
 
-    def flow(self, consumer: Consumer, permits: int) -> None:
+    def flow(self, consumer: PulsarConsumer, permits: int) -> None:
         """Let a consumer be sent more messages."""
         consumer.grant(permits)
 
@@ -286,7 +286,7 @@ class Subscription:
 
     def ack_until(self, offset: int, left: int | None = None) -> None:
         """Take an acknowledgement of an entry and all before it; of the entry itself all but ``left``."""
-        if self.kind not in (Kind.EXCLUSIVE, Kind.FAILOVER) or offset >= self.log.end:
+        if self.kind not in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER) or offset >= self.log.end:
             return
         size = self._dispatcher.size_of(offset) or self.log.size_at(offset)
         if size is None and left is None and offset >= max(self.cursor.next_offset, self.log.start):
@@ -303,11 +303,11 @@ class Subscription:
             self.cursor.ack_until(offset)
             self._ack_some(offset, size, left)
 
-    def redeliver(self, consumer: Consumer, offsets: Collection[int] | None) -> None:
+    def redeliver(self, consumer: PulsarConsumer, offsets: Collection[int] | None) -> None:
         """Have entries given again that a consumer has; None: all."""
         self._dispatcher.redeliver(consumer, offsets)
 
-    def seek(self, offset: int, left: int | None, now: int) -> list[Consumer]:
+    def seek(self, offset: int, left: int | None, now: int) -> list[PulsarConsumer]:
         """Go on at an offset, and return the consumers, which have to begin anew and are none any more."""
         self.cursor.seek(offset, left)
         gone = [*self.consumers]
@@ -332,7 +332,7 @@ class Subscription:
         return self.cursor.open_before(self.log.end)
 
     @property
-    def active(self) -> Consumer | None:
+    def active(self) -> PulsarConsumer | None:
         """Who is given everything, where that is one."""
         return self._dispatcher.active
 
@@ -396,7 +396,7 @@ class Subscription:
         behind = left >> (offset - entry.offset) << (offset - entry.offset)
         return behind or everything >> (offset - entry.offset) << (offset - entry.offset)
 
-    def give(self, consumer: Consumer, entry: Entry, left: int, count: int) -> None:
+    def give(self, consumer: PulsarConsumer, entry: Entry, left: int, count: int) -> None:
         """Send an entry."""
         messages = left.bit_count()
         self.given += messages
@@ -411,20 +411,20 @@ class _Dispatcher(ABC):
     """Decides who gets what."""
 
     due: int | None = None
-    active: Consumer | None = None
+    active: PulsarConsumer | None = None
     unacked = 0
     """Messages that its consumers have, where that is counted."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: PulsarSubscription) -> None:
         self.subscription = subscription
         self.cursor = subscription.cursor
         self.read_offset = subscription.cursor.next_offset
 
     @abstractmethod
-    def added(self, consumer: Consumer, now: int) -> None: ...
+    def added(self, consumer: PulsarConsumer, now: int) -> None: ...
 
     @abstractmethod
-    def removed(self, consumer: Consumer, now: int) -> None: ...
+    def removed(self, consumer: PulsarConsumer, now: int) -> None: ...
 
     @abstractmethod
     def size_of(self, offset: int) -> tuple[int, int] | None: ...
@@ -433,7 +433,7 @@ class _Dispatcher(ABC):
     def acked(self, offset: int, left: int) -> None: ...
 
     @abstractmethod
-    def redeliver(self, consumer: Consumer, offsets: Collection[int] | None) -> None: ...
+    def redeliver(self, consumer: PulsarConsumer, offsets: Collection[int] | None) -> None: ...
 
     @abstractmethod
     def dispatch(self, now: int) -> None: ...
@@ -449,16 +449,16 @@ class _Dispatcher(ABC):
 class _OneActive(_Dispatcher):
     """Exclusive and Failover."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: PulsarSubscription) -> None:
         super().__init__(subscription)
         self._known: OrderedDict[int, tuple[int, int]] = OrderedDict()  # entries that were given, in their order
 
-    def added(self, consumer: Consumer, now: int) -> None:
+    def added(self, consumer: PulsarConsumer, now: int) -> None:
         self._choose(now)
         if self.active is not consumer:
             consumer.receiver.tell_active(consumer, False)
 
-    def removed(self, consumer: Consumer, now: int) -> None:
+    def removed(self, consumer: PulsarConsumer, now: int) -> None:
         if consumer is self.active:
             self.active = None
         self._choose(now)
@@ -467,7 +467,7 @@ class _OneActive(_Dispatcher):
         subscription = self.subscription
         consumers = subscription.consumers
         chosen = consumers[0] if consumers else None
-        is_failover = subscription.kind is Kind.FAILOVER
+        is_failover = subscription.kind is SubscriptionType.FAILOVER
         if chosen is not None and is_failover:
             best = sorted((one for one in consumers if one.priority == chosen.priority), key=lambda one: one.name)
             if subscription.partition >= 0:
@@ -491,7 +491,7 @@ class _OneActive(_Dispatcher):
         if not left:
             self._known.pop(offset, None)
 
-    def redeliver(self, consumer: Consumer, offsets: Collection[int] | None) -> None:  # noqa: ARG002
+    def redeliver(self, consumer: PulsarConsumer, offsets: Collection[int] | None) -> None:  # noqa: ARG002
         if consumer is self.active and self.due is None:
             self.moved()
 
@@ -504,7 +504,7 @@ class _OneActive(_Dispatcher):
             self.moved()
             for consumer in subscription.consumers:
                 consumer.receiver.tell_active(consumer, consumer is active)
-        slots = active.slots if active is not None and subscription.kind is Kind.EXCLUSIVE else Spans()
+        slots = active.slots if active is not None and subscription.kind is SubscriptionType.EXCLUSIVE else Spans()
         log_end = subscription.log.end
         while active is not None and active.can_take:
             offset = self.read_offset = self.cursor.next_open(self.read_offset)
@@ -517,7 +517,7 @@ class _OneActive(_Dispatcher):
             if slots and slots.end_at(slot := range_slot(entry.key)) == slot:
                 continue
             left = subscription.left_of(entry, offset)
-            if len(self._known) >= _MOST_KNOWN:
+            if len(self._known) >= _MAX_KNOWN:
                 self._known.popitem(last=False)
             self._known[entry.offset] = (entry.size, entry.messages)
             subscription.give(active, entry, left, 0)
@@ -526,9 +526,9 @@ class _OneActive(_Dispatcher):
 class _Several(_Dispatcher):
     """What Shared and Key_Shared have in common: who has what, what is to be given again, and what is delayed."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: PulsarSubscription) -> None:
         super().__init__(subscription)
-        self.owners: dict[int, Consumer] = {}
+        self.owners: dict[int, PulsarConsumer] = {}
         self.counts: dict[int, int] = {}  # how often entries were asked for again
         self._delayed: list[tuple[int, int]] = []  # a heap of times and offsets
         self._is_full = False
@@ -543,11 +543,11 @@ class _Several(_Dispatcher):
     def forget(self, offset: int) -> None:
         """Give an entry no more."""
 
-    def added(self, consumer: Consumer, now: int) -> None:  # noqa: ARG002
+    def added(self, consumer: PulsarConsumer, now: int) -> None:  # noqa: ARG002
         if len(self.subscription.consumers) == 1:
             self.moved()
 
-    def removed(self, consumer: Consumer, now: int) -> None:  # noqa: ARG002
+    def removed(self, consumer: PulsarConsumer, now: int) -> None:  # noqa: ARG002
         for offset in consumer.given:
             del self.owners[offset]
         self.unacked -= consumer.unacked
@@ -585,12 +585,12 @@ class _Several(_Dispatcher):
             else:
                 del owner.given[offset], self.owners[offset]
                 self.released(given.slot)
-            owner.look_at_unacked(MOST_UNACKED)
+            owner.look_at_unacked(MAX_UNACKED)
         if not left:
             self.counts.pop(offset, None)
             self.forget(offset)
 
-    def redeliver(self, consumer: Consumer, offsets: Collection[int] | None) -> None:
+    def redeliver(self, consumer: PulsarConsumer, offsets: Collection[int] | None) -> None:
         wanted = (
             [*consumer.given] if offsets is None else [one for one in dict.fromkeys(offsets) if one in consumer.given]
         )
@@ -612,7 +612,7 @@ class _Several(_Dispatcher):
 
     # Giving
 
-    def hand(self, consumer: Consumer, entry: Entry, offset: int, slot: int) -> None:
+    def hand(self, consumer: PulsarConsumer, entry: Entry, offset: int, slot: int) -> None:
         """Give an entry to a consumer."""
         left = self.subscription.left_of(entry, offset)
         messages = left.bit_count()
@@ -621,15 +621,15 @@ class _Several(_Dispatcher):
         self.unacked += messages
         self.owners[entry.offset] = consumer
         self.subscription.give(consumer, entry, left, self.counts.get(entry.offset, 0))
-        consumer.look_at_unacked(MOST_UNACKED)
+        consumer.look_at_unacked(MAX_UNACKED)
 
     def may_read_on(self) -> bool:
         """Tell whether entries may be read that nobody was given."""
-        if self.unacked >= MOST_UNACKED_IN_ALL:
+        if self.unacked >= MAX_UNACKED_IN_ALL:
             self._is_full = True
-        elif self.unacked < MOST_UNACKED_IN_ALL // 2:
+        elif self.unacked < MAX_UNACKED_IN_ALL // 2:
             self._is_full = False
-        return not self._is_full and len(self._delayed) < _MOST_DELAYED
+        return not self._is_full and len(self._delayed) < _MAX_DELAYED
 
     def read_next(self, now: int) -> tuple[Entry, int] | None:
         """Return the next entry that nobody was given, and where it begins; None at the end."""
@@ -646,7 +646,7 @@ class _Several(_Dispatcher):
                 return entry, offset
             heapq.heappush(self._delayed, (entry.deliver_at, entry.offset))
             self.due = self._delayed[0][0]
-            if len(self._delayed) >= _MOST_DELAYED:
+            if len(self._delayed) >= _MAX_DELAYED:
                 return None
 
     def take_due(self, now: int) -> None:
@@ -663,15 +663,15 @@ class _Several(_Dispatcher):
         return 0
 
 
-class _Shared(_Several):
+class _SharedDispatch(_Several):
     """Shared: entries go round among those who can take one, the best priority first."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: PulsarSubscription) -> None:
         super().__init__(subscription)
         self._again: list[int] = []  # a heap
         self._is_again: set[int] = set()
         self._turn = 0
-        self._chunks: dict[str, Consumer] = {}  # who has begun a message in chunks gets all of them
+        self._chunks: dict[str, PulsarConsumer] = {}  # who has begun a message in chunks gets all of them
 
     def again(self, offsets: Iterable[tuple[int, int]]) -> None:
         for offset, _ in offsets:
@@ -688,7 +688,7 @@ class _Shared(_Several):
         self._is_again.clear()
         self._chunks.clear()
 
-    def removed(self, consumer: Consumer, now: int) -> None:
+    def removed(self, consumer: PulsarConsumer, now: int) -> None:
         self._chunks = {uuid: one for uuid, one in self._chunks.items() if one is not consumer}
         super().removed(consumer, now)
 
@@ -699,7 +699,7 @@ class _Shared(_Several):
     def dispatch(self, now: int) -> None:
         self.take_due(now)
         while (consumer := self._next_consumer()) is not None:
-            headroom = max(1, min(consumer.permits, MOST_UNACKED - consumer.unacked))
+            headroom = max(1, min(consumer.permits, MAX_UNACKED - consumer.unacked))
             run = max(1, min(_RUN, -int(-headroom // max(consumer.average, 1.0))))
             for _ in range(run):
                 if not consumer.can_take:
@@ -709,15 +709,15 @@ class _Shared(_Several):
                     return
                 self._hand_on(consumer, *found)
 
-    def _hand_on(self, consumer: Consumer, entry: Entry, offset: int) -> None:
+    def _hand_on(self, consumer: PulsarConsumer, entry: Entry, offset: int) -> None:
         if entry.chunk_of:
             owner = self._chunks.setdefault(entry.chunk_of, consumer)
-            if len(self._chunks) > _MOST_CHUNKED:
+            if len(self._chunks) > _MAX_CHUNKED:
                 del self._chunks[next(iter(self._chunks))]
             consumer = owner
         self.hand(consumer, entry, offset, 0)
 
-    def _next_consumer(self) -> Consumer | None:
+    def _next_consumer(self) -> PulsarConsumer | None:
         consumers = self.subscription.consumers
         able = [number for number, one in enumerate(consumers) if one.can_take]
         if not able:
@@ -741,15 +741,15 @@ class _Shared(_Several):
 class _KeyShared(_Several):
     """Key_Shared: the entries of a slot are with one consumer at a time, in order."""
 
-    def __init__(self, subscription: Subscription, policy: KeyPolicy) -> None:
+    def __init__(self, subscription: PulsarSubscription, policy: KeyPolicy) -> None:
         super().__init__(subscription)
         self._is_ordered = not policy.allows_disorder
-        self._ranges: Ranges[Consumer] | None = Ranges() if policy.is_sticky else None
-        self._ring: Ring[Consumer] = Ring(lambda one: one.name)
+        self._ranges: StickyHashRanges[PulsarConsumer] | None = StickyHashRanges() if policy.is_sticky else None
+        self._ring: Ring[PulsarConsumer] = Ring(lambda one: one.name)
         self._again: dict[int, list[int]] = {}  # offsets of each slot, as heaps
         self._is_again: dict[int, int] = {}  # slots by offset
         self._held: dict[int, int] = {}  # how many entries of a slot somebody has
-        self._holders: dict[int, Consumer] = {}  # and who
+        self._holders: dict[int, PulsarConsumer] = {}  # and who
 
     def slot_of(self, entry: Entry) -> int:
         return self._ranges.slot(entry.key) if self._ranges is not None else self._ring.slot(entry.key)
@@ -758,17 +758,17 @@ class _KeyShared(_Several):
         entry = self.subscription.log.entry(offset)
         return self.slot_of(entry) if entry is not None else 0
 
-    def _select(self, slot: int) -> Consumer | None:
+    def _select(self, slot: int) -> PulsarConsumer | None:
         return self._ranges.select(slot) if self._ranges is not None else self._ring.select(slot)
 
-    def added(self, consumer: Consumer, now: int) -> None:
+    def added(self, consumer: PulsarConsumer, now: int) -> None:
         if self._ranges is not None:
             self._ranges.add(consumer, consumer.policy.ranges)
         else:
             self._ring.add(consumer)
         super().added(consumer, now)
 
-    def removed(self, consumer: Consumer, now: int) -> None:
+    def removed(self, consumer: PulsarConsumer, now: int) -> None:
         if self._ranges is not None:
             self._ranges.remove(consumer)
         else:
@@ -813,7 +813,7 @@ class _KeyShared(_Several):
             self._held.pop(slot, None)
             self._holders.pop(slot, None)
 
-    def hand(self, consumer: Consumer, entry: Entry, offset: int, slot: int) -> None:
+    def hand(self, consumer: PulsarConsumer, entry: Entry, offset: int, slot: int) -> None:
         self._held[slot] = self._held.get(slot, 0) + 1
         self._holders[slot] = consumer
         super().hand(consumer, entry, offset, slot)
@@ -822,7 +822,7 @@ class _KeyShared(_Several):
     def has_more(self) -> bool:
         return bool(self._is_again) or super().has_more
 
-    def _taker(self, slot: int) -> Consumer | None:
+    def _taker(self, slot: int) -> PulsarConsumer | None:
         """Return who can be given an entry of a slot now."""
         consumer = self._select(slot)
         if consumer is None or not consumer.can_take:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqtool.engine.broker.settings import BrokerSettings
-from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.errors import NotFoundError, UsageError
 
 _SECRET, _PUBLIC, _ALGORITHM = "tokenSecretKey", "tokenPublicKey", "tokenPublicAlg"
@@ -17,7 +17,7 @@ _OF_SECRET = ("HS256", "HS384", "HS512")
 _OF_PUBLIC = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512")
 
 
-class Claim(NamedTuple):
+class TokenClaim(NamedTuple):
     """What a token says."""
 
     identity: str
@@ -46,7 +46,7 @@ class Tokens:
             text = f"pulsarPort with aclEnable=true: {_SECRET} or {_PUBLIC} has to say who Pulsar's clients are"
             raise UsageError(text)
 
-    def claim(self, token: str, now: int) -> Claim:
+    def claim(self, token: str, now: int) -> TokenClaim:
         """Return what a token says.
 
         Raises:
@@ -64,13 +64,13 @@ class Tokens:
             expires_at = int(claims["exp"] * 1000) if "exp" in claims else None
             begins_at = int(claims.get("nbf", 0) * 1000)
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
-            raise RefusedError(PulsarError.AUTHENTICATION, f"The token is not valid: {error}") from None
+            raise PulsarRefusedError(PulsarError.AUTHENTICATION, f"The token is not valid: {error}") from None
         identity = claims.get("sub")
         if not isinstance(identity, str) or not identity:
-            raise RefusedError(PulsarError.AUTHENTICATION, "The token has no subject")
+            raise PulsarRefusedError(PulsarError.AUTHENTICATION, "The token has no subject")
         if begins_at > now or (expires_at is not None and expires_at <= now):
-            raise RefusedError(PulsarError.AUTHENTICATION, "The token is not valid at this time")
-        return Claim(identity, expires_at)
+            raise PulsarRefusedError(PulsarError.AUTHENTICATION, "The token is not valid at this time")
+        return TokenClaim(identity, expires_at)
 
 
 def _read(setting: str, text: str) -> bytes:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.consumer_offsets import UNKNOWN
 from mqtool.engine.broker.settings import Role
-from mqtool.engine.broker.topics import DEFAULT_TOPIC, MOST_QUEUES, fault_of_name, may_be_sent_to
-from mqtool.engine.pulsar.catalogue import Catalogue, Known
+from mqtool.engine.broker.topics import DEFAULT_TOPIC, MAX_QUEUES, fault_of_name, may_be_sent_to
+from mqtool.engine.pulsar.catalogue import Catalogue, KnownTopic
 from mqtool.engine.pulsar.cursor import Cursor
 from mqtool.engine.pulsar.cursor_files import INTERVAL_MS, CursorFiles, CursorKey, Kept
 from mqtool.engine.pulsar.entries import Entry
 from mqtool.engine.pulsar.names import (
     DEFAULT,
-    TopicName,
+    PulsarTopicName,
     TopicNameError,
     escape,
     parse_topic,
@@ -26,15 +26,15 @@ from mqtool.engine.pulsar.names import (
 )
 from mqtool.engine.pulsar.producers import Producers
 from mqtool.engine.pulsar.queue_log import KeptEntries, QueueLog
-from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.engine.pulsar.schemas import Schema, check_new, check_reader, find
-from mqtool.engine.pulsar.subscription import Subscription
+from mqtool.engine.pulsar.subscription import PulsarSubscription
 from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.broker import BrokerController
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ _ROOM = 1 << 16
 """How much longer than a message of Pulsar one of the store may be: its properties take room."""
 
 
-class Place(NamedTuple):
+class TopicLocation(NamedTuple):
     """Where the messages of a topic lie."""
 
     topic: str
@@ -56,10 +56,10 @@ class Place(NamedTuple):
     full_name: str
 
 
-class Queue:
+class QueueTopic:
     """One queue as a topic of Pulsar."""
 
-    def __init__(self, place: Place, generation: int, entries: QueueLog) -> None:
+    def __init__(self, place: TopicLocation, generation: int, entries: QueueLog) -> None:
         self.place = place
         self.generation = generation
         self.log = entries
@@ -94,7 +94,9 @@ class Queue:
 class Durable:
     """A subscription with what is to be written of it; one of a reader is not."""
 
-    def __init__(self, subscription: Subscription, queue: Queue, key: CursorKey, *, is_durable: bool) -> None:
+    def __init__(
+        self, subscription: PulsarSubscription, queue: QueueTopic, key: CursorKey, *, is_durable: bool
+    ) -> None:
         self.subscription = subscription
         self.queue = queue
         self.key = key
@@ -109,7 +111,7 @@ class Durable:
 class PulsarTopics:
     """The topics of a broker; times are in ms."""
 
-    def __init__(self, broker: "Broker", now: int) -> None:
+    def __init__(self, broker: "BrokerController", now: int) -> None:
         """Take up catalogue and cursors.
 
         Raises:
@@ -119,7 +121,7 @@ class PulsarTopics:
         config = broker.store.root / "config"
         self.catalogue = Catalogue(config, broker.saves)
         self._files = CursorFiles(config, broker.saves)
-        self.queues: dict[tuple[str, int], Queue] = {}
+        self.queues: dict[tuple[str, int], QueueTopic] = {}
         self._next_save = now + INTERVAL_MS
         self.most_body = broker.store.config.number("maxMessageSize", 4 << 20)
         self.most_message = self.most_body - _ROOM
@@ -142,13 +144,13 @@ class PulsarTopics:
         cursor.ack_until(of_group)  # ahead, or the table was written a moment after the file
         cursor.cut_from(queue.log.end)  # a loss of power may have taken messages: others come to their places
         place = queue.place
-        subscription = Subscription(kept.subscription, queue.log, cursor, place.full_name, place.partition)
+        subscription = PulsarSubscription(kept.subscription, queue.log, cursor, place.full_name, place.partition)
         durable = queue.subscriptions[kept.subscription] = Durable(subscription, queue, key, is_durable=True)
         self._commit(durable)
 
     # Names
 
-    def name_of(self, topic: str) -> TopicName | None:
+    def name_of(self, topic: str) -> PulsarTopicName | None:
         """Return the name of a topic of RocketMQ, None where Pulsar's clients do not see it."""
         if self.is_hidden(topic):
             return None
@@ -172,7 +174,7 @@ class PulsarTopics:
             name.space for topic in self._broker.topics.configs if "|" in topic and (name := self.name_of(topic))
         }
 
-    def parse(self, text: str, unknown_space: PulsarError = PulsarError.TOPIC_NOT_FOUND) -> TopicName:
+    def parse(self, text: str, unknown_space: PulsarError = PulsarError.TOPIC_NOT_FOUND) -> PulsarTopicName:
         """Return the name that a client gives.
 
         Raises:
@@ -182,15 +184,15 @@ class PulsarTopics:
             name = parse_topic(text)
         except TopicNameError as error:
             kind = PulsarError.NOT_ALLOWED if error.is_non_persistent else PulsarError.INVALID_TOPIC_NAME
-            raise RefusedError(kind, str(error)) from None
+            raise PulsarRefusedError(kind, str(error)) from None
         if name.space != DEFAULT and name.space not in self.spaces():
-            raise RefusedError(unknown_space, "Namespace not found")
+            raise PulsarRefusedError(unknown_space, "Namespace not found")
         topic = rocketmq_topic(name)
         if self.is_hidden(topic) or fault_of_name(topic):
-            raise RefusedError(PulsarError.NOT_ALLOWED, f"The topic {name.full} is RocketMQ's own")
+            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"The topic {name.full} is RocketMQ's own")
         return name
 
-    def partition_count(self, name: TopicName) -> int | None:
+    def partition_count(self, name: PulsarTopicName) -> int | None:
         """Return how many partitions a topic has, 0 where it is plain, None where there is none."""
         topic = rocketmq_topic(name)
         config = self._broker.topics.get(topic)
@@ -201,22 +203,22 @@ class PulsarTopics:
             return 0 if count and of[1] < count else None
         return None
 
-    def place_of(self, name: TopicName) -> Place | None:
+    def place_of(self, name: PulsarTopicName) -> TopicLocation | None:
         """Return where a topic lies, None where there is none."""
         topic = rocketmq_topic(name)
         config = self._broker.topics.get(topic)
         if config is not None:
             if self.catalogue.get(topic).is_plain:
-                return Place(topic, 0, -1, name.full)
+                return TopicLocation(topic, 0, -1, name.full)
             # By its own name a topic with partitions is its first: clients never ask so, but for one of one queue.
-            return Place(topic, 0, 0, f"{name.full}-partition-0")
+            return TopicLocation(topic, 0, 0, f"{name.full}-partition-0")
         if (of := name.partition_of()) is not None:
             count = self.partition_count(of[0])
             if count and of[1] < count:
-                return Place(rocketmq_topic(of[0]), of[1], of[1], name.full)
+                return TopicLocation(rocketmq_topic(of[0]), of[1], of[1], name.full)
         return None
 
-    def open(self, name: TopicName, now: int, *, create: bool = True) -> Queue:
+    def open(self, name: PulsarTopicName, now: int, *, create: bool = True) -> QueueTopic:
         """Return the queue of a topic, which is made if need be.
 
         Raises:
@@ -226,30 +228,30 @@ class PulsarTopics:
         place = self.place_of(name)
         if place is None:
             if not create or not self._broker.settings.auto_create_topics:
-                raise RefusedError(PulsarError.TOPIC_NOT_FOUND, f"Topic {name.full} does not exist")
+                raise PulsarRefusedError(PulsarError.TOPIC_NOT_FOUND, f"Topic {name.full} does not exist")
             if name.partition_of() is not None:
                 text = f"Partition metadata not found for the partitioned topic of {name.full}"
-                raise RefusedError(PulsarError.NOT_ALLOWED, text)
+                raise PulsarRefusedError(PulsarError.NOT_ALLOWED, text)
             topic = rocketmq_topic(name)
             self.create(topic, name, 1, is_plain=True, now=now)
-            place = Place(topic, 0, -1, name.full)
+            place = TopicLocation(topic, 0, -1, name.full)
         config = self._broker.topics.get(place.topic)
         if config is not None and config.is_batch:
-            raise RefusedError(PulsarError.NOT_ALLOWED, f"{place.topic} is a batch topic of RocketMQ")
+            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"{place.topic} is a batch topic of RocketMQ")
         return self._queue(place.topic, place.queue_id)
 
-    def create(self, topic: str, name: TopicName, queue_count: int, *, is_plain: bool, now: int) -> None:
+    def create(self, topic: str, name: PulsarTopicName, queue_count: int, *, is_plain: bool, now: int) -> None:
         """Make a topic.
 
         Raises:
             LimitError: there are too many.
         """
-        count = min(queue_count, MOST_QUEUES)
+        count = min(queue_count, MAX_QUEUES)
         perm = int(Perm.READ | Perm.WRITE)
         config = TopicConfig(topic, count, count, perm, False, "SINGLE_TAG", 0, attributes={})
         self._broker.topics.put([config], now)
         full = name.full if pulsar_topic(topic) is None else ""
-        self.catalogue.put(topic, Known(self.catalogue.get(topic).generation, is_plain, full))
+        self.catalogue.put(topic, KnownTopic(self.catalogue.get(topic).generation, is_plain, full))
 
     # Schemas
 
@@ -257,7 +259,7 @@ class PulsarTopics:
         """Return the schemas of a topic of RocketMQ, by their versions."""
         return self.catalogue.get(topic).schemas
 
-    def schema_of(self, name: TopicName, version: int | None = None) -> tuple[int, Schema]:
+    def schema_of(self, name: PulsarTopicName, version: int | None = None) -> tuple[int, Schema]:
         """Return a schema of a topic and its version, without one the latest.
 
         Raises:
@@ -268,7 +270,7 @@ class PulsarTopics:
         if version is None:
             version = len(known) - 1
         if not 0 <= version < len(known):
-            raise RefusedError(PulsarError.TOPIC_NOT_FOUND, "Topic not found or no-schema")
+            raise PulsarRefusedError(PulsarError.TOPIC_NOT_FOUND, "Topic not found or no-schema")
         return version, known[version]
 
     def register(self, topic: str, schema: Schema) -> int:
@@ -284,7 +286,7 @@ class PulsarTopics:
         check_new(known, schema)
         return self.catalogue.add_schema(topic, schema)
 
-    def register_reader(self, queue: Queue, schema: Schema) -> None:
+    def register_reader(self, queue: QueueTopic, schema: Schema) -> None:
         """Take the schema of a consumer: it is the first of a topic that nobody has used before.
 
         Raises:
@@ -307,14 +309,14 @@ class PulsarTopics:
         reads, writes = max(queue_count, config.read_queue_count), max(queue_count, config.write_queue_count)
         self._broker.topics.put([replace(config, read_queue_count=reads, write_queue_count=writes)], now)
 
-    def _queue(self, topic: str, queue_id: int) -> Queue:
+    def _queue(self, topic: str, queue_id: int) -> QueueTopic:
         queue = self.queues.get((topic, queue_id))
         if queue is None:
             known = self.catalogue.get(topic)
             name = self.name_of(topic)
             full = name.full if name is not None else topic
-            place = Place(topic, 0, -1, full) if known.is_plain else _partition(topic, queue_id, full)
-            queue = Queue(place, known.generation, QueueLog(self._broker.store, topic, queue_id, self._kept))
+            place = TopicLocation(topic, 0, -1, full) if known.is_plain else _partition(topic, queue_id, full)
+            queue = QueueTopic(place, known.generation, QueueLog(self._broker.store, topic, queue_id, self._kept))
             self.queues[topic, queue_id] = queue
         return queue
 
@@ -326,14 +328,14 @@ class PulsarTopics:
             for number in range(partitions):
                 yield f"{name.full}-partition-{number}"
 
-    def topics_of(self, tenant: str, namespace: str) -> Iterator[tuple[TopicName, int]]:
+    def topics_of(self, tenant: str, namespace: str) -> Iterator[tuple[PulsarTopicName, int]]:
         """Yield the topics of a namespace, and how many partitions each has: 0 where it is plain."""
         for topic, config in self._broker.topics.configs.items():
             name = self.name_of(topic)
             if name is not None and name.space == (tenant, namespace) and topic != DEFAULT_TOPIC:
                 yield name, 0 if self.catalogue.get(topic).is_plain else config.read_queue_count
 
-    def queues_of(self, name: TopicName) -> list[Queue]:
+    def queues_of(self, name: PulsarTopicName) -> list[QueueTopic]:
         """Return the queues of a topic, one for each partition; none where there is no such topic."""
         count = self.partition_count(name)
         if count:
@@ -343,11 +345,11 @@ class PulsarTopics:
 
     # Subscriptions
 
-    def subscription(self, queue: Queue, name: str) -> "Durable | None":
+    def subscription(self, queue: QueueTopic, name: str) -> "Durable | None":
         """Return a subscription that there is."""
         return queue.subscriptions.get(name)
 
-    def subscribe(self, queue: Queue, name: str, offset: int, now: int, *, is_durable: bool) -> Durable:
+    def subscribe(self, queue: QueueTopic, name: str, offset: int, now: int, *, is_durable: bool) -> Durable:
         """Return a subscription, made to begin at an offset if there is none.
 
         Raises:
@@ -364,13 +366,13 @@ class PulsarTopics:
             of_group = self._broker.offsets.get(key.group, key.topic, key.queue_id)
             if of_group != UNKNOWN:  # consumers of RocketMQ have read so far
                 offset = min(of_group, queue.log.end)
-        subscription = Subscription(name, queue.log, Cursor(offset), place.full_name, place.partition)
+        subscription = PulsarSubscription(name, queue.log, Cursor(offset), place.full_name, place.partition)
         made = queue.subscriptions[name] = Durable(subscription, queue, key, is_durable=is_durable)
         if is_durable:
             self._save(made, now)
         return made
 
-    def check_group(self, queue: Queue, name: str) -> None:
+    def check_group(self, queue: QueueTopic, name: str) -> None:
         """See that no consumers of RocketMQ are connected in the group of a subscription.
 
         Raises:
@@ -379,7 +381,7 @@ class PulsarTopics:
         group = self._broker.clients.group(escape(name))
         if group is not None and queue.place.topic in group.subscriptions:
             text = f"Consumers of RocketMQ are connected in the group {escape(name)} of the same topic"
-            raise RefusedError(PulsarError.CONSUMER_BUSY, text)
+            raise PulsarRefusedError(PulsarError.CONSUMER_BUSY, text)
 
     def unsubscribe(self, durable: Durable) -> None:
         """Forget a subscription."""
@@ -399,7 +401,7 @@ class PulsarTopics:
         elif durable.expires_at is None:
             self.unsubscribe(durable)
 
-    def delete_topic(self, topic: str, now: int) -> list[Queue]:
+    def delete_topic(self, topic: str, now: int) -> list[QueueTopic]:
         """Forget a topic that is deleted, and return what it was."""
         gone = [queue for key, queue in self.queues.items() if key[0] == topic]
         for queue in gone:
@@ -479,5 +481,5 @@ class PulsarTopics:
             durable.told_lost = lost
 
 
-def _partition(topic: str, queue_id: int, full_name: str) -> Place:
-    return Place(topic, queue_id, queue_id, f"{full_name}-partition-{queue_id}")
+def _partition(topic: str, queue_id: int, full_name: str) -> TopicLocation:
+    return TopicLocation(topic, queue_id, queue_id, f"{full_name}-partition-{queue_id}")

@@ -32,7 +32,7 @@ SILENT_MS = 1000
 without a word, or something in between has forgotten it. (RocketMQ: ``clientCloseSocketIfTimeout``.)"""
 
 _MAX_OPAQUE = 0x7FFFFFFF
-_MOST_UNSENT = 1 << 16  # bytes that wait for the end of a turn; with more the transport tells whether to pause
+_MAX_UNSENT = 1 << 16  # bytes that wait for the end of a turn; with more the transport tells whether to pause
 
 Answering = RemotingCommand | Coroutine[Any, Any, RemotingCommand | None] | None
 OnRequest = Callable[[RemotingCommand], Answering]
@@ -120,7 +120,7 @@ class RemotingClient:
                     self._give_up(self._connection)
         raise AssertionError("there is at least one server")
 
-    async def tell(self, command: RemotingCommand) -> None:
+    async def send_oneway(self, command: RemotingCommand) -> None:
         """Send a request that wants no answer.
 
         Raises:
@@ -343,7 +343,7 @@ class _ClientConnection(asyncio.Protocol):
         buffers = frame_buffers(command)
         self._unsent += buffers
         self._unsent_size += sum(map(len, buffers))
-        if self._unsent_size >= _MOST_UNSENT:
+        if self._unsent_size >= _MAX_UNSENT:
             self._send()
 
     def _send(self) -> None:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.remoting.connection import Connection, other_protocol
-from mqtool.engine.streams.server import Limits, Rules, StreamServer
+from mqtool.engine.streams.server import Limits, ServerRules, StreamServer
 from mqtool.engine.streams.tls import TlsSettings
 from mqtool.errors import MqtoolError
 from mqtool.formats.codes import ResponseCode
@@ -16,7 +16,7 @@ from mqtool.formats.remoting import Outgoing, RemotingCommand, frame_buffers
 log = logging.getLogger(__name__)
 
 
-class Handler(Rules[RemotingCommand], Protocol):
+class Handler(ServerRules[RemotingCommand], Protocol):
     """Rules of a broker or name server; ``now`` is in ms since 1970.
 
     Each call returns what to send to whom; an answer may come with a later call, of ``tick`` or for another request. To

@@ -1,1 +1,1 @@
-"""Judges a store, and mends it."""
+"""Verifies stores, and repairs them."""

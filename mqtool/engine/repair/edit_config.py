@@ -13,7 +13,7 @@ from typing import Any
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.plan import Change, Plan
-from mqtool.engine.repair.rebuild_config import count_up, dialect_of_table
+from mqtool.engine.repair.rebuild.config import count_up, dialect_of_table
 from mqtool.engine.repair.rehearsal import rehearsed
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.queue_view import open_queue, queue_keys

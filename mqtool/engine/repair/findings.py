@@ -46,7 +46,7 @@ class Finding:
     physical_offset: int | None = None
 
 
-class Held:
+class FindingBuffer:
     """Findings kept for later, in their order: of each code only so many, None for all; the others are counted."""
 
     def __init__(self, most: int | None) -> None:

@@ -59,7 +59,7 @@ def group_effects(
     for loss in losses:
         if loss.topic is not None and loss.queue_id is not None:
             lost[loss.topic, loss.queue_id].append((loss.queue_offset or 0, loss.end_queue_offset or 0))
-    counted = {key: _Ranges(ranges) for key, ranges in lost.items()}
+    counted = {key: _OffsetRanges(ranges) for key, ranges in lost.items()}
     found = []
     for (topic, group, queue_id), offset in sorted(offsets.items()):
         key = topic, queue_id
@@ -80,7 +80,7 @@ def group_effects(
     return tuple(sorted(found, key=lambda one: (one.group, one.topic, one.queue_id)))
 
 
-class _Ranges:
+class _OffsetRanges:
     """Ranges of queue offsets that do not overlap, to be counted from any offset on."""
 
     def __init__(self, ranges: list[tuple[int, int]]) -> None:

@@ -71,7 +71,7 @@ from mqtool.errors import (
 
 _FRAME = struct.Struct(">II")
 _parsed = json.JSONDecoder().raw_decode  # a third of the time of json.loads, for lines that were made here
-_MOST_WAITING = 16 << 20
+_MAX_WAITING = 16 << 20
 _LARGE = 64 << 20
 _FEW = 1 << 16
 """Bytes that are read at once, whether they lie in a hole or not."""
@@ -95,7 +95,7 @@ class State(enum.StrEnum):
     UNDONE = "x"
 
 
-class MendFailedError(MqtoolError):
+class RepairFailedError(MqtoolError):
     """A mend failed; the sentence says why and what became of the store, the status is that of its cause."""
 
     def __init__(self, cause: Exception, then: str) -> None:
@@ -588,7 +588,7 @@ class Journal:
             self._pieces = path, pieces
         self._pieces[1].append((at, data))
         self._waiting_size += len(data)
-        if self._waiting_size >= _MOST_WAITING:
+        if self._waiting_size >= _MAX_WAITING:
             self._carry_out_waiting()
 
     def _carry_out_waiting(self) -> None:
@@ -681,7 +681,7 @@ def undo(root: Path, disk: Disk, name: str | None = None, force: bool = False) -
             exact = _take_back(root, info.home, disk)
         except (WriteError, NotPermittedError) as error:
             then = "not everything was undone: run `mqtool undo` again when the cause is fixed"
-            raise MendFailedError(error, then) from error
+            raise RepairFailedError(error, then) from error
         _sweep(info.home, disk)
     return info, exact
 

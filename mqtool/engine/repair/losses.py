@@ -10,7 +10,7 @@ from mqtool.engine.store.dispatch import QueueKey
 from mqtool.formats.scan import Ints
 
 
-class _Ranges(NamedTuple):
+class _LostRanges(NamedTuple):
     """Ranges of queue offsets, as columns of equal length."""
 
     starts: Any
@@ -19,7 +19,7 @@ class _Ranges(NamedTuple):
     reason: str
 
 
-class Losses:
+class LossCollector:
     """Collects lost messages in any order, and tells them as rows.
 
     Several sources may tell of the same message, as a head and a unit do: it counts once, with what was told first.
@@ -27,17 +27,17 @@ class Losses:
     """
 
     def __init__(self) -> None:
-        self._ranges: dict[QueueKey, list[_Ranges]] = collections.defaultdict(list)
+        self._ranges: dict[QueueKey, list[_LostRanges]] = collections.defaultdict(list)
         self._elsewhere: dict[tuple[str | None, str], list[int]] = {}
 
     def add(self, queue: QueueKey, start: int, stop: int, size: int, reason: str) -> None:
         """Add queue offsets that follow each other, and the bytes of their messages."""
-        self._ranges[queue].append(_Ranges([start], [stop], [size], reason))
+        self._ranges[queue].append(_LostRanges([start], [stop], [size], reason))
 
     def add_many(self, queue: QueueKey, starts: Ints, stops: Ints, sizes: Ints, reason: str) -> None:
         """Add several ranges of one queue at once."""
         if len(starts):
-            self._ranges[queue].append(_Ranges(starts, stops, sizes, reason))
+            self._ranges[queue].append(_LostRanges(starts, stops, sizes, reason))
 
     def add_elsewhere(self, topic: str | None, count: int, size: int, reason: str) -> None:
         """Add messages that have no place in a queue, or bytes of which nothing tells what they held (no topic)."""

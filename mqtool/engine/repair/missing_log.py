@@ -20,7 +20,7 @@ from mqtool.errors import BadDataError, MqtoolError, NotFoundError
 from mqtool.formats import consume_queue
 
 _DEEP = 4
-_MOST_FOLDERS = 10_000
+_MAX_FOLDERS = 10_000
 _LOOKED_AT = 3
 _LONGEST = 8 << 20
 _OTHERS = {
@@ -147,7 +147,7 @@ def _folders_near(reader: StoreReader) -> list[Path]:
         return []
     known = {folder.resolve() for folder in reader.paths.commit_log}
     root = reader.root.resolve()
-    folders = itertools.islice(itertools.chain(_below(root), _beside(root)), _MOST_FOLDERS)
+    folders = itertools.islice(itertools.chain(_below(root), _beside(root)), _MAX_FOLDERS)
     return sorted(folder for folder in folders if folder not in known and _holds_log(folder))
 
 
@@ -173,7 +173,7 @@ def _beside(root: Path) -> Iterator[Path]:
 def _folders_in(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            some = itertools.islice(entries, _MOST_FOLDERS)
+            some = itertools.islice(entries, _MAX_FOLDERS)
             return sorted(Path(one.path).resolve() for one in some if one.is_dir())
     except OSError:
         return []

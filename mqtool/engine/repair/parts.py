@@ -17,13 +17,13 @@ from mqtool.formats import scan
 from mqtool.formats.scan import MessageTable
 
 
-class Judged(Protocol):
+class LogRun(Protocol):
     """What a rule makes of records that follow each other."""
 
     end: int  # position in the segment
 
 
-Run = TypeVar("Run", bound=Judged)
+Run = TypeVar("Run", bound=LogRun)
 Item = TypeVar("Item")
 Progress = Callable[[int], object]
 """Is told how many bytes are done."""
@@ -99,7 +99,7 @@ def walk_part(
     kernels: Any,
     part: Part,
     start: int | None,
-    judge: Callable[[MessageTable], Iterable[Run]],
+    make_runs: Callable[[MessageTable], Iterable[Run]],
     quick: Callable[[int], Iterable[Run]] = lambda _: (),
 ) -> PartReport[Run]:
     """Judge the messages that begin in a stretch.
@@ -109,7 +109,7 @@ def walk_part(
         kernels: ``scan.kernels_for(..)``.
         part: the stretch.
         start: where its first record begins; looked for when None.
-        judge: makes runs of a table, in order, the last of which ends where the table ends.
+        make_runs: makes runs of a table, in order, the last of which ends where the table ends.
         quick: makes runs of the messages from a position on, as far as they are of the most common kind.
     """
     segment = part.segment
@@ -129,7 +129,7 @@ def walk_part(
             report.runs.append(piece)
             report.end = piece.end
         else:
-            report.runs += judge(piece)
+            report.runs += make_runs(piece)
             last = report.runs[-1]
             report.end = last.end
     if report.end < part.stop:  # a blank record

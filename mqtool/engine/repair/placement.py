@@ -109,7 +109,7 @@ def first_addresses(reader: StoreReader) -> list[int]:
 
 
 @dataclasses.dataclass
-class _File:
+class _PlacedFile:
     path: Path
     size: int
     named: int | None  # the address by its name, None of a file that is not named as a segment
@@ -145,14 +145,16 @@ def place(log: CommitLog) -> Placement:
     return _placement(log, files, names)
 
 
-def _files(log: CommitLog) -> list[_File]:
+def _files(log: CommitLog) -> list[_PlacedFile]:
     folders = {folder: number for number, folder in enumerate(log.folders)}
-    found = [_File(one.path, one.size, one.start_offset, folders.get(one.path.parent, 0), one) for one in log.segments]
-    found += [_File(one.path, one.size, None, len(folders)) for one in log.strays if not one.is_folder]
+    found = [
+        _PlacedFile(one.path, one.size, one.start_offset, folders.get(one.path.parent, 0), one) for one in log.segments
+    ]
+    found += [_PlacedFile(one.path, one.size, None, len(folders)) for one in log.strays if not one.is_folder]
     return found
 
 
-def _count(files: list[_File], size: int) -> None:
+def _count(files: list[_PlacedFile], size: int) -> None:
     """Ask a few records of each file; of a file that they leave in doubt, all."""
     shared = collections.Counter(file.named for file in files)
     for file in files:
@@ -241,7 +243,7 @@ def _scanned(mapped: MappedFile, start: int, stop: int, kernels: Any, limit: int
             return buffer, table
 
 
-def _keepers(files: list[_File], size: int) -> dict[int, _File]:
+def _keepers(files: list[_PlacedFile], size: int) -> dict[int, _PlacedFile]:
     """Return the file that is to be each segment.
 
     That which is named so, if most of its records agree: another may be of another log. Else that with the most.
@@ -252,7 +254,7 @@ def _keepers(files: list[_File], size: int) -> dict[int, _File]:
         for base, count in file.votes.items()
         if file.named is not None or base == file.claim
     ]
-    best: dict[int, _File] = {}
+    best: dict[int, _PlacedFile] = {}
     given: set[int] = set()
     for *_, number, base in sorted(claims, reverse=True):
         if base not in best and number not in given:
@@ -272,7 +274,7 @@ def _keepers(files: list[_File], size: int) -> dict[int, _File]:
     return {base: best[base] for base in sure}
 
 
-def _names(files: list[_File], keepers: dict[int, _File], size: int) -> dict[Path, int]:
+def _names(files: list[_PlacedFile], keepers: dict[int, _PlacedFile], size: int) -> dict[Path, int]:
     """Return the address of each file that stays."""
     names = {file.path: base for base, file in keepers.items()}
     taken = set(keepers)
@@ -291,7 +293,7 @@ def _names(files: list[_File], keepers: dict[int, _File], size: int) -> dict[Pat
     return names
 
 
-def _placement(log: CommitLog, files: list[_File], names: dict[Path, int]) -> Placement:
+def _placement(log: CommitLog, files: list[_PlacedFile], names: dict[Path, int]) -> Placement:
     found = Placement(log)
     segments = []
     holders = {base: path for path, base in names.items()}
@@ -310,7 +312,7 @@ def _placement(log: CommitLog, files: list[_File], names: dict[Path, int]) -> Pl
     return found
 
 
-def _removed(file: _File, holders: dict[int, Path]) -> Removed:
+def _removed(file: _PlacedFile, holders: dict[int, Path]) -> Removed:
     claim = file.claim
     is_named = file.named is not None
     if claim is None and not is_named:

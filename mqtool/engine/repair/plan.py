@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mqtool.engine.repair.journal import Journal, MendFailedError, cut_off, fingerprint, holding, home_of
+from mqtool.engine.repair.journal import Journal, RepairFailedError, cut_off, fingerprint, holding, home_of
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.store.disk import Disk, allocated, mount_of, mount_points
 from mqtool.engine.store.paths import StoreConfig
@@ -79,7 +79,7 @@ class GroupEffect:
 class Plan:
     """What ``command`` with ``options`` would do; ``refusal`` says why it cannot be done, and then nothing is.
 
-    A mend fills in the first part and the last; ``plan_mend`` adds the second. ``found`` is what the mend needs to
+    A mend fills in the first part and the last; ``plan_repair`` adds the second. ``found`` is what the mend needs to
     apply the plan; a plan that was saved has none, and to apply that is to walk the store again.
     """
 
@@ -128,7 +128,7 @@ class Plan:
             raise BadDataError("this is not a plan: give a file written by --save-plan") from error
 
 
-class Mend(NamedTuple):
+class Repair(NamedTuple):
     """A mend: how it is planned, and how a plan of it is applied through a journal.
 
     ``plan`` takes reader, options, threads and progress; ``apply`` reader, plan, journal, threads and progress.
@@ -138,24 +138,24 @@ class Mend(NamedTuple):
     apply: Callable[[StoreReader, Plan, Journal, int, Progress], None]
 
 
-def _in_module(module: str, name: str) -> Mend:
+def _in_module(module: str, name: str) -> Repair:
     """Return ``plan_NAME`` and ``apply_NAME`` of a module of this package, which loads when they are called."""
 
     def call(verb: str, *arguments: Any) -> Any:
         return getattr(importlib.import_module(f"{__package__}.{module}"), f"{verb}_{name}")(*arguments)
 
-    return Mend(lambda *arguments: call("plan", *arguments), lambda *arguments: call("apply", *arguments))
+    return Repair(lambda *arguments: call("plan", *arguments), lambda *arguments: call("apply", *arguments))
 
 
-MENDS = {
-    "recover": _in_module("recover", "recover"),
-    "recover-as-broker": _in_module("as_broker", "as_broker"),
-    "rebuild": _in_module("rebuild", "rebuild"),
+REPAIRS = {
+    "recover": _in_module("recover.plan", "recover"),
+    "recover-as-broker": _in_module("java_recovery.plan", "as_broker"),
+    "rebuild": _in_module("rebuild.plan", "rebuild"),
     **dict.fromkeys(("topic", "group", "offset"), _in_module("edit_config", "edit")),
 }
 
 
-def plan_mend(
+def plan_repair(
     root: Path,
     config: StoreConfig,
     command: str,
@@ -168,7 +168,7 @@ def plan_mend(
     Args:
         root: the store.
         config: the broker's settings.
-        command: a name of ``MENDS``.
+        command: a name of ``REPAIRS``.
         options: that mend's, as JSON can hold them.
         jobs: how many threads share the work.
         progress: is told how many bytes are done.
@@ -183,7 +183,7 @@ def plan_mend(
         raise StoreInUseError(f"a broker is running on {reader.root}: stop it first")
     _refuse_cut_off(reader.root)
     looks = fingerprint(reader.root, further_folders(reader))  # before the plan: a change meanwhile must show
-    plan = MENDS[command].plan(reader, options, jobs, progress)
+    plan = REPAIRS[command].plan(reader, options, jobs, progress)
     copied, remark = _copied(reader.root, plan)
     plan = dataclasses.replace(plan, journal_size=plan.journal_size + copied)
     lack = lack_of_room(reader.root, plan)
@@ -211,7 +211,7 @@ def carry_out(
     Args:
         root: the store.
         config: the settings that the plan was made with.
-        plan: by ``plan_mend``.
+        plan: by ``plan_repair``.
         disk: through which everything is written.
         jobs: how many threads share the work.
         progress: is told how many bytes are done.
@@ -231,9 +231,9 @@ def carry_out(
         try:
             journal = Journal.begin(reader.root, plan.command, plan.options, disk, further_folders(reader))
         except MqtoolError as error:
-            raise MendFailedError(error, "the store was not changed") from error
+            raise RepairFailedError(error, "the store was not changed") from error
         try:
-            MENDS[plan.command].apply(reader, plan, journal, jobs, progress)
+            REPAIRS[plan.command].apply(reader, plan, journal, jobs, progress)
             settle()
             journal.finish()
         except (Exception, KeyboardInterrupt) as error:
@@ -248,9 +248,9 @@ def _give_up(journal: Journal, error: BaseException) -> None:
         journal.take_back()
     except (MqtoolError, OSError) as second:
         then = f"undoing it failed too ({second}): run `mqtool undo` when the cause is fixed"
-        raise MendFailedError(error if isinstance(error, Exception) else second, then) from error
+        raise RepairFailedError(error if isinstance(error, Exception) else second, then) from error
     if isinstance(error, MqtoolError | OSError):
-        raise MendFailedError(error, "everything was undone, the store is as before") from error
+        raise RepairFailedError(error, "everything was undone, the store is as before") from error
     error.add_note("everything was undone, the store is as before")
 
 

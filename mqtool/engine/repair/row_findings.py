@@ -10,7 +10,7 @@ from mqtool.formats.scan import Ints, MessageTable
 
 Found = list[tuple[int, Finding | Rest]]
 """Findings, each with the address of the message that it is about."""
-MOST_LISTED = 100
+MAX_LISTED = 100
 """So many findings of one code are listed; a last one counts the others."""
 
 

@@ -20,7 +20,7 @@ class Extent(NamedTuple):
     segment_size: int
 
 
-class Piece(NamedTuple):
+class RecordPrefix(NamedTuple):
     """A record, or the beginning of one."""
 
     physical_offset: int
@@ -43,7 +43,7 @@ def misfit_of_extents(ours: Extent, masters: Extent) -> str | None:
     return None
 
 
-def misfit_of_piece(ours: Piece, masters: bytes | None) -> str | None:
+def misfit_of_piece(ours: RecordPrefix, masters: bytes | None) -> str | None:
     """Return how a slave's record differs from its master's, None where it does not.
 
     Args:
@@ -57,7 +57,7 @@ def misfit_of_piece(ours: Piece, masters: bytes | None) -> str | None:
     return None
 
 
-def to_compare(pieces: Sequence[Piece], masters: Extent) -> list[Piece]:
+def to_compare(pieces: Sequence[RecordPrefix], masters: Extent) -> list[RecordPrefix]:
     """Return the pieces that the master can be asked for: it may have removed its oldest segments."""
     return [piece for piece in pieces if piece.physical_offset >= masters.start_offset]
 
@@ -72,7 +72,7 @@ MAX_COMPARED = 16 << 20
 _SIZES = (1 << 14, 1 << 8, 1 << 2, 1)
 
 
-class Blocks(NamedTuple):
+class ComparedRange(NamedTuple):
     """A stretch of a log that is compared in blocks of one size; the last may be shorter."""
 
     start_offset: int
@@ -85,7 +85,7 @@ class Blocks(NamedTuple):
             yield at, min(self.size, self.end_offset - at)
 
 
-def find_fork(start: int, end: int) -> Generator[Blocks, Sequence[bool], int]:
+def find_fork(start: int, end: int) -> Generator[ComparedRange, Sequence[bool], int]:
     """Return the address of the first byte in which two logs differ that begin alike; ``end`` if there is none.
 
     Yields the blocks to compare next, and is sent for each whether it is the same in both. Logs that have parted do not
@@ -96,7 +96,7 @@ def find_fork(start: int, end: int) -> Generator[Blocks, Sequence[bool], int]:
     stop, low, high = end, start, min(start + BLOCK_SIZE, end)
     while stop > start:
         begin = max(start, stop - MAX_COMPARED)
-        same = yield Blocks(begin, stop, BLOCK_SIZE)
+        same = yield ComparedRange(begin, stop, BLOCK_SIZE)
         if True in same:
             last = len(same) - 1 - [*reversed(same)].index(True)
             low = min(begin + (last + 1) * BLOCK_SIZE, stop)
@@ -106,7 +106,7 @@ def find_fork(start: int, end: int) -> Generator[Blocks, Sequence[bool], int]:
     for size in _SIZES:
         if low >= high:
             break
-        same = yield Blocks(low, high, size)
+        same = yield ComparedRange(low, high, size)
         if False not in same:
             return high
         low += [*same].index(False) * size

@@ -20,7 +20,7 @@ class HangUpError(MqtoolError):
     """The connection is of no more use: the slave closes it and connects again."""
 
 
-class Copy(Protocol):
+class ReplicaLog(Protocol):
     """The log that is appended to: a ``MessageStore``."""
 
     @property
@@ -40,7 +40,7 @@ class Follower:
     """
 
     def __init__(
-        self, copy: Copy, now: int, *, report_interval_ms: int, silence_ms: int, first_bytes: bytes | None = None
+        self, copy: ReplicaLog, now: int, *, report_interval_ms: int, silence_ms: int, first_bytes: bytes | None = None
     ) -> None:
         """Begin on a new connection.
 

@@ -18,9 +18,9 @@ from mqtool.engine.store.retention import Retention
 from mqtool.errors import BadDataError, FormatError, MqtoolError, RecoveryNeededError, UsageError, WriteError
 from mqtool.formats import commit_log
 from mqtool.formats.new_message import (
-    MOST_PROPERTIES,
-    MOST_SHORT_TOPIC,
-    MOST_TOPIC,
+    MAX_PROPERTIES,
+    MAX_SHORT_TOPIC,
+    MAX_TOPIC,
     BatchElement,
     NewMessage,
     build_batch,
@@ -111,7 +111,7 @@ class Appender:
             properties = _with_crc_place(properties, pairs)
         topic = queue.topic
         size = record_size(message, topic, len(properties))
-        if len(properties) > MOST_PROPERTIES:
+        if len(properties) > MAX_PROPERTIES:
             return _TOO_MANY_PROPERTIES
         if not self._fits(len(message.body), size) or live_dispatch.ends_the_log(message.topic, pairs):
             return _ILLEGAL
@@ -162,7 +162,7 @@ class Appender:
                 one._replace(properties=_with_crc_place(one.properties, pairs))
                 for one, pairs in zip(elements, all_pairs, strict=True)
             ]
-        if max(len(one.properties) for one in elements) > MOST_PROPERTIES:
+        if max(len(one.properties) for one in elements) > MAX_PROPERTIES:
             return _TOO_MANY_PROPERTIES
         log, first = self._log, queue.next_offset
         overhead = record_size(batch, queue.topic, 0) - len(batch.body)
@@ -228,7 +228,7 @@ class Appender:
     def _new_queue(self, message: NewMessage) -> LiveQueue | None:
         """Return a new queue, None where no message can have this topic or queue id, or not for now."""
         topic = message.topic
-        most = MOST_TOPIC if topic.startswith(RETRY_PREFIX) else MOST_SHORT_TOPIC
+        most = MAX_TOPIC if topic.startswith(RETRY_PREFIX) else MAX_SHORT_TOPIC
         if not live_dispatch.is_folder_name(topic, most) or not 0 <= message.queue_id < 1 << 31:
             return None
         if self._dispatcher.queues.has_no_room_for(topic):

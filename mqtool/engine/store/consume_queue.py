@@ -17,7 +17,7 @@ from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import NotFoundError
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 
-MOST_OFFSET = 1 << 62
+MAX_OFFSET = 1 << 62
 """No queue offset of a real queue comes near."""
 _WINDOW = 4096
 _AT_ONCE = 1 << 18
@@ -191,9 +191,9 @@ class BatchConsumeQueue(FileQueue):
         return None
 
     def offset_from(self, place: int) -> int:
-        """Return the queue offset of the first unit in line from ``place`` on, ``MOST_OFFSET`` without one."""
+        """Return the queue offset of the first unit in line from ``place`` on, ``MAX_OFFSET`` without one."""
         place = self.next_in_line(place)
-        return int(self.units(place, place + 1)["queue_offset"][0]) if place < self.unit_count else MOST_OFFSET
+        return int(self.units(place, place + 1)["queue_offset"][0]) if place < self.unit_count else MAX_OFFSET
 
     def place_of(self, queue_offset: int) -> int:
         """Return the place of the first unit whose queue offset is not below; one out of line counts as its next."""
@@ -245,7 +245,7 @@ class BatchConsumeQueue(FileQueue):
         low = max(0, start - 1)
         units = self.units(low, stop + 1)
         first = units["queue_offset"].astype(np.int64)
-        sane = (first >= 0) & (first < MOST_OFFSET) & (units["size"] > 0)
+        sane = (first >= 0) & (first < MAX_OFFSET) & (units["size"] > 0)
         ordered, joined = np.ones(len(units), np.bool_), np.zeros(len(units), np.bool_)
         follows = first[:-1] + units["batch_size"][:-1] == first[1:]
         joined[:-1] |= follows

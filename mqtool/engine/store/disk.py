@@ -33,7 +33,7 @@ if _SYNC_FILE_RANGE:
 _BEGIN_WRITING = 2
 _LARGE = 1 << 18
 """Bytes of a write that are worth to be sent to the disk at once."""
-_MOST_PIECES = 512  # in one call: systems take 1,024
+_MAX_PIECES = 512  # in one call: systems take 1,024
 _PART, _GONE = b".mqtool-part", b".mqtool-gone"
 _LONGEST_NAME = 255  # bytes
 _KEPT = 200
@@ -378,8 +378,8 @@ def write_all(descriptor: int, at: int, rest: memoryview) -> None:
 
 def write_pieces(descriptor: int, at: int, pieces: Sequence[memoryview]) -> None:
     """Write what follows one another at a position of a file, without bringing it together in memory."""
-    for first in range(0, len(pieces), _MOST_PIECES):
-        some = pieces[first : first + _MOST_PIECES]
+    for first in range(0, len(pieces), _MAX_PIECES):
+        some = pieces[first : first + _MAX_PIECES]
         size = sum(map(len, some))
         written = os.pwritev(descriptor, some, at)
         if written < size:

@@ -42,7 +42,7 @@ _NONE = np.empty(0, np.int64)
 QueueKey = tuple[str, int]
 
 
-class Stretch(NamedTuple):
+class UnitRange(NamedTuple):
     """Units of one queue whose offsets follow each other: those from ``first`` to ``last`` (excluded) of ``Units``."""
 
     queue: QueueKey
@@ -54,7 +54,7 @@ class Stretch(NamedTuple):
 class Units:
     """The units of all queues, queue by queue, in each the order of the log; columns of equal length."""
 
-    stretches: list[Stretch]
+    stretches: list[UnitRange]
     rows: Ints  # of the table
     queue_offset: Ints
     physical_offset: Ints
@@ -81,7 +81,7 @@ class Units:
             kept[first:last] = queue[0] in possible
         return self.where(kept)
 
-    def without(self, odd: Mapping[str, Ints]) -> Iterator[Stretch]:
+    def without(self, odd: Mapping[str, Ints]) -> Iterator[UnitRange]:
         """Yield what is left of the ranges without some messages: their addresses in order, by topic."""
         for stretch in self.stretches:
             addresses = odd.get(stretch.queue[0])
@@ -101,7 +101,7 @@ class Units:
     def where(self, mask: npt.NDArray[np.bool_]) -> "Units":
         """Return the units that a mask selects, which takes none from the middle of a range."""
         ends = np.r_[0, np.cumsum(mask)]
-        found = [Stretch(queue, int(ends[first]), int(ends[last])) for queue, first, last in self.stretches]
+        found = [UnitRange(queue, int(ends[first]), int(ends[last])) for queue, first, last in self.stretches]
         columns = (getattr(self, field.name)[mask] for field in dataclasses.fields(self)[1:])
         return Units([one for one in found if one.first < one.last], *columns)
 
@@ -188,7 +188,7 @@ def dispatch(
 
 def properties_of(table: MessageTable) -> Properties:
     """Return where the properties lie from which units and entries are derived."""
-    return Properties(*table.judged_properties(_NAMES))
+    return Properties(*table.checked_properties(_NAMES))
 
 
 def _numbers(table: MessageTable, properties: Properties, name: str, rows: Ints, otherwise: Ints) -> Ints:
@@ -303,7 +303,7 @@ def units_of(
     queues = zip(topic_ids[first].tolist(), queue_ids[first].tolist(), strict=True)
     return Units(
         [
-            Stretch((topics[topic], queue_id), start, stop)
+            UnitRange((topics[topic], queue_id), start, stop)
             for (topic, queue_id), start, stop in zip(queues, bounds[:-1], bounds[1:], strict=True)
         ],
         rows,

@@ -14,7 +14,7 @@ from mqtool.engine.store.live_checkpoint import Reached
 from mqtool.engine.store.log_end import read_whole
 from mqtool.errors import MqtoolError, RecoveryNeededError
 from mqtool.formats import commit_log
-from mqtool.formats.new_message import MOST_TOPIC, NewMessage
+from mqtool.formats.new_message import MAX_TOPIC, NewMessage
 from mqtool.formats.stored_message import StoredMessage
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ WITH_UNIT = (0, commit_log.TRANSACTION_COMMIT)
 _LONGEST_NUMBER = 19
 _MANY_WAITING = 256
 """Messages whose units wait until they had better be written."""
-_MOST_WAITING = 4096
+_MAX_WAITING = 4096
 """Messages whose units wait in memory at most."""
 _LONG_KEYS = 128
 """Bytes of keys of a message that make as much work as another message."""
@@ -127,7 +127,7 @@ class Dispatcher:
         self._timestamp, self._last_start = now, physical_offset
         self.next_offset = physical_offset + size
         self._taken += 1
-        if self._taken >= _MOST_WAITING:
+        if self._taken >= _MAX_WAITING:
             self.write_some_units()
         if queue is not None and self.on_arrival is not None:
             self.on_arrival(topic, message.queue_id, queue.next_offset, code, now)
@@ -170,7 +170,7 @@ class Dispatcher:
         """Return a queue whose next message has an offset."""
         queue = self.queues.by_key.get((topic, queue_id))
         if queue is None:
-            if not (live_dispatch.is_folder_name(topic, MOST_TOPIC) and 0 <= queue_id < 1 << 31 and queue_offset >= 0):
+            if not (live_dispatch.is_folder_name(topic, MAX_TOPIC) and 0 <= queue_id < 1 << 31 and queue_offset >= 0):
                 raise RecoveryNeededError(f"the message at {physical_offset:,} is for a queue that cannot exist")
             queue = self.make_queue(topic, queue_id)
         if queue_offset == 0 < queue.next_offset and self.let_go is not None:

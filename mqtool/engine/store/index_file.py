@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import index_file as layout
+from mqtool.formats.layout import offset_of
 
 NAME_WIDTH = 17
 LAST_NAME_MS = 253_402_300_799_999
 """The end of the year 9999: the last time that can name an index file."""
 _LOOK_AT = 200
-_MOST_PLACES = 10_000
+_MAX_PLACES = 10_000
 _STEP = 1 << 20
 
 
@@ -133,9 +134,9 @@ def _slot_counts(file: IndexFile) -> Iterator[int]:
         if (stop - layout.ENTRY_SIZE - end) % layout.SLOT_SIZE == 0:
             yield (stop - layout.ENTRY_SIZE - end) // layout.SLOT_SIZE
     pattern = int(file.header.end_physical_offset).to_bytes(8, "big", signed=True)
-    offset_at = int(layout.ENTRY_DTYPE.fields["physical_offset"][1])  # type: ignore[index]
+    offset_at = offset_of(layout.ENTRY_DTYPE, "physical_offset")
     # What stands in very many places tells nothing.
-    for at in itertools.islice(_places_of(file, pattern), _MOST_PLACES):
+    for at in itertools.islice(_places_of(file, pattern), _MAX_PLACES):
         if (at - offset_at - end) % layout.SLOT_SIZE == 0:
             yield (at - offset_at - end) // layout.SLOT_SIZE
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mqtool.engine.store.disk import OpenFile
 
 _HEADER, _SLOT, _ENTRY = packer_of(layout.HEADER), packer_of(layout.SLOT), packer_of(layout.ENTRY)
-_MOST_SECONDS = 2**31 - 1
+_MAX_SECONDS = 2**31 - 1
 _WIDTH = 128
 """Bytes of the texts that are hashed together; longer ones are hashed by themselves."""
 _NO_KEYS = (b"",)
@@ -177,7 +177,7 @@ class LiveIndexFile:
         begins = np.full(len(hashes), self.begin_timestamp if first > 1 else timestamps[0])
         begins[0] = self.begin_timestamp  # of the first of a file: that of the file before
         seconds = np.where(begins > 0, (timestamps - begins) // 1000, 0)
-        packed["seconds_since_begin"] = seconds.clip(0, _MOST_SECONDS)
+        packed["seconds_since_begin"] = seconds.clip(0, _MAX_SECONDS)
         entries_at = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots
         self._unwritten.append((entries_at + layout.ENTRY_SIZE * first, packed.tobytes()))
 

@@ -20,7 +20,7 @@ from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.mapping import reading
 from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, RecoveryNeededError, StoreChangedError
 from mqtool.formats import commit_log
-from mqtool.formats.layout import packer_of
+from mqtool.formats.layout import offset_of, packer_of
 
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk, OpenFile
@@ -29,19 +29,14 @@ if TYPE_CHECKING:
 _BLANK = packer_of(commit_log.BLANK)
 _ROOM = commit_log.BLANK_SIZE
 _MAGICS = (commit_log.MAGIC_V1, commit_log.MAGIC_V2)
-_MOST_OPEN = 8
+_MAX_OPEN = 8
 """Segments that stay open for readers."""
 _LIKELY_SIZE = 4096
 """So much is read of a record whose size is not known yet."""
 
 
-def position_of(name: str) -> int:
-    """Return where a field stands in a record."""
-    return int(commit_log.HEAD_DTYPES[0].fields[name][1])  # type: ignore[index]
-
-
-_SYS_FLAG_AT = position_of("sys_flag")
-_TIMESTAMP_AT = [int(dtype.fields["store_timestamp"][1]) for dtype in commit_log.HEAD_DTYPES]  # type: ignore[index]
+_SYS_FLAG_AT = commit_log.offset_in_head("sys_flag")
+_TIMESTAMP_AT = [offset_of(dtype, "store_timestamp") for dtype in commit_log.HEAD_DTYPES]
 _INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
 
 
@@ -384,7 +379,7 @@ class LiveLog:
         with reading(segment.path):
             segment.descriptor = os.open(segment.path, os.O_RDONLY)
         self._open[segment.start_offset] = segment
-        if len(self._open) > _MOST_OPEN:
+        if len(self._open) > _MAX_OPEN:
             _, oldest = self._open.popitem(last=False)
             _close(oldest)
         return segment.descriptor

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mqtool.engine.store.live_queue import LiveQueue, Unit
     from mqtool.engine.store.message_store import MessageStore
 
-MOST_UNITS = 800
+MAX_UNITS = 800
 """Units that one pull looks at."""
 
 PHYSICAL_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -32,24 +32,24 @@ def is_in_memory(store: "MessageStore", physical_offset: int) -> bool:
     return physical_offset >= store.log.end_offset - _IN_MEMORY
 
 
-class Limits(NamedTuple):
+class PullLimits(NamedTuple):
     """How much one pull may return, but for its first message."""
 
     messages: int
     bytes: int
 
 
-IN_MEMORY = Limits(32, 256 << 10)
-ON_DISK = Limits(8, 64 << 10)
+IN_MEMORY = PullLimits(32, 256 << 10)
+ON_DISK = PullLimits(8, 64 << 10)
 """For messages that have to be read from the disk first."""
 
 
-class Wanted(NamedTuple):
+class PullFilter(NamedTuple):
     """What a consumer wants of a queue."""
 
     codes: frozenset[int] | None = None  # hashes of tags; None: all
     sql92: Sql92Filter | None = None
-    most_units: int = MOST_UNITS  # looked at by one pull: fewer where it takes long to tell
+    most_units: int = MAX_UNITS  # looked at by one pull: fewer where it takes long to tell
 
     def matches_code(self, tags_code: int) -> bool:
         """Return whether a unit may lead to a wanted message."""
@@ -62,10 +62,10 @@ class Wanted(NamedTuple):
         return self.sql92 is None or self.sql92(parse_properties(parse_stored(record).message.properties))
 
 
-EVERYTHING = Wanted()
+EVERYTHING = PullFilter()
 
 
-class Fetched(NamedTuple):
+class GetMessageResult(NamedTuple):
     """What a pull found; ``parts`` hold the records end to end."""
 
     status: StoreStatus
@@ -79,8 +79,8 @@ class Fetched(NamedTuple):
 
 
 def fetch(
-    store: "MessageStore", queue: "LiveQueue | None", offset: int, max_count: int, wanted: Wanted = EVERYTHING
-) -> Fetched:
+    store: "MessageStore", queue: "LiveQueue | None", offset: int, max_count: int, wanted: PullFilter = EVERYTHING
+) -> GetMessageResult:
     """Return the records of a queue from an offset on, and where to go on.
 
     Args:
@@ -91,16 +91,16 @@ def fetch(
         wanted: messages that are not are passed over.
     """
     if queue is None:
-        return Fetched(StoreStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        return GetMessageResult(StoreStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
     low, high = queue.min_offset(store.log.min_offset), queue.next_offset
     if high == 0:
-        return Fetched(StoreStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        return GetMessageResult(StoreStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
     if offset < low:
-        return Fetched(StoreStatus.OFFSET_TOO_SMALL, low, low, high)
+        return GetMessageResult(StoreStatus.OFFSET_TOO_SMALL, low, low, high)
     if offset == high:
-        return Fetched(StoreStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        return GetMessageResult(StoreStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
     if offset > high:
-        return Fetched(StoreStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        return GetMessageResult(StoreStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
     log, codes, sql92 = store.log, wanted.codes, wanted.sql92
     first, end = log.min_offset, log.end_offset
     on_disk_before = end - _IN_MEMORY
@@ -134,8 +134,8 @@ def fetch(
     if run >= 0:
         runs.append((run, run_end - run))
     if next_offset == offset:
-        return Fetched(StoreStatus.OFFSET_FOUND_NULL, high, low, high)
-    return Fetched(status, next_offset, low, high, log.read_each(runs), count, last_start)
+        return GetMessageResult(StoreStatus.OFFSET_FOUND_NULL, high, low, high)
+    return GetMessageResult(status, next_offset, low, high, log.read_each(runs), count, last_start)
 
 
 def _units(queue: "LiveQueue", offset: int, max_count: int, left: int) -> "Iterator[Unit]":

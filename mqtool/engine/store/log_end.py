@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mqtool.engine.store.disk import chunks
-from mqtool.engine.store.live_log import LiveLog, Segment, position_of
+from mqtool.engine.store.live_log import LiveLog, Segment
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.errors import FormatError, RecoveryNeededError
 from mqtool.formats import commit_log, scan
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 _BLANK = packer_of(commit_log.BLANK)
 _ROOM = commit_log.BLANK_SIZE
 _MAGICS = (commit_log.MAGIC_V1, commit_log.MAGIC_V2)
-_MOST_AGAIN = 256 << 20
+_MAX_AGAIN = 256 << 20
 """Bytes that are examined record by record after a kill; the checkpoint is written every second."""
 _READ_AT_ONCE = 256 << 10
 _LOOK_BACK = 64 << 10
 """Bytes that are searched for the last records at first."""
-_OFFSET_AT = position_of("physical_offset")
-_SYS_FLAG_AT = position_of("sys_flag")
-_BODY_CRC_AT = position_of("body_crc")
+_OFFSET_AT = commit_log.offset_in_head("physical_offset")
+_SYS_FLAG_AT = commit_log.offset_in_head("sys_flag")
+_BODY_CRC_AT = commit_log.offset_in_head("body_crc")
 _INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
 
 
@@ -88,8 +88,8 @@ def find_end_again(log: LiveLog, start: int) -> None:
                 flushed_offset = end
         else:
             break
-        if end - begin > _MOST_AGAIN:
-            raise RecoveryNeededError(f"more than {_MOST_AGAIN:,} bytes of the log are not covered by a checkpoint")
+        if end - begin > _MAX_AGAIN:
+            raise RecoveryNeededError(f"more than {_MAX_AGAIN:,} bytes of the log are not covered by a checkpoint")
     if flushed_offset < 0:
         raise RecoveryNeededError(f"the checkpoint refers to a message at {start:,}, where the log has none")
     for segment in log.segments.values():

@@ -5,7 +5,7 @@ from typing import Protocol
 from mqtool.errors import NotFoundError
 
 
-class Log(Protocol):
+class ReadableLog(Protocol):
     """The log that is read: a ``LiveLog``."""
 
     readers: "set[LogReader]"
@@ -28,7 +28,7 @@ class Log(Protocol):
 class LogReader:
     """Reads on where it has ended; what it may still want holds retention back, if ``retentionWaitsForReaders``."""
 
-    def __init__(self, log: Log, offset: int) -> None:
+    def __init__(self, log: ReadableLog, offset: int) -> None:
         """Begin at an address."""
         self.offset = offset
         """Address of the next byte."""

@@ -7,7 +7,7 @@ covers it. (Rules: store.md 2.6, 2.7. RocketMQ: ``DefaultAppendMessageCallback``
 
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +28,7 @@ PENDING = 4 << 20
 _CRC_HEAD = np.frombuffer(f"{CRC_NAME}{NAME_SEPARATOR}".encode(), np.uint8)
 
 
-def field_at(name: str) -> int:
-    """Return where a number stands in a record that has one place in all forms of the head."""
-    fields: Any = commit_log.HEAD_DTYPES[0].fields
-    return int(fields[name][1])
-
-
-_PHYSICAL_OFFSET_AT = field_at("physical_offset")
+_PHYSICAL_OFFSET_AT = commit_log.offset_in_head("physical_offset")
 
 
 class LogWriter:

@@ -90,7 +90,7 @@ class MessageStore:
         """
         self.root = Path(root)
         self.config = config = config or StoreConfig()
-        self.was_mended = False
+        self.was_repaired = False
         """Whether it had to be mended before it could be opened: messages may be missing from before others."""
         self.cut_size = 0
         """How many bytes were cut from the end of the log then: messages that were being written."""

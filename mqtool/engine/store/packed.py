@@ -26,7 +26,7 @@ import zstandard
 
 from mqtool.engine.store.disk import write_all, writing
 from mqtool.engine.store.mapping import Bytes, map_file, reading
-from mqtool.engine.store.remote import Content, Entry, RemotePath, place, stamp_of
+from mqtool.engine.store.remote import Content, ListedFile, RemotePath, place, stamp_of
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, UsageError
 
 READ_PACKED = "only info, dump, stats, verify (of the log) and find --scan read compressed copies"
@@ -51,7 +51,7 @@ _PAGE = 64 << 10
 _LARGEST_HEAD = 16 << 20
 """Bytes of an archive that are read at once at most: a name and what else is said of a file."""
 _OF_ANOTHER_VOLUME = b"M"
-MOST_KEPT = 2 << 30
+MAX_KEPT = 2 << 30
 """Bytes that are kept of an archive that is read as a stream: of queues, index, tables and all else but the log."""
 _ALWAYS = 4 << 30
 _PASSES = 8
@@ -177,7 +177,7 @@ def _torn(path: Path) -> MqtoolError:
     )
 
 
-class _Stream:
+class _UnpackedStream:
     """What a file holds, unpacked, from its beginning on; ``position`` is how far it was read."""
 
     def __init__(self, path: Path) -> None:
@@ -237,17 +237,17 @@ class PackedPath(RemotePath):
         path: Path = vars(self).get("_of") or place(str(self))
         return path
 
-    def entry(self) -> Entry:
+    def entry(self) -> ListedFile:
         """Return its name and the length of what it holds.
 
         Raises:
             BadDataError: it is damaged.
         """
-        found: Entry | None = vars(self).get("_entry")
+        found: ListedFile | None = vars(self).get("_entry")
         if found is None:
             status = self._path.stat()
             stamp = stamp_of(self._path) or str(status.st_mtime_ns)
-            found = Entry(self.name, _content_size(self._path, status.st_size), status.st_mtime_ns, stamp, False)
+            found = ListedFile(self.name, _content_size(self._path, status.st_size), status.st_mtime_ns, stamp, False)
             vars(self)["_entry"] = found
         return found
 
@@ -304,7 +304,7 @@ class _PackedFile(Content):
         self.size = size
         self.onward = threading.RLock()
         self._path = path
-        self._stream = _Stream(path)
+        self._stream = _UnpackedStream(path)
 
     def fetch(self, at: int, size: int) -> bytes:
         """Return the next bytes.
@@ -329,7 +329,7 @@ class _PackedFile(Content):
 class _Member(NamedTuple):
     """A file of an archive: its length, and where each range of it that is not a hole is."""
 
-    entry: Entry
+    entry: ListedFile
     stretches: tuple[tuple[int, int, int], ...]
     """Position in the file, position in the archive, length; in order."""
     kept_at: int | None
@@ -414,11 +414,11 @@ class Archive:
         self.onward = threading.RLock()
         self._kept = -1
         self._kept_end = 0
-        self._folders: dict[str, dict[str, Entry]] = {"": {}}
-        self._stream: _Stream | None = None
+        self._folders: dict[str, dict[str, ListedFile]] = {"": {}}
+        self._stream: _UnpackedStream | None = None
         self._reader: Callable[[], _MemberFile | None] = _nobody
         self._read_before = 0
-        source = _Onward(_Stream(path)) if self.is_stream else _in_place(path)
+        source = _Onward(_UnpackedStream(path)) if self.is_stream else _in_place(path)
         try:
             self._list(source)
         except (tarfile.TarError, ValueError, OverflowError) as error:  # the latter of what it says of a file
@@ -432,7 +432,7 @@ class Archive:
 
     # Listing
 
-    def _list(self, source: "_Source") -> None:
+    def _list(self, source: "_ArchiveSource") -> None:
         with tarfile.open(fileobj=source, mode="r:") as tar:
             while (info := tar.next()) is not None:
                 self._add(info, source)
@@ -445,7 +445,7 @@ class Archive:
                 raise _damaged(self.path)
             source.finish()
 
-    def _add(self, info: tarfile.TarInfo, source: "_Source") -> None:
+    def _add(self, info: tarfile.TarInfo, source: "_ArchiveSource") -> None:
         parts = [part for part in info.name.split("/") if part not in ("", ".")]
         if ".." in parts:
             raise BadDataError(
@@ -478,27 +478,27 @@ class Archive:
                 raise _damaged(self.path)
             stretches.append((position, at, length))
             at += length
-        entry = Entry(parts[-1], info.size, int(info.mtime * 1e9), str(info.mtime), False)
+        entry = ListedFile(parts[-1], info.size, int(info.mtime * 1e9), str(info.mtime), False)
         is_kept = self.is_stream and not _is_of_log(parts)
         kept_at = self._keep(info.size, stretches, source) if is_kept else None
         self.members[key] = _Member(entry, tuple(stretches), kept_at)
         self._folder("/".join(parts[:-1]))[parts[-1]] = entry
 
-    def _folder(self, key: str) -> dict[str, Entry]:
+    def _folder(self, key: str) -> dict[str, ListedFile]:
         folder, below = key, ""
         while folder not in self._folders:
             if folder in self.members:
                 raise self._twice(folder)
-            self._folders[folder] = {below: Entry(below, 0, 0, "", True)} if below else {}
+            self._folders[folder] = {below: ListedFile(below, 0, 0, "", True)} if below else {}
             folder, _, below = folder.rpartition("/")
         if below:
-            self._folders[folder][below] = Entry(below, 0, 0, "", True)
+            self._folders[folder][below] = ListedFile(below, 0, 0, "", True)
         return self._folders[key]
 
     def _twice(self, key: str) -> MqtoolError:
         return BadDataError(f"{self.path} contains {key} twice: unpack it first (tar takes the last one)")
 
-    def _keep(self, size: int, stretches: list[tuple[int, int, int]], source: "_Source") -> int:
+    def _keep(self, size: int, stretches: list[tuple[int, int, int]], source: "_ArchiveSource") -> int:
         """Write a file among those that are kept; zeros make holes."""
         if self._kept < 0:
             from mqtool.engine.store.spool import nameless_file
@@ -513,9 +513,9 @@ class Archive:
                     data = source.read(min(_PAGE, length - done))
                     if np.frombuffer(data, np.uint8).any():
                         self.kept_size += len(data)
-                        if self.kept_size > MOST_KEPT:
+                        if self.kept_size > MAX_KEPT:
                             raise UsageError(
-                                f"{self.path} contains more than {MOST_KEPT:,} bytes besides the log, too many to "
+                                f"{self.path} contains more than {MAX_KEPT:,} bytes besides the log, too many to "
                                 "keep while it is read as a stream: unpack it first"
                             )
                         write_all(self._kept, start + position + done, memoryview(data))
@@ -550,14 +550,14 @@ class Archive:
 
     # What a tree of a storage answers
 
-    def entry(self, key: str) -> Entry | None:
+    def entry(self, key: str) -> ListedFile | None:
         """Return what is said of a path, None if nothing is there."""
         if key in self._folders:
-            return Entry(key.rpartition("/")[2], 0, 0, "", True)
+            return ListedFile(key.rpartition("/")[2], 0, 0, "", True)
         member = self.members.get(key)
         return member.entry if member else None
 
-    def children(self, key: str) -> dict[str, Entry] | None:
+    def children(self, key: str) -> dict[str, ListedFile] | None:
         """Return what is in a folder, None if there is none."""
         return self._folders.get(key)
 
@@ -611,7 +611,7 @@ class Archive:
                     self._read_before += self._stream.position
                     self._stream.close()
                 self._allow(self._read_before)
-                self._stream = _Stream(self.path)
+                self._stream = _UnpackedStream(self.path)
             self._stream.skip_to(at)
             data = self._stream.read(size)
         if len(data) < size:
@@ -652,7 +652,7 @@ class _MemberFile(Content):
         return self._remote.fetch(at, size) if self._remote else _bytes_at(self._archive.path, at, size)
 
 
-class _Source(io.RawIOBase):
+class _ArchiveSource(io.RawIOBase):
     """An archive as ``tarfile`` reads it; ``end`` is how long it is."""
 
     end = 0
@@ -681,10 +681,10 @@ class _Source(io.RawIOBase):
         """Read what is after the end mark."""
 
 
-class _Onward(_Source):
+class _Onward(_ArchiveSource):
     """A stream, in which nobody looks back by more than a block."""
 
-    def __init__(self, stream: _Stream) -> None:
+    def __init__(self, stream: _UnpackedStream) -> None:
         self._stream = stream
         self._tail = b""
 
@@ -705,7 +705,7 @@ class _Onward(_Source):
         super().close()
 
 
-class _InPlace(_Source):
+class _InPlace(_ArchiveSource):
     """An archive in a storage: heads are fetched by themselves."""
 
     def __init__(self, file: Content) -> None:
@@ -722,7 +722,7 @@ class _InPlace(_Source):
         return self._data[self._at - self._start :][:size]
 
 
-def _in_place(path: Path) -> _Source:
+def _in_place(path: Path) -> _ArchiveSource:
     return _InPlace(path.opened() if isinstance(path, RemotePath) else _LocalFile(path))
 
 

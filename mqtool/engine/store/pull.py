@@ -56,7 +56,7 @@ _EMPTY = (StoreStatus.NO_MATCHED_LOGIC_QUEUE, StoreStatus.NO_MESSAGE_IN_QUEUE)
 
 
 @dataclasses.dataclass(frozen=True)
-class Fault:
+class UnreadableUnit:
     """A unit from which no message, or not the right one, could be read."""
 
     queue_offset: int
@@ -66,7 +66,7 @@ class Fault:
 
 
 @dataclasses.dataclass(frozen=True)
-class PullResult:
+class StorePullResult:
     """The answer to one pull."""
 
     store_status: StoreStatus
@@ -75,7 +75,7 @@ class PullResult:
     min_offset: int
     max_offset: int
     messages: list[Message] = dataclasses.field(default_factory=list)
-    faults: list[Fault] = dataclasses.field(default_factory=list)
+    faults: list[UnreadableUnit] = dataclasses.field(default_factory=list)
 
     @property
     def status(self) -> PullStatus:
@@ -87,7 +87,7 @@ class PullResult:
 
 
 @dataclasses.dataclass(frozen=True)
-class Subscription:
+class MessageFilter:
     """What a consumer wants: tags, or messages whose properties an SQL92 filter takes."""
 
     tags: TagFilter | None = None
@@ -109,7 +109,7 @@ class Subscription:
         return self.tags is None or self.tags.matches_tag(message.tags)
 
 
-EVERYTHING = Subscription()
+EVERYTHING = MessageFilter()
 
 
 def pull(
@@ -117,8 +117,8 @@ def pull(
     store: StoreReader,
     offset: int,
     max_count: int,
-    subscription: Subscription = EVERYTHING,
-) -> PullResult:
+    subscription: MessageFilter = EVERYTHING,
+) -> StorePullResult:
     """Return the messages of a queue from an offset on, and where to go on.
 
     Args:
@@ -129,22 +129,22 @@ def pull(
         subscription: what is wanted.
     """
     if queue is None:
-        return PullResult(StoreStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0, 0, 0)
+        return StorePullResult(StoreStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0, 0, 0)
     low, high = queue.min_offset, queue.max_offset
     if high == 0:
-        return PullResult(StoreStatus.NO_MESSAGE_IN_QUEUE, offset, 0, low, high)
+        return StorePullResult(StoreStatus.NO_MESSAGE_IN_QUEUE, offset, 0, low, high)
     if offset < low:
-        return PullResult(StoreStatus.OFFSET_TOO_SMALL, offset, low, low, high)
+        return StorePullResult(StoreStatus.OFFSET_TOO_SMALL, offset, low, low, high)
     if offset == high:
-        return PullResult(StoreStatus.OFFSET_OVERFLOW_ONE, offset, offset, low, high)
+        return StorePullResult(StoreStatus.OFFSET_OVERFLOW_ONE, offset, offset, low, high)
     if offset > high:
-        return PullResult(StoreStatus.OFFSET_OVERFLOW_BADLY, offset, high, low, high)
-    walk = _Walk(queue, store, offset, max_count, subscription)
+        return StorePullResult(StoreStatus.OFFSET_OVERFLOW_BADLY, offset, high, low, high)
+    walk = _PullWalk(queue, store, offset, max_count, subscription)
     walk.run()
-    return PullResult(walk.status, offset, walk.next_offset, low, high, walk.messages, walk.faults)
+    return StorePullResult(walk.status, offset, walk.next_offset, low, high, walk.messages, walk.faults)
 
 
-class _Walk:
+class _PullWalk:
     """One pull from an offset that the queue holds."""
 
     def __init__(
@@ -153,7 +153,7 @@ class _Walk:
         store: StoreReader,
         offset: int,
         max_count: int,
-        subscription: Subscription,
+        subscription: MessageFilter,
     ) -> None:
         self.queue = queue
         self.store = store
@@ -163,7 +163,7 @@ class _Walk:
         self.next_offset = offset
         self.status = StoreStatus.NO_MATCHED_MESSAGE
         self.messages: list[Message] = []
-        self.faults: list[Fault] = []
+        self.faults: list[UnreadableUnit] = []
 
     @property
     def is_full(self) -> bool:
@@ -222,7 +222,7 @@ class _Walk:
                 if physical_offset < self.store.commit_log.gone_until:  # which is told
                     reason = ""
             if reason:
-                self.faults.append(Fault(queue_offset, physical_offset, reason, lost=message is None))
+                self.faults.append(UnreadableUnit(queue_offset, physical_offset, reason, lost=message is None))
             yield message
 
     def _reason(self, physical_offset: int) -> str:
@@ -250,5 +250,5 @@ class _Walk:
             try:
                 return inner_messages(record)
             except FormatError as error:
-                self.faults.append(Fault(queue_offset, record.position, str(error), lost=False))
+                self.faults.append(UnreadableUnit(queue_offset, record.position, str(error), lost=False))
         return [record]

@@ -16,7 +16,7 @@ from mqtool.errors import MqtoolError, WriteError
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk, OpenFile
 
-_MOST_OPEN = 64
+_MAX_OPEN = 64
 
 
 class QueueFiles:
@@ -41,7 +41,7 @@ class QueueFiles:
         file = self._open.get(path)
         if file is None:
             file = self._open[path] = self.disk.open(path)
-            if len(self._open) > _MOST_OPEN:
+            if len(self._open) > _MAX_OPEN:
                 _, oldest = self._open.popitem(last=False)
                 oldest.close()
         else:

@@ -7,7 +7,7 @@ from mqtool.engine.store.live_checkpoint import Reached
 from mqtool.engine.store.live_queue import LiveBatchQueue, LiveQueue, QueueKey
 from mqtool.engine.store.queue_files import QueueFiles
 
-_MOST_NEW = 2000
+_MAX_NEW = 2000
 """New queues that may wait to be written: a message for one more is refused for now."""
 
 
@@ -46,7 +46,7 @@ class QueueTable:
 
     def has_no_room_for(self, topic: str) -> bool:
         """Return whether a new queue of a topic has to wait: for other new ones, or until the one before is gone."""
-        return len(self._new) >= _MOST_NEW or topic in self.leaving
+        return len(self._new) >= _MAX_NEW or topic in self.leaving
 
     @property
     def before_new(self) -> Reached | None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.consume_queue import (
-    MOST_OFFSET,
+    MAX_OFFSET,
     BatchConsumeQueue,
     ConsumeQueue,
     ConsumeQueueExt,
@@ -29,10 +29,11 @@ from mqtool.engine.store.time_search import TimeSearch
 from mqtool.formats import commit_log, consume_queue, consume_queue_ext
 from mqtool.formats import kernels as plain
 from mqtool.formats import rocksdb as rocksdb_layout
+from mqtool.formats.layout import offset_of
 
 Ints = npt.NDArray[np.int64]
-_SYS_FLAG_AT = int(commit_log.HEAD_DTYPES[0].fields["sys_flag"][1])  # type: ignore[index]
-_TIMESTAMP_AT = [int(dtype.fields["store_timestamp"][1]) for dtype in commit_log.HEAD_DTYPES]  # type: ignore[index]
+_SYS_FLAG_AT = commit_log.offset_in_head("sys_flag")
+_TIMESTAMP_AT = [offset_of(dtype, "store_timestamp") for dtype in commit_log.HEAD_DTYPES]
 _TIMESTAMP_END = max(_TIMESTAMP_AT) + 8
 _STEP = 1 << 16  # units looked at together in search of a time
 
@@ -124,7 +125,7 @@ class FileQueueView(QueueView):
         physical_offset, size = self._unit(offset)
         if size == consume_queue.PRE_BLANK_SIZE:
             return -1
-        return MOST_OFFSET if size <= 0 else physical_offset
+        return MAX_OFFSET if size <= 0 else physical_offset
 
     def newest(self) -> int | None:
         """Return the address of the last message, None for an empty queue; no file is mapped for it."""
@@ -234,7 +235,7 @@ class BatchQueueView(QueueView):
     def _address_from(self, place: int) -> int:
         """Return the address that the first unit in line from a place on names, no end without one."""
         place = self._queue.next_in_line(place)
-        return int(self._unit(place)["physical_offset"]) if place < self._queue.unit_count else MOST_OFFSET
+        return int(self._unit(place)["physical_offset"]) if place < self._queue.unit_count else MAX_OFFSET
 
     def _unit(self, place: int) -> Any:
         return self._queue.units(place, place + 1)[0]
@@ -286,9 +287,9 @@ class RocksdbQueueView(QueueView):
         MqtoolError: the database cannot be read, or the extra is missing.
     """
 
-    def __init__(self, reader: StoreReader, topic: str, queue_id: int, ends: rocksdb_layout.QueueEnds) -> None:
+    def __init__(self, reader: StoreReader, topic: str, queue_id: int, ends: rocksdb_layout.StoredQueueEnds) -> None:
         super().__init__(reader, topic, queue_id)
-        self.max_offset = min(ends.max_offset, MOST_OFFSET)
+        self.max_offset = min(ends.max_offset, MAX_OFFSET)
         self._kept = (0, np.empty(0, rocksdb_layout.UNIT_DTYPE))
         with self._opened() as queue:
             place = self._first_kept(
@@ -304,7 +305,7 @@ class RocksdbQueueView(QueueView):
     def _first(self, queue: rocksdb.OpenedQueue, offset: int, field: str) -> int:
         """Return a field of the first unit from a queue offset on, no end without one."""
         units = queue.units(offset, self.max_offset, 1)
-        return int(units[field][0]) if len(units) else MOST_OFFSET
+        return int(units[field][0]) if len(units) else MAX_OFFSET
 
     def units(self, start: int, limit: int) -> UnitTable:
         """Return up to ``limit`` units from ``start`` on."""

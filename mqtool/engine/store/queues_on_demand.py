@@ -10,8 +10,8 @@ from mqtool.engine.store.file_queue import FileQueue
 from mqtool.errors import NotFoundError
 
 Queue = TypeVar("Queue", bound=FileQueue)
-_MOST_QUEUES = 16_384
-_MOST_TOPICS = 4_096
+_MAX_QUEUES = 16_384
+_MAX_TOPICS = 4_096
 
 
 class QueuesOnDemand(Mapping[QueueKey, Queue]):
@@ -28,8 +28,8 @@ class QueuesOnDemand(Mapping[QueueKey, Queue]):
     ) -> None:
         """Take what lists all queues, what lists those of a topic, and what opens one."""
         self._keys = functools.cache(keys)
-        self._folders_of = functools.lru_cache(_MOST_TOPICS)(folders_of)
-        self._open = functools.lru_cache(_MOST_QUEUES)(open_queue)
+        self._folders_of = functools.lru_cache(_MAX_TOPICS)(folders_of)
+        self._open = functools.lru_cache(_MAX_QUEUES)(open_queue)
 
     def __getitem__(self, key: QueueKey) -> Queue:
         """Return a queue; raises ``KeyError`` if there is none."""

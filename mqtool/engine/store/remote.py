@@ -107,7 +107,7 @@ def refuse_remote(path: "str | os.PathLike[str] | None", what: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class ListedFile:
     """What a listing says of a file or folder. ``stamp`` is another one when the content is."""
 
     name: str
@@ -120,7 +120,7 @@ class Entry:
 class RemoteEntry:
     """What ``os.scandir`` would yield of a file or folder."""
 
-    def __init__(self, folder: "RemotePath", entry: Entry) -> None:
+    def __init__(self, folder: "RemotePath", entry: ListedFile) -> None:
         self.name = entry.name
         self.path = str(folder / entry.name)
         self._entry = entry
@@ -192,7 +192,7 @@ class RemotePath(PosixPath):
         """How the storage's listings name it."""
         return "/".join(self.parts[1:])
 
-    def entry(self) -> Entry:
+    def entry(self) -> ListedFile:
         """Return what a listing says of it.
 
         Raises:
@@ -204,7 +204,7 @@ class RemotePath(PosixPath):
             raise FileNotFoundError(2, "No such file or directory", str(self))
         return found
 
-    def listed(self) -> dict[str, Entry]:
+    def listed(self) -> dict[str, ListedFile]:
         """Return what is in this folder, by name; raises like ``entry``."""
         found = self.tree.children(self.key)
         if found is None:
@@ -394,8 +394,8 @@ class _Tree:
         self._prefix = ""
         self._roots: set[str] = set()
         self._deep: set[str] = set()
-        self._folders: dict[str, dict[str, Entry] | None] = {}
-        self._entries: dict[str, Entry | None] = {}
+        self._folders: dict[str, dict[str, ListedFile] | None] = {}
+        self._entries: dict[str, ListedFile | None] = {}
 
     @property
     def storage(self) -> Any:
@@ -438,7 +438,7 @@ class _Tree:
             for known in (self._folders, self._entries, self._roots, self._deep):
                 known.clear()
 
-    def entry(self, key: str) -> Entry | None:
+    def entry(self, key: str) -> ListedFile | None:
         """Return what a listing says of a path, None if nothing is there."""
         folder, _, name = key.rpartition("/")
         with self._lock:
@@ -448,7 +448,7 @@ class _Tree:
                 self._entries[key] = self.ask(key)
             return self._entries[key]
 
-    def children(self, key: str) -> dict[str, Entry] | None:
+    def children(self, key: str) -> dict[str, ListedFile] | None:
         """Return what is in a folder, None if there is none."""
         with self._lock:
             if key not in self._folders:
@@ -460,13 +460,13 @@ class _Tree:
                     self._folders[key] = self._listed(key)
             return self._folders[key]
 
-    def ask(self, key: str) -> Entry | None:
+    def ask(self, key: str) -> ListedFile | None:
         """Ask the storage about a path, whatever was listed."""
         with contextlib.suppress(FileNotFoundError):
             return _entry_of(key, _tried(lambda: self.storage.info(self.name_of(key)), self._shown(key)))
         return None
 
-    def _listed(self, key: str) -> dict[str, Entry] | None:
+    def _listed(self, key: str) -> dict[str, ListedFile] | None:
         try:
             found = _tried(lambda: self.storage.ls(self.name_of(key), detail=True), self._shown(key))
         except (FileNotFoundError, NotADirectoryError):
@@ -482,7 +482,7 @@ class _Tree:
         except (FileNotFoundError, NotADirectoryError):
             found = {}
         self._deep.add(key)
-        folders: dict[str, dict[str, Entry] | None] = {}
+        folders: dict[str, dict[str, ListedFile] | None] = {}
         for name, info in found.items():
             path = self._key_of(name)
             entry = _entry_of(path, info)
@@ -496,7 +496,7 @@ class _Tree:
                 siblings = folders.setdefault(path, {})
                 assert siblings is not None
                 siblings.setdefault(entry.name, entry)
-                entry = Entry(path.rpartition("/")[2], 0, 0, "", True)
+                entry = ListedFile(path.rpartition("/")[2], 0, 0, "", True)
         self._folders[key] = folders.pop(key, None) if found else None
         if found:
             self._folders.update(folders)
@@ -661,10 +661,10 @@ def _cause(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _entry_of(key: str, info: dict[str, Any]) -> Entry:
+def _entry_of(key: str, info: dict[str, Any]) -> ListedFile:
     when = next((_time_ns(info[name]) for name in _TIMES if info.get(name)), 0)
     stamp = next((str(info[name]).strip('"') for name in _STAMPS if info.get(name)), str(when))
-    return Entry(
+    return ListedFile(
         key.rstrip("/").rpartition("/")[2], int(info.get("size") or 0), when, stamp, info.get("type") == "directory"
     )
 
@@ -680,7 +680,7 @@ def _time_ns(value: Any) -> int:
     return 0
 
 
-def _status(entry: Entry) -> os.stat_result:
+def _status(entry: ListedFile) -> os.stat_result:
     mode = (stat.S_IFDIR | 0o555) if entry.is_folder else (stat.S_IFREG | 0o444)
     seconds = entry.time_ns // 1_000_000_000
     return os.stat_result(

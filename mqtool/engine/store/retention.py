@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DiskUsage = Callable[[Path], float]
 """Tells how much of the file system that a folder lies on is in use, from 0 to 1."""
-_MOST_AT_ONCE = 10
+_MAX_AT_ONCE = 10
 _HOUR_MS = 3_600_000
 _LOOKS_WHEN_ASKED = 20
 """For how many looks it is time to delete after somebody has asked for that."""
@@ -88,7 +88,7 @@ class Retention:
         is_hour = time.localtime(now / 1000).tm_hour in self._hours
         self._is_due = is_hour or max(used) > self.most_used or self._asked > 0
         self._asked = max(self._asked - 1, 0)
-        self._left = _MOST_AT_ONCE
+        self._left = _MAX_AT_ONCE
 
     def may_delete(self, log: "LiveLog", now: int) -> bool:
         """Return whether the oldest segment is to be deleted now; the last never is."""

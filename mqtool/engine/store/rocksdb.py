@@ -80,7 +80,7 @@ def read_units(directory: Path) -> Iterator[QueueUnits]:
                 yield QueueUnits(topic, queue_id, rocksdb.scan_units(batch))
 
 
-def read_ends(directory: Path) -> "rocksdb.Ends":
+def read_ends(directory: Path) -> "rocksdb.OffsetFamily":
     """Return the first and last queue offsets of every queue; raises like ``read_units``."""
     from mqtool.formats import rocksdb
 
@@ -88,7 +88,7 @@ def read_ends(directory: Path) -> "rocksdb.Ends":
         return rocksdb.parse_ends(_pairs(families["offset"]) if "offset" in families else ())
 
 
-def read_queue_ends(directory: Path, topic: str, queue_id: int) -> "rocksdb.QueueEnds | None":
+def read_queue_ends(directory: Path, topic: str, queue_id: int) -> "rocksdb.StoredQueueEnds | None":
     """Return the ends of one queue, None where no queue has this name; raises like ``read_units``."""
     from mqtool.formats import rocksdb
 

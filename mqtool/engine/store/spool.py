@@ -1,7 +1,7 @@
 """What was read of a remote file: kept in a file of the temporary folder that has no name, and mapped.
 
-Only blocks that were asked for are fetched, several at once, and a walk's next ones before it asks. At most ``MOST``
-bytes are kept; of what was let go is fetched again when somebody looks.
+Only blocks that were asked for are fetched, several at once, and a walk's next ones before it asks. At most
+``MAX_SPOOLED`` bytes are kept; of what was let go is fetched again when somebody looks.
 """
 
 import collections
@@ -26,9 +26,9 @@ _AHEAD = 96
 """Blocks that are fetched before a walk asks for them."""
 _WORKERS = 12
 _LOOKED_AT = 64
-MOST = 2 << 30
+MAX_SPOOLED = 2 << 30
 """Bytes that are kept of all files of a process, but for the one that is read."""
-_MOST_FILES = 200
+_MAX_FILES = 200
 
 _ABSENT, _FETCHED, _CHECKED = range(3)
 
@@ -221,7 +221,7 @@ def _used(spool: Spool) -> None:
         kept = sum(one.kept for one in there.values()) if len(there) > 1 else 0
         gone = []
         for number, one in list(there.items())[:-1]:
-            if kept <= MOST and len(_spools) <= _MOST_FILES:
+            if kept <= MAX_SPOOLED and len(_spools) <= _MAX_FILES:
                 break
             kept -= one.kept
             del _spools[number]

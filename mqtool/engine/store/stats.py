@@ -28,7 +28,7 @@ HOUR_MS = 3_600_000
 SIZE_CLASSES = (0, 128, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 """Where classes of body sizes start."""
 
-_BORN_ADDRESS_AT = int(commit_log.HEAD_DTYPES[0].fields["born_address"][1])  # type: ignore[index]
+_BORN_ADDRESS_AT = commit_log.offset_in_head("born_address")
 _DENSE = 1 << 16
 _COUNT_PROPERTY = "INNER_NUM"
 _LOOKED_AT = 1 << 16

@@ -24,8 +24,8 @@ RELEASES = (
 )  # fmt: skip
 """Releases that changed what a store shows; each stands for those up to the next one, the last for all that follow."""
 
-_MOST_JSON = 4 << 20
-_MOST_ENTRIES = 1000
+_MAX_JSON = 4 << 20
+_MAX_ENTRIES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _config(store: StoreReader) -> Iterator[Evidence]:
     states: dict[bool, list[str]] = {}
     for name in config_tables.TABLES:
         path = store.paths.config / name
-        if not path.is_file() or path.stat().st_size > _MOST_JSON:
+        if not path.is_file() or path.stat().st_size > _MAX_JSON:
             continue
         with contextlib.suppress(MqtoolError):
             data = read_file(path)
@@ -225,7 +225,7 @@ def _index(store: StoreReader, last: Sequence[Message]) -> Iterator[Evidence]:
     for file in reversed(store.hold_index()[-2:]):
         for message in tagged:
             wanted = key_hash(message.topic, f"T#{message.tags}")
-            for _, offset in zip(range(_MOST_ENTRIES), file.find(wanted), strict=False):
+            for _, offset in zip(range(_MAX_ENTRIES), file.find(wanted), strict=False):
                 if offset == message.position:
                     yield Evidence(f"the index has an entry for the tag of message at {offset:,}", since("5.4.0"))
                     return

@@ -49,7 +49,7 @@ SentBy = TypeVar("SentBy", covariant=True)
 TakenFrom = TypeVar("TakenFrom", covariant=True)
 
 
-class Rules(Protocol[SentBy]):
+class ServerRules(Protocol[SentBy]):
     """What a server asks of the rules behind it, whatever the protocol; ``now`` is in ms since 1970.
 
     Each call returns what to send to whom; to a peer that has gone nothing is sent.
@@ -68,7 +68,7 @@ class Rules(Protocol[SentBy]):
         ...
 
 
-class Frames(Protocol[TakenFrom]):
+class FrameDecoder(Protocol[TakenFrom]):
     """Cuts the stream of one connection into commands; less than a command is kept between two pieces."""
 
     @property
@@ -128,7 +128,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
 
     def __init__(
         self,
-        rules: Rules[Sent],
+        rules: ServerRules[Sent],
         tls: TlsSettings | None = None,
         limits: Limits | None = None,
         *,
@@ -157,7 +157,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
     # What a protocol knows
 
     @abstractmethod
-    def new_frames(self) -> Frames[Taken]:
+    def new_frames(self) -> FrameDecoder[Taken]:
         """Return what cuts the stream of a new connection into commands."""
 
     @abstractmethod

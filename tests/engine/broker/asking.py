@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from mqtool.engine.broker.broker import Broker
-from mqtool.engine.broker.clients import Client
+from mqtool.engine.broker.broker import BrokerController
+from mqtool.engine.broker.clients import ClientChannelInfo
 from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.engine.repair.findings import Severity
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -31,7 +31,7 @@ SETTINGS = {
 class Asking:
     """A broker and a client of it; time stands still until a test moves it."""
 
-    def __init__(self, broker: Broker, now: int) -> None:
+    def __init__(self, broker: BrokerController, now: int) -> None:
         self.broker = broker
         self.door = RemotingDoor(broker)
         self.store = broker.store
@@ -57,11 +57,11 @@ class Asking:
         assert answer.opaque == command.opaque
         return answer
 
-    def client_of(self, peer: Peer, client_id: str, language: str = "JAVA", version: int = 409) -> Client:
+    def client_of(self, peer: Peer, client_id: str, language: str = "JAVA", version: int = 409) -> ClientChannelInfo:
         """Return a client as its heartbeat would make it known."""
         session = self.door.session(peer)
         session.language, session.version = language, version
-        return Client(session, client_id, self.now)
+        return ClientChannelInfo(session, client_id, self.now)
 
     def append(self, message: NewMessage) -> int:
         """Store a message and return where."""
@@ -104,6 +104,6 @@ def broker_at_work(
     config = StoreConfig({**SETTINGS, **settings})
     store = MessageStore(root, config, now=now, usage=half_full)
     with contextlib.closing(store):
-        yield Asking(Broker(store, now), now)
+        yield Asking(BrokerController(store, now), now)
     found = {finding.code for finding in verify_store(StoreReader(root, config)) if finding.severity != Severity.NOTE}
     assert found - set(may_find) == set(finds)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mqtool.engine.broker.acl import AccessControl, is_from
-from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.broker.processors.authentication import access_fault, is_signed
 from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.engine.broker.settings import BrokerSettings
@@ -203,7 +203,7 @@ def test_a_broker_refuses_as_rocketmq_does(tmp_path: Path) -> None:
     path.write_text(TEXT)
     settings = BrokerSettings(acl_enabled=True, acl_file=str(path))
     with opened(tmp_path / "store") as store:
-        broker = RemotingDoor(Broker(store, NOW, settings))
+        broker = RemotingDoor(BrokerController(store, NOW, settings))
 
         [(_, refused)] = broker.handle(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO), PEER, NOW)
         [(_, served)] = broker.handle(signed(RequestCode.GET_BROKER_RUNTIME_INFO, key="rocketmq2"), PEER, NOW)
@@ -243,7 +243,7 @@ def guarded(tmp_path: Path) -> Iterator[RemotingDoor]:
     path.write_text(TEXT)
     settings = BrokerSettings(acl_enabled=True, acl_file=str(path))
     with opened(tmp_path / "store") as store:
-        yield RemotingDoor(Broker(store, NOW, settings))
+        yield RemotingDoor(BrokerController(store, NOW, settings))
 
 
 def as_admin(broker: RemotingDoor, code: RequestCode, **fields: Any) -> RemotingCommand:
@@ -300,7 +300,7 @@ def test_who_is_no_admin_changes_no_account(guarded: RemotingDoor) -> None:
 
 def test_without_access_control_there_are_no_accounts(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        broker = RemotingDoor(Broker(store, NOW))
+        broker = RemotingDoor(BrokerController(store, NOW))
         for code in (RequestCode.DELETE_ACL_CONFIG, RequestCode.GET_BROKER_CLUSTER_ACL_INFO):
             [(_, refused)] = broker.handle(RemotingCommand(code, 0, 1, {"accessKey": "RocketMQ"}), PEER, NOW)
             assert refused.code != 0 and "aclEnable" in (refused.remark or "")

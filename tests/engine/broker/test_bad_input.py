@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtool.engine.broker.topics import MOST_QUEUES
+from mqtool.engine.broker.topics import MAX_QUEUES
 from mqtool.engine.name_server.name_server import NameServer
 from mqtool.engine.name_server.remoting_door import NameServerDoor
 from mqtool.engine.name_server.settings import NameServerSettings
@@ -110,15 +110,15 @@ def test_a_topic_to_delete_leads_nowhere_outside_the_store(name: str, tmp_path: 
 @pytest.mark.parametrize("field", ["readQueueNums", "writeQueueNums"])
 def test_nobody_makes_topics_of_countless_queues(field: str, tmp_path: Path) -> None:
     with broker_at_work(tmp_path) as asking:
-        most = asking.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **{**_TOPIC, field: MOST_QUEUES})
-        more = asking.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **{**_TOPIC, field: MOST_QUEUES + 1})
+        most = asking.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **{**_TOPIC, field: MAX_QUEUES})
+        more = asking.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **{**_TOPIC, field: MAX_QUEUES + 1})
         stats = asking.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T")
 
     assert (most.code, more.code, stats.code) == (0, ResponseCode.INVALID_PARAMETER, 0)
-    assert f"more than {MOST_QUEUES:,} queues" in (more.remark or "")
+    assert f"more than {MAX_QUEUES:,} queues" in (more.remark or "")
 
 
-@pytest.mark.parametrize("count", [MOST_QUEUES + 1, "7", [1]])
+@pytest.mark.parametrize("count", [MAX_QUEUES + 1, "7", [1]])
 def test_nobody_makes_groups_with_countless_retry_queues(count: object, tmp_path: Path) -> None:
     with broker_at_work(tmp_path) as asking:
         body = orjson.dumps({"groupName": "G7", "retryQueueNums": count})

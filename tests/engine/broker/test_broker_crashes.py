@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.broker.broker import Broker
-from mqtool.engine.broker.clients import Client
+from mqtool.engine.broker.broker import BrokerController
+from mqtool.engine.broker.clients import ClientChannelInfo
 from mqtool.engine.broker.remoting_door import RemotingDoor
-from mqtool.engine.repair.plan import carry_out, plan_mend
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.plan import carry_out, plan_repair
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
@@ -96,7 +96,7 @@ class Sent:
 class Clients:
     """A producer and a consumer of one broker, and what they know."""
 
-    def __init__(self, broker: Broker, now: int, sent: dict[str, Sent]) -> None:
+    def __init__(self, broker: BrokerController, now: int, sent: dict[str, Sent]) -> None:
         self.broker = broker
         self.door = RemotingDoor(broker)
         self.store = broker.store
@@ -105,7 +105,7 @@ class Clients:
         self._asked: dict[int, str] = {}  # bodies by opaque
         self._opaque = 0
         self.unflushed: list[Sent] = []
-        broker.clients.register_producer("PG", Client(self.door.session(PRODUCER), "p", now))
+        broker.clients.register_producer("PG", ClientChannelInfo(self.door.session(PRODUCER), "p", now))
 
     def ask(self, code: int, name: str, body: bytes = b"", **ext_fields: Any) -> None:
         """Send a request; its answer may come later."""
@@ -176,7 +176,7 @@ def worked(base: Path, disk: WatchingDisk, seed: int) -> dict[str, Sent]:
     """Let clients work with a broker, and return what they know."""
     chance = random.Random(seed)
     store = MessageStore(base / "store", CONFIG, now=NOW, disk=disk, usage=half_full)
-    clients = Clients(Broker(store, NOW), NOW, {})
+    clients = Clients(BrokerController(store, NOW), NOW, {})
     begun: list[Sent] = []
     backs: list[str] = []
     for step in range(90):
@@ -229,10 +229,10 @@ def reopened(root: Path) -> tuple[MessageStore, bool]:
     """Open a store as ``serve`` does, and tell whether something had to recover it before."""
     with contextlib.suppress(RecoveryNeededError):
         return MessageStore(root, CONFIG, now=NOW, usage=half_full), False
-    plan = plan_mend(root, CONFIG, "recover", {})
+    plan = plan_repair(root, CONFIG, "recover", {})
     carry_out(root, CONFIG, plan, Disk())
     store = MessageStore(root, CONFIG, now=NOW, usage=half_full)
-    store.was_recovered = store.was_mended = True
+    store.was_recovered = store.was_repaired = True
     return store, True
 
 
@@ -242,7 +242,7 @@ def check(root: Path, sent: dict[str, Sent], cut: int, is_exact: bool) -> tuple[
     Returns:
         How many messages had been acknowledged, and whether the store had to be recovered before.
     """
-    store, was_mended = reopened(root)
+    store, was_repaired = reopened(root)
     known = {
         name: Sent(name, one.acknowledged_at, one.is_wanted)
         for name, one in sent.items()
@@ -251,7 +251,9 @@ def check(root: Path, sent: dict[str, Sent], cut: int, is_exact: bool) -> tuple[
     with contextlib.closing(store):
         start = max(NOW, store.log.last_timestamp)
         clients = Clients(
-            Broker(store, start), start, {name: Sent(name, is_wanted=one.is_wanted) for name, one in sent.items()}
+            BrokerController(store, start),
+            start,
+            {name: Sent(name, is_wanted=one.is_wanted) for name, one in sent.items()},
         )
         for (topic, _group), queues in clients.broker.offsets._offsets.items():
             for queue_id, offset in queues.items():
@@ -268,7 +270,7 @@ def check(root: Path, sent: dict[str, Sent], cut: int, is_exact: bool) -> tuple[
         assert not lost, (cut, lost)
         assert not [name for name, one in sent.items() if not one.is_wanted and bodies[name]], cut
         twice = [name for name, count in bodies.items() if count > 1]
-        assert not (is_exact or not was_mended) or not twice, (cut, twice)
+        assert not (is_exact or not was_repaired) or not twice, (cut, twice)
         numbers: dict[tuple[str, int], list[int]] = {}
         for one in found:
             if one.message.topic == "Plain":
@@ -279,7 +281,7 @@ def check(root: Path, sent: dict[str, Sent], cut: int, is_exact: bool) -> tuple[
     # The wheel of timers, which holds nothing here, is written beside the disk and not replayed.
     wrong = [one for one in findings if one.severity != "note" and one.code != "TIMER-MISSING"]
     assert not wrong, (cut, wrong)
-    return len(known), was_mended
+    return len(known), was_repaired
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +301,7 @@ def test_every_message_is_delivered_once_whenever_the_broker_ends(
 
     assert max(count for count, _ in counts) > 100
     if chance is Left.EVERYTHING:  # a kill: nothing has to be recovered
-        assert not any(was_mended for _, was_mended in counts)
+        assert not any(was_repaired for _, was_repaired in counts)
 
 
 def test_a_transaction_of_which_the_disk_has_the_end_and_not_the_message_is_asked_for_again(
@@ -308,10 +310,10 @@ def test_a_transaction_of_which_the_disk_has_the_end_and_not_the_message_is_aske
     disk, sent = work
     of_the_end = next(at for at, (_, arguments, _) in enumerate(disk.calls) if OP_TOPIC.encode() in _written(arguments))
 
-    count, was_mended = try_one(disk, sent, of_the_end + 1, Left.LATEST, tmp_path)  # nothing of the writes before it
+    count, was_repaired = try_one(disk, sent, of_the_end + 1, Left.LATEST, tmp_path)  # nothing of the writes before it
 
     assert count > 0
-    assert was_mended
+    assert was_repaired
 
 
 def _written(arguments: tuple[Any, ...]) -> bytes:

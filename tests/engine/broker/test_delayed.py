@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.formats.config_tables import delay_offsets, parse_table
@@ -23,7 +23,7 @@ from tests.golden import manifest
 LEVELS = {1: 1000, 2: 5000, 3: 10_000, 4: 30_000, 18: 7_200_000, 40: 7_200_000}
 
 
-def put(broker: Broker, level: int, now: int, **given: Any) -> None:
+def put(broker: BrokerController, level: int, now: int, **given: Any) -> None:
     message = new_message(pairs={"DELAY": str(level), "TAGS": "a", **given.pop("pairs", {})}, **given)
     assert broker.intake.put(message, now).status == "PUT_OK"
 
@@ -35,10 +35,10 @@ def delivered(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) 
 
 
 @contextlib.contextmanager
-def running(root: Path, now: int) -> Iterator[Broker]:
+def running(root: Path, now: int) -> Iterator[BrokerController]:
     store = MessageStore(root, StoreConfig(SETTINGS), now=now, usage=half_full)
     with contextlib.closing(store):
-        yield Broker(store, now)
+        yield BrokerController(store, now)
 
 
 @pytest.mark.parametrize(("level", "delay"), LEVELS.items())
@@ -86,7 +86,7 @@ def test_each_message_comes_once_at_the_first_tick_after_its_time(
             assert [body for body in _bodies(broker) if body in of_level] == of_level
 
 
-def _bodies(broker: Broker) -> list[bytes]:
+def _bodies(broker: BrokerController) -> list[bytes]:
     return [one.message.body for one in delivered(broker.store)]
 
 

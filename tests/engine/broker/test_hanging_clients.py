@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import mqtool
-from mqtool.engine.broker.operations.questions import CALL_MS
+from mqtool.engine.broker.operations.client_calls import CALL_MS
 from mqtool.engine.broker.waiting_room import CALLS
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode

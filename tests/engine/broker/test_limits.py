@@ -13,12 +13,12 @@ import pytest
 
 import mqtool
 from mqtool.engine.broker import waiting_room
-from mqtool.engine.broker.operations.clients import MOST_GROUPS, MOST_SUBSCRIPTIONS
-from mqtool.engine.broker.operations.filters import MOST_OF_FILTER, MOST_OF_SQL92
+from mqtool.engine.broker.operations.clients import MAX_GROUPS, MAX_SUBSCRIPTIONS
+from mqtool.engine.broker.operations.filters import MAX_OF_FILTER, MAX_OF_SQL92
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.cluster import Cluster
-from mqtool.engine.name_server.kv_configs import MOST_KV, MOST_OF_KV
-from mqtool.engine.name_server.remoting_door import MOST_OF_REGISTRATION
+from mqtool.engine.name_server.kv_configs import MAX_KV, MAX_OF_KV
+from mqtool.engine.name_server.remoting_door import MAX_OF_REGISTRATION
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from mqtool.errors import MqtoolError
@@ -46,7 +46,7 @@ def on_broker(test: Callable[[Client], Awaitable[None]]) -> None:
     asyncio.run(served())
 
 
-@pytest.mark.parametrize(("kind", "most"), [("TAG", MOST_OF_FILTER), ("SQL92", MOST_OF_SQL92)])
+@pytest.mark.parametrize(("kind", "most"), [("TAG", MAX_OF_FILTER), ("SQL92", MAX_OF_SQL92)])
 def test_a_filter_of_a_pull_or_a_pop_is_only_so_long(kind: str, most: int) -> None:
     async def test(client: Client) -> None:
         await client.send(b"one", 0, "T", pairs={"TAGS": "t"})
@@ -70,20 +70,20 @@ def test_a_filter_of_a_pull_or_a_pop_is_only_so_long(kind: str, most: int) -> No
     ("beat", "said"),
     [
         (
-            Heartbeat("c", (), tuple(consumer(f"G{number}") for number in range(MOST_GROUPS + 1))),
+            Heartbeat("c", (), tuple(consumer(f"G{number}") for number in range(MAX_GROUPS + 1))),
             "at most 256 groups",
         ),
-        (Heartbeat("c", tuple(f"P{number}" for number in range(MOST_GROUPS + 1))), "at most 256 groups"),
+        (Heartbeat("c", tuple(f"P{number}" for number in range(MAX_GROUPS + 1))), "at most 256 groups"),
         (
             Heartbeat(
                 "c",
                 (),
-                (consumer("G", *(Subscription(f"T{number}", "*") for number in range(MOST_SUBSCRIPTIONS + 1))),),
+                (consumer("G", *(Subscription(f"T{number}", "*") for number in range(MAX_SUBSCRIPTIONS + 1))),),
             ),
             "at most 4,096 subscriptions",
         ),
         (
-            Heartbeat("c", (), (consumer("G", Subscription("T", "x" * (MOST_OF_FILTER + 1))),)),
+            Heartbeat("c", (), (consumer("G", Subscription("T", "x" * (MAX_OF_FILTER + 1))),)),
             "the filter for the topic [T] is longer than 16,384 characters",
         ),
     ],
@@ -101,7 +101,7 @@ def test_a_heartbeat_with_too_much_is_refused_and_nothing_of_it_is_taken(beat: H
 
 def test_many_heartbeats_of_one_client_make_no_more_groups_than_one() -> None:
     async def test(client: Client) -> None:
-        for first in range(0, MOST_GROUPS, 64):
+        for first in range(0, MAX_GROUPS, 64):
             consumers = tuple(consumer(f"G{number}") for number in range(first, first + 64))
             await client.done(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c", (), consumers)))
         answer = await client.ask(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c", (), (consumer("one more"),))))
@@ -157,7 +157,7 @@ def test_so_many_topics_are_kept_and_no_more(way: str) -> None:
             more = {"topic": f"%RETRY%{name}"} if way == "retry" else {}
             return await client.ask(RequestCode.SEND_MESSAGE, b"body", **(send | more))
 
-        with lowered(MOST_TOPICS=there + 3):
+        with lowered(MAX_TOPICS=there + 3):
             answers = [await make(number) for number in range(1, 6)]
             again = await make(1)
         assert [one.code == 0 for one in answers] == [True, True, True, False, False]
@@ -190,7 +190,7 @@ def test_so_many_groups_modes_locks_and_offsets_are_kept_and_no_more() -> None:
             fields: dict[str, Any] = {"consumerGroup": name, "topic": "T", "queueId": queue, "commitOffset": 1}
             return await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
 
-        with lowered(MOST_GROUPS_IN_ALL=12, MOST_MODES=1, MOST_LOCKS=2, MOST_OFFSETS=2):
+        with lowered(MAX_GROUPS_IN_ALL=12, MAX_MODES=1, MAX_LOCKS=2, MAX_OFFSETS=2):
             codes = [
                 [(await group(f"new{number}")).code for number in range(12)][-2:],
                 [(await mode("G")).code, (await mode("H")).code, (await mode("G")).code],
@@ -218,7 +218,7 @@ def test_what_clients_say_of_themselves_is_only_so_long() -> None:
         assert (await client.ask(RequestCode.LOCK_BATCH_MQ, build_body(lock))).code == 1
         settings = {"groupName": "G", "whatever": "x" * 20_000}
         assert (await client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, build_body(settings))).code == 1
-        with lowered(MOST_MEMBERS=2, MOST_OF_SUBSCRIPTIONS=100):
+        with lowered(MAX_MEMBERS=2, MAX_OF_SUBSCRIPTIONS=100):
             beats = [
                 Heartbeat("c", ("P1", "P2")),
                 Heartbeat("c", ("P1", "P2", "P3")),
@@ -226,7 +226,7 @@ def test_what_clients_say_of_themselves_is_only_so_long() -> None:
             ]
             codes = [(await client.ask(RequestCode.HEART_BEAT, build_heartbeat(one))).code for one in beats]
             assert codes == [0, ResponseCode.INVALID_PARAMETER, 0]
-        with lowered(MOST_OF_SUBSCRIPTIONS=100):
+        with lowered(MAX_OF_SUBSCRIPTIONS=100):
             beats = [Heartbeat("c", (), (consumer("G", Subscription("T", size * "x")),)) for size in (90, 110, 90)]
             codes = [(await client.ask(RequestCode.HEART_BEAT, build_heartbeat(one))).code for one in beats]
             assert codes == [0, ResponseCode.INVALID_PARAMETER, 0]
@@ -256,8 +256,8 @@ def test_the_text_of_an_access_key_is_kept_only_where_it_means_something(tmp_pat
 def test_so_many_timer_messages_and_open_transactions_wait_and_no_more() -> None:
     async def test(client: Client) -> None:
         for limit, pairs in (
-            ({"MOST_TIMERS": 2}, {"TIMER_DELAY_SEC": "100"}),
-            ({"MOST_OPEN": 2}, {"TRAN_MSG": "true", "PGROUP": "P"}),
+            ({"MAX_TIMERS": 2}, {"TIMER_DELAY_SEC": "100"}),
+            ({"MAX_OPEN": 2}, {"TRAN_MSG": "true", "PGROUP": "P"}),
         ):
             with lowered(**limit):
                 for _ in range(2):
@@ -289,7 +289,7 @@ def test_so_many_queues_forbidden_topics_and_figures_are_kept_and_no_more() -> N
             names: dict[str, Any] = {"statsName": "GROUP_GET_NUMS", "statsKey": f"T@{group}"}
             return await client.ask(RequestCode.VIEW_BROKER_STATS_DATA, **names)
 
-        with lowered(MOST_QUEUES_IN_ALL=2, MOST_FORBIDDEN=1, MOST_COUNTED=1):
+        with lowered(MAX_QUEUES_IN_ALL=2, MAX_FORBIDDEN=1, MAX_COUNTED=1):
             assert [(await send(queue)).code for queue in (0, 1, 2, 1)] == [0, 0, 1, 0]
             assert [(await forbid(topic)).code for topic in ("T", "U", "T")] == [0, 1, 0]
             assert [(await count(group)).code for group in ("R", "S", "R")] == [0, 1, 0]
@@ -362,14 +362,14 @@ def test_a_name_server_keeps_only_so_many_brokers_and_topics() -> None:
             assert await register("b", "h:1", "T1" * 200, "T2") == 1
             assert await register("b", "h:1", "T1", "T2", servers=65) == 1
             long = registration("b", "h:2", ())
-            long.body = bytes(MOST_OF_REGISTRATION + 1)
+            long.body = bytes(MAX_OF_REGISTRATION + 1)
             assert (await client.invoke(long)).code == ResponseCode.INVALID_PARAMETER
-            with lowered(MOST_BROKERS=3):
+            with lowered(MAX_BROKERS=3):
                 assert await register("b", "h:2", "T1", "T2") == 0
                 assert await register("c", "h:3", "T1", "T2") == 1
                 assert await register("c", "h:1", "T1", "T2") == 1
                 assert await register("b", "h:2", "T1", "T3") == 0
-            with lowered(MOST_ENTRIES=4):
+            with lowered(MAX_ENTRIES=4):
                 assert await register("a", "h:1", *(f"T{one}" for one in range(50))) == 1
                 producer = Client(broker.address)
                 await producer.send(b"one", topic="Own")  # its own broker has room
@@ -392,8 +392,8 @@ def test_a_name_server_keeps_only_so_many_kv_configs() -> None:
                 fields = {"namespace": namespace, "key": key, "value": value}
                 return (await client.invoke(RemotingCommand(RequestCode.PUT_KV_CONFIG, ext_fields=fields))).code
 
-            assert await put("N", "k", "x" * (MOST_OF_KV + 1)) == ResponseCode.INVALID_PARAMETER
-            codes = await asyncio.gather(*(put("N", f"k{number}", "v") for number in range(MOST_KV - 1)))
+            assert await put("N", "k", "x" * (MAX_OF_KV + 1)) == ResponseCode.INVALID_PARAMETER
+            codes = await asyncio.gather(*(put("N", f"k{number}", "v") for number in range(MAX_KV - 1)))
             assert {*codes} == {0}
             assert await put("N", "one more", "v") == ResponseCode.INVALID_PARAMETER
             assert await put("another", "one more", "v") == ResponseCode.INVALID_PARAMETER

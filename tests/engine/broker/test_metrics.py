@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.broker.following import FollowingStatus
 from mqtool.engine.broker.gauges import Gauge
 from mqtool.engine.broker.metrics import gauges
@@ -106,7 +106,7 @@ def test_values_are_those_of_the_store_and_the_groups(tmp_path: Path) -> None:
 def test_a_slave_tells_whether_it_follows_its_master_and_why_not(tmp_path: Path) -> None:
     settings, _ = BrokerSettings().updated({"brokerRole": "SLAVE", "brokerId": "1"})
     with contextlib.closing(MessageStore(tmp_path, now=NOW, usage=half_full)) as store:
-        broker = Broker(store, NOW, settings)
+        broker = BrokerController(store, NOW, settings)
         name, place = "mqtool_replication_following", ("DefaultCluster", "broker-a")
         told = {gauge.name: dict(gauge.rows) for gauge in gauges(broker, NOW)}
         assert told[name] == {(*place, "searching", ""): 0}

@@ -295,14 +295,14 @@ def test_a_question_for_news_is_answered_when_the_queue_that_others_hold_is_free
         make_topic(asking)
         send(asking, "one")
         asking.ask(RequestCode.POP_MESSAGE, **pop_fields(0, order=True, invisible=3000))
-        question: dict[str, Any] = {
+        call: dict[str, Any] = {
             "consumerGroup": GROUP,
             "topic": TOPIC,
             "queueId": 0,
             "order": True,
             "bornTime": asking.now,
         }
-        assert asking.handle(RequestCode.NOTIFICATION, **question, pollTime=20_000) == []
+        assert asking.handle(RequestCode.NOTIFICATION, **call, pollTime=20_000) == []
         assert pass_time(asking, 2900) == []
         [(_, answer)] = pass_time(asking, 200)
         assert answer.ext_fields["hasMsg"] == "true"
@@ -314,7 +314,7 @@ def test_who_waits_for_queues_that_others_hold_takes_no_more_memory_the_more_com
         for queue_id in range(QUEUES):
             send(asking, f"first {queue_id}", queue_id)
             asking.ask(RequestCode.POP_MESSAGE, **pop_fields(queue_id, order=True, invisible=60_000))
-        question: dict[str, Any] = {
+        call: dict[str, Any] = {
             "consumerGroup": GROUP,
             "topic": TOPIC,
             "queueId": -1,
@@ -322,7 +322,7 @@ def test_who_waits_for_queues_that_others_hold_takes_no_more_memory_the_more_com
             "bornTime": asking.now,
         }
         waits = {"bornTime": asking.now, "pollTime": 50_000, "order": True}
-        assert asking.handle(RequestCode.NOTIFICATION, **question, pollTime=50_000) == []
+        assert asking.handle(RequestCode.NOTIFICATION, **call, pollTime=50_000) == []
         assert asking.handle(RequestCode.POP_MESSAGE, **pop_fields(**waits)) == []
         sizes = []
         for _ in range(2):
@@ -359,7 +359,7 @@ def test_what_pops_keep_has_a_limit_of_its_own_and_who_waits_for_room_costs_noth
             "properties": "TIMER_DELAY_SEC\x019\x02",
         }
         timed |= {"defaultTopic": "TBW102", "defaultTopicQueueNums": 1, "sysFlag": 0, "bornTimestamp": 1, "flag": 0}
-        with mock.patch.multiple(timers, MOST_OF_POPS=1, MOST_TIMERS=1):
+        with mock.patch.multiple(timers, MAX_OF_POPS=1, MAX_TIMERS=1):
             [first] = pop(asking, count=1, invisible=5000)
             assert pop(asking) == []
             assert acknowledge(asking, first) == ResponseCode.SYSTEM_ERROR  # it comes again

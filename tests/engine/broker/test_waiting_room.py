@@ -4,18 +4,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mqtool.engine.broker.sessions import Session
-from mqtool.engine.broker.waiting_room import CALLS, FLUSHES, NOTIFICATIONS, POPS, PULLS, Kind, Waiting, WaitingRoom
-from mqtool.engine.store.live_pull import Wanted
+from mqtool.engine.broker.waiting_room import CALLS, FLUSHES, NOTIFICATIONS, POPS, PULLS, Waiting, WaitingRoom, WaitKind
+from mqtool.engine.store.live_pull import PullFilter
 
 KINDS = (PULLS, POPS, NOTIFICATIONS, FLUSHES, CALLS)
-FILTERS = (Wanted(), Wanted(frozenset({1})), Wanted(frozenset({2})))
+FILTERS = (PullFilter(), PullFilter(frozenset({1})), PullFilter(frozenset({2})))
 TOPIC, RETRY = "T", "%RETRY%G"
 
 
 class One:
     """Something that waits, as the test knows it."""
 
-    def __init__(self, kind: Kind, session: Session, deadline: int, wanted: Wanted, queue_id: int, now: int) -> None:
+    def __init__(
+        self, kind: WaitKind, session: Session, deadline: int, wanted: PullFilter, queue_id: int, now: int
+    ) -> None:
         self.kind = kind
         self.wanted = wanted
         self.queue_id = queue_id
@@ -64,7 +66,7 @@ class RoomOverTime(RuleBasedStateMachine):
         wanted=st.sampled_from(FILTERS),
         queue_id=st.sampled_from([-1, 0, 1]),
     )
-    def come(self, kind: Kind, session: int, patience: int, wanted: Wanted, queue_id: int) -> None:
+    def come(self, kind: WaitKind, session: int, patience: int, wanted: PullFilter, queue_id: int) -> None:
         one = One(kind, self.sessions[session], self.now + patience, wanted, queue_id, self.now)
         assert self.room.has_room(kind, one.waiting.key)
         self.room.add(one.waiting)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtool.engine.client.measuring import Flow, Histogram, Tally, compare, total
+from mqtool.engine.client.measuring import Flow, Histogram, LoadTally, compare, total
 
 times = st.lists(st.integers(0, 1 << 40) | st.integers(0, 600), min_size=1)
 
@@ -69,7 +69,7 @@ def test_without_times_there_is_nothing_to_tell() -> None:
 
 @given(st.lists(st.tuples(times, times, st.sampled_from("AB")), max_size=4))
 def test_rounds_add_up(rounds: list[tuple[list[int], list[int], str]]) -> None:
-    tallies = [Tally(Flow(histogram(a), 1.0), Flow(histogram(b), 2.0), Counter(name)) for a, b, name in rounds]
+    tallies = [LoadTally(Flow(histogram(a), 1.0), Flow(histogram(b), 2.0), Counter(name)) for a, b, name in rounds]
 
     together = total(tallies)
 

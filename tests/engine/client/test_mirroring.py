@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from mqtool.engine.client.mirroring import (
     HOPS,
     RESENT,
-    Copy,
     Hop,
+    MirroredMessage,
     OffsetMap,
     check_cluster_name,
     clusters_of,
@@ -63,7 +63,7 @@ def test_the_way_of_a_message_is_read_as_it_was_written() -> None:
 @given(
     st.lists(
         st.builds(
-            Copy,
+            MirroredMessage,
             st.integers(0, 99),
             st.integers(1, 3),
             st.integers(0, 9),
@@ -74,7 +74,7 @@ def test_the_way_of_a_message_is_read_as_it_was_written() -> None:
         max_size=12,
     )
 )
-def test_requests_hold_all_copies_in_order_with_their_own_times_and_keys(copies: list[Copy]) -> None:
+def test_requests_hold_all_copies_in_order_with_their_own_times_and_keys(copies: list[MirroredMessage]) -> None:
     found = []
     for batch in in_requests(copies):
         packed, born = pack_copies(batch, "T")

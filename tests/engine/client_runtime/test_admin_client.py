@@ -77,13 +77,13 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(broker: mqtool.Broke
 
 
 def test_a_broker_that_is_gone_is_told_with_its_error(broker: mqtool.Broker) -> None:
-    async def figures() -> list[tuple[bool, str]]:
+    async def stats() -> list[tuple[bool, str]]:
         async with AdminClient(broker.name_server_address) as admin:
             [place] = await admin.brokers()
             gone = place._replace(address="127.0.0.1:1")
-            return [(bool(one.figures), str(one.error)) for one in await admin.broker_figures([place, gone])]
+            return [(bool(one.stats), str(one.error)) for one in await admin.broker_stats([place, gone])]
 
-    [here, gone] = asyncio.run(figures())
+    [here, gone] = asyncio.run(stats())
     assert here == (True, "None")
     assert not gone[0]
     assert "cannot connect to 127.0.0.1:1" in gone[1]
@@ -92,7 +92,7 @@ def test_a_broker_that_is_gone_is_told_with_its_error(broker: mqtool.Broker) -> 
 def test_the_blocking_form_has_every_call_with_its_arguments() -> None:
     ours = set(dir(BlockingClient))
     for name, method in inspect.getmembers(AdminClient, inspect.iscoroutinefunction):
-        if name.startswith("_") or name in ours or name in ("ask_each", "ask_name_server", "masters"):
+        if name.startswith("_") or name in ours or name in ("ask_each", "request_name_server", "masters"):
             continue
         assert inspect.signature(getattr(mqtool.AdminClient, name)) == inspect.signature(method), name
 

@@ -15,7 +15,7 @@ import pytest
 import mqtool
 from mqtool import MqtoolError, ProducerMessage, ProducerOptions, UnavailableError, UsageError, aio
 from mqtool.engine.client.outgoing import Element
-from mqtool.engine.client_runtime.auto_batch import AutoBatch, Blank, LaneKey, SendFuture, Waiting
+from mqtool.engine.client_runtime.auto_batch import AutoBatch, Blank, LaneKey, PendingMessage, SendFuture
 
 HOUR_MS = 3_600_000
 
@@ -219,7 +219,7 @@ def test_a_message_that_comes_when_all_was_given_up_fails() -> None:
         batches = AutoBatch(send, 1, 0)
         batches.give_up(UnavailableError("the producer was shut down"))
         future = batches.new_future()
-        batches.post(LaneKey("Orders", None, True), Waiting(Element(b"late", "K"), 3000, future))
+        batches.post(LaneKey("Orders", None, True), PendingMessage(Element(b"late", "K"), 3000, future))
         with pytest.raises(UnavailableError, match="shut down"):
             future.result(0)
         assert batches.count == 0
@@ -247,7 +247,7 @@ def test_a_signal_handler_may_send_in_the_middle_of_a_send() -> None:
                 return super().__len__()
 
         def post(element: bytes) -> None:
-            one = Waiting(Element(element, "K"), 3000, batches.new_future())
+            one = PendingMessage(Element(element, "K"), 3000, batches.new_future())
             batches.post(LaneKey("Orders", None, True), one)
 
         batches = AutoBatch(send, 10_000, HOUR_MS)

@@ -370,7 +370,7 @@ def test_a_request_ends_in_time_where_the_server_reads_nothing() -> None:
             begin = time.monotonic()
             for call in (
                 client.invoke(RemotingCommand(RequestCode.HEART_BEAT), 300),
-                client.tell(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET)),
+                client.send_oneway(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET)),
             ):
                 with pytest.raises(UnavailableError) as raised:
                     await call

@@ -9,7 +9,7 @@ import pytest
 
 import mqtool
 from mqtool import ConsumeFrom, LitePullConsumer, LitePullConsumerOptions, MessageQueue, ProducerMessage
-from mqtool.engine.client import questions
+from mqtool.engine.client import calls
 from mqtool.errors import MqtoolError, NotFoundError, UsageError
 from mqtool.formats.config_tables import TopicConfig
 from tests.commands.test_serve import ask
@@ -173,7 +173,7 @@ def test_queues_that_a_topic_gets_are_told(broker: mqtool.Broker, caplog: pytest
         one.register_topic_message_queue_change_listener("Orders", lambda *_: one.fetch_message_queues("Orders"))
         one.register_topic_message_queue_change_listener("Orders", later)
         one.register_topic_message_queue_change_listener("Orders", lambda _, queues: told.append(queues))
-        ask(broker.address, questions.put_topic(TopicConfig("Orders", 6, 6, 6, False, "SINGLE_TAG", 0, {})).command)
+        ask(broker.address, calls.put_topic(TopicConfig("Orders", 6, 6, 6, False, "SINGLE_TAG", 0, {})).command)
         until(lambda: [len(one[-1]) for one in (told, told_later) if one] == [6, 6])
         until(lambda: "a blocking call from the event loop of the clients would wait for itself" in caplog.text)
 

@@ -3,8 +3,8 @@
 import asyncio
 
 import mqtool
-from mqtool.engine.client import questions
-from mqtool.engine.client.measuring import Tally
+from mqtool.engine.client import calls
+from mqtool.engine.client.measuring import LoadTally
 from mqtool.engine.client_runtime.load import Load, LoadOptions
 from mqtool.engine.client_runtime.wire import Wire
 from mqtool.formats.config_changes import changed_topic
@@ -14,14 +14,14 @@ LONG = 600.0
 
 
 def test_what_a_broker_refuses_is_counted_by_the_name_of_its_code() -> None:
-    async def run() -> Tally:
-        tally = Tally()
+    async def run() -> LoadTally:
+        tally = LoadTally()
         rules = {"autoCreateTopicEnable": False}
         async with mqtool.Broker(settings=rules) as broker, Wire([broker.name_server_address]) as wire:
-            await wire.ask(broker.address, questions.put_topic(changed_topic(None, "Orders", 2, None)))
+            await wire.request(broker.address, calls.put_topic(changed_topic(None, "Orders", 2, None)))
             async with Load([broker.name_server_address], "Orders", FEW, {}) as load:
                 await load.run(tally, LONG, 5)
-                await wire.ask(broker.address, questions.delete_topic("Orders"))
+                await wire.request(broker.address, calls.delete_topic("Orders"))
                 await load.run(tally, LONG, 2)
         return tally
 
@@ -32,8 +32,8 @@ def test_what_a_broker_refuses_is_counted_by_the_name_of_its_code() -> None:
 
 
 def test_a_broker_that_has_gone_ends_no_load() -> None:
-    async def run() -> tuple[str, Tally]:
-        tally = Tally()
+    async def run() -> tuple[str, LoadTally]:
+        tally = LoadTally()
         async with mqtool.Broker() as broker:
             options = LoadOptions(in_flight=2, consumers=0)
             load = await Load([broker.name_server_address], "Orders", options, {}).__aenter__()

@@ -22,7 +22,7 @@ async def door(address: str, on_trace: OnTrace) -> AsyncIterator[str]:
     host, _, port = address.rpartition(":")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answers, questions = await asyncio.open_connection(host, int(port))
+        answers, calls = await asyncio.open_connection(host, int(port))
 
         async def back() -> None:
             while data := await answers.read(1 << 16):
@@ -31,9 +31,9 @@ async def door(address: str, on_trace: OnTrace) -> AsyncIterator[str]:
         backwards = asyncio.create_task(back())
         while data := await reader.read(1 << 16):
             if TRACE_TOPIC.encode() not in data or await on_trace(writer):
-                questions.write(data)
+                calls.write(data)
         backwards.cancel()
-        questions.close()
+        calls.close()
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1") as server:

@@ -13,8 +13,8 @@ import pytest
 
 import mqtool
 from mqtool import ConsumeFrom, ConsumerMessage, ConsumeStatus, MessageModel, ProducerMessage, PushConsumerOptions
-from mqtool.engine.client import fetching, questions
-from mqtool.engine.client.consuming import Start, where_to_begin
+from mqtool.engine.client import calls, fetching
+from mqtool.engine.client.consuming import StartPosition, where_to_begin
 from mqtool.engine.client_runtime.consume_services import ConsumeContext
 from mqtool.engine.client_runtime.consumer import _Troubles
 from mqtool.errors import UnavailableError, UsageError
@@ -114,16 +114,16 @@ def test_a_new_group_on_a_young_topic_gets_all_of_it_as_brokers_have_it(broker: 
 @pytest.mark.parametrize(
     ("topic", "consume_from", "start"),
     [
-        ("T", ConsumeFrom.LAST_OFFSET, Start.MAX),
-        ("T", ConsumeFrom.FIRST_OFFSET, Start.FIRST),
-        ("T", ConsumeFrom.TIMESTAMP, Start.TIME),
-        ("%RETRY%G", ConsumeFrom.LAST_OFFSET, Start.FIRST),
-        ("%RETRY%G", ConsumeFrom.FIRST_OFFSET, Start.FIRST),
-        ("%RETRY%G", ConsumeFrom.TIMESTAMP, Start.MAX),
+        ("T", ConsumeFrom.LAST_OFFSET, StartPosition.MAX),
+        ("T", ConsumeFrom.FIRST_OFFSET, StartPosition.FIRST),
+        ("T", ConsumeFrom.TIMESTAMP, StartPosition.TIME),
+        ("%RETRY%G", ConsumeFrom.LAST_OFFSET, StartPosition.FIRST),
+        ("%RETRY%G", ConsumeFrom.FIRST_OFFSET, StartPosition.FIRST),
+        ("%RETRY%G", ConsumeFrom.TIMESTAMP, StartPosition.MAX),
     ],
 )
 def test_a_group_that_has_consumed_nothing_begins_where_java_begins(
-    topic: str, consume_from: ConsumeFrom, start: Start
+    topic: str, consume_from: ConsumeFrom, start: StartPosition
 ) -> None:
     assert where_to_begin(topic, consume_from) is start
 
@@ -258,7 +258,7 @@ def test_a_consumer_asks_as_java_asks(version: str) -> None:
     theirs = {one["topic"]: one for one in told["consumerDataSet"][0]["subscriptionDataSet"]}
     made = mqtool.aio.PushConsumer(group, Listener(), "localhost:1", PushConsumerOptions(**FIRST))
     made.subscribe(topic, "TagA || TagB")
-    ours = orjson.loads(questions.heartbeat(made._heartbeat()).command.body)["consumerDataSet"][0]
+    ours = orjson.loads(calls.heartbeat(made._heartbeat()).command.body)["consumerDataSet"][0]
     for name in ("groupName", "consumeType", "messageModel", "consumeFromWhere", "unitMode"):
         assert ours[name] == told["consumerDataSet"][0][name]
     for one in ours["subscriptionDataSet"]:

@@ -322,16 +322,16 @@ def test_the_end_of_a_connection_that_a_broker_has_left_behind_changes_nothing()
 
 def test_data_versions_tell_a_broker_whether_to_register() -> None:
     asked = Asked()
-    question = {"counter": VERSION.counter, "stateVersion": VERSION.state_version, "timestamp": VERSION.timestamp}
+    call = {"counter": VERSION.counter, "stateVersion": VERSION.state_version, "timestamp": VERSION.timestamp}
 
     def ask(**changed: int) -> RemotingCommand:
-        return asked.ask(RequestCode.QUERY_DATA_VERSION, identity(), orjson.dumps(question | changed))
+        return asked.ask(RequestCode.QUERY_DATA_VERSION, identity(), orjson.dumps(call | changed))
 
     unknown = ask()
     asked.register(topic_of("T"))
 
     assert (unknown.ext_fields, unknown.body) == ({"changed": "true"}, b"")
-    assert (ask().ext_fields, orjson.loads(ask().body)) == ({"changed": "false"}, question)
+    assert (ask().ext_fields, orjson.loads(ask().body)) == ({"changed": "false"}, call)
     assert ask(counter=9).ext_fields == {"changed": "true"}
 
 
@@ -434,7 +434,7 @@ def test_kv_config_is_put_told_listed_and_deleted() -> None:
 
 def test_kv_configs_that_were_deleted_leave_room_and_nothing_behind(tmp_path: Path) -> None:
     asked = Asked(kv_config_path=str(tmp_path / "kvConfig.json"))
-    with mock.patch("mqtool.engine.name_server.kv_configs.MOST_KV", 4):
+    with mock.patch("mqtool.engine.name_server.kv_configs.MAX_KV", 4):
         for number in range(20):
             key = {"namespace": f"N{number}", "key": "k"}
             assert asked.ask(RequestCode.PUT_KV_CONFIG, key | {"value": "v"}).code == 0

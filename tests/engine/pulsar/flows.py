@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.pulsar import compression
 from mqtool.engine.pulsar.door import PulsarDoor
 from mqtool.engine.pulsar.frames import Command, parse_frame, split_batch_body, split_payload
@@ -44,7 +44,7 @@ class Flow:
         start = START - self.events[0]["t"]
         store = MessageStore(self.root, now=START)
         try:
-            broker = Broker(store, START)
+            broker = BrokerController(store, START)
             door = PulsarDoor(broker, START)
             peers: dict[int, Peer] = {}
             for event in self.events:

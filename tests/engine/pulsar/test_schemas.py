@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mqtool.engine.pulsar.avro import can_read, parse_schema
-from mqtool.engine.pulsar.refusal import RefusedError
+from mqtool.engine.pulsar.refusal import PulsarRefusedError
 from mqtool.engine.pulsar.schemas import Schema, check_new, check_reader, find
 from mqtool.errors import FormatError
 
@@ -114,7 +114,7 @@ def test_a_schema_has_to_go_with_the_latest_one(new: Schema, is_refused: bool, i
     for check, refused in ((check_new, is_refused), (check_reader, is_refused_to_consumers)):
         try:
             check(known, new)
-        except RefusedError as error:
+        except PulsarRefusedError as error:
             assert refused, error
             assert error.error == 18
         else:

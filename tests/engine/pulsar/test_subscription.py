@@ -19,9 +19,9 @@ from hypothesis.stateful import (
 
 from mqtool.engine.pulsar.cursor import Cursor
 from mqtool.engine.pulsar.entries import Entry
-from mqtool.engine.pulsar.filters import Filter
-from mqtool.engine.pulsar.refusal import RefusedError
-from mqtool.engine.pulsar.subscription import Consumer, KeyPolicy, Kind, Subscription
+from mqtool.engine.pulsar.filters import EntryFilter
+from mqtool.engine.pulsar.refusal import PulsarRefusedError
+from mqtool.engine.pulsar.subscription import KeyPolicy, PulsarConsumer, PulsarSubscription, SubscriptionType
 
 KEYS = [b"k0", b"k1", b"order-2"]
 """Of these k1 and order-2 go over to c3 where that joins c1 and c2."""
@@ -64,7 +64,7 @@ class Client:
         self.taken = 0
         self.has: dict[int, int] = {}  # messages that are not acknowledged, as bits
 
-    def deliver(self, consumer: Consumer, entry: Entry, left: int | None, count: int) -> None:
+    def deliver(self, consumer: PulsarConsumer, entry: Entry, left: int | None, count: int) -> None:
         everything = (1 << entry.messages) - 1
         given = everything if left is None else left
         assert consumer in self.machine.subscription.consumers
@@ -75,7 +75,7 @@ class Client:
         self.taken += given.bit_count()
         self.machine.delivered(self, entry, given, count)
 
-    def tell_active(self, consumer: Consumer, is_active: bool) -> None:  # noqa: ARG002
+    def tell_active(self, consumer: PulsarConsumer, is_active: bool) -> None:  # noqa: ARG002
         if is_active:
             self.machine.active = self
 
@@ -95,14 +95,14 @@ class Subscribed(RuleBasedStateMachine):
         self.active: Client | None = None
         self.asked_again: set[int] = set()
 
-    @initialize(target=clients, kind=st.sampled_from([*Kind, Kind.KEY_SHARED]))
-    def begin(self, kind: Kind) -> Any:
+    @initialize(target=clients, kind=st.sampled_from([*SubscriptionType, SubscriptionType.KEY_SHARED]))
+    def begin(self, kind: SubscriptionType) -> Any:
         self.kind = kind
-        self.subscription = Subscription("s", self.log, Cursor(0), "persistent://public/default/t")
-        self.there: dict[Client, Consumer] = {}
+        self.subscription = PulsarSubscription("s", self.log, Cursor(0), "persistent://public/default/t")
+        self.there: dict[Client, PulsarConsumer] = {}
         for number in range(6):
             self.send(1 + 4 * (number == 4), number == 5, KEYS[number % 3], 0, False)
-        joined = [self.join(name, 0) for name in (["c1"] if kind is Kind.EXCLUSIVE else ["c1", "c2"])]
+        joined = [self.join(name, 0) for name in (["c1"] if kind is SubscriptionType.EXCLUSIVE else ["c1", "c2"])]
         for client in joined:
             self.flow(client, 3)
         return multiple(*joined)
@@ -125,11 +125,11 @@ class Subscribed(RuleBasedStateMachine):
     @rule(target=clients, name=st.sampled_from(["c1", "c2", "c3", "c3"]), priority=st.sampled_from([0, 0, 1]))
     def join(self, name: str, priority: int) -> Client:
         client = Client(self)
-        consumer = Consumer(client, next(self.numbers), name, priority, KeyPolicy())
+        consumer = PulsarConsumer(client, next(self.numbers), name, priority, KeyPolicy())
         try:
             self.subscription.add(consumer, self.kind, self.now)
-        except RefusedError:
-            assert self.kind is Kind.EXCLUSIVE and self.there
+        except PulsarRefusedError:
+            assert self.kind is SubscriptionType.EXCLUSIVE and self.there
         else:
             self.there[client] = consumer
         return client
@@ -171,7 +171,7 @@ class Subscribed(RuleBasedStateMachine):
                 del client.has[offset]
             self.subscription.ack(offset, left)
 
-    @precondition(lambda self: self.kind in (Kind.EXCLUSIVE, Kind.FAILOVER))
+    @precondition(lambda self: self.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER))
     @rule(client=clients, data=st.data())
     def ack_all(self, client: Client, data: st.DataObject) -> None:
         if client in self.there and client.has:
@@ -192,7 +192,7 @@ class Subscribed(RuleBasedStateMachine):
         if (consumer := self.there.get(client)) is None:
             return
         offsets = None
-        if not all_of_it and self.kind in (Kind.SHARED, Kind.KEY_SHARED):
+        if not all_of_it and self.kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
             offsets = data.draw(st.lists(st.integers(0, 60), max_size=4))
         back = [*client.has] if offsets is None else [one for one in offsets if one in client.has]
         for offset in back:
@@ -221,16 +221,16 @@ class Subscribed(RuleBasedStateMachine):
                 "just what is not acknowledged"
             )
         holder = self.holders.get(entry.offset)
-        if self.kind is Kind.EXCLUSIVE:
+        if self.kind is SubscriptionType.EXCLUSIVE:
             assert holder in (None, client)
             assert [*self.there] == [client]
-        elif self.kind is Kind.FAILOVER:
+        elif self.kind is SubscriptionType.FAILOVER:
             assert client is self.active, "only the active one is given anything"
         else:
             assert holder is None, "it is with nobody else"
             assert entry.deliver_at <= self.now, "not before its time"
             assert (count > 0) <= (entry.offset in self.asked_again)
-        if self.kind is Kind.KEY_SHARED:
+        if self.kind is SubscriptionType.KEY_SHARED:
             others = [one for offset, one in self.holders.items() if self.log.all[offset].key == entry.key]
             assert all(one is client for one in others), "a key is with one at a time"
             if entry.offset not in self.asked_again and not entry.deliver_at:
@@ -271,7 +271,7 @@ class Subscribed(RuleBasedStateMachine):
         self.holders.clear()
         self.asked_again |= {entry.offset for entry in self.log.all}
         last = Client(self)
-        consumer = self.there[last] = Consumer(last, 1 << 20, "last")
+        consumer = self.there[last] = PulsarConsumer(last, 1 << 20, "last")
         self.subscription.add(consumer, self.kind, self.now)
         last.granted = 1 << 30
         self.subscription.flow(consumer, last.granted)
@@ -304,24 +304,24 @@ class Taker:
     def has(self) -> list[int]:
         return [offset for offset, _ in self.given]
 
-    def deliver(self, consumer: Consumer, entry: Entry, left: int | None, count: int) -> None:  # noqa: ARG002
+    def deliver(self, consumer: PulsarConsumer, entry: Entry, left: int | None, count: int) -> None:  # noqa: ARG002
         self.given.append((entry.offset, left))
 
-    def tell_active(self, consumer: Consumer, is_active: bool) -> None:
+    def tell_active(self, consumer: PulsarConsumer, is_active: bool) -> None:
         raise NotImplementedError
 
 
-def joined(subscription: Subscription, name: str, permits: int, policy: KeyPolicy | None = None) -> Taker:
+def joined(subscription: PulsarSubscription, name: str, permits: int, policy: KeyPolicy | None = None) -> Taker:
     taker = Taker()
-    consumer = Consumer(taker, len(subscription.consumers), name, 0, policy)
-    subscription.add(consumer, Kind.KEY_SHARED, 0)
+    consumer = PulsarConsumer(taker, len(subscription.consumers), name, 0, policy)
+    subscription.add(consumer, SubscriptionType.KEY_SHARED, 0)
     subscription.flow(consumer, permits)
     return taker
 
 
 def test_a_key_goes_over_to_a_newcomer_once_all_that_was_given_of_it_is_acknowledged() -> None:
     log = Entries()
-    subscription = Subscription("s", log, Cursor(0), "persistent://public/default/t")
+    subscription = PulsarSubscription("s", log, Cursor(0), "persistent://public/default/t")
     first, second = joined(subscription, "c1", 100), joined(subscription, "c2", 100)
     for _ in range(2):
         log.append(1, is_raw=False, key=b"k1", deliver_at=0)
@@ -342,7 +342,7 @@ def test_a_key_goes_over_to_a_newcomer_once_all_that_was_given_of_it_is_acknowle
 def test_what_is_acknowledged_of_a_batch_stays_so_whatever_a_client_says_later() -> None:
     log = Entries()
     log.append(5, is_raw=False, key=b"k", deliver_at=0)
-    subscription = Subscription("s", log, Cursor(0), "persistent://public/default/t")
+    subscription = PulsarSubscription("s", log, Cursor(0), "persistent://public/default/t")
 
     subscription.ack(0, 0b11100)
     subscription.ack(0, 0b11111)
@@ -353,12 +353,12 @@ def test_what_is_acknowledged_of_a_batch_stays_so_whatever_a_client_says_later()
 
 
 def test_the_rest_of_a_batch_comes_again_whose_first_messages_a_group_of_rocketmq_has_read() -> None:
-    for kind in (Kind.SHARED, Kind.KEY_SHARED):
+    for kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
         log = Entries()
         log.append(3, is_raw=False, key=b"k", deliver_at=0)
-        subscription = Subscription("s", log, Cursor(1), "persistent://public/default/t")
+        subscription = PulsarSubscription("s", log, Cursor(1), "persistent://public/default/t")
         taker = Taker()
-        consumer = Consumer(taker, 0, "c1")
+        consumer = PulsarConsumer(taker, 0, "c1")
         subscription.add(consumer, kind, 0)
         subscription.flow(consumer, 10)
         subscription.dispatch(0)
@@ -375,7 +375,7 @@ def test_the_rest_of_a_batch_comes_again_whose_first_messages_a_group_of_rocketm
 def test_a_cumulative_acknowledgement_of_a_place_within_a_batch_acknowledges_nothing_of_it() -> None:
     log = Entries()
     log.append(3, is_raw=False, key=b"k", deliver_at=0)
-    subscription = Subscription("s", log, Cursor(0), "persistent://public/default/t")
+    subscription = PulsarSubscription("s", log, Cursor(0), "persistent://public/default/t")
 
     subscription.ack_until(1)
     assert subscription.cursor.next_offset == 0
@@ -392,33 +392,35 @@ def test_a_filter_acknowledges_what_is_not_wanted_also_of_a_batch() -> None:
         log.all[-len(tags) :] = [made._replace(properties=properties)] * len(tags)
     raw = log.append(2, is_raw=True, key=b"k", deliver_at=0)
     for wanted, expected in (
-        (Filter("TagA || TagC"), [(0, 0b01), (3, None), (raw.offset, None)]),
-        (Filter(sql="price > 1"), [(0, 0b10), (2, None), (raw.offset, None)]),
-        (Filter("TagA", "price > 1"), [(raw.offset, None)]),
+        (EntryFilter("TagA || TagC"), [(0, 0b01), (3, None), (raw.offset, None)]),
+        (EntryFilter(sql="price > 1"), [(0, 0b10), (2, None), (raw.offset, None)]),
+        (EntryFilter("TagA", "price > 1"), [(raw.offset, None)]),
     ):
-        subscription = Subscription("s", log, Cursor(0), "persistent://public/default/t")
+        subscription = PulsarSubscription("s", log, Cursor(0), "persistent://public/default/t")
         taker = Taker()
-        consumer = Consumer(taker, 0, "c1", wanted=wanted)
-        subscription.add(consumer, Kind.SHARED, 0)
+        consumer = PulsarConsumer(taker, 0, "c1", wanted=wanted)
+        subscription.add(consumer, SubscriptionType.SHARED, 0)
         subscription.flow(consumer, 10)
         subscription.dispatch(0)
         assert taker.given == expected
         for offset, _ in expected:
             subscription.ack(offset)
         assert subscription.cursor.next_offset == log.end
-        with pytest.raises(RefusedError, match="another filter"):
-            subscription.check(Kind.SHARED, KeyPolicy(), Filter("TagX"))
+        with pytest.raises(PulsarRefusedError, match="another filter"):
+            subscription.check(SubscriptionType.SHARED, KeyPolicy(), EntryFilter("TagX"))
 
 
-@pytest.mark.parametrize("wanted", [Filter("||"), Filter(sql="price >"), Filter("x" * 20_000), Filter(sql="a" * 3000)])
-def test_a_filter_that_makes_no_sense_is_refused(wanted: Filter) -> None:
-    with pytest.raises(RefusedError, match="filter"):
+@pytest.mark.parametrize(
+    "wanted", [EntryFilter("||"), EntryFilter(sql="price >"), EntryFilter("x" * 20_000), EntryFilter(sql="a" * 3000)]
+)
+def test_a_filter_that_makes_no_sense_is_refused(wanted: EntryFilter) -> None:
+    with pytest.raises(PulsarRefusedError, match="filter"):
         wanted.compiled()
 
 
 def test_what_a_consumer_leaves_behind_goes_to_another() -> None:
     log = Entries()
-    subscription = Subscription("s", log, Cursor(0), "persistent://public/default/t")
+    subscription = PulsarSubscription("s", log, Cursor(0), "persistent://public/default/t")
     first, second = joined(subscription, "c1", 100), joined(subscription, "c2", 100)
     for key in (b"k0", b"k1", b"k0"):
         log.append(1, is_raw=False, key=key, deliver_at=0)

@@ -276,7 +276,7 @@ async def test_a_handler_is_told_when_a_connection_ends_and_nothing_is_sent_ther
             await other.answer()
         await rules.somebody_gone.wait()
 
-        await client.tell(RemotingCommand(NOTIFY))
+        await client.send_oneway(RemotingCommand(NOTIFY))
 
         assert (await client.invoke(RemotingCommand(ECHO))).code == 0
         assert rules.gone == rules.peers[:1]
@@ -520,7 +520,7 @@ async def test_of_several_requests_the_one_that_is_due_first_is_given_up_first()
     """One timer looks after all of them: one that may take long must not hold back one that may not."""
     listener, gone = await silent_server()
     client = RemotingClient([f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"])
-    await client.tell(RemotingCommand(ECHO))  # connected: the times below are those of answers alone
+    await client.send_oneway(RemotingCommand(ECHO))  # connected: the times below are those of answers alone
     patient = asyncio.create_task(client.invoke(RemotingCommand(ECHO), 600_000))
 
     spans = (20, 10, 30)
@@ -548,7 +548,7 @@ async def test_what_was_told_leaves_before_the_connection_ends() -> None:
     listener = await asyncio.start_server(read, "127.0.0.1", 0)
     client = RemotingClient([f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"])
     for _ in range(3):
-        await client.tell(RemotingCommand(ECHO, body=b"x" * 40_000))
+        await client.send_oneway(RemotingCommand(ECHO, body=b"x" * 40_000))
     await client.close()
 
     assert (await came).count(b"x" * 40_000) == 3

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from mqtool.engine.repair.broker_start import BrokerView
+from mqtool.engine.repair.java_recovery.start import BrokerView
 from mqtool.engine.store.paths import StoreConfig
 from tests.golden import manifest
 

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtool.engine.repair.as_broker import BrokerVerdict, recover_as
-from mqtool.engine.repair.broker_files import RULES, DraftFile, Scratch
-from mqtool.engine.repair.broker_index import BrokerIndex, BrokerIndexFile, IndexHead
-from mqtool.engine.repair.broker_log import Checks, Outcome, Walk, judge
-from mqtool.engine.repair.broker_queues import BrokerQueue
-from mqtool.engine.repair.broker_start import BrokerStart
+from mqtool.engine.repair.java_recovery.files import RULES, DraftFile, Scratch
+from mqtool.engine.repair.java_recovery.index import BrokerIndex, BrokerIndexFile, IndexHead
+from mqtool.engine.repair.java_recovery.log import Checks, Outcome, Walk, check_record
+from mqtool.engine.repair.java_recovery.plan import BrokerVerdict, recover_as
+from mqtool.engine.repair.java_recovery.queues import BrokerQueue
+from mqtool.engine.repair.java_recovery.start import BrokerStart
 from mqtool.engine.repair.journal import undo
-from mqtool.engine.repair.plan import carry_out, plan_mend
+from mqtool.engine.repair.plan import carry_out, plan_repair
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import dispatch
 from mqtool.engine.store.index_file import Shape
@@ -68,7 +68,7 @@ def test_a_mend_leaves_the_files_that_the_broker_left(case: Case, version: str, 
     store, config = case.store(tmp_path), config_of(case.base)
     old = index_names(store)
 
-    plan = plan_mend(store, config, "recover-as-broker", {"version": VERSIONS[version]})
+    plan = plan_repair(store, config, "recover-as-broker", {"version": VERSIONS[version]})
     carry_out(store, config, plan, Disk())
 
     recorded = case.verdicts[version]["files"]
@@ -218,7 +218,7 @@ def test_the_plan_for_a_broker_that_refuses_changes_nothing(tmp_path: Path) -> N
     case = next(case for case in cases() if case.name == "mixed-533-clean/commitlog-stray-file")
     store = case.store(tmp_path)
 
-    plan = plan_mend(store, config_of(case.base), "recover-as-broker", {"version": "5.3"})
+    plan = plan_repair(store, config_of(case.base), "recover-as-broker", {"version": "5.3"})
 
     assert not plan.changes
     assert "refuses to start" in plan.remarks[0]
@@ -261,7 +261,7 @@ def test_undo_puts_back_every_byte(version: str, tmp_path: Path) -> None:
     store, config = case.store(tmp_path), config_of(case.base)
     before = snapshot(store)
 
-    carry_out(store, config, plan_mend(store, config, "recover-as-broker", {"version": version}), Disk())
+    carry_out(store, config, plan_repair(store, config, "recover-as-broker", {"version": version}), Disk())
     changed = snapshot(store)
     undo(store, Disk())
 
@@ -285,7 +285,7 @@ def test_a_walk_ends_where_the_validator_says(data: st.DataObject, version: str)
     found = [int(start) for table in walk.tables() for start in table.starts]
 
     at, expected = 0, []
-    while (one := judge(memoryview(content), at, rules, checks)).outcome is Outcome.RECORD:
+    while (one := check_record(memoryview(content), at, rules, checks)).outcome is Outcome.RECORD:
         expected.append(at)
         at += one.size
     assert (found, walk.end_offset, walk.why) == (expected, at, one.outcome)
@@ -468,7 +468,7 @@ def test_every_message_dispatched_gets_a_unit_of_the_extension(version: str, tmp
     apply_ops(store, [{"op": "create", "file": "abort", "size": 0}, {"op": "delete", "path": "checkpoint"}])
     config = config_of("ext-533-clean")
 
-    carry_out(store, config, plan_mend(store, config, "recover-as-broker", {"version": version}), Disk())
+    carry_out(store, config, plan_repair(store, config, "recover-as-broker", {"version": version}), Disk())
 
     reader, before = StoreReader(store, config), StoreReader(golden_store("ext-533-clean"), config)
     assert reader.consume_queues.keys() == before.consume_queues.keys()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.repair.compare import (
+from mqtool.engine.repair.compare.keys import Difference, Messages, compare_keys
+from mqtool.engine.repair.compare.stores import (
     BEHIND,
     DAMAGED,
     EXPIRED,
@@ -21,8 +22,7 @@ from mqtool.engine.repair.compare import (
     compare_logs,
     not_compared,
 )
-from mqtool.engine.repair.compare_keys import Difference, Messages, compare_keys
-from mqtool.engine.repair.salvage import plan_salvage, salvage
+from mqtool.engine.repair.salvage.plan import plan_salvage, salvage
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -33,7 +33,7 @@ from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
 from tests.judge.log import Record
 from tests.judge.store import JudgedStore
 from tests.laws.damages import base_of, draw
-from tests.laws.mends import config_of
+from tests.laws.repairs import config_of
 
 DRAFTS = [
     builders.Draft(topic=f"T{number % 3}", body=b"b%d" % number * 9, pairs={"UNIQ_KEY": f"{number:032X}"})
@@ -274,9 +274,9 @@ def test_members_of_a_batch_with_one_key_and_one_body_are_counted(tmp_path: Path
 
 
 def test_many_messages_go_through_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mqtool.engine.repair import compare_keys as module
+    from mqtool.engine.repair.compare import keys as module
 
-    monkeypatch.setattr(module, "_MOST_HELD", 1000)
+    monkeypatch.setattr(module, "_MAX_HELD", 1000)
     left, right, stored = two_stores(tmp_path, 90)
 
     differences, found = by_key(left, right)

@@ -12,7 +12,7 @@ import pytest
 from tests.crash import STEP, Trial
 from tests.damage import cases
 
-MENDS: list[tuple[str, str, dict[str, Any]]] = [
+REPAIRS: list[tuple[str, str, dict[str, Any]]] = [
     ("mixed-533-kill/control", "rebuild", {"target": "all", "version": "5.3"}),
     ("mixed-533-clean/one-queue-deleted", "rebuild", {"target": "queues"}),
     ("mixed-533-clean/body-byte-first-segment-no-checkpoint-abort", "recover", {}),
@@ -35,7 +35,7 @@ def _some(trial: Trial) -> int:
     return 1 if STEP == 1 else max(1, trial.mend_calls // 9)
 
 
-@pytest.mark.parametrize(("name", "command", "options"), MENDS, ids=[f"{row[1]}-{row[0]}" for row in MENDS])
+@pytest.mark.parametrize(("name", "command", "options"), REPAIRS, ids=[f"{row[1]}-{row[0]}" for row in REPAIRS])
 def test_whatever_disturbs_a_mend_the_store_comes_back_or_is_mended(
     tmp_path: Path,
     memory_path: Path,

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from mqtool.engine.repair.checks import CHECKS
-from mqtool.engine.repair.doctor import CAUSES, SEVERITIES, Diagnosis, diagnose, examine
-from mqtool.engine.repair.doctor_case import Case, Effect, open_store
-from mqtool.engine.repair.doctor_pages import PAGES
+from mqtool.engine.repair.doctor.case import Case, Effect, open_store
+from mqtool.engine.repair.doctor.diagnosis import CAUSES, SEVERITIES, Diagnosis, diagnose, examine
+from mqtool.engine.repair.doctor.pages import PAGES
+from mqtool.engine.repair.doctor.surroundings import FileSystem, User, look_around
 from mqtool.engine.repair.findings import Severity
-from mqtool.engine.repair.surroundings import Disk, User, look_around
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.errors import Status
 from mqtool.formats import config_tables
@@ -29,7 +29,7 @@ from tests.damage import Case as Damage
 from tests.damage import apply_ops, cases
 from tests.golden import GOLDEN_NAMES, copy_of, manifest
 
-EMPTY_DISK = Disk(size=1 << 40, free=1 << 39, usable=1 << 39, free_inodes=1 << 20)
+EMPTY_DISK = FileSystem(size=1 << 40, free=1 << 39, usable=1 << 39, free_inodes=1 << 20)
 IS_ROOT = os.geteuid() == 0
 NOBODY = 65534
 DAY_MS = 86_400_000
@@ -803,7 +803,7 @@ def test_of_several_log_disks_the_emptiest_counts(tmp_path: Path) -> None:
     ("free", "usable", "ratio"), [(100, 100, 0.0), (50, 50, 0.5), (50, 40, 0.56), (0, 0, 1.0), (99, 99, 0.01)]
 )
 def test_a_disk_is_as_full_as_brokers_reckon(free: int, usable: int, ratio: float) -> None:
-    assert Disk(size=100, free=free, usable=usable).used_ratio == ratio
+    assert FileSystem(size=100, free=free, usable=usable).used_ratio == ratio
 
 
 @pytest.mark.parametrize(

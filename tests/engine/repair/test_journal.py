@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtool.engine.repair.journal import Journal, State, holding, journals, undo
-from mqtool.engine.repair.plan import MENDS, carry_out, plan_mend
+from mqtool.engine.repair.plan import REPAIRS, carry_out, plan_repair
 from mqtool.engine.store.disk import Disk, DiskFullError
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.errors import BadDataError
@@ -24,7 +24,7 @@ from tests.golden import copy_of, golden_store
 
 
 def trial_of_everything(place: Path, monkeypatch: pytest.MonkeyPatch, apart: bool) -> Trial:
-    monkeypatch.setitem(MENDS, "everything", EVERYTHING)
+    monkeypatch.setitem(REPAIRS, "everything", EVERYTHING)
     return Trial(golden_store("txn-533-kill"), "everything", {}, place, apart=apart)
 
 
@@ -121,7 +121,7 @@ def test_short_changes_made_together_come_back_also_where_they_lie_over_each_oth
 ) -> None:
     before = bytes(100) + b"something" * 10 + bytes(80)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqtool.engine.repair.journal._MOST_WAITING", at_once)
+        patch.setattr("mqtool.engine.repair.journal._MAX_WAITING", at_once)
         patch.setattr("mqtool.engine.repair.journal.CHUNK", 150)
         store, disk = Path(folder, "store"), WatchedDisk()
         store.mkdir()
@@ -202,10 +202,14 @@ def test_what_is_noted_of_long_holes_is_synced_once(tmp_path: Path, monkeypatch:
     store = copy_of("mixed-533-clean", tmp_path)
     segment = sorted((store / "commitlog").iterdir())[1]
     segment.write_bytes(segment.read_bytes()[:5000] + bytes(50_000) + segment.read_bytes()[55_000:])
-    for name, size in (("recover._STEP", 1 << 12), ("bridges._CHUNK", 1 << 12), ("journal._MOST_WAITING", 1)):
+    for name, size in (
+        ("recover.plan._STEP", 1 << 12),
+        ("recover.bridges._CHUNK", 1 << 12),
+        ("journal._MAX_WAITING", 1),
+    ):
         monkeypatch.setattr(f"mqtool.engine.repair.{name}", size)
     disk = NotingDisk()
-    plan = plan_mend(store, StoreConfig(), "recover", {"mode": "abnormal"})
+    plan = plan_repair(store, StoreConfig(), "recover", {"mode": "abnormal"})
 
     carry_out(store, StoreConfig(), plan, disk)
 
@@ -219,8 +223,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that was mended, with its journal."""
     store = copy_of("txn-533-kill", tmp_path_factory.mktemp("done"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(MENDS, "everything", EVERYTHING)
-        carry_out(store, StoreConfig(), plan_mend(store, StoreConfig(), "everything", {}), Disk())
+        patch.setitem(REPAIRS, "everything", EVERYTHING)
+        carry_out(store, StoreConfig(), plan_repair(store, StoreConfig(), "everything", {}), Disk())
     return store
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtool.engine.repair.losses import Losses
+from mqtool.engine.repair.losses import LossCollector
 from mqtool.engine.repair.plan import Loss
 
 ranges = st.tuples(st.integers(0, 30), st.integers(1, 5), st.sampled_from(["gone", "behind"]))
@@ -12,7 +12,7 @@ ranges = st.tuples(st.integers(0, 30), st.integers(1, 5), st.sampled_from(["gone
 
 @given(st.lists(ranges))
 def test_rows_hold_every_offset_that_was_added_once(added: list[tuple[int, int, str]]) -> None:
-    losses = Losses()
+    losses = LossCollector()
     for start, count, reason in added:
         losses.add(("T", 0), start, start + count, 10 * count, reason)
 
@@ -23,7 +23,7 @@ def test_rows_hold_every_offset_that_was_added_once(added: list[tuple[int, int, 
 
 
 def test_what_follows_each_other_is_one_row() -> None:
-    losses = Losses()
+    losses = LossCollector()
     losses.add(("T", 1), 7, 8, 50, "gone")
     offsets = np.arange(4, 7)
     losses.add_many(("T", 1), offsets, offsets + 1, np.full(3, 100), "gone")

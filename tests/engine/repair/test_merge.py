@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.repair.merge import Merge, plan_merge
-from mqtool.engine.repair.salvage import MANIFEST, plan_salvage, salvage
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.salvage.merge import Merge, plan_merge
+from mqtool.engine.repair.salvage.plan import MANIFEST, plan_salvage, salvage
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -20,7 +20,7 @@ from tests.damage import Operation, apply_ops, snapshot
 from tests.golden import copy_of, golden_store, manifest
 from tests.judge.store import JudgedStore, Key
 from tests.laws.damages import base_of, draw
-from tests.laws.mends import Told, config_of
+from tests.laws.repairs import Told, config_of
 
 BASES = [
     "mixed-533-kill",
@@ -298,7 +298,7 @@ def test_a_mended_store_gets_its_messages_back_from_a_backup(pair: Pair, tmp_pat
     left, right, stored = pair
     zeroed(left, stored[30].physical_offset, stored[33].physical_offset - stored[30].physical_offset)
     request = "recover", {"mode": "abnormal", "cut": False}
-    plans.carry_out(left, StoreConfig(), plans.plan_mend(left, StoreConfig(), *request), Disk())
+    plans.carry_out(left, StoreConfig(), plans.plan_repair(left, StoreConfig(), *request), Disk())
     assert any(one.is_placeholder for one in JudgedStore(left, builders.Sizes().settings).records.values())
 
     merge = merged(left, right, tmp_path / "new")

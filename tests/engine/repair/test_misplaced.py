@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mqtool.engine.repair import journal
-from mqtool.engine.repair.plan import Plan, carry_out, plan_mend
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.plan import Plan, carry_out, plan_repair
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.paths import StoreConfig
@@ -292,7 +292,7 @@ LOSSY: dict[str, tuple[str, Change]] = {
 
 
 def plan_of(store: Path, **options: object) -> Plan:
-    return plan_mend(store, StoreConfig(), "recover", options)
+    return plan_repair(store, StoreConfig(), "recover", options)
 
 
 def recover(store: Path, **options: object) -> Plan:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.repair import transfer
-from mqtool.engine.repair.new_store import making
-from mqtool.engine.repair.rebuild import build
-from mqtool.engine.repair.salvage import plan_salvage, salvage
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.rebuild.plan import build
+from mqtool.engine.repair.salvage import transfer
+from mqtool.engine.repair.salvage.new_store import making
+from mqtool.engine.repair.salvage.plan import plan_salvage, salvage
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.disk import Disk, scraps
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader

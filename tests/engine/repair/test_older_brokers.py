@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.repair.older_brokers import remarks
+from mqtool.engine.repair.java_recovery.older_versions import remarks
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats.commit_log import MAGIC_V2
 from mqtool.formats.topics import TIMER_TOPIC

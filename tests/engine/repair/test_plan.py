@@ -12,7 +12,7 @@ import pytest
 
 from mqtool.engine.repair.journal import (
     Journal,
-    MendFailedError,
+    RepairFailedError,
     State,
     cut_off,
     fingerprint,
@@ -21,7 +21,7 @@ from mqtool.engine.repair.journal import (
     journals,
     undo,
 )
-from mqtool.engine.repair.plan import MENDS, Change, Loss, Mend, Plan, carry_out, plan_mend
+from mqtool.engine.repair.plan import REPAIRS, Change, Loss, Plan, Repair, carry_out, plan_repair
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -57,23 +57,23 @@ PLAN = Plan(
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(MENDS, "everything", EVERYTHING)
+    monkeypatch.setitem(REPAIRS, "everything", EVERYTHING)
     return copy_of("txn-533-kill", tmp_path)
 
 
-def failing(error: BaseException) -> Mend:
+def failing(error: BaseException) -> Repair:
     """Return a mend that changes much, and then fails."""
 
     def apply(reader: StoreReader, plan: Plan, journal: Journal, *rest: Any) -> None:
         EVERYTHING.apply(reader, plan, journal, *rest)
         raise error
 
-    return Mend(EVERYTHING.plan, apply)
+    return Repair(EVERYTHING.plan, apply)
 
 
 def carry_out_again(store: Path, disk: Disk | None = None) -> Plan:
     """Plan and carry out the mend that makes every kind of change."""
-    plan = plan_mend(store, CONFIG, "everything", {})
+    plan = plan_repair(store, CONFIG, "everything", {})
     carry_out(store, CONFIG, plan, disk or Disk())
     return plan
 
@@ -96,7 +96,7 @@ def test_a_plan_of_another_version_is_refused() -> None:
 
 
 def test_the_table_of_mends_names_functions_that_are_there() -> None:
-    for mend in MENDS.values():
+    for mend in REPAIRS.values():
         for function in mend:
             with pytest.raises((TypeError, AttributeError)) as caught:
                 function(*[None] * 4)  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ def test_folders_that_lie_elsewhere_belong_to_the_fingerprint(tmp_path: Path) ->
 def test_planning_writes_nothing(store: Path) -> None:
     before = snapshot(store)
 
-    plan = plan_mend(store, CONFIG, "everything", {"a": 1})
+    plan = plan_repair(store, CONFIG, "everything", {"a": 1})
 
     assert (plan.store, plan.options, plan.fingerprint) == (str(store.resolve()), {"a": 1}, fingerprint(store))
     assert snapshot(store) == before
@@ -156,7 +156,7 @@ def test_planning_writes_nothing(store: Path) -> None:
 
 
 def test_a_store_that_has_changed_since_the_plan_is_refused(store: Path) -> None:
-    plan = plan_mend(store, CONFIG, "everything", {})
+    plan = plan_repair(store, CONFIG, "everything", {})
     (store / "config" / "topics.json").touch()
     before = snapshot(store)
 
@@ -172,11 +172,11 @@ def test_one_file_of_a_store_cannot_be_mended(store: Path) -> None:
     segment = next((store / "commitlog").iterdir())
 
     with pytest.raises(UsageError, match="only a whole store can be repaired"):
-        plan_mend(segment, CONFIG, "everything", {})
+        plan_repair(segment, CONFIG, "everything", {})
 
 
 def test_a_store_that_a_broker_holds_is_refused(store: Path) -> None:
-    plan = plan_mend(store, CONFIG, "everything", {})
+    plan = plan_repair(store, CONFIG, "everything", {})
     before = snapshot(store)
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(store / "lock"), "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -186,7 +186,7 @@ def test_a_store_that_a_broker_holds_is_refused(store: Path) -> None:
         process.stdout.readline()
 
         with pytest.raises(StoreInUseError, match="a broker is running"):
-            plan_mend(store, CONFIG, "everything", {})
+            plan_repair(store, CONFIG, "everything", {})
         with pytest.raises(StoreInUseError, match="stop it first"):
             carry_out(store, CONFIG, plan, Disk())
 
@@ -214,7 +214,7 @@ def test_no_broker_can_start_while_a_mend_works(store: Path, monkeypatch: pytest
         command = [sys.executable, "-c", TRY_LOCK, str(store / "lock")]
         said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
-    monkeypatch.setitem(MENDS, "everything", Mend(EVERYTHING.plan, apply))
+    monkeypatch.setitem(REPAIRS, "everything", Repair(EVERYTHING.plan, apply))
     carry_out_again(store)
 
     assert said == ["refused\n"]
@@ -224,7 +224,7 @@ def test_no_broker_can_start_while_a_mend_works(store: Path, monkeypatch: pytest
 
 def test_two_mends_do_not_work_at_once_even_without_a_lock_file(store: Path) -> None:
     (store / "lock").unlink()
-    plan = plan_mend(store, CONFIG, "everything", {})
+    plan = plan_repair(store, CONFIG, "everything", {})
 
     with holding(store, Disk()), pytest.raises(StoreInUseError, match="another repair is running"):
         carry_out(store, CONFIG, plan, Disk())
@@ -235,7 +235,7 @@ def test_two_mends_do_not_work_at_once_even_without_a_lock_file(store: Path) -> 
 
 def test_what_fails_is_taken_back(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = snapshot(store)
-    plan = plan_mend(store, CONFIG, "everything", {})
+    plan = plan_repair(store, CONFIG, "everything", {})
     errors: list[tuple[Exception, Status]] = [
         (WriteError("no space left for x"), Status.IO_ERROR),
         (NotPermittedError("you may not"), Status.NOT_PERMITTED),
@@ -243,9 +243,9 @@ def test_what_fails_is_taken_back(store: Path, monkeypatch: pytest.MonkeyPatch) 
         (OSError(5, "Input/output error"), Status.IO_ERROR),
     ]
     for error, status in errors:
-        monkeypatch.setitem(MENDS, "everything", failing(error))
+        monkeypatch.setitem(REPAIRS, "everything", failing(error))
 
-        with pytest.raises(MendFailedError, match="everything was undone, the store is as before") as caught:
+        with pytest.raises(RepairFailedError, match="everything was undone, the store is as before") as caught:
             carry_out(store, CONFIG, plan, Disk())
 
         assert caught.value.exit_code is status
@@ -259,7 +259,7 @@ def test_a_fault_and_an_interruption_are_taken_back_and_say_so(
     store: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     before = snapshot(store)
-    monkeypatch.setitem(MENDS, "everything", failing(error))
+    monkeypatch.setitem(REPAIRS, "everything", failing(error))
 
     with pytest.raises(type(error)) as caught:
         carry_out_again(store)
@@ -269,7 +269,7 @@ def test_a_fault_and_an_interruption_are_taken_back_and_say_so(
 
 
 def test_a_disk_without_room_for_the_journal_is_refused_first(store: Path) -> None:
-    huge = dataclasses.replace(plan_mend(store, CONFIG, "everything", {}), journal_size=1 << 60)
+    huge = dataclasses.replace(plan_repair(store, CONFIG, "everything", {}), journal_size=1 << 60)
 
     with pytest.raises(WriteError, match=r"no space left for .*: undo needs 1,152,921,504,606,846,976 bytes there"):
         carry_out(store, CONFIG, huge, Disk())
@@ -279,14 +279,14 @@ def test_a_disk_without_room_for_the_journal_is_refused_first(store: Path) -> No
 
 def test_after_a_mend_that_was_cut_off_another_is_refused_until_undo(store: Path) -> None:
     before = snapshot(store)
-    plan = plan_mend(store, CONFIG, "everything", {})
+    plan = plan_repair(store, CONFIG, "everything", {})
     with pytest.raises(KilledError):
         carry_out(store, CONFIG, plan, DyingDisk(60))
     info = cut_off(store)
     assert info
     assert info.state is State.CUT_OFF
 
-    for again in (lambda: plan_mend(store, CONFIG, "everything", {}), lambda: carry_out(store, CONFIG, plan, Disk())):
+    for again in (lambda: plan_repair(store, CONFIG, "everything", {}), lambda: carry_out(store, CONFIG, plan, Disk())):
         with pytest.raises(StoreChangedError, match="was interrupted: undo it with `mqtool undo` first"):
             again()
 
@@ -339,7 +339,7 @@ def test_a_store_that_has_changed_since_the_mend_is_not_taken_back_without_force
 
 
 def test_half_a_mend_on_which_a_broker_was_started_is_not_taken_back_without_force(store: Path) -> None:
-    plan = plan_mend(store, CONFIG, "everything", {})
+    plan = plan_repair(store, CONFIG, "everything", {})
     with pytest.raises(KilledError):
         carry_out(store, CONFIG, plan, DyingDisk(60))
     (store / "lock").write_bytes(b"lock")
@@ -365,7 +365,7 @@ def test_a_journal_that_is_damaged_takes_nothing_back(store: Path) -> None:
 @pytest.mark.parametrize("torn", [b"\0", b"\0\0\0\5", b"\0\0\0\5\1\2\3\4{}\nx", b"\0\0\0\5\1\2\3\4{}\nxy", bytes(600)])
 def test_what_was_half_noted_when_the_mend_was_cut_off_is_passed_over(store: Path, torn: bytes) -> None:
     before = snapshot(store)
-    plan = plan_mend(store, CONFIG, "everything", {})
+    plan = plan_repair(store, CONFIG, "everything", {})
     with pytest.raises(KilledError):
         carry_out(store, CONFIG, plan, DyingDisk(60))
     with (journals(store)[0].home / "notes").open("ab") as notes:

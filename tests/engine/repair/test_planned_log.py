@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.repair.plan import carry_out, plan_mend
-from mqtool.engine.repair.planned_log import derive
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.plan import carry_out, plan_repair
+from mqtool.engine.repair.recover.planned_log import derive
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import Units, dispatch
@@ -40,8 +40,8 @@ def by_queue(rows: list[Row]) -> dict[tuple[str, int], list[Row]]:
 def test_units_of_messages_that_are_lost_are_foretold(
     base: str, is_missing: bool, jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqtool.engine.repair.log_plan._PART", 10_000)
-    monkeypatch.setattr("mqtool.engine.repair.planned_log._PART", 10_000)
+    monkeypatch.setattr("mqtool.engine.repair.recover.log._PART", 10_000)
+    monkeypatch.setattr("mqtool.engine.repair.recover.planned_log._PART", 10_000)
     store, config = copy_of(base, tmp_path), config_of(base)
     segments = sorted((store / "commitlog").iterdir())
     target = segments[1 if len(segments) > 2 else 0]
@@ -50,7 +50,7 @@ def test_units_of_messages_that_are_lost_are_foretold(
     else:
         data = target.read_bytes()
         target.write_bytes(b"".join(data[at : at + 3000] + bytes(3000) for at in range(0, len(data), 6000)))
-    plan = plan_mend(store, config, "recover", {"mode": "abnormal"})
+    plan = plan_repair(store, config, "recover", {"mode": "abnormal"})
     foretold = [
         row
         for units, _ in derive(plan.found.reader, plan.found.log, 0, tags_in_index=False, jobs=jobs)
@@ -84,9 +84,9 @@ def test_what_is_put_back_has_its_units_where_the_log_has_holes_too(has_hole: bo
         data = data[: lost + 100] + bytes(50) + data[lost + 150 :]
     path.write_bytes(data[:cut] + data[cut + 496 :] + bytes(496))
 
-    plan = plan_mend(store, config, "recover", {"mode": "abnormal"})
+    plan = plan_repair(store, config, "recover", {"mode": "abnormal"})
     carry_out(store, config, plan, Disk())
 
     assert plan.losses
     assert [str(one) for one in verify_store(StoreReader(store, config)) if one.severity != "note"] == []
-    assert plan_mend(store, config, "recover", {"mode": "abnormal"}).changes == ()
+    assert plan_repair(store, config, "recover", {"mode": "abnormal"}).changes == ()

@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from mqtool.engine.repair import rebuild, rebuild_queues
 from mqtool.engine.repair.journal import State, journals, undo
-from mqtool.engine.repair.plan import carry_out, plan_mend
-from mqtool.engine.repair.rebuild import build, build_index, build_queues
-from mqtool.engine.repair.rebuild_losses import given_up
-from mqtool.engine.repair.rebuild_queues import FOLDERS, Piece, QueueBuilder, Sizes
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.plan import carry_out, plan_repair
+from mqtool.engine.repair.rebuild import plan as rebuild
+from mqtool.engine.repair.rebuild import queues as rebuild_queues
+from mqtool.engine.repair.rebuild.losses import given_up
+from mqtool.engine.repair.rebuild.plan import build, build_index, build_queues
+from mqtool.engine.repair.rebuild.queues import FOLDERS, QueueBuilder, Sizes, UnitBlock
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.consume_queue import ConsumeQueue
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import DEFAULT_DELAY_LEVELS, StoreConfig
@@ -220,7 +221,7 @@ def test_entries_are_chained_as_one_by_one_with_a_dict(hashes: Any, slots: int, 
 # Queues whose offsets do not follow each other
 
 
-def pieces(queue: tuple[str, int], *offsets: int) -> list[Piece]:
+def pieces(queue: tuple[str, int], *offsets: int) -> list[UnitBlock]:
     """Return one piece for each stretch of offsets; a unit points at 1000 times its place in the list."""
     made = []
     edges = [0, *(i for i in range(1, len(offsets)) if offsets[i] != offsets[i - 1] + 1), len(offsets)]
@@ -228,7 +229,7 @@ def pieces(queue: tuple[str, int], *offsets: int) -> list[Piece]:
         units = np.zeros(stop - start, consume_queue.UNIT_DTYPE)
         units["physical_offset"] = np.arange(start, stop) * 1000
         units["size"] = 1000
-        made.append(Piece(queue, offsets[start], offsets[stop - 1] + 1, units, None))
+        made.append(UnitBlock(queue, offsets[start], offsets[stop - 1] + 1, units, None))
     return made
 
 
@@ -340,7 +341,7 @@ def test_places_that_are_filled_are_told_as_lost_be_there_units_of_them_or_none(
     for units in ("there", "gone"):
         if units == "gone":
             shutil.rmtree(store / "consumequeue")
-        plan = plan_mend(store, StoreConfig({}), "rebuild", {"target": "queues", "topics": None})
+        plan = plan_repair(store, StoreConfig({}), "rebuild", {"target": "queues", "topics": None})
         assert [(loss.topic, loss.queue_id, loss.queue_offset, loss.end_queue_offset) for loss in plan.losses] == [
             place
         ]
@@ -381,7 +382,7 @@ def test_no_topic_leads_out_of_the_folder(topic: str, tmp_path: Path) -> None:
 
 
 def mend(store: Path, config: StoreConfig | None = None, **options: Any) -> Any:
-    plan = plan_mend(store, config or StoreConfig(), "rebuild", options)
+    plan = plan_repair(store, config or StoreConfig(), "rebuild", options)
     carry_out(store, config or StoreConfig(), plan, Disk())
     return plan
 
@@ -412,7 +413,7 @@ def test_a_plan_changes_nothing(target: str, tmp_path: Path) -> None:
     store = copy_of("retry-533-clean", tmp_path)
     was = snapshot(tmp_path)
 
-    plan = plan_mend(store, StoreConfig(), "rebuild", {"target": target})
+    plan = plan_repair(store, StoreConfig(), "rebuild", {"target": target})
 
     assert snapshot(tmp_path) == was
     assert plan.changes or target == "config"
@@ -456,15 +457,15 @@ def test_the_checkpoint_tells_that_the_new_index_is_whole(tmp_path: Path) -> Non
 
 def test_queues_in_rocksdb_are_not_rebuilt_in_place(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="RocksDB"):
-        plan_mend(copy_of("rocksdb-533-clean", tmp_path), StoreConfig(), "rebuild", {"target": "queues"})
+        plan_repair(copy_of("rocksdb-533-clean", tmp_path), StoreConfig(), "rebuild", {"target": "queues"})
 
 
 def test_a_plan_tells_when_the_times_of_delayed_messages_are_a_guess(tmp_path: Path) -> None:
     store = without_queues_and_index("txn-533-kill", tmp_path)
     options = {"target": "queues"}
 
-    guessed = plan_mend(store, config_of("txn-533-kill"), "rebuild", options)
-    told = plan_mend(store, StoreConfig({"messageDelayLevel": "1s 2s 3s 4s"}), "rebuild", options)
+    guessed = plan_repair(store, config_of("txn-533-kill"), "rebuild", options)
+    told = plan_repair(store, StoreConfig({"messageDelayLevel": "1s 2s 3s 4s"}), "rebuild", options)
 
     assert any("messageDelayLevel" in remark for remark in guessed.remarks)
     assert not any("messageDelayLevel" in remark for remark in told.remarks)
@@ -487,7 +488,7 @@ class FullDisk(Disk):
 def test_a_full_disk_leaves_the_store_as_it_was(room: int, tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)
     was = snapshot(store)
-    plan = plan_mend(store, StoreConfig(), "rebuild", {"target": "all"})
+    plan = plan_repair(store, StoreConfig(), "rebuild", {"target": "all"})
 
     with pytest.raises(MqtoolError, match="no space left"):
         carry_out(store, StoreConfig(), plan, FullDisk(room), jobs=2)
@@ -599,7 +600,7 @@ def test_what_can_be_read_of_a_table_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mixed-533-clean", "mixed-550-clean", "retry-497-clean", "batchcq-533-clean"])
 def test_sound_tables_stay_as_they_are(name: str, tmp_path: Path) -> None:
-    plan = plan_mend(copy_of(name, tmp_path), StoreConfig(), "rebuild", {"target": "config"})
+    plan = plan_repair(copy_of(name, tmp_path), StoreConfig(), "rebuild", {"target": "config"})
 
     assert not plan.changes
 

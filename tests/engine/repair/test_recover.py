@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.repair import journal, log_plan
-from mqtool.engine.repair.plan import Plan, carry_out, plan_mend
-from mqtool.engine.repair.rebuild import build_index
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair import journal
+from mqtool.engine.repair.plan import Plan, carry_out, plan_repair
+from mqtool.engine.repair.rebuild.plan import build_index
+from mqtool.engine.repair.recover import log as log_plan
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.disk import Disk
-from mqtool.engine.store.express import express
+from mqtool.engine.store.fast_path import take_fast_path
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
@@ -30,7 +31,7 @@ MENDED = [name for name in GOLDEN_NAMES if not name.startswith("dledger")]
 
 
 def plan_of(store: Path, **options: Any) -> Plan:
-    return plan_mend(store, StoreConfig(), "recover", options)
+    return plan_repair(store, StoreConfig(), "recover", options)
 
 
 def recover(store: Path, **options: Any) -> Plan:
@@ -115,7 +116,7 @@ def test_it_is_so_where_years_lie_between_messages(tmp_path: Path) -> None:
 
 
 def assert_index_is_of_another_walk(store: Path, into: Path, config: StoreConfig) -> None:
-    plan = plan_mend(store, config, "recover", {"mode": "abnormal"})
+    plan = plan_repair(store, config, "recover", {"mode": "abnormal"})
     assert plan.found.keys is not None
 
     carry_out(store, config, plan, Disk())
@@ -337,7 +338,7 @@ def test_a_damaged_crc_property_is_what_it_was_again(name: str, at: int, tmp_pat
     damage.apply_ops(store, [{"op": "write", "file": f"commitlog/{0:020}", "at": end + at, "hex": "38"}])
 
     config = StoreConfig({"forceVerifyPropCRC": "true"} if "forced" in name and at == -5 else {})
-    plan = plan_mend(store, config, "recover", {"mode": "abnormal"})
+    plan = plan_repair(store, config, "recover", {"mode": "abnormal"})
     carry_out(store, config, plan, Disk())
 
     assert wrong_in(store) == []
@@ -416,7 +417,7 @@ def test_bodies_of_other_crcs_are_told_alike_by_the_quick_way_and_the_long_one(
     listed = []
 
     def watched(*arguments: Any) -> Any:
-        for one in express(*arguments):
+        for one in take_fast_path(*arguments):
             listed.extend(one.unsound.tolist())
             yield one
 
@@ -424,9 +425,9 @@ def test_bodies_of_other_crcs_are_told_alike_by_the_quick_way_and_the_long_one(
         plan = plan_of(store, mode="abnormal", cut=cut)
         return plan.changes, plan.losses, plan.remarks, plan.groups, plan.write_size, plan.journal_size
 
-    monkeypatch.setattr(log_plan, "express", watched)
+    monkeypatch.setattr(log_plan, "take_fast_path", watched)
     by_quick_way = told()
-    monkeypatch.setattr(log_plan, "express", lambda *_: ())
+    monkeypatch.setattr(log_plan, "take_fast_path", lambda *_: ())
 
     assert len(listed) > 20
     assert told() == by_quick_way

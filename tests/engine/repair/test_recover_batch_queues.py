@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.repair.as_broker import recover_as
-from mqtool.engine.repair.plan import Plan, carry_out, plan_mend
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.java_recovery.plan import recover_as
+from mqtool.engine.repair.plan import Plan, carry_out, plan_repair
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.reader import StoreReader
 from tests.golden import copy_of, golden_store, manifest
 from tests.judge.store import JudgedStore
-from tests.laws.mends import IN_PLACE, Direct, config_of
+from tests.laws.repairs import IN_PLACE, Direct, config_of
 
 STORES = ["batchcq-533-clean", "batchcq-533-kill"]
 
 
 def recover(name: str, store: Path, **options: str) -> Plan:
     config = config_of(name, store, is_told=True)
-    plan = plan_mend(store, config, "recover", {"mode": "abnormal", **options})
+    plan = plan_repair(store, config, "recover", {"mode": "abnormal", **options})
     carry_out(store, config, plan, Disk())
     return plan
 
@@ -49,7 +49,7 @@ def test_batch_queues_that_are_gone_become_what_they_were(
 
     assert queues_of(store) == before
     assert not plan.losses
-    assert not plan_mend(store, config_of(name, store, is_told=True), "recover", {"mode": "abnormal"}).changes
+    assert not plan_repair(store, config_of(name, store, is_told=True), "recover", {"mode": "abnormal"}).changes
 
 
 @pytest.mark.parametrize("mode", ["abnormal", "normal"])
@@ -83,7 +83,7 @@ def test_a_flag_alone_makes_no_batch_topic(mend: str, tmp_path: Path) -> None:
         (store / "config" / table).unlink(missing_ok=True)
 
     config = config_of(name, store, is_told=True)
-    carry_out(store, config, plan_mend(store, config, *IN_PLACE[mend]), Disk())
+    carry_out(store, config, plan_repair(store, config, *IN_PLACE[mend]), Disk())
 
     assert not (store / "batchconsumequeue").exists()
     assert queues_of(store) == before

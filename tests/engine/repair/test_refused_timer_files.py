@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.repair.as_broker import recover_as
-from mqtool.engine.repair.doctor import diagnose
-from mqtool.engine.repair.doctor_case import Case, Effect, open_store
-from mqtool.engine.repair.surroundings import look_around
+from mqtool.engine.repair.doctor.case import Case, Effect, open_store
+from mqtool.engine.repair.doctor.diagnosis import diagnose
+from mqtool.engine.repair.doctor.surroundings import look_around
+from mqtool.engine.repair.java_recovery.plan import recover_as
 from mqtool.engine.store.paths import StoreConfig
 from tests.golden import copy_of, manifest
 

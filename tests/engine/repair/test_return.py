@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mqtool.engine.repair.journal import Journal, holding, home_of, undo
-from mqtool.engine.repair.plan import Plan, carry_out, plan_mend
+from mqtool.engine.repair.plan import Plan, carry_out, plan_repair
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.formats.index_file import SLOT_SIZE
@@ -22,7 +22,7 @@ from tests.crash import WatchedDisk
 from tests.damage import cases
 
 CONFIG = StoreConfig()
-MENDS: list[tuple[str, str, dict[str, Any]]] = [
+REPAIRS: list[tuple[str, str, dict[str, Any]]] = [
     ("mixed-533-clean/middle-segment-missing", "recover", {}),
     ("mixed-533-clean/last-file-short", "recover", {}),
     ("mixed-533-clean/body-byte-first-segment-no-checkpoint-abort", "recover", {}),
@@ -100,14 +100,14 @@ def prepare(name: str, place: Path) -> Path:
     return store
 
 
-@pytest.mark.parametrize(("name", "command", "options"), MENDS, ids=[f"{c}-{n}-{o}" for n, c, o in MENDS])
+@pytest.mark.parametrize(("name", "command", "options"), REPAIRS, ids=[f"{c}-{n}-{o}" for n, c, o in REPAIRS])
 def test_what_was_foretold_is_done_and_undo_gives_everything_back(
     tmp_path: Path, name: str, command: str, options: dict[str, Any]
 ) -> None:
     store = prepare(name, tmp_path)
     before, linked = look(store), look(tmp_path / "config-elsewhere")
     taken = room(store)
-    plan = plan_mend(store, CONFIG, command, options)
+    plan = plan_repair(store, CONFIG, command, options)
     assert look(store) == before
     assert not home_of(store).exists()
     disk = CountingDisk()

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.repair.log_plan import Piece, survey
-from mqtool.engine.repair.salvage import MANIFEST, Salvage, plan_salvage, salvage
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.recover.log import RecordRun, survey
+from mqtool.engine.repair.salvage.plan import MANIFEST, Salvage, plan_salvage, salvage
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, UsageError, WriteError
@@ -62,7 +62,7 @@ def places(store: Path) -> set[tuple[str, int, int, int]]:
 def counted_by_survey(store: Path) -> int:
     reader = StoreReader(store)
     pieces = survey(reader, reader.commit_log.min_offset, 1, lambda _: None)
-    return sum(sum(piece.topics.values()) for piece in pieces if isinstance(piece, Piece))
+    return sum(sum(piece.topics.values()) for piece in pieces if isinstance(piece, RecordRun))
 
 
 def manifest_of(store: Path, kind: str) -> list[dict[str, Any]]:

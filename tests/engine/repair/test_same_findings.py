@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtool.engine.repair import verify, verify_index, verify_log
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.parts import Part, joined
-from mqtool.engine.repair.verify import Level, verify_store
+from mqtool.engine.repair.verify import index as verify_index
+from mqtool.engine.repair.verify import log as verify_log
+from mqtool.engine.repair.verify import store as verify
+from mqtool.engine.repair.verify.store import Level, verify_store
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import scan
 from tests import damage
@@ -100,7 +102,7 @@ def test_segments_that_retention_takes_meanwhile_are_told_and_the_others_judged(
         assert reader.commit_log.segments
         remove(0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqtool.engine.repair.verify.in_order", one_by_one)
+        patch.setattr("mqtool.engine.repair.verify.store.in_order", one_by_one)
         found = list(verify_store(reader, progress=remove))
 
     assert [one for one in found if one.severity != "note"] == []

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtool.engine.repair.plan import Plan, carry_out, plan_mend
-from mqtool.engine.repair.salvage import plan_salvage, salvage
-from mqtool.engine.repair.store_times import MOST, Samples, TimeOrder, corrections, steps_back
-from mqtool.engine.repair.transfer import JsonLines, export, import_files, writing_file
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.plan import Plan, carry_out, plan_repair
+from mqtool.engine.repair.salvage.plan import plan_salvage, salvage
+from mqtool.engine.repair.salvage.transfer import JsonLines, export, import_files, writing_file
+from mqtool.engine.repair.verify.store import verify_store
+from mqtool.engine.repair.verify.store_times import MAX_WRONG, Samples, TimeOrder, corrections, steps_back
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -33,7 +33,7 @@ def wrong_in(store: Path) -> list[str]:
 
 
 def plan_of(store: Path) -> Plan:
-    return plan_mend(store, StoreConfig(), "recover", {"mode": "abnormal"})
+    return plan_repair(store, StoreConfig(), "recover", {"mode": "abnormal"})
 
 
 def messages_of(store: Path) -> list[Message]:
@@ -62,7 +62,7 @@ def put_time(store: Path, number: int, time: int) -> Message:
 
 
 def series(longest_step: int) -> st.SearchStrategy[np.ndarray]:
-    return st.lists(st.integers(0, longest_step), min_size=3 * MOST, max_size=40).map(
+    return st.lists(st.integers(0, longest_step), min_size=3 * MAX_WRONG, max_size=40).map(
         lambda steps: np.cumsum(np.array(steps, np.int64)) + 1_700_000_000_000
     )
 
@@ -75,7 +75,7 @@ steady_times = series(HOUR // 6)
 def test_a_message_whose_time_stands_out_gets_one_between_its_neighbours(
     sound: np.ndarray, data: st.DataObject
 ) -> None:
-    row = data.draw(st.integers(MOST + 1, len(sound) - MOST - 2))
+    row = data.draw(st.integers(MAX_WRONG + 1, len(sound) - MAX_WRONG - 2))
     damaged = sound.copy()
     damaged[row] = data.draw(st.one_of(st.integers(LOWEST, 1 << 40), st.integers(1 << 41, HIGHEST)))
 
@@ -131,9 +131,11 @@ def test_recover_gives_a_message_its_neighbours_time_and_plans_nothing_again(
 
     assert plan.losses == ()
     assert any(f"the message at {damaged.position:,} was not stored at {time}" in remark for remark in plan.remarks)
-    mended = messages_of(store)[number]
-    assert mended.store_timestamp == whole[number - 1].store_timestamp
-    assert dataclasses.replace(mended, store_timestamp=0) == dataclasses.replace(whole[number], store_timestamp=0) or (
+    repaired = messages_of(store)[number]
+    assert repaired.store_timestamp == whole[number - 1].store_timestamp
+    assert dataclasses.replace(repaired, store_timestamp=0) == dataclasses.replace(
+        whole[number], store_timestamp=0
+    ) or (
         name.startswith("propcrc")  # its CRC property is another
     )
     assert wrong_in(store) == []

@@ -18,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtool.cli import COMMANDS
-from mqtool.engine.repair import checks, verify
+from mqtool.engine.repair import checks
 from mqtool.engine.repair.checks import CHECKS
-from mqtool.engine.repair.doctor_pages import PAGES
+from mqtool.engine.repair.doctor.pages import PAGES
 from mqtool.engine.repair.findings import Finding, Severity
-from mqtool.engine.repair.verify import Level, verify_store
-from mqtool.engine.repair.verify_queues import Ranges
+from mqtool.engine.repair.verify import store as verify
+from mqtool.engine.repair.verify.queues import IntervalSet
+from mqtool.engine.repair.verify.store import Level, verify_store
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -59,7 +60,7 @@ def places(found: list[Finding]) -> set[tuple[str, str | None, int | None]]:
 
 def test_every_code_in_the_sources_is_in_the_table_and_the_other_way_round() -> None:
     families = "|".join(sorted({code.partition("-")[0] for code in CHECKS}))
-    sources = Path(checks.__file__).parent.glob("verify*.py")
+    sources = (Path(checks.__file__).parent / "verify").glob("*.py")
     emitted = {code for path in sources for code in re.findall(rf'"((?:{families})-[A-Z-]+)"', path.read_text())}
 
     assert emitted == set(CHECKS)
@@ -294,7 +295,7 @@ def test_batch_queues_in_shorter_files_are_as_sound(per_file: int, tmp_path: Pat
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), max_size=20))
 def test_ranges_are_the_set_of_their_numbers(added: list[tuple[int, int]]) -> None:
-    ranges, numbers = Ranges(), set[int]()
+    ranges, numbers = IntervalSet(), set[int]()
     for start, count in added:
         ranges.add(start, start + count)
         numbers.update(range(start, start + count))
@@ -718,8 +719,8 @@ def test_a_store_after_retention_is_sound(segments: int, tmp_path: Path) -> None
 
 def test_an_index_that_holds_many_expired_entries_is_sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest index file stays while it has one entry that is of use, and holds millions."""
-    monkeypatch.setattr("mqtool.engine.repair.verify_index._LOOK_AHEAD", 2)
-    monkeypatch.setattr("mqtool.engine.repair.verify.PART", 4096)
+    monkeypatch.setattr("mqtool.engine.repair.verify.index._LOOK_AHEAD", 2)
+    monkeypatch.setattr("mqtool.engine.repair.verify.store.PART", 4096)
     store = copy_of("mixed-533-clean", tmp_path)
     _retain(store, 2 * SEGMENT)
     (first, *_) = sorted((store / "index").iterdir())

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mqtool.engine.repair.broker_files import RefusedError
-from mqtool.engine.repair.broker_start import BrokerStart
-from mqtool.engine.repair.plan import carry_out, plan_mend
+from mqtool.engine.repair.java_recovery.files import StartRefusedError
+from mqtool.engine.repair.java_recovery.start import BrokerStart
+from mqtool.engine.repair.plan import carry_out, plan_repair
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log
@@ -104,7 +104,7 @@ def row_of(case: Case) -> Row:
         store, config = case.store(Path(folder)), config_of(case.base)
         there = list(_sound_messages(StoreReader(store, config)))
         brokers = [_broker_keeps(case, version, store, there) for version in VERSIONS]
-        carry_out(store, config, plan_mend(store, config, "recover", {"mode": "abnormal"}), Disk())
+        carry_out(store, config, plan_repair(store, config, "recover", {"mode": "abnormal"}), Disk())
         reader = StoreReader(store, config)
         ours = _count(_sound_messages(reader), _units(reader))
     return Row(case.name, len(there), tuple(kept for kept, _ in brokers), ours, sum(agrees for _, agrees in brokers))
@@ -119,7 +119,7 @@ def _broker_keeps(case: Case, version: str, store: Path, there: list[Message]) -
             broker.load()
             after_load = broker.view(digests=True)
             broker.start()
-        except RefusedError:
+        except StartRefusedError:
             return None, not recorded.get("load_result")
         states = [seen(view) for view in (after_load, broker.view(digests=True))]
         in_log = (message for message in there if message.position < broker.max_physical_offset)

@@ -8,7 +8,7 @@ from mqtool.engine.replication.comparing import (
     MAX_BLOCKS,
     MAX_COMPARED,
     Extent,
-    Piece,
+    RecordPrefix,
     find_fork,
     misfit_of_extents,
     misfit_of_piece,
@@ -73,8 +73,10 @@ def test_a_log_fits_whose_end_lies_within_the_masters() -> None:
 
 
 def test_records_are_compared_as_far_as_they_have_come() -> None:
-    assert misfit_of_piece(Piece(7, b"record"), b"record") is None
-    assert misfit_of_piece(Piece(7, b"rec"), b"record") is None
-    assert "another message" in (misfit_of_piece(Piece(7, b"record"), b"recorD") or "")
-    assert "where the master has none" in (misfit_of_piece(Piece(7, b"record"), None) or "")
-    assert comparing.to_compare([Piece(3, b"a"), Piece(7, b"b")], Extent(5, 9, 1)) == [Piece(7, b"b")]
+    assert misfit_of_piece(RecordPrefix(7, b"record"), b"record") is None
+    assert misfit_of_piece(RecordPrefix(7, b"rec"), b"record") is None
+    assert "another message" in (misfit_of_piece(RecordPrefix(7, b"record"), b"recorD") or "")
+    assert "where the master has none" in (misfit_of_piece(RecordPrefix(7, b"record"), None) or "")
+    assert comparing.to_compare([RecordPrefix(3, b"a"), RecordPrefix(7, b"b")], Extent(5, 9, 1)) == [
+        RecordPrefix(7, b"b")
+    ]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mqtool.engine.store.live_pull import MOST_UNITS, Fetched, Wanted, fetch
+from mqtool.engine.store.live_pull import MAX_UNITS, GetMessageResult, PullFilter, fetch
 from mqtool.engine.store.message_store import MessageStore
-from mqtool.engine.store.pull import StoreStatus, Subscription, pull
+from mqtool.engine.store.pull import MessageFilter, StoreStatus, pull
 from mqtool.engine.store.queue_view import open_queue
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats.filters import compile_sql92, parse_tags
@@ -17,7 +17,7 @@ from tests.engine.store.live import NOW, append_all, half_full, new_message, ope
 from tests.golden import copy_of, golden_store
 
 
-def records(fetched: Fetched) -> list[bytes]:
+def records(fetched: GetMessageResult) -> list[bytes]:
     """Return the records that a client cuts out of the body."""
     body, found = b"".join(fetched.parts), []
     while body:
@@ -27,7 +27,7 @@ def records(fetched: Fetched) -> list[bytes]:
     return found
 
 
-def messages(fetched: Fetched) -> list[Message]:
+def messages(fetched: GetMessageResult) -> list[Message]:
     return [message_of(record, 0) for record in records(fetched)]
 
 
@@ -56,8 +56,8 @@ def test_a_live_pull_and_a_pull_of_the_store_at_rest_find_the_same(
     given_tags, compiled = parse_tags(tags), compile_sql92(sql) if sql else None
     codes = None if tags == "*" else given_tags.codes
 
-    found = fetch(store, queue, offset, count, Wanted(codes, compiled))
-    expected = pull(view, reader, offset, count, Subscription(given_tags, compiled))
+    found = fetch(store, queue, offset, count, PullFilter(codes, compiled))
+    expected = pull(view, reader, offset, count, MessageFilter(given_tags, compiled))
 
     assert (found.status, found.min_offset, found.max_offset) == (
         expected.store_status,
@@ -71,7 +71,7 @@ def test_a_live_pull_and_a_pull_of_the_store_at_rest_find_the_same(
 
 def test_a_queue_that_is_not_there_is_one_without_messages(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        assert fetch(store, store.queue("T", 0), 7, 32) == Fetched(StoreStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        assert fetch(store, store.queue("T", 0), 7, 32) == GetMessageResult(StoreStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
 
 
 def test_a_pull_ends_at_32_messages_and_at_256_kib_but_has_at_least_one(tmp_path: Path) -> None:
@@ -91,12 +91,12 @@ def test_a_pull_ends_at_32_messages_and_at_256_kib_but_has_at_least_one(tmp_path
 def test_a_pull_looks_at_800_units_and_says_where_to_go_on(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         append_all(store, [new_message(pairs={"TAGS": "A"}) for _ in range(1000)] + [new_message(pairs={"TAGS": "B"})])
-        queue, only_b = store.queue("TopicTest", 0), Wanted(parse_tags("B").codes)
+        queue, only_b = store.queue("TopicTest", 0), PullFilter(parse_tags("B").codes)
 
         first = fetch(store, queue, 0, 32, only_b)
         second = fetch(store, queue, first.next_offset, 32, only_b)
 
-        assert (first.status, first.next_offset) == (StoreStatus.NO_MATCHED_MESSAGE, MOST_UNITS)
+        assert (first.status, first.next_offset) == (StoreStatus.NO_MATCHED_MESSAGE, MAX_UNITS)
         assert (second.status, second.next_offset) == (StoreStatus.FOUND, 1001)
         assert [message.tags for message in messages(second)] == ["B"]
 

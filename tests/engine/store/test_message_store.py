@@ -16,8 +16,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mqtool.engine.repair.rebuild import build
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.rebuild.plan import build
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.append_result import PutStatus
 from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
 from mqtool.engine.store.message_store import MessageStore

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mqtool.engine.store.consume_queue import ConsumeQueue, used_units
 from mqtool.engine.store.mapped_file import MappedFile
-from mqtool.engine.store.pull import PullResult, StoreStatus, Subscription, pull
+from mqtool.engine.store.pull import MessageFilter, StorePullResult, StoreStatus, pull
 from mqtool.engine.store.queue_view import FileQueueView, open_queue, queue_keys
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
@@ -50,7 +50,7 @@ def test_a_queue_pulled_in_pieces_is_the_queue_pulled_whole(name: str, data: st.
     view = open_queue(store, *key)
     assert view is not None
     tag = data.draw(st.sampled_from(["*", "TagA", "TagB || TagC", "nothing"]))
-    subscription = Subscription(parse_tags(tag))
+    subscription = MessageFilter(parse_tags(tag))
     start = data.draw(st.integers(view.min_offset, view.max_offset))
 
     whole = pull(view, store, start, 10_000, subscription)
@@ -85,18 +85,18 @@ def test_a_queue_pulled_in_pieces_is_the_queue_pulled_whole(name: str, data: st.
 def test_what_the_store_says_becomes_what_a_client_tells(
     store_status: StoreStatus, offset: int, status: PullStatus
 ) -> None:
-    assert PullResult(store_status, offset, 0, 0, 0).status is status
+    assert StorePullResult(store_status, offset, 0, 0, 0).status is status
 
 
 def test_every_status_of_the_store_has_one_of_the_client() -> None:
     for status in StoreStatus:
-        assert PullResult(status, 0, 0, 0, 0).status in PullStatus
+        assert StorePullResult(status, 0, 0, 0, 0).status in PullStatus
 
 
 def test_equal_codes_are_not_yet_equal_tags() -> None:
     # "AaAa" and "BBBB" have the same Java hash: a broker sends both, a client keeps one.
     assert java_hash("AaAa") == java_hash("BBBB")
-    subscription = Subscription(parse_tags("AaAa"))
+    subscription = MessageFilter(parse_tags("AaAa"))
     store = StoreReader(golden_store(STORE))
     message = next(store.messages())
 
@@ -121,7 +121,7 @@ def test_a_unit_whose_place_in_the_extension_is_gone_is_looked_up(tmp_path: Path
 
     found = []
     for key in queue_keys(reader):
-        result = pull(open_queue(reader, *key), reader, 0, 10_000, Subscription(parse_tags("TagA")))
+        result = pull(open_queue(reader, *key), reader, 0, 10_000, MessageFilter(parse_tags("TagA")))
         found += [message.position for message in result.messages]
 
     assert sorted(found) == sorted(expected)
@@ -200,7 +200,7 @@ def test_whatever_is_damaged_a_pull_comes_to_an_end(
             try:
                 view = open_queue(reader, *key)
                 assert view is not None
-                result = pull(view, reader, view.min_offset, 10_000, Subscription(_either()))
+                result = pull(view, reader, view.min_offset, 10_000, MessageFilter(_either()))
             except MqtoolError:
                 continue
             assert result.next_offset >= result.min_offset

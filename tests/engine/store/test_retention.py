@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.append_result import PutStatus
 from mqtool.engine.store.log_reader import LogReader
 from mqtool.engine.store.message_store import MessageStore

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.repair.plan import carry_out, plan_mend
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.plan import carry_out, plan_repair
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.append_result import PutStatus
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.message_store import MessageStore
@@ -35,7 +35,7 @@ def reopened(root: Path) -> MessageStore:
     """Open a store as a broker does: it is recovered first where that is needed."""
     with contextlib.suppress(RecoveryNeededError):
         return MessageStore(root, CONFIG, now=NOW, usage=half_full)
-    plan = plan_mend(root, CONFIG, "recover", {})
+    plan = plan_repair(root, CONFIG, "recover", {})
     carry_out(root, CONFIG, plan, Disk())
     return MessageStore(root, CONFIG, now=NOW, usage=half_full)
 

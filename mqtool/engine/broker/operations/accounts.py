@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqtool.engine.broker.acl import AccessControl
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.formats.plain_acl import account_members, account_of
 
 
 def checked_access(access: AccessControl | None) -> AccessControl:
-    """Return the accounts; raises ``RefusedError`` where access is not controlled."""
+    """Return the accounts; raises ``OperationRefusedError`` where access is not controlled."""
     if access is None:
-        raise RefusedError(Reason.NOT_POSSIBLE, "access control is off here (aclEnable)")
+        raise OperationRefusedError(Reason.NOT_POSSIBLE, "access control is off here (aclEnable)")
     return access
 
 
@@ -39,4 +39,4 @@ def delete_account(access: AccessControl, access_key: str, now: int) -> None:
         WriteError: the disk is full, or fails.
     """
     if not access.delete(access_key, now):
-        raise RefusedError(Reason.NOT_POSSIBLE, f"there is no account {access_key}")
+        raise OperationRefusedError(Reason.NOT_POSSIBLE, f"there is no account {access_key}")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.operations.checks import no_such_queue
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.pops import PoppedMessage, Pops
 from mqtool.engine.broker.topics import Topics
 from mqtool.engine.store.append_result import AppendResult, PutStatus
@@ -59,7 +59,7 @@ class Acknowledgements:
         low, high = self._kept(topic, queue_id)
         if not low <= offset <= high:
             text = f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}"
-            raise RefusedError(Reason.NO_MESSAGE, text)
+            raise OperationRefusedError(Reason.NO_MESSAGE, text)
         given = parse_receipt(receipt)
         messages = given.acknowledgement(group, topic, queue_id, offset)
         return self._flush_offset(self._take(Done(messages, given.revive_queue_id, given.revive_time), now))
@@ -93,7 +93,7 @@ class Acknowledgements:
         """
         low, high = self._kept(popped.topic, popped.queue_id)
         if not low <= popped.offset < high:
-            raise RefusedError(Reason.NO_MESSAGE, f"there is no message {popped.offset}")
+            raise OperationRefusedError(Reason.NO_MESSAGE, f"there is no message {popped.offset}")
         given = parse_receipt(receipt)
         if given.revive_queue_id == ORDER_QUEUE_ID:
             until = self._pops.hide_in_order(popped, given, invisible_ms, now)
@@ -102,7 +102,7 @@ class Acknowledgements:
         return Hidden(now, invisible_ms, given.revive_queue_id, self._flush_offset(result))
 
     def _take(self, done: Done, now: int) -> AppendResult | None:
-        """Take note that messages are done with; raises ``RefusedError``."""
+        """Take note that messages are done with; raises ``OperationRefusedError``."""
         messages = done.messages
         if done.revive_queue_id != ORDER_QUEUE_ID:
             return self._pops.acknowledge(messages, done.revive_queue_id, done.revive_time, now)
@@ -111,24 +111,24 @@ class Acknowledgements:
         except KeyError as error:
             place = f"{messages.topic}@{messages.group}@{messages.queue_id}"
             text = f"offset is illegal, key:{place}, commit:{error.args[0]}"
-            raise RefusedError(Reason.BAD_MESSAGE, text) from None
+            raise OperationRefusedError(Reason.BAD_MESSAGE, text) from None
         return None
 
     def _flush_offset(self, result: AppendResult | None) -> int:
-        """Return the flush offset of what may have been stored; raises ``RefusedError`` where it could not be."""
+        """Return the flush offset of what may have been stored; raises ``OperationRefusedError`` where it was not."""
         if result is None:
             return 0
         if result.status is not PutStatus.PUT_OK:
             text = self._store.refusal or f"the revive log does not take it: {result.status}"
-            raise RefusedError(Reason.NOT_POSSIBLE, text)
+            raise OperationRefusedError(Reason.NOT_POSSIBLE, text)
         return result.flush_offset
 
     def _kept(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first queue offset that is kept and the next one; raises ``RefusedError``."""
+        """Return the first queue offset that is kept and the next one; raises ``OperationRefusedError``."""
         config = self._topics.get(topic)
         if config is None:
-            raise RefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist, apply first please!")
+            raise OperationRefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist, apply first please!")
         if not 0 <= queue_id < config.read_queue_count:
-            raise RefusedError(Reason.BAD_MESSAGE, no_such_queue(config, queue_id))
+            raise OperationRefusedError(Reason.BAD_MESSAGE, no_such_queue(config, queue_id))
         queue = self._store.queue(topic, queue_id)
         return (queue.min_offset(self._store.log.min_offset), queue.next_offset) if queue else (0, 0)

@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from mqtool.engine.broker.broker_stats import BrokerStatsManager
 from mqtool.engine.broker.delayed import DelayedMessages
-from mqtool.engine.broker.figures import Figures
-from mqtool.engine.broker.limits import MOST_OF_SETTING
+from mqtool.engine.broker.limits import MAX_OF_SETTING
 from mqtool.engine.broker.operations.queues import next_offset_of
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.settings import AT_START, BrokerSettings
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.transactions import Transactions
@@ -64,11 +64,11 @@ class SettingRequests:
             RefusedError: one cannot be changed.
         """
         if any(name.startswith(_PROTECTED) for name in given):
-            raise RefusedError(Reason.NOT_ALLOWED, "Can not update config in black list.")
+            raise OperationRefusedError(Reason.NOT_ALLOWED, "Can not update config in black list.")
         for name, value in given.items():
-            if len(value) > MOST_OF_SETTING or not _SEPARATORS.isdisjoint(value):
-                text = f"{name[:MOST_OF_SETTING]} has at most {MOST_OF_SETTING} characters, and none below \\x03"
-                raise RefusedError(Reason.BAD_ARGUMENT, text)
+            if len(value) > MAX_OF_SETTING or not _SEPARATORS.isdisjoint(value):
+                text = f"{name[:MAX_OF_SETTING]} has at most {MAX_OF_SETTING} characters, and none below \\x03"
+                raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
         of_store = {name: value for name, value in given.items() if name in CHANGEABLE}
         of_broker = {name: value for name, value in given.items() if name not in CHANGEABLE}
         try:
@@ -80,7 +80,7 @@ class SettingRequests:
                 raise UsageError(f"taken at the start only: {', '.join(late)}")
             self._store.configure(of_store)
         except UsageError as error:
-            raise RefusedError(Reason.BAD_ARGUMENT, str(error)) from None
+            raise OperationRefusedError(Reason.BAD_ARGUMENT, str(error)) from None
         self._configure(settings)
 
 
@@ -94,41 +94,45 @@ def resume_check(transactions: Transactions, message_id: str, now: int) -> None:
         status = transactions.resume(parse_message_id(message_id), now)
     except (FormatError, NotFoundError) as error:
         text = f"{message_id} cannot be checked again: {error}"
-        raise RefusedError(Reason.NOT_POSSIBLE, text) from None
+        raise OperationRefusedError(Reason.NOT_POSSIBLE, text) from None
     if status is not PutStatus.PUT_OK:
-        raise RefusedError(Reason.NOT_POSSIBLE, f"{message_id} cannot be stored again: {status}")
+        raise OperationRefusedError(Reason.NOT_POSSIBLE, f"{message_id} cannot be stored again: {status}")
 
 
-def runtime_info(store: "MessageStore", figures: Figures, delayed: DelayedMessages, now: int) -> dict[str, str]:
+def runtime_info(
+    store: "MessageStore", broker_stats: BrokerStatsManager, delayed: DelayedMessages, now: int
+) -> dict[str, str]:
     """Return what a broker tells of itself, by RocketMQ's names."""
     log = store.log
     used = f"{disk_usage(store.root):.2f}"
     size = log.end_offset - log.min_offset
-    stored, given = (" ".join(map(str, rates)) for rates in (figures.stored_rates(now), figures.given_rates(now)))
+    stored, given = (
+        " ".join(map(str, rates)) for rates in (broker_stats.stored_rates(now), broker_stats.given_rates(now))
+    )
     status = os.statvfs(store.root)
     total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     info = {
         "brokerVersionDesc": "V4_9_8",
         "brokerVersion": str(int(Version.V4_9_8)),
         "brokerActive": "true",
-        "bootTimestamp": str(figures.started),
-        "runtime": _span(now - figures.started),
+        "bootTimestamp": str(broker_stats.started),
+        "runtime": _span(now - broker_stats.started),
         "startAcceptSendRequestTimeStamp": "0",
-        "msgPutTotalYesterdayMorning": str(figures.mornings[0].stored),
-        "msgPutTotalTodayMorning": str(figures.mornings[1].stored),
-        "msgPutTotalTodayNow": str(figures.stored),
-        "msgGetTotalYesterdayMorning": str(figures.mornings[0].given),
-        "msgGetTotalTodayMorning": str(figures.mornings[1].given),
-        "msgGetTotalTodayNow": str(figures.given),
+        "msgPutTotalYesterdayMorning": str(broker_stats.mornings[0].stored),
+        "msgPutTotalTodayMorning": str(broker_stats.mornings[1].stored),
+        "msgPutTotalTodayNow": str(broker_stats.stored),
+        "msgGetTotalYesterdayMorning": str(broker_stats.mornings[0].given),
+        "msgGetTotalTodayMorning": str(broker_stats.mornings[1].given),
+        "msgGetTotalTodayNow": str(broker_stats.given),
         "putTps": stored,
         "getTotalTps": given,
         "getFoundTps": given,
         "getMissTps": "0.0 0.0 0.0",
         "getTransferredTps": given,  # as 5.x says it
         "getTransferedTps": given,  # as 4.9 does
-        "putMessageTimesTotal": str(figures.stored),
+        "putMessageTimesTotal": str(broker_stats.stored),
         "putMessageSizeTotal": str(size),
-        "putMessageAverageSize": str(size / max(figures.stored, 1)),
+        "putMessageAverageSize": str(size / max(broker_stats.stored, 1)),
         "putMessageFailedTimes": "0",
         "putMessageEntireTimeMax": "0",
         "getMessageEntireTimeMax": "0",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mqtool.engine.broker.clients import Clients
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.request_modes import BY_PULL, POP, PULL, RequestMode, RequestModes
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.topics import Topics
@@ -78,12 +78,12 @@ class Assignments:
             LimitError: no more modes are kept.
         """
         if topic.startswith(RETRY_PREFIX):
-            raise RefusedError(Reason.NOT_ALLOWED, "retry topic is not allowed to set mode")
+            raise OperationRefusedError(Reason.NOT_ALLOWED, "retry topic is not allowed to set mode")
         if self._topics.get(topic) is None:
-            raise RefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist")
+            raise OperationRefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist")
         if self._groups.find(group, now) is None:
-            raise RefusedError(Reason.NO_GROUP, f"subscription group [{group}] not exist")
+            raise OperationRefusedError(Reason.NO_GROUP, f"subscription group [{group}] not exist")
         count = share_count or 0
         if mode not in (PULL, POP) or not isinstance(count, int):
-            raise RefusedError(Reason.BAD_ARGUMENT, f"there is no mode {mode}, {share_count}")
+            raise OperationRefusedError(Reason.BAD_ARGUMENT, f"there is no mode {mode}, {share_count}")
         self._modes.set(topic, group, RequestMode(str(mode), count))

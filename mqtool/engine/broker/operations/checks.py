@@ -1,6 +1,6 @@
 """What is looked at before a group may read a topic."""
 
-from mqtool.engine.broker.operations.refusal import Forbids, Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import Forbids, OperationRefusedError, Reason
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.topics import Topics
 from mqtool.formats.codes import Perm
@@ -17,9 +17,9 @@ def checked_group(groups: SubscriptionGroups, name: str, now: int) -> Subscripti
     """
     group = groups.find(name, now)
     if group is None:
-        raise RefusedError(Reason.NO_GROUP, f"subscription group [{name}] does not exist")
+        raise OperationRefusedError(Reason.NO_GROUP, f"subscription group [{name}] does not exist")
     if not group.consume_enabled:
-        raise RefusedError(Reason.NOT_ALLOWED, f"subscription group no permission, {name}", Forbids.GROUP)
+        raise OperationRefusedError(Reason.NOT_ALLOWED, f"subscription group no permission, {name}", Forbids.GROUP)
     return group
 
 
@@ -31,11 +31,13 @@ def checked_topic(topics: Topics, name: str, queue_id: int) -> TopicConfig:
     """
     topic = topics.get(name)
     if topic is None:
-        raise RefusedError(Reason.NO_TOPIC, f"topic[{name}] not exist, apply first please!")
+        raise OperationRefusedError(Reason.NO_TOPIC, f"topic[{name}] not exist, apply first please!")
     if not topic.perm & _READ:
-        raise RefusedError(Reason.NOT_ALLOWED, f"the topic[{name}] pulling message is forbidden", Forbids.TOPIC)
+        raise OperationRefusedError(
+            Reason.NOT_ALLOWED, f"the topic[{name}] pulling message is forbidden", Forbids.TOPIC
+        )
     if not 0 <= queue_id < topic.read_queue_count:
-        raise RefusedError(Reason.BAD_ARGUMENT, no_such_queue(topic, queue_id))
+        raise OperationRefusedError(Reason.BAD_ARGUMENT, no_such_queue(topic, queue_id))
     return topic
 
 

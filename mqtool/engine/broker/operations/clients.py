@@ -4,17 +4,17 @@
 ``AdminBrokerProcessor``.)
 """
 
-from mqtool.engine.broker.clients import Client, Clients, OnlineGroup, size_of
+from mqtool.engine.broker.clients import ClientChannelInfo, Clients, OnlineGroup, size_of
 from mqtool.engine.broker.limits import (
-    MOST_GROUPS_IN_ALL,
-    MOST_MEMBERS,
-    MOST_OF_SUBSCRIPTIONS,
-    MOST_TOPICS,
+    MAX_GROUPS_IN_ALL,
+    MAX_MEMBERS,
+    MAX_OF_SUBSCRIPTIONS,
+    MAX_TOPICS,
     check_name,
     check_room,
 )
-from mqtool.engine.broker.operations.filters import MOST_OF_FILTER, wanted_by_expression
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.filters import MAX_OF_FILTER, wanted_by_expression
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.sessions import Session
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
@@ -23,9 +23,9 @@ from mqtool.errors import LimitError
 from mqtool.formats.bodies import Heartbeat
 from mqtool.formats.topics import RETRY_PREFIX
 
-MOST_GROUPS = 256
+MAX_GROUPS = 256
 """Groups of one client, of producers and of consumers each: every new one makes topics and is written down."""
-MOST_SUBSCRIPTIONS = 1 << 12
+MAX_SUBSCRIPTIONS = 1 << 12
 """Of all groups in a heartbeat."""
 
 
@@ -50,8 +50,8 @@ class ClientRequests:
         try:
             self._check(beat, session)
         except LimitError as error:
-            raise RefusedError(Reason.BAD_ARGUMENT, str(error)) from None
-        client = Client(session, beat.client_id, now)
+            raise OperationRefusedError(Reason.BAD_ARGUMENT, str(error)) from None
+        client = ClientChannelInfo(session, beat.client_id, now)
         is_changed = not beat.fingerprint
         groups = self._groups.find_all([data.group for data in beat.consumers], now)
         known = [(data, group) for data, group in zip(beat.consumers, groups, strict=True) if group]
@@ -88,33 +88,33 @@ class ClientRequests:
             return
         if not self._state.settings.sql92_enabled:
             text = f"The broker does not support consumer to filter message by {kind}"
-            raise RefusedError(Reason.NOT_POSSIBLE, text)
+            raise OperationRefusedError(Reason.NOT_POSSIBLE, text)
         wanted_by_expression(kind, expression)
 
     # Who is there
 
     def consumer_ids(self, group: str) -> list[str]:
-        """Return the ids of the members of a group, each once; raises ``RefusedError`` where there are none."""
+        """Return the ids of a group's members, each once; raises ``OperationRefusedError`` where there are none."""
         online = self._clients.group(group)
         if online is None:
-            raise RefusedError(Reason.NOT_POSSIBLE, f"no consumer for this group, {group}")
+            raise OperationRefusedError(Reason.NOT_POSSIBLE, f"no consumer for this group, {group}")
         return list(dict.fromkeys(client.client_id for client in online.members.values()))
 
     def consumers(self, group: str) -> OnlineGroup:
-        """Return the members of a group and what it wants; raises ``RefusedError`` where there are none."""
+        """Return the members of a group and what it wants; raises ``OperationRefusedError`` where there are none."""
         online = self._clients.group(group)
         if online is None:
-            raise RefusedError(Reason.NOT_ONLINE, f"the consumer group[{group}] not online")
+            raise OperationRefusedError(Reason.NOT_ONLINE, f"the consumer group[{group}] not online")
         return online
 
-    def producers(self, group: str) -> list[Client]:
-        """Return the producers of a group; raises ``RefusedError`` where there are none."""
+    def producers(self, group: str) -> list[ClientChannelInfo]:
+        """Return the producers of a group; raises ``OperationRefusedError`` where there are none."""
         clients = self._clients.producers(group)
         if not clients:
-            raise RefusedError(Reason.NOT_POSSIBLE, f"the producer group[{group}] not exist")
+            raise OperationRefusedError(Reason.NOT_POSSIBLE, f"the producer group[{group}] not exist")
         return clients
 
-    def all_producers(self) -> dict[str, list[Client]]:
+    def all_producers(self) -> dict[str, list[ClientChannelInfo]]:
         """Return all producers by group."""
         return {group: self._clients.producers(group) for group in self._clients.producer_groups()}
 
@@ -125,8 +125,8 @@ class ClientRequests:
         clients = self._clients
         producers, consumers = clients.groups_of(session)
         groups = {one.group for one in beat.consumers}
-        if max(len(producers | {*beat.producer_groups}), len(consumers | groups)) > MOST_GROUPS:
-            raise LimitError(f"a client has at most {MOST_GROUPS} groups of producers and of consumers each")
+        if max(len(producers | {*beat.producer_groups}), len(consumers | groups)) > MAX_GROUPS:
+            raise LimitError(f"a client has at most {MAX_GROUPS} groups of producers and of consumers each")
         subscriptions = [one for consumer in beat.consumers for one in consumer.subscriptions]
         for name in (beat.client_id, *beat.producer_groups, *(one.group for one in beat.consumers)):
             check_name(name, "name")
@@ -134,18 +134,18 @@ class ClientRequests:
             check_name(one.topic, "topic")
             check_name(one.expression_type, "expression type")
         new = len({*beat.producer_groups} - producers) + len(groups - consumers)
-        check_room(clients.member_count, new, MOST_MEMBERS, "clients in groups")
+        check_room(clients.member_count, new, MAX_MEMBERS, "clients in groups")
         before = sum(size_of(online.subscriptions.values()) for one in groups if (online := clients.group(one)))
         size = max(0, size_of(subscriptions) - before)
-        check_room(clients.subscription_size, size, MOST_OF_SUBSCRIPTIONS, "characters of subscriptions")
+        check_room(clients.subscription_size, size, MAX_OF_SUBSCRIPTIONS, "characters of subscriptions")
         new_groups = sum(self._groups.get(one) is None for one in groups)
-        check_room(len(self._groups), new_groups, MOST_GROUPS_IN_ALL, "groups")
+        check_room(len(self._groups), new_groups, MAX_GROUPS_IN_ALL, "groups")
         new_topics = sum(self._topics.get(RETRY_PREFIX + one) is None for one in groups)
-        check_room(len(self._topics.configs), new_topics, MOST_TOPICS, "topics")
-        if len(subscriptions) > MOST_SUBSCRIPTIONS:
-            raise LimitError(f"a heartbeat has at most {MOST_SUBSCRIPTIONS:,} subscriptions")
+        check_room(len(self._topics.configs), new_topics, MAX_TOPICS, "topics")
+        if len(subscriptions) > MAX_SUBSCRIPTIONS:
+            raise LimitError(f"a heartbeat has at most {MAX_SUBSCRIPTIONS:,} subscriptions")
         for one in subscriptions:
-            if max(len(one.expression), len(one.tags_codes), len(one.tags)) > MOST_OF_FILTER:
+            if max(len(one.expression), len(one.tags_codes), len(one.tags)) > MAX_OF_FILTER:
                 raise LimitError(
-                    f"the filter for the topic [{one.topic[:200]}] is longer than {MOST_OF_FILTER:,} characters"
+                    f"the filter for the topic [{one.topic[:200]}] is longer than {MAX_OF_FILTER:,} characters"
                 )

@@ -2,70 +2,72 @@
 
 import functools
 
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
-from mqtool.engine.store.live_pull import MOST_UNITS, Wanted
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
+from mqtool.engine.store.live_pull import MAX_UNITS, PullFilter
 from mqtool.errors import FilterError
 from mqtool.formats.bodies import Subscription
 from mqtool.formats.filters import compile_sql92, parse_tags
 
-MOST_OF_FILTER = 1 << 14
+MAX_OF_FILTER = 1 << 14
 """Characters of a filter: it is parsed while all others wait."""
-MOST_OF_SQL92 = 1 << 11
+MAX_OF_SQL92 = 1 << 11
 """Characters of one that is decided by properties, which takes much longer."""
 _SHORT_SQL92 = 64
 """Characters up to which a pull looks at as many messages as any; one that is twice as long looks at half of them."""
-_MOST_KEPT, _MOST_CODES_KEPT = 1 << 10, 1 << 6
+_MAX_KEPT, _MAX_CODES_KEPT = 1 << 10, 1 << 6
 """Characters, and hashes of tags, up to which what a filter means is kept for the next pull."""
 
 
-def wanted_by_subscription(subscription: Subscription) -> Wanted:
-    """Return the filter of a subscription; raises ``RefusedError``."""
+def wanted_by_subscription(subscription: Subscription) -> PullFilter:
+    """Return the filter of a subscription; raises ``OperationRefusedError``."""
     if subscription.expression_type == "TAG":
         if subscription.expression == "*":
             return _EVERYTHING
-        return Wanted(_codes(subscription.tags_codes) if subscription.tags_codes else _tags(subscription.expression))
+        return PullFilter(
+            _codes(subscription.tags_codes) if subscription.tags_codes else _tags(subscription.expression)
+        )
     wanted = _sql92(subscription.expression_type, subscription.expression)
     if isinstance(wanted, str):  # the heartbeat could not register it
         remark = f"the broker's consumer filter data is not exist: {wanted}"
-        raise RefusedError(Reason.NO_FILTER, remark)
+        raise OperationRefusedError(Reason.NO_FILTER, remark)
     return wanted
 
 
-def wanted_by_expression(kind: str, expression: str) -> Wanted:
+def wanted_by_expression(kind: str, expression: str) -> PullFilter:
     """Return the filter for an expression of one kind, TAG or SQL92.
 
     Raises:
         RefusedError: it cannot be understood.
     """
-    if len(expression) > MOST_OF_FILTER:
-        remark = f"parse the consumer's subscription failed: it is longer than {MOST_OF_FILTER:,} characters"
-        raise RefusedError(Reason.BAD_FILTER, remark)
+    if len(expression) > MAX_OF_FILTER:
+        remark = f"parse the consumer's subscription failed: it is longer than {MAX_OF_FILTER:,} characters"
+        raise OperationRefusedError(Reason.BAD_FILTER, remark)
     if kind == "TAG":
         try:
-            return Wanted(_tags(expression))
+            return PullFilter(_tags(expression))
         except FilterError as error:
-            wanted: Wanted | str = str(error)
+            wanted: PullFilter | str = str(error)
     else:
         wanted = _sql92(kind, expression)
     if isinstance(wanted, str):
-        raise RefusedError(Reason.BAD_FILTER, f"parse the consumer's subscription failed: {wanted}")
+        raise OperationRefusedError(Reason.BAD_FILTER, f"parse the consumer's subscription failed: {wanted}")
     return wanted
 
 
-_EVERYTHING = Wanted()
+_EVERYTHING = PullFilter()
 
 
 def _codes(codes: tuple[int, ...]) -> frozenset[int]:
-    return (_kept_codes if len(codes) <= _MOST_CODES_KEPT else frozenset)(codes)
+    return (_kept_codes if len(codes) <= _MAX_CODES_KEPT else frozenset)(codes)
 
 
 def _tags(expression: str) -> frozenset[int] | None:
-    return (_kept_tags if len(expression) <= _MOST_KEPT else _parse_tags)(expression)
+    return (_kept_tags if len(expression) <= _MAX_KEPT else _parse_tags)(expression)
 
 
-def _sql92(kind: str, expression: str) -> Wanted | str:
+def _sql92(kind: str, expression: str) -> PullFilter | str:
     """Return the filter for an expression that is not of tags, or what is wrong with it."""
-    return (_kept_sql92 if len(expression) <= _MOST_KEPT else _compile_sql92)(kind, expression)
+    return (_kept_sql92 if len(expression) <= _MAX_KEPT else _compile_sql92)(kind, expression)
 
 
 def _parse_tags(expression: str) -> frozenset[int] | None:
@@ -73,14 +75,14 @@ def _parse_tags(expression: str) -> frozenset[int] | None:
     return None if tags.expression == "*" else tags.codes
 
 
-def _compile_sql92(kind: str, expression: str) -> Wanted | str:
+def _compile_sql92(kind: str, expression: str) -> PullFilter | str:
     if kind != "SQL92":
         return f"there is no expression type {kind}"
-    if len(expression) > MOST_OF_SQL92:
-        return f"it is longer than {MOST_OF_SQL92:,} characters"
+    if len(expression) > MAX_OF_SQL92:
+        return f"it is longer than {MAX_OF_SQL92:,} characters"
     try:
-        units = MOST_UNITS * _SHORT_SQL92 // max(len(expression), _SHORT_SQL92)
-        return Wanted(sql92=compile_sql92(expression), most_units=units)
+        units = MAX_UNITS * _SHORT_SQL92 // max(len(expression), _SHORT_SQL92)
+        return PullFilter(sql92=compile_sql92(expression), most_units=units)
     except FilterError as error:
         return str(error)
 

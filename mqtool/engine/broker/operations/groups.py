@@ -6,9 +6,9 @@
 from collections.abc import Iterable, Sequence
 
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
-from mqtool.engine.broker.subscription_groups import MOST_GIVEN_NAME, SubscriptionGroups, is_name
-from mqtool.engine.broker.topics import MOST_QUEUES
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
+from mqtool.engine.broker.subscription_groups import MAX_GIVEN_NAME, SubscriptionGroups, is_name
+from mqtool.engine.broker.topics import MAX_QUEUES
 from mqtool.formats.config_tables import Table
 
 
@@ -20,10 +20,10 @@ class GroupRequests:
         self._offsets = offsets
 
     def find(self, group: str) -> Table:
-        """Return the members of a group as the table has them; raises ``RefusedError`` where there is none."""
+        """Return the members of a group as the table has them; raises ``OperationRefusedError`` where there is none."""
         members = self._groups.members(group)
         if members is None:
-            raise RefusedError(Reason.NO_GROUP, f"No group in this broker. group: {group}")
+            raise OperationRefusedError(Reason.NO_GROUP, f"No group in this broker. group: {group}")
         return members
 
     def update(self, given: Sequence[Table], now: int) -> None:
@@ -36,14 +36,14 @@ class GroupRequests:
         """
         for one in given:
             name = str(one.get("groupName") or "")
-            if not is_name(name, MOST_GIVEN_NAME):
-                text = f"the group name [{name[:200]}] is blank, longer than {MOST_GIVEN_NAME} or has characters other"
-                raise RefusedError(Reason.BAD_ARGUMENT, f"{text} than %|a-zA-Z0-9_-")
+            if not is_name(name, MAX_GIVEN_NAME):
+                text = f"the group name [{name[:200]}] is blank, longer than {MAX_GIVEN_NAME} or has characters other"
+                raise OperationRefusedError(Reason.BAD_ARGUMENT, f"{text} than %|a-zA-Z0-9_-")
         for one in given:
             count = one.get("retryQueueNums") or 0
-            if not isinstance(count, int) or count > MOST_QUEUES:
-                text = f"retryQueueNums of the group [{one['groupName']}] is no number up to {MOST_QUEUES:,}"
-                raise RefusedError(Reason.BAD_ARGUMENT, text)
+            if not isinstance(count, int) or count > MAX_QUEUES:
+                text = f"retryQueueNums of the group [{one['groupName']}] is no number up to {MAX_QUEUES:,}"
+                raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
         for one in given:
             self._groups.update(one, now)
 

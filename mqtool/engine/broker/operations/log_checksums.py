@@ -5,7 +5,7 @@ Cost: linear in the bytes, which are limited.
 
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 
 if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
@@ -22,7 +22,9 @@ def log_checksums(store: "MessageStore", start: int, end: int, size: int) -> lis
     """
     if not store.log.min_offset <= start < end <= store.end_offset:
         text = f"the log reaches from {store.log.min_offset} to {store.end_offset}, not from {start} to {end}"
-        raise RefusedError(Reason.BAD_ARGUMENT, text)
+        raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
     if not 0 < size <= MAX_BYTES or end - start > MAX_BYTES or end - start > size * MAX_BLOCKS:
-        raise RefusedError(Reason.BAD_ARGUMENT, f"no more than {MAX_BLOCKS} blocks and {MAX_BYTES} bytes at once")
+        raise OperationRefusedError(
+            Reason.BAD_ARGUMENT, f"no more than {MAX_BLOCKS} blocks and {MAX_BYTES} bytes at once"
+        )
     return [store.checksum(at, min(size, end - at)) for at in range(start, end, size)]

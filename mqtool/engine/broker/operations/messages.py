@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.properties import find_property, probe_of
 from mqtool.formats.stored_message import parse_stored
@@ -15,8 +15,8 @@ from mqtool.formats.stored_message import parse_stored
 if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
 
-MOST_BY_UNIQUE_KEY = 32
-MOST_BY_KEY = 64
+MAX_BY_UNIQUE_KEY = 32
+MAX_BY_KEY = 64
 """Messages that a query returns at most, whatever it asks for."""
 
 _UNIQ_KEY, _KEYS, _TAGS = probe_of("UNIQ_KEY"), probe_of("KEYS"), probe_of("TAGS")
@@ -51,7 +51,7 @@ def messages_by_key(
     """
     records = [*_by_key(store, topic, key, kind, start, end, most, most_bytes)]
     if not records:
-        raise RefusedError(Reason.NOT_FOUND, "can not find message, maybe time range not correct")
+        raise OperationRefusedError(Reason.NOT_FOUND, "can not find message, maybe time range not correct")
     return records
 
 
@@ -93,5 +93,5 @@ def message_at(store: "MessageStore", physical_offset: int) -> memoryview:
         parse_stored(record)
     except (NotFoundError, FormatError):
         text = f"can not find message by the offset, {physical_offset}"
-        raise RefusedError(Reason.NOT_POSSIBLE, text) from None
+        raise OperationRefusedError(Reason.NOT_POSSIBLE, text) from None
     return record

@@ -10,7 +10,7 @@ from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.consumer_offsets import UNKNOWN
 from mqtool.engine.broker.operations.queues import ends_of, next_offset_of, store_timestamp
 from mqtool.engine.broker.operations.reading import ReadingParts
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.sessions import OffsetsReset
 from mqtool.engine.store.live_pull import is_in_memory
 from mqtool.engine.store.time_search import Boundary
@@ -50,7 +50,9 @@ class OffsetRequests:
         if offset < 0 and begins_at_zero:
             offset = self._first_offset(topic, queue_id)
         if offset < 0:
-            raise RefusedError(Reason.NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+            raise OperationRefusedError(
+                Reason.NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+            )
         return offset
 
     def _first_offset(self, topic: str, queue_id: int) -> int:
@@ -68,14 +70,14 @@ class OffsetRequests:
             LimitError: no more offsets are kept.
         """
         if self._groups.get(group) is None:
-            raise RefusedError(Reason.NO_GROUP, f"Group {group} not exist!")
+            raise OperationRefusedError(Reason.NO_GROUP, f"Group {group} not exist!")
         if (config := self._topics.get(topic)) is None:
-            raise RefusedError(Reason.NO_TOPIC, f"Topic {topic} not exist!")
+            raise OperationRefusedError(Reason.NO_TOPIC, f"Topic {topic} not exist!")
         # RocketMQ takes any number; made-up ones would fill the table. A topic may have had more queues before.
         if not 0 <= queue_id < max(config.read_queue_count, config.write_queue_count) and (
             self._offsets.get(group, topic, queue_id) == UNKNOWN
         ):
-            raise RefusedError(Reason.BAD_ARGUMENT, f"Topic {topic} has no queue {queue_id}")
+            raise OperationRefusedError(Reason.BAD_ARGUMENT, f"Topic {topic} has no queue {queue_id}")
         if self._offsets.has_reset(group, topic, queue_id):
             return False
         self._offsets.check_room(group, topic, queue_id)
@@ -133,9 +135,9 @@ class OffsetRequests:
         """
         topic = self._topics.get(reset.topic)
         if topic is None:
-            raise RefusedError(Reason.NO_TOPIC, f"Topic {reset.topic} does not exist")
+            raise OperationRefusedError(Reason.NO_TOPIC, f"Topic {reset.topic} does not exist")
         if self._groups.get(reset.group) is None:
-            raise RefusedError(Reason.NO_GROUP, f"Group {reset.group} does not exist")
+            raise OperationRefusedError(Reason.NO_GROUP, f"Group {reset.group} does not exist")
         if not self._state.settings.server_side_reset:
             return self._reset_by_consumers(reset, topic)
         targets = self._targets(reset, topic)
@@ -149,7 +151,7 @@ class OffsetRequests:
         """Return the new offset of each queue."""
         ids = range(topic.read_queue_count) if reset.queue_id < 0 else [reset.queue_id]
         if not ids or max(ids) >= topic.read_queue_count:
-            raise RefusedError(Reason.NOT_POSSIBLE, f"the topic {reset.topic} has no queue to be reset")
+            raise OperationRefusedError(Reason.NOT_POSSIBLE, f"the topic {reset.topic} has no queue to be reset")
         targets = {}
         for queue_id in ids:
             if reset.offset is None or reset.offset < 0:
@@ -158,7 +160,7 @@ class OffsetRequests:
             low, high = ends_of(self._store, reset.topic, queue_id)
             if not low <= reset.offset <= high + 1:
                 text = f"Target offset {reset.offset} not in consume queue range [{low}-{high}]"
-                raise RefusedError(Reason.NOT_POSSIBLE, text)
+                raise OperationRefusedError(Reason.NOT_POSSIBLE, text)
             targets[queue_id] = reset.offset
         return targets
 
@@ -167,13 +169,13 @@ class OffsetRequests:
         for queue_id in range(topic.write_queue_count):
             committed = self._offsets.get(reset.group, reset.topic, queue_id)
             if committed < 0:
-                raise RefusedError(Reason.NOT_POSSIBLE, f"THe consumer group <{reset.group}> not exist")
+                raise OperationRefusedError(Reason.NOT_POSSIBLE, f"THe consumer group <{reset.group}> not exist")
             target = self._target_at(reset.topic, queue_id, reset.timestamp)
             targets[queue_id] = target if reset.is_forced else min(target, committed)
         online = self._clients.group(reset.group)
         if online is None:
             text = f"Consumer not online, so can not reset offset, Group: {reset.group} Topic: {reset.topic}"
-            raise RefusedError(Reason.NOT_ONLINE, text)
+            raise OperationRefusedError(Reason.NOT_ONLINE, text)
         notice = OffsetsReset(reset.group, reset.topic, reset.timestamp, reset.is_forced, targets)
         for client in online.members.values():
             client.session.notify(notice)

@@ -11,14 +11,14 @@ from mqtool.engine.broker.limits import check_name
 from mqtool.engine.broker.operations.checks import checked_group, no_such_queue
 from mqtool.engine.broker.operations.filters import wanted_by_expression
 from mqtool.engine.broker.operations.reading import ReadingParts
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.pops import PopRequest, Pops, Taken
 from mqtool.engine.broker.sessions import Session
-from mqtool.engine.broker.waiting_room import NOTIFICATIONS, POPS, Kind, Waiting
-from mqtool.engine.store.live_pull import EVERYTHING, Wanted, fetch
+from mqtool.engine.broker.waiting_room import NOTIFICATIONS, POPS, Waiting, WaitKind
+from mqtool.engine.store.live_pull import EVERYTHING, PullFilter, fetch
 from mqtool.formats.codes import Perm
 
-MOST_MESSAGES = 32
+MAX_MESSAGES = 32
 ALL_QUEUES = -1
 _LATE_MS = 500
 """A pop that has been under way for so much longer than it would wait is not worth an answer."""
@@ -87,12 +87,14 @@ class PopRequests:
         """
         until = asked_at + wait_ms
         if now - until > _LATE_MS:
-            raise RefusedError(Reason.TOO_LATE, "the pop message is timeout too much")
-        if request.max_count > MOST_MESSAGES:
-            text = f"the broker[{self._state.address}] pop message's num is greater than {MOST_MESSAGES}"
-            raise RefusedError(Reason.BAD_ARGUMENT, text)
+            raise OperationRefusedError(Reason.TOO_LATE, "the pop message is timeout too much")
+        if request.max_count > MAX_MESSAGES:
+            text = f"the broker[{self._state.address}] pop message's num is greater than {MAX_MESSAGES}"
+            raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
         if not self._state.settings.timer_enabled:
-            raise RefusedError(Reason.NOT_POSSIBLE, "pop message is forbidden because timerWheelEnable is false")
+            raise OperationRefusedError(
+                Reason.NOT_POSSIBLE, "pop message is forbidden because timerWheelEnable is false"
+            )
         self._check(request.group, request.topic, request.queue_id, now)
         wanted = _wanted(kind, expression)
         self._offsets.check_room(request.group, request.topic)
@@ -192,16 +194,18 @@ class PopRequests:
         yield from ((retries, 0) for retries in self.pops.retry_topics(topic, group))
 
     def _check(self, group: str, topic: str, queue_id: int, now: int) -> None:
-        """See whether a group may read a topic; raises ``RefusedError``."""
+        """See whether a group may read a topic; raises ``OperationRefusedError``."""
         if not self._state.settings.perm & _READ:
-            raise RefusedError(Reason.NOT_ALLOWED, f"the broker[{self._state.address}] pop message is forbidden")
+            raise OperationRefusedError(
+                Reason.NOT_ALLOWED, f"the broker[{self._state.address}] pop message is forbidden"
+            )
         config = self._topics.get(topic)
         if config is None:
-            raise RefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist, apply first please!")
+            raise OperationRefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist, apply first please!")
         if not config.perm & _READ:
-            raise RefusedError(Reason.NOT_ALLOWED, f"the topic[{topic}] peeking message is forbidden")
+            raise OperationRefusedError(Reason.NOT_ALLOWED, f"the topic[{topic}] peeking message is forbidden")
         if queue_id >= config.read_queue_count:
-            raise RefusedError(Reason.BAD_ARGUMENT, no_such_queue(config, queue_id))
+            raise OperationRefusedError(Reason.BAD_ARGUMENT, no_such_queue(config, queue_id))
         checked_group(self._groups, group, now)
 
 
@@ -210,7 +214,7 @@ class _Pop:
 
     __slots__ = ("_key", "_request", "_requests", "_wanted")
 
-    def __init__(self, requests: PopRequests, request: PopRequest, wanted: Wanted, key: Key) -> None:
+    def __init__(self, requests: PopRequests, request: PopRequest, wanted: PullFilter, key: Key) -> None:
         self._requests = requests
         self._request = request
         self._wanted = wanted
@@ -233,15 +237,15 @@ class _Pop:
             room.wake_at(taken.free_at, self._key)
 
 
-def _key(kind: Kind, topic: str, group: str, queue_id: int) -> Key:
+def _key(kind: WaitKind, topic: str, group: str, queue_id: int) -> Key:
     return kind.name, topic, group, queue_id
 
 
-def _wanted(kind: str | None, expression: str | None) -> Wanted:
-    """Return the filter of a pop; raises ``RefusedError``."""
+def _wanted(kind: str | None, expression: str | None) -> PullFilter:
+    """Return the filter of a pop; raises ``OperationRefusedError``."""
     if not expression:
         return EVERYTHING
     try:
         return wanted_by_expression(kind or "TAG", expression)
-    except RefusedError:
-        raise RefusedError(Reason.BAD_FILTER, "parse the consumer's subscription failed") from None
+    except OperationRefusedError:
+        raise OperationRefusedError(Reason.BAD_FILTER, "parse the consumer's subscription failed") from None

@@ -5,16 +5,16 @@
 
 from typing import NamedTuple
 
+from mqtool.engine.broker.broker_stats import BrokerStatsManager
 from mqtool.engine.broker.clients import Clients
-from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.operations.checks import checked_group, checked_topic
 from mqtool.engine.broker.operations.filters import wanted_by_expression, wanted_by_subscription
 from mqtool.engine.broker.operations.reading import ReadingParts
-from mqtool.engine.broker.operations.refusal import Forbids, Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import Forbids, OperationRefusedError, Reason
 from mqtool.engine.broker.sessions import Session
 from mqtool.engine.broker.settings import MASTER_ID, Role
 from mqtool.engine.broker.waiting_room import PULLS, Waiting
-from mqtool.engine.store.live_pull import PHYSICAL_MEMORY, Fetched, Wanted, fetch
+from mqtool.engine.store.live_pull import PHYSICAL_MEMORY, GetMessageResult, PullFilter, fetch
 from mqtool.engine.store.pull import StoreStatus
 from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
@@ -29,10 +29,10 @@ _OTHERS_OF_SLAVE = 10
 _NOTHING_YET = (StoreStatus.OFFSET_OVERFLOW_ONE, StoreStatus.NO_MATCHED_MESSAGE, *_EMPTY)
 
 
-class Pulled(NamedTuple):
+class PullOutcome(NamedTuple):
     """What a pull was given."""
 
-    fetched: Fetched
+    fetched: GetMessageResult
     topic: TopicConfig
     group: SubscriptionGroup
     is_reset: bool = False  # nothing is given, and the group goes on at ``fetched.next_offset``
@@ -40,7 +40,7 @@ class Pulled(NamedTuple):
     is_corrected: bool = True  # a wrong offset is; a slave leaves that to its master
 
 
-class Place(NamedTuple):
+class PullPosition(NamedTuple):
     """From where a group pulls."""
 
     group: str
@@ -61,22 +61,22 @@ class Filter(NamedTuple):
 class Pulls:
     """Pulls, on the parts of a broker that they need."""
 
-    def __init__(self, parts: ReadingParts, clients: Clients, figures: Figures) -> None:
+    def __init__(self, parts: ReadingParts, clients: Clients, broker_stats: BrokerStatsManager) -> None:
         self.store, self._state, self._topics, self._groups, self.offsets, self._room = parts
-        self.figures = figures
+        self.broker_stats = broker_stats
         self._clients = clients
 
     def pull(
         self,
         session: Session,
-        place: Place,
+        place: PullPosition,
         wanted_by: Filter,
         now: int,
         *,
         wait_ms: int = 0,
         commit_offset: int | None = None,
         is_lite: bool = False,
-    ) -> Pulled | Waiting:
+    ) -> PullOutcome | Waiting:
         """Return messages, or what waits for them.
 
         Args:
@@ -93,9 +93,9 @@ class Pulls:
         """
         settings = self._state.settings
         if not settings.perm & _READ:
-            raise RefusedError(Reason.NOT_ALLOWED, "the broker may not be read", Forbids.BROKER)
+            raise OperationRefusedError(Reason.NOT_ALLOWED, "the broker may not be read", Forbids.BROKER)
         if is_lite and not settings.lite_pull_enabled:
-            raise RefusedError(Reason.NOT_ALLOWED, "lite pull is switched off on this broker", Forbids.BROKER)
+            raise OperationRefusedError(Reason.NOT_ALLOWED, "lite pull is switched off on this broker", Forbids.BROKER)
         group_name, topic_name, queue_id, offset, most = place
         group = checked_group(self._groups, group_name, now)
         topic = checked_topic(self._topics, topic_name, queue_id)
@@ -120,19 +120,21 @@ class Pulls:
         self._room.add(waiting)
         return waiting
 
-    def give(self, place: Place, fetched: Fetched, topic: TopicConfig, group: SubscriptionGroup) -> Pulled:
+    def give(
+        self, place: PullPosition, fetched: GetMessageResult, topic: TopicConfig, group: SubscriptionGroup
+    ) -> PullOutcome:
         """Return what a group is given, and take note of it."""
         if fetched.parts:
             name, topic_name, queue_id, _, _ = place
-            self.figures.gave(topic_name, name, fetched.message_count, sum(map(len, fetched.parts)))
+            self.broker_stats.gave(topic_name, name, fetched.message_count, sum(map(len, fetched.parts)))
             self.offsets.note_pull(name, topic_name, queue_id, fetched.next_offset)
         state = self._state
         is_corrected = state.role is not Role.SLAVE or state.settings.checks_offsets_as_slave
         if not is_corrected and fetched.status in _WRONG:
             fetched = fetched._replace(next_offset=place.offset)
-        return Pulled(fetched, topic, group, False, self._suggested(fetched, group), is_corrected)
+        return PullOutcome(fetched, topic, group, False, self._suggested(fetched, group), is_corrected)
 
-    def _suggested(self, fetched: Fetched, group: SubscriptionGroup) -> int:
+    def _suggested(self, fetched: GetMessageResult, group: SubscriptionGroup) -> int:
         """Return which broker a group had better ask next: a slave, where it lags behind what is in memory."""
         settings = self._state.settings
         if not settings.slave_read_enabled:
@@ -143,33 +145,33 @@ class Pulls:
             return group.slow_consumer_broker_id
         return group.broker_id
 
-    def _wanted(self, place: Place, wanted_by: Filter, group: SubscriptionGroup) -> Wanted:
-        """Return the filter of a pull, its own or that of the heartbeats of its group; raises ``RefusedError``."""
+    def _wanted(self, place: PullPosition, wanted_by: Filter, group: SubscriptionGroup) -> PullFilter:
+        """Return the filter of a pull, its own or that of its group's heartbeats; raises ``OperationRefusedError``."""
         if wanted_by.expression is not None:
             kind = wanted_by.kind or "TAG"
             self._check_kind(kind)
             return wanted_by_expression(kind, wanted_by.expression)
         online = self._clients.group(place.group)
         if online is None:
-            raise RefusedError(Reason.NOT_SUBSCRIBED, "the consumer's group info not exist")
+            raise OperationRefusedError(Reason.NOT_SUBSCRIBED, "the consumer's group info not exist")
         if online.is_broadcast and not group.consume_broadcast_enabled:
             text = f"the consumer group[{group.group}] can not consume by broadcast way"
-            raise RefusedError(Reason.NOT_ALLOWED, text, Forbids.BROADCAST)
+            raise OperationRefusedError(Reason.NOT_ALLOWED, text, Forbids.BROADCAST)
         subscription = online.subscriptions.get(place.topic)
         if subscription is None:
-            raise RefusedError(Reason.NOT_SUBSCRIBED, "the consumer's subscription not exist")
+            raise OperationRefusedError(Reason.NOT_SUBSCRIBED, "the consumer's subscription not exist")
         if subscription.version < wanted_by.version:
-            raise RefusedError(Reason.OLD_SUBSCRIPTION, "the consumer's subscription not latest")
+            raise OperationRefusedError(Reason.OLD_SUBSCRIPTION, "the consumer's subscription not latest")
         if not self._groups.is_readable(group.group, place.topic):
             text = f"the consumer group[{group.group}] is forbidden for topic[{place.topic}]"
-            raise RefusedError(Reason.NOT_ALLOWED, text, Forbids.SUBSCRIPTION)
+            raise OperationRefusedError(Reason.NOT_ALLOWED, text, Forbids.SUBSCRIPTION)
         self._check_kind(subscription.expression_type)
         return wanted_by_subscription(subscription)
 
     def _check_kind(self, kind: str) -> None:
         if kind != "TAG" and not self._state.settings.sql92_enabled:
             text = f"The broker does not support consumer to filter message by {kind}"
-            raise RefusedError(Reason.NOT_POSSIBLE, text)
+            raise OperationRefusedError(Reason.NOT_POSSIBLE, text)
 
 
 class _Pull:
@@ -178,7 +180,7 @@ class _Pull:
     __slots__ = ("_group", "_place", "_pulls", "_topic", "_wanted")
 
     def __init__(
-        self, pulls: Pulls, place: Place, group: SubscriptionGroup, topic: TopicConfig, wanted: Wanted
+        self, pulls: Pulls, place: PullPosition, group: SubscriptionGroup, topic: TopicConfig, wanted: PullFilter
     ) -> None:
         self._pulls = pulls
         self._place = place
@@ -186,7 +188,7 @@ class _Pull:
         self._topic = topic
         self._wanted = wanted
 
-    def now(self) -> Pulled:
+    def now(self) -> PullOutcome:
         """Return what there is."""
         group, topic, queue_id, _, _ = self._place
         target = self._pulls.offsets.take_reset(group, topic, queue_id)
@@ -196,9 +198,11 @@ class _Pull:
         queue = store.queue(topic, queue_id)
         low = queue.min_offset(store.log.min_offset) if queue else 0
         high = queue.next_offset if queue else 0
-        return Pulled(Fetched(StoreStatus.OFFSET_OVERFLOW_BADLY, target, low, high), self._topic, self._group, True)
+        return PullOutcome(
+            GetMessageResult(StoreStatus.OFFSET_OVERFLOW_BADLY, target, low, high), self._topic, self._group, True
+        )
 
-    def look(self, is_due: bool, now: int) -> Pulled | None:  # noqa: ARG002
+    def look(self, is_due: bool, now: int) -> PullOutcome | None:  # noqa: ARG002
         """Return what there is for a pull that has waited, None while that is nothing."""
         if is_due or self._has_reset():
             return self.now()
@@ -214,10 +218,10 @@ class _Pull:
         group, topic, queue_id, _, _ = self._place
         return self._pulls.offsets.has_reset(group, topic, queue_id)
 
-    def _fetch(self) -> Fetched:
+    def _fetch(self) -> GetMessageResult:
         _, topic, queue_id, offset, count = self._place
         store = self._pulls.store
         return fetch(store, store.queue(topic, queue_id), offset, count, self._wanted)
 
-    def _give(self, fetched: Fetched) -> Pulled:
+    def _give(self, fetched: GetMessageResult) -> PullOutcome:
         return self._pulls.give(self._place, fetched, self._topic, self._group)

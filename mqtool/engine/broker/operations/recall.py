@@ -6,7 +6,7 @@
 from typing import NamedTuple
 
 from mqtool.engine.broker.intake import Intake
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.topics import Topics, may_be_sent_to
 from mqtool.engine.store.append_result import PutStatus
@@ -62,28 +62,28 @@ class Recalls:
         )
         result = self._intake.put(message, now)
         if result.status is not PutStatus.PUT_OK:
-            raise RefusedError(Reason.NOT_POSSIBLE, self._intake.store.refusal or "execute error")
+            raise OperationRefusedError(Reason.NOT_POSSIBLE, self._intake.store.refusal or "execute error")
         return Recalled(handle.unique_key, result.flush_offset)
 
     def _checked(self, topic: str, handle_text: str, now: int) -> RecallHandle:
-        """Return the handle of a message that can be recalled; raises ``RefusedError``."""
+        """Return the handle of a message that can be recalled; raises ``OperationRefusedError``."""
         settings = self._state.settings
         if not settings.recall_enabled:
-            raise RefusedError(Reason.NOT_ALLOWED, "operation is forbidden")
+            raise OperationRefusedError(Reason.NOT_ALLOWED, "operation is forbidden")
         if not settings.perm & Perm.WRITE:
-            raise RefusedError(Reason.UNAVAILABLE, "broker service not available")
+            raise OperationRefusedError(Reason.UNAVAILABLE, "broker service not available")
         if not may_be_sent_to(topic):
-            raise RefusedError(Reason.NOT_ALLOWED, f"nothing of the topic[{topic}] can be recalled")
+            raise OperationRefusedError(Reason.NOT_ALLOWED, f"nothing of the topic[{topic}] can be recalled")
         if self._topics.get(topic) is None:
-            raise RefusedError(Reason.NO_TOPIC, f"the topic[{topic}] not exist")
+            raise OperationRefusedError(Reason.NO_TOPIC, f"the topic[{topic}] not exist")
         try:
             handle = parse_handle(handle_text)
         except FormatError as error:
-            raise RefusedError(Reason.BAD_HANDLE, f"recall handle is invalid: {error.reason}") from None
+            raise OperationRefusedError(Reason.BAD_HANDLE, f"recall handle is invalid: {error.reason}") from None
         if handle.topic != topic:
-            raise RefusedError(Reason.BAD_HANDLE, "topic not match")
+            raise OperationRefusedError(Reason.BAD_HANDLE, "topic not match")
         if handle.broker_name != settings.broker_name:
-            raise RefusedError(Reason.BAD_HANDLE, "broker service not available")
+            raise OperationRefusedError(Reason.BAD_HANDLE, "broker service not available")
         if not 0 < handle.timestamp - now < settings.timer_max_delay_seconds * 1000:
-            raise RefusedError(Reason.BAD_HANDLE, "timestamp invalid")
+            raise OperationRefusedError(Reason.BAD_HANDLE, "timestamp invalid")
         return handle

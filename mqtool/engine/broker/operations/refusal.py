@@ -37,7 +37,7 @@ class Forbids(enum.IntEnum):
     SUBSCRIPTION = 5
 
 
-class RefusedError(Exception):
+class OperationRefusedError(Exception):
     """Something that is not done; its text says why, for people. Clients of RocketMQ match on some of these texts."""
 
     def __init__(self, reason: Reason, text: str, forbids: Forbids | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.intake import Intake
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.operations.send import NewTopic, Sends
 from mqtool.engine.broker.sessions import TakeReply, Told
 from mqtool.engine.broker.state import BrokerState
@@ -28,7 +28,7 @@ class Replied(NamedTuple):
     queue_id: int
 
 
-Then = Callable[[Replied | RefusedError, int], None]
+Then = Callable[[Replied | OperationRefusedError, int], None]
 
 
 class Replies:
@@ -52,12 +52,14 @@ class Replies:
         asking = find_property(message.properties, _REPLY_TO).decode("utf-8", "replace")
         client = self._clients.producer(asking)
         if client is None:
-            raise RefusedError(Reason.NOT_POSSIBLE, f"push reply message fail, channel of <{asking}> not found.")
+            raise OperationRefusedError(
+                Reason.NOT_POSSIBLE, f"push reply message fail, channel of <{asking}> not found."
+            )
 
         def told(answer: Told | None, now: int) -> None:
             result = self._intake.put(message, now) if self._state.settings.store_replies else None
             if answer is None or answer.refusal is not None:
-                then(RefusedError(Reason.NOT_POSSIBLE, f"push reply message to <{asking}> fail."), now)
+                then(OperationRefusedError(Reason.NOT_POSSIBLE, f"push reply message to <{asking}> fail."), now)
             else:
                 then(Replied(result, message.queue_id), now)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.kept_role import KeptRole, write_role
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.settings import MASTER_ID, Role
 from mqtool.engine.broker.state import BrokerState
 from mqtool.errors import MqtoolError
@@ -31,10 +31,10 @@ class RoleChanges:
         """Take no message any more, and return where the log ends.
 
         Raises:
-            RefusedError: this is no master.
+            OperationRefusedError: this is no master.
         """
         if self._state.role is Role.SLAVE:
-            raise RefusedError(Reason.NOT_POSSIBLE, "this broker is a slave: it takes no messages")
+            raise OperationRefusedError(Reason.NOT_POSSIBLE, "this broker is a slave: it takes no messages")
         self._store.take_only_copies()
         log.warning("messages are taken no more: another broker is to become the master")
         return self._store.log.end_offset
@@ -43,10 +43,10 @@ class RoleChanges:
         """Take messages again, as nothing came of it, and return where the log ends.
 
         Raises:
-            RefusedError: this is no master, or not any more.
+            OperationRefusedError: this is no master, or not any more.
         """
         if self._state.role is Role.SLAVE or self._is_changing:
-            raise RefusedError(Reason.NOT_POSSIBLE, "this broker is no master")
+            raise OperationRefusedError(Reason.NOT_POSSIBLE, "this broker is no master")
         self._store.take_messages()
         log.warning("messages are taken again")
         return self._store.log.end_offset
@@ -81,22 +81,26 @@ class RoleChanges:
             epoch: of this change, above that of all before.
 
         Raises:
-            RefusedError: it cannot be; it stays what it is.
+            OperationRefusedError: it cannot be; it stays what it is.
         """
         state = self._state
         if epoch <= state.epoch:
-            raise RefusedError(Reason.NOT_POSSIBLE, f"epoch {epoch} is not above {state.epoch}, which is known here")
+            raise OperationRefusedError(
+                Reason.NOT_POSSIBLE, f"epoch {epoch} is not above {state.epoch}, which is known here"
+            )
         if (role is Role.SLAVE) != (broker_id > MASTER_ID):
-            raise RefusedError(
+            raise OperationRefusedError(
                 Reason.BAD_ARGUMENT, f"{role} with the id {broker_id}: the id of a master is {MASTER_ID}"
             )
         if self._is_changing or self.on_change is None:
-            raise RefusedError(Reason.NOT_POSSIBLE, "the role of this broker is just being changed, or cannot be")
+            raise OperationRefusedError(
+                Reason.NOT_POSSIBLE, "the role of this broker is just being changed, or cannot be"
+            )
         kept = KeptRole(role, broker_id, epoch, *state.configured)
         try:
             write_role(self._store.root, kept)
         except MqtoolError as error:
-            raise RefusedError(Reason.NOT_POSSIBLE, str(error)) from None
+            raise OperationRefusedError(Reason.NOT_POSSIBLE, str(error)) from None
         self._is_changing, state.epoch = True, epoch
         self._store.take_only_copies()
         log.warning("this broker becomes %s, id %d, epoch %d", role, broker_id, epoch)

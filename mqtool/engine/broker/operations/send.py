@@ -7,11 +7,11 @@ import itertools
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from mqtool.engine.broker.broker_stats import BrokerStatsManager
 from mqtool.engine.broker.delayed import DELAY
-from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.intake import Intake
-from mqtool.engine.broker.limits import MOST_QUEUES_IN_ALL, MOST_TOPICS, check_room
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.limits import MAX_QUEUES_IN_ALL, MAX_TOPICS, check_room
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.queue_locks import LockTable
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
@@ -40,7 +40,7 @@ _OF_ONE_SENT_AGAIN = frozenset(name.encode() for name in _TO_BE_REPLACED)
 _WELL_FORMED = re.compile(rb"(?:[^\x00\x01\x02]+\x01[^\x00\x02]*(?:\x02|\Z))*")
 _TAIL_SEPARATOR = b"\x02"
 _MULTI_TAG = "MULTI_TAG"
-_MOST_OF_BATCH_TOPIC = 127
+_MAX_OF_BATCH_TOPIC = 127
 _FIRST_RETRY_LEVEL = 3
 _WRITE = int(Perm.WRITE)  # an operator of an enum takes a microsecond
 _new_tuple = tuple.__new__  # by this a named tuple is made in a third of the time
@@ -54,7 +54,7 @@ class NewTopic(NamedTuple):
     is_of_unit: bool
 
 
-class Sent(NamedTuple):
+class SendOutcome(NamedTuple):
     """What became of a message, or of a batch of them."""
 
     result: AppendResult
@@ -74,7 +74,7 @@ class Sends:
         topics: Topics,
         groups: SubscriptionGroups,
         locks: LockTable,
-        figures: Figures,
+        broker_stats: BrokerStatsManager,
         now: int,
     ) -> None:
         self._intake = intake
@@ -83,7 +83,7 @@ class Sends:
         self._topics = topics
         self._groups = groups
         self._locks = locks
-        self._figures = figures
+        self._broker_stats = broker_stats
         self._settings = settings = state.settings
         self._marks = _marks(settings.region, settings.trace_on, settings.cluster_name)
         self._started = now
@@ -92,7 +92,7 @@ class Sends:
 
     def send(
         self, message: NewMessage, like: NewTopic, now: int, *, is_batch: bool = False, most_times: int | None = None
-    ) -> Sent:
+    ) -> SendOutcome:
         """Store a message.
 
         Args:
@@ -109,22 +109,22 @@ class Sends:
         config = self.prepare(message, like, now)
         topic, queue_id, store = message.topic, message.queue_id, self._store
         if store.queue(topic, queue_id) is None:
-            check_room(store.queue_count, 1, MOST_QUEUES_IN_ALL, "queues")
+            check_room(store.queue_count, 1, MAX_QUEUES_IN_ALL, "queues")
         key = message.pairs.get(_UNIQUE_KEY, b"")
         if is_batch:
             if config.is_batch and key:
-                return Sent(self._append_inner_batch(message, now), queue_id, key, None, True)
-            return Sent(self._append_batch(message, now), queue_id, key, None, False)
+                return SendOutcome(self._append_inner_batch(message, now), queue_id, key, None, True)
+            return SendOutcome(self._append_batch(message, now), queue_id, key, None, False)
         if not key:
             unique_key = self._new_unique_key(now)
             key = unique_key.encode()
             message.properties = add_property(message.properties, UNIQUE_KEY, unique_key)
         if topic.startswith(RETRY_PREFIX):
-            self._retry_or_bury(message, most_times, like.is_of_unit, now)
+            self._retry_or_send_to_dlq(message, most_times, like.is_of_unit, now)
         result = self._intake.put(message, now)
         if message.topic == TIMER_TOPIC and result.status is PutStatus.PUT_OK:
-            return Sent(result, queue_id, key, self._recall_handle(topic, message, key), False)
-        return _new_tuple(Sent, (result, queue_id, key, None, False))
+            return SendOutcome(result, queue_id, key, self._recall_handle(topic, message, key), False)
+        return _new_tuple(SendOutcome, (result, queue_id, key, None, False))
 
     def prepare(self, message: NewMessage, like: NewTopic, now: int) -> TopicConfig:
         """Make of a message what is to be stored, and return its topic, which is made if need be.
@@ -137,12 +137,12 @@ class Sends:
         queue_id = message.queue_id
         if queue_id >= max(config.write_queue_count, config.read_queue_count):
             text = f"request queueId[{queue_id}] is illegal, {config.topic} has fewer queues"
-            raise RefusedError(Reason.BAD_ARGUMENT, text)
+            raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
         if queue_id < 0:
             message.queue_id = next(self._rotation) % max(1, config.write_queue_count)
         if settings.refuse_transactions and message.pairs.get(_TRANSACTION) == b"true":
             text = f"the broker[{self._state.address}] sending transaction message is forbidden"
-            raise RefusedError(Reason.NOT_ALLOWED, text)
+            raise OperationRefusedError(Reason.NOT_ALLOWED, text)
         if config.filter_type == _MULTI_TAG:
             message.sys_flag |= SysFlag.MULTI_TAGS
         self._mark(message)
@@ -177,17 +177,21 @@ class Sends:
         """
         group = self._group(group_name, now)
         if not self._state.settings.perm & _WRITE:
-            raise RefusedError(Reason.NOT_ALLOWED, f"the broker[{self._state.address}] sending message is forbidden")
+            raise OperationRefusedError(
+                Reason.NOT_ALLOWED, f"the broker[{self._state.address}] sending message is forbidden"
+            )
         if group.retry_queue_count <= 0:
             return None
         retry_topic = RETRY_PREFIX + group_name
         config = self._topics.of_group(retry_topic, group.retry_queue_count, is_of_unit, now)
         if not config.perm & _WRITE:
-            raise RefusedError(Reason.NOT_ALLOWED, f"the topic[{retry_topic}] sending message is forbidden")
+            raise OperationRefusedError(Reason.NOT_ALLOWED, f"the topic[{retry_topic}] sending message is forbidden")
         try:
             message = parse_stored(self._store.log.record(physical_offset)).message
         except (NotFoundError, FormatError):
-            raise RefusedError(Reason.NOT_POSSIBLE, f"look message by offset failed, {physical_offset}") from None
+            raise OperationRefusedError(
+                Reason.NOT_POSSIBLE, f"look message by offset failed, {physical_offset}"
+            ) from None
         pairs = parse_properties(message.properties)
         pairs.setdefault("RETRY_TOPIC", message.topic)
         pairs.setdefault("ORIGIN_MESSAGE_ID", offset_message_id(host_text(*message.store_host), physical_offset))
@@ -195,7 +199,7 @@ class Sends:
         times = message.reconsume_times
         message.topic, message.queue_id = retry_topic, next(self._rotation) % group.retry_queue_count
         if times >= (group.retry_max_times if most_times is None else most_times) or delay_level < 0:
-            self._bury(message, group_name, is_of_unit, now)
+            self._send_to_dlq(message, group_name, is_of_unit, now)
             pairs[DELAY] = "0"
         else:
             pairs[DELAY] = str(delay_level or _FIRST_RETRY_LEVEL + times)
@@ -205,46 +209,48 @@ class Sends:
         result = self._intake.put_again(message, now)
         if result.status is PutStatus.PUT_OK:
             retried = message.pairs.get(_RETRY_TOPIC, b"").decode("utf-8", "replace")
-            self._figures.sent_back(retried, group_name)
+            self._broker_stats.sent_back(retried, group_name)
         return result
 
     # Topics and groups
 
     def _topic_of(self, topic: str, like: NewTopic, now: int) -> TopicConfig:
-        """Return the topic that is sent to, made if need be; raises ``RefusedError``."""
+        """Return the topic that is sent to, made if need be; raises ``OperationRefusedError``."""
         config = self._topics.get(topic)
         if not self._state.settings.perm & _WRITE and config is not None and config.order:
-            raise RefusedError(Reason.NOT_ALLOWED, f"the broker[{self._state.address}] sending message is forbidden")
+            raise OperationRefusedError(
+                Reason.NOT_ALLOWED, f"the broker[{self._state.address}] sending message is forbidden"
+            )
         if not may_be_sent_to(topic):
-            raise RefusedError(Reason.NOT_ALLOWED, f"Sending message to topic[{topic}] is forbidden.")
+            raise OperationRefusedError(Reason.NOT_ALLOWED, f"Sending message to topic[{topic}] is forbidden.")
         if config is None:
             if fault := fault_of_name(topic):
-                raise RefusedError(Reason.BAD_ARGUMENT, fault)
+                raise OperationRefusedError(Reason.BAD_ARGUMENT, fault)
             config = self._topics.create_by_sending(topic, like.default_topic, like.queue_count, like.is_of_unit, now)
             if config is None and topic.startswith(RETRY_PREFIX):
-                check_room(len(self._topics.configs), 1, MOST_TOPICS, "topics")
+                check_room(len(self._topics.configs), 1, MAX_TOPICS, "topics")
                 config = self._topics.of_group(topic, 1, like.is_of_unit, now)
             if config is None:
-                raise RefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist, apply first please!")
+                raise OperationRefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist, apply first please!")
         return config
 
     def _group(self, name: str, now: int) -> SubscriptionGroup:
         group = self._groups.find(name, now)
         if group is None:
-            raise RefusedError(Reason.NO_GROUP, f"subscription group not exist, {name}")
+            raise OperationRefusedError(Reason.NO_GROUP, f"subscription group not exist, {name}")
         return group
 
-    def _retry_or_bury(self, message: NewMessage, most_times: int | None, is_of_unit: bool, now: int) -> None:
+    def _retry_or_send_to_dlq(self, message: NewMessage, most_times: int | None, is_of_unit: bool, now: int) -> None:
         """Have a message go to the dead letters of its group that was consumed too often, or is consumed in order."""
         name = message.topic.removeprefix(RETRY_PREFIX)
         group = self._group(name, now)
         most = group.retry_max_times if most_times is None else most_times
         if message.reconsume_times > most or self._locks.is_any_held(name, now):
-            self._bury(message, name, is_of_unit, now)
+            self._send_to_dlq(message, name, is_of_unit, now)
             pairs = parse_properties(message.properties)
             message.properties = build_properties(pairs | {DELAY: "-1"})
 
-    def _bury(self, message: NewMessage, group: str, is_of_unit: bool, now: int) -> None:
+    def _send_to_dlq(self, message: NewMessage, group: str, is_of_unit: bool, now: int) -> None:
         topic = DEAD_LETTER_PREFIX + group
         self._topics.of_group(topic, 1, is_of_unit, now)
         message.topic, message.queue_id = topic, 0
@@ -284,7 +290,7 @@ class Sends:
         return RecallHandle(topic, self._state.settings.broker_name, by, key.decode("utf-8", "replace"))
 
     def _append_batch(self, message: NewMessage, now: int) -> AppendResult:
-        if message.topic.startswith(RETRY_PREFIX) or len(message.topic) > _MOST_OF_BATCH_TOPIC:
+        if message.topic.startswith(RETRY_PREFIX) or len(message.topic) > _MAX_OF_BATCH_TOPIC:
             return AppendResult(PutStatus.MESSAGE_ILLEGAL)
         return self._store.append_batch(message, now)
 

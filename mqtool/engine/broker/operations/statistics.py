@@ -7,11 +7,11 @@ Cost: linear in the queues that are told of.
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from mqtool.engine.broker.broker_stats import BrokerStatsManager, Share
 from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
-from mqtool.engine.broker.figures import Figures, Share
 from mqtool.engine.broker.operations.queues import ends_of, next_offset_of, store_timestamp
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.topics import Topics
 from mqtool.formats.bodies import Subscription
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from mqtool.engine.store.live_queue import Unit
     from mqtool.engine.store.message_store import MessageStore
 
-MOST_UNITS = 1000
+MAX_UNITS = 1000
 """Units of a queue that are told at once."""
 
 
-class QueueEnds(NamedTuple):
+class TopicOffset(NamedTuple):
     """One queue."""
 
     queue_id: int
@@ -34,7 +34,7 @@ class QueueEnds(NamedTuple):
     last_timestamp: int  # when its last message was stored (ms), 0 where there is none
 
 
-class Progress(NamedTuple):
+class QueueProgress(NamedTuple):
     """How far a group has read one queue."""
 
     topic: str
@@ -49,7 +49,7 @@ class GroupProgress(NamedTuple):
     """How far a group has read, and messages a second."""
 
     rate: float
-    queues: list[Progress]
+    queues: list[QueueProgress]
 
 
 class TimeSpan(NamedTuple):
@@ -81,16 +81,16 @@ class Statistics:
         groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
         clients: Clients,
-        figures: Figures,
+        broker_stats: BrokerStatsManager,
     ) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._clients = clients
-        self._figures = figures
+        self._broker_stats = broker_stats
 
-    def topic(self, topic: str) -> list[QueueEnds]:
+    def topic(self, topic: str) -> list[TopicOffset]:
         """Return all queues of a topic.
 
         Raises:
@@ -100,17 +100,17 @@ class Statistics:
         queues = []
         for queue_id in range(max(config.read_queue_count, config.write_queue_count)):
             low, high = ends_of(store, topic, queue_id)
-            queues.append(QueueEnds(queue_id, low, high, max(store_timestamp(store, topic, queue_id, high - 1), 0)))
+            queues.append(TopicOffset(queue_id, low, high, max(store_timestamp(store, topic, queue_id, high - 1), 0)))
         return queues
 
     def stored_rate(self, topic: str, now: int) -> float:
         """Return how many messages of a topic are stored a second."""
-        return self._figures.rate("stored", topic, now)
+        return self._broker_stats.rate("stored", topic, now)
 
     def group(self, group: str, topics: Iterable[str], now: int) -> GroupProgress:
         """Return how far a group has read some topics, or where none are named those that it wants."""
         topics = [*topics] or self._topics_read(group)
-        rate = sum(self._figures.rate("given", (topic, group), now) for topic in topics)
+        rate = sum(self._broker_stats.rate("given", (topic, group), now) for topic in topics)
         return GroupProgress(rate, [*self._progress(group, topics)])
 
     def all_groups(self, now: int, *, only_ordered: bool) -> Iterator[tuple[str, list[GroupProgress]]]:
@@ -120,7 +120,7 @@ class Statistics:
                 group,
                 [
                     GroupProgress(
-                        self._figures.rate("given", (config.topic, group), now),
+                        self._broker_stats.rate("given", (config.topic, group), now),
                         [*self._progress(group, [config.topic])],
                     )
                     for config in self._configs(self._offsets.topics_of(group))
@@ -155,31 +155,31 @@ class Statistics:
         return online.subscriptions.get(topic) if online else None
 
     def units(self, group: str, topic: str, queue_id: int, start: int, count: int) -> QueuePart:
-        """Return units of a queue from an offset on, ``MOST_UNITS`` at most.
+        """Return units of a queue from an offset on, ``MAX_UNITS`` at most.
 
         Raises:
             RefusedError: there is no such queue.
         """
         queue = self._store.queue(topic, queue_id)
         if queue is None:
-            raise RefusedError(Reason.NOT_POSSIBLE, f"{queue_id}@{topic} is not exist!")
+            raise OperationRefusedError(Reason.NOT_POSSIBLE, f"{queue_id}@{topic} is not exist!")
         units: list[Unit] = []
-        start, count = max(start, 0), min(count, MOST_UNITS)
+        start, count = max(start, 0), min(count, MAX_UNITS)
         while len(units) < count and (found := queue.units(start + len(units), count - len(units))):
             units += found
         low = queue.min_offset(self._store.log.min_offset)
         return QueuePart(units, low, queue.next_offset, self.subscription(group, topic))
 
     def shares(self, kind: str, key: str | tuple[str, str], now: int) -> tuple[Share, ...] | None:
-        """Return what was counted over the spans of statistics, None where nothing was; see ``Figures``."""
-        return self._figures.shares(kind, key, now)
+        """Return what was counted over the spans of statistics, None where nothing was; see ``BrokerStatsManager``."""
+        return self._broker_stats.shares(kind, key, now)
 
     # Parts
 
     def _topic(self, topic: str) -> TopicConfig:
         config = self._topics.get(topic)
         if config is None:
-            raise RefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist")
+            raise OperationRefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist")
         return config
 
     def _configs(self, topics: Iterable[str]) -> Iterator[TopicConfig]:
@@ -194,12 +194,12 @@ class Statistics:
         wanted = online.subscriptions if online else {}
         return [topic for topic in self._offsets.topics_of(group) if not wanted or topic in wanted]
 
-    def _progress(self, group: str, topics: Iterable[str]) -> Iterator[Progress]:
+    def _progress(self, group: str, topics: Iterable[str]) -> Iterator[QueueProgress]:
         for config in self._configs(topics):
             topic = config.topic
             for queue_id in range(config.read_queue_count):
                 consumed = max(self._offsets.get(group, topic, queue_id), 0)
-                yield Progress(
+                yield QueueProgress(
                     topic,
                     queue_id,
                     next_offset_of(self._store, topic, queue_id),

@@ -6,8 +6,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
-from mqtool.engine.broker.topics import MOST_QUEUES, Topics, fault_of_name
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
+from mqtool.engine.broker.topics import MAX_QUEUES, Topics, fault_of_name
 from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.topics import is_system_topic
 
@@ -25,10 +25,10 @@ class TopicRequests:
         self._delete_queues = delete_queues
 
     def find(self, topic: str) -> TopicConfig:
-        """Return a topic; raises ``RefusedError`` where there is none."""
+        """Return a topic; raises ``OperationRefusedError`` where there is none."""
         config = self._topics.get(topic)
         if config is None:
-            raise RefusedError(Reason.NO_TOPIC, f"No topic in this broker. topic: {topic}")
+            raise OperationRefusedError(Reason.NO_TOPIC, f"No topic in this broker. topic: {topic}")
         return config
 
     def put(self, configs: Sequence[TopicConfig], now: int) -> None:
@@ -42,21 +42,21 @@ class TopicRequests:
             if self._topics.is_system(config.topic):
                 raise _of_the_broker(config.topic)
             if fault := fault_of_name(config.topic):
-                raise RefusedError(Reason.BAD_ARGUMENT, fault)
-            if max(config.read_queue_count, config.write_queue_count) > MOST_QUEUES:
-                text = f"The topic[{config.topic}] would have more than {MOST_QUEUES:,} queues."
-                raise RefusedError(Reason.BAD_ARGUMENT, text)
+                raise OperationRefusedError(Reason.BAD_ARGUMENT, fault)
+            if max(config.read_queue_count, config.write_queue_count) > MAX_QUEUES:
+                text = f"The topic[{config.topic}] would have more than {MAX_QUEUES:,} queues."
+                raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
             known = self._topics.get(config.topic)
             if known is not None and known.is_batch != config.is_batch:  # its queues lie in other files then
                 text = f"changes queue.type of the topic {config.topic}, which is there already"
-                raise RefusedError(Reason.NOT_POSSIBLE, f"the field attributes of the header {text}")
+                raise OperationRefusedError(Reason.NOT_POSSIBLE, f"the field attributes of the header {text}")
         self._topics.put(configs, now)
 
     def delete(self, topics: Sequence[str], now: int) -> None:
-        """Delete topics and their queues, none of them if one may not be deleted; raises ``RefusedError``."""
+        """Delete topics and their queues, none of them if one may not be deleted; raises ``OperationRefusedError``."""
         for topic in topics:
             if not topic.strip():
-                raise RefusedError(Reason.BAD_ARGUMENT, "The specified topic is blank.")
+                raise OperationRefusedError(Reason.BAD_ARGUMENT, "The specified topic is blank.")
             if self._topics.is_system(topic):
                 raise _of_the_broker(topic)
         for topic in topics:
@@ -88,5 +88,5 @@ class TopicRequests:
                 self._delete_queues(topic)
 
 
-def _of_the_broker(topic: str) -> RefusedError:
-    return RefusedError(Reason.BAD_ARGUMENT, f"The topic[{topic}] is conflict with system topic.")
+def _of_the_broker(topic: str) -> OperationRefusedError:
+    return OperationRefusedError(Reason.BAD_ARGUMENT, f"The topic[{topic}] is conflict with system topic.")

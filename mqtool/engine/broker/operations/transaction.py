@@ -5,7 +5,7 @@
 
 from typing import NamedTuple
 
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.transactions import Transactions
 from mqtool.engine.store.append_result import PutStatus
 from mqtool.formats.properties import find_property, probe_of
@@ -31,15 +31,15 @@ def end_transaction(transactions: Transactions, end: End, now: int) -> None:
     """
     half = transactions.half_at(end.physical_offset)
     if half is None:
-        raise RefusedError(Reason.NOT_POSSIBLE, f"no prepared message lies at {end.physical_offset}")
+        raise OperationRefusedError(Reason.NOT_POSSIBLE, f"no prepared message lies at {end.physical_offset}")
     if find_property(half.message.properties, _GROUP) != end.producer_group.encode("utf-8", "replace"):
         text = f"the prepared message is not of the producer group {end.producer_group}"
-        raise RefusedError(Reason.NOT_POSSIBLE, text)
+        raise OperationRefusedError(Reason.NOT_POSSIBLE, text)
     if half.queue_offset != end.queue_offset:
         text = f"the queue offset of the prepared message is not {end.queue_offset}"
-        raise RefusedError(Reason.NOT_POSSIBLE, text)
+        raise OperationRefusedError(Reason.NOT_POSSIBLE, text)
     if not end.is_answer and transactions.is_late(half, now):
-        raise RefusedError(Reason.ONLY_BY_CHECK, "too late: only the answer to a check counts by now")
+        raise OperationRefusedError(Reason.ONLY_BY_CHECK, "too late: only the answer to a check counts by now")
     status = (transactions.commit if end.is_commit else transactions.roll_back)(half, now)
     if status is not PutStatus.PUT_OK:
-        raise RefusedError(Reason.NOT_POSSIBLE, status)
+        raise OperationRefusedError(Reason.NOT_POSSIBLE, status)

@@ -13,7 +13,7 @@ from mqtool.engine.broker.operations.accounts import (
     delete_account,
     put_account,
 )
-from mqtool.engine.broker.operations.refusal import RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError
 from mqtool.errors import FormatError, MqtoolError
 from mqtool.formats.bodies import build_body
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -28,11 +28,11 @@ from mqtool.formats.headers import (
 from mqtool.formats.plain_acl import account_members
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Processor, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
 
-def _put(access: AccessControl, request: "Request") -> None:
+def _put(access: AccessControl, request: "BrokerRequest") -> None:
     header = parse_header(PutAccount, request.command.ext_fields)
     changes = {
         "secretKey": header.secret_key,
@@ -46,11 +46,11 @@ def _put(access: AccessControl, request: "Request") -> None:
     put_account(access, header.access_key, changes, request.now)
 
 
-def _delete(access: AccessControl, request: "Request") -> None:
+def _delete(access: AccessControl, request: "BrokerRequest") -> None:
     delete_account(access, parse_header(AccessKey, request.command.ext_fields).access_key, request.now)
 
 
-def _put_white_addresses(access: AccessControl, request: "Request") -> None:
+def _put_white_addresses(access: AccessControl, request: "BrokerRequest") -> None:
     header = parse_header(PutWhiteAddresses, request.command.ext_fields)
     access.put_white_addresses(_split(header.global_white_addrs), request.now)
 
@@ -59,22 +59,22 @@ def _split(text: str | None) -> list[str]:
     return [one.strip() for one in (text or "").split(",") if one.strip()]
 
 
-def _changing(change: Callable[[AccessControl, "Request"], None], code: ResponseCode) -> "Processor":
+def _changing(change: Callable[[AccessControl, "BrokerRequest"], None], code: ResponseCode) -> "Processor":
     """Return a processor whose refusals have a code of their own."""
 
-    def process(broker: "Broker", request: "Request") -> "Answer":
+    def process(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
         try:
             change(checked_access(broker.access), request)
         except FormatError as error:
             return request.command.answer(code, remark=error.reason)
-        except (MqtoolError, RefusedError) as error:
+        except (MqtoolError, OperationRefusedError) as error:
             return request.command.answer(code, remark=str(error))
         return request.command.answer()
 
     return process
 
 
-def _tell_version(broker: "Broker", request: "Request") -> "Answer":
+def _tell_version(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     counter, timestamp = checked_access(broker.access).acl.version
     version = {"counter": counter, "timestamp": timestamp, "stateVersion": 0}
     settings = broker.settings
@@ -88,7 +88,7 @@ def _tell_version(broker: "Broker", request: "Request") -> "Answer":
     return request.command.answer(ext_fields=build_header(header))
 
 
-def _tell_accounts(broker: "Broker", request: "Request") -> "Answer":
+def _tell_accounts(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     acl = checked_access(broker.access).acl
     body = {
         "globalWhiteAddrs": [*acl.white_addresses],

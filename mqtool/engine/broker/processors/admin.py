@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqtool.engine.broker.kept_role import EPOCH
 from mqtool.engine.broker.operations.administration import resume_check, runtime_info
-from mqtool.engine.broker.operations.statistics import Progress
+from mqtool.engine.broker.operations.statistics import QueueProgress
 from mqtool.engine.broker.settings import Role
 from mqtool.formats.bodies import (
     MessageQueue,
@@ -35,21 +35,21 @@ from mqtool.formats.headers import (
 from mqtool.formats.settings import build_settings, parse_settings
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Processor, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
 log = logging.getLogger(__name__)
 
 
-def _reply(request: "Request", body: Any) -> "Answer":
+def _reply(request: "BrokerRequest", body: Any) -> "Answer":
     return request.command.answer(body=build_body(body))
 
 
 # The broker
 
 
-def _runtime_info(broker: "Broker", request: "Request") -> "Answer":
-    info = runtime_info(broker.store, broker.figures, broker.delayed, request.now)
+def _runtime_info(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
+    info = runtime_info(broker.store, broker.broker_stats, broker.delayed, request.now)
     if broker.state.epoch:
         info[EPOCH] = str(broker.state.epoch)
     if broker.state.role is Role.SLAVE:
@@ -57,13 +57,13 @@ def _runtime_info(broker: "Broker", request: "Request") -> "Answer":
     return request.command.answer(body=build_kv_table(info))
 
 
-def _get_config(broker: "Broker", request: "Request") -> "Answer":
-    version = build_body(version_members(DataVersion(0, broker.figures.started, 0))).decode()
+def _get_config(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
+    version = build_body(version_members(DataVersion(0, broker.broker_stats.started, 0))).decode()
     body = build_settings(broker.setting_requests.all()).encode()
     return request.command.answer(ext_fields={"version": version}, body=body)
 
 
-def _update_config(broker: "Broker", request: "Request") -> "Answer":
+def _update_config(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     given = parse_settings(request.command.body.decode("utf-8", "replace"))
     broker.setting_requests.change(given)
     changes = ", ".join(_printable(f"{name}={value}") for name, value in given.items())
@@ -76,11 +76,11 @@ def _printable(text: str) -> str:
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
-def _all_consumer_offsets(broker: "Broker", request: "Request") -> "Answer":
+def _all_consumer_offsets(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     return _reply(request, broker.offsets.table())
 
 
-def _all_delay_offsets(broker: "Broker", request: "Request") -> "Answer":
+def _all_delay_offsets(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     delayed = broker.delayed
     return _reply(request, {"dataVersion": version_members(delayed.version), "offsetTable": delayed.offsets})
 
@@ -94,7 +94,7 @@ _STATS = {
 """What is counted, by RocketMQ's names; the key is a topic, or a topic and a group with ``@`` between."""
 
 
-def _view_stats(broker: "Broker", request: "Request") -> "Answer":
+def _view_stats(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     name, key = parse_header(ViewBrokerStats, request.command.ext_fields)
     topic, _, group = key.partition("@")
     kind = _STATS.get(name)
@@ -108,7 +108,7 @@ def _view_stats(broker: "Broker", request: "Request") -> "Answer":
 # Queues and groups
 
 
-def _topic_stats(broker: "Broker", request: "Request") -> "Answer":
+def _topic_stats(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     topic = parse_header(TopicName, request.command.ext_fields).topic
     table = {
         MessageQueue(topic, broker.settings.broker_name, one.queue_id): {
@@ -122,14 +122,14 @@ def _topic_stats(broker: "Broker", request: "Request") -> "Answer":
     return _reply(request, {"offsetTable": table, "topicPutTps": rate})
 
 
-def _consume_stats(broker: "Broker", request: "Request") -> "Answer":
+def _consume_stats(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     header = parse_header(GetConsumeStats, request.command.ext_fields)
     topics = [topic for topic in (header.topic_list or header.topic or "").split(";") if topic]
     rate, queues = broker.statistics.group(header.consumer_group, topics, request.now)
     return _reply(request, {"consumeTps": rate, "offsetTable": _progress(broker, queues)})
 
 
-def _progress(broker: "Broker", queues: Iterable[Progress]) -> dict[MessageQueue, Table]:
+def _progress(broker: "BrokerController", queues: Iterable[QueueProgress]) -> dict[MessageQueue, Table]:
     return {
         MessageQueue(one.topic, broker.settings.broker_name, one.queue_id): {
             "brokerOffset": one.next_offset,
@@ -141,7 +141,7 @@ def _progress(broker: "Broker", queues: Iterable[Progress]) -> dict[MessageQueue
     }
 
 
-def _broker_consume_stats(broker: "Broker", request: "Request") -> "Answer":
+def _broker_consume_stats(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     is_order = parse_header(GetBrokerConsumeStats, request.command.ext_fields).is_order
     listed, total_diff, total_inflight = [], 0, 0
     for group, topics in broker.statistics.all_groups(request.now, only_ordered=is_order):
@@ -159,7 +159,7 @@ def _broker_consume_stats(broker: "Broker", request: "Request") -> "Answer":
     return _reply(request, body)
 
 
-def _consume_time_span(broker: "Broker", request: "Request") -> "Answer":
+def _consume_time_span(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     group, topic = parse_header(GroupAndTopic, request.command.ext_fields)
     spans = [
         {
@@ -174,24 +174,24 @@ def _consume_time_span(broker: "Broker", request: "Request") -> "Answer":
     return _reply(request, {"consumeTimeSpanSet": spans})
 
 
-def _groups_of_topic(broker: "Broker", request: "Request") -> "Answer":
+def _groups_of_topic(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     topic = parse_header(TopicName, request.command.ext_fields).topic
     return _reply(request, {"groupList": broker.statistics.groups_of_topic(topic)})
 
 
-def _topics_of_group(broker: "Broker", request: "Request") -> "Answer":
+def _topics_of_group(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     group = parse_header(GroupName, request.command.ext_fields).group
     return request.command.answer(body=build_topic_list(broker.offsets.topics_of(group)))
 
 
-def _subscription(broker: "Broker", request: "Request") -> "Answer":
+def _subscription(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     group, topic = parse_header(GroupAndTopic, request.command.ext_fields)
     subscription = broker.statistics.subscription(group, topic)
     members = subscription_members(subscription) if subscription else None
     return _reply(request, {"group": group, "subscriptionData": members, "topic": topic})
 
 
-def _query_queue(broker: "Broker", request: "Request") -> "Answer":
+def _query_queue(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     topic, queue_id, start, count, group = parse_header(QueryConsumeQueue, request.command.ext_fields)
     part = broker.statistics.units(group or "", topic or "", queue_id, start, count)
     units = [
@@ -219,7 +219,7 @@ def _query_queue(broker: "Broker", request: "Request") -> "Answer":
 # Messages
 
 
-def _resume_check(broker: "Broker", request: "Request") -> "Answer":
+def _resume_check(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     message_id = parse_header(ResumeCheck, request.command.ext_fields).msg_id
     resume_check(broker.transactions, message_id, request.now)
     return request.command.answer()
@@ -228,22 +228,22 @@ def _resume_check(broker: "Broker", request: "Request") -> "Answer":
 # Cleaning
 
 
-def _delete_expired_log(broker: "Broker", request: "Request") -> "Answer":
+def _delete_expired_log(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     broker.store.retention.ask()
     return request.command.answer()
 
 
-def _clean_unused_topics(broker: "Broker", request: "Request") -> "Answer":
+def _clean_unused_topics(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     broker.topic_requests.delete_unused_queues()
     return request.command.answer()
 
 
-def _clean_expired_queues(broker: "Broker", request: "Request") -> "Answer":
+def _clean_expired_queues(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     broker.topic_requests.delete_expired_queues()
     return request.command.answer()
 
 
-def _export_pop_records(_broker: "Broker", request: "Request") -> "Answer":
+def _export_pop_records(_broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Say that all records of pop consumers are in the store: none was ever anywhere else."""
     return request.command.answer()
 

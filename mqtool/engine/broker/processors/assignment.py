@@ -11,13 +11,13 @@ from mqtool.formats.codes import RequestCode
 from mqtool.formats.config_tables import Table
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Processor, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
 _BROADCASTING = ("BROADCASTING", 0)
 
 
-def query(broker: "Broker", request: "Request") -> "Answer":
+def query(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Tell a consumer which queues of a topic are its own; no list at all has it ask again later."""
     asked = parse_body(request.command.body)
     topic, group, client_id = (_text(asked, name) for name in ("topic", "consumerGroup", "clientId"))
@@ -33,7 +33,7 @@ def query(broker: "Broker", request: "Request") -> "Answer":
     return request.command.answer(body=build_body(body))
 
 
-def set_mode(broker: "Broker", request: "Request") -> "Answer":
+def set_mode(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Set how a group consumes a topic."""
     asked = parse_body(request.command.body)
     topic, group = _text(asked, "topic"), _text(asked, "consumerGroup")
@@ -41,7 +41,7 @@ def set_mode(broker: "Broker", request: "Request") -> "Answer":
     return request.command.answer()
 
 
-def list_modes(broker: "Broker", request: "Request") -> "Answer":
+def list_modes(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Tell which group consumes which topic how."""
     return request.command.answer(body=build_body(broker.request_modes.table()))
 

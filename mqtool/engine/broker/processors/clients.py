@@ -6,7 +6,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from mqtool.engine.broker.clients import Client
+from mqtool.engine.broker.clients import ClientChannelInfo
 from mqtool.engine.broker.limits import check_name
 from mqtool.formats.bodies import (
     build_body,
@@ -23,11 +23,11 @@ from mqtool.formats.headers import ConsumerGroup, ProducerGroup, UnregisterClien
 from mqtool.formats.signing import ACCESS_KEY
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Processor, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
 
-def heartbeat(broker: "Broker", request: "Request") -> "Answer":
+def heartbeat(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Take note of a client; the groups that it changes are told before it gets its answer."""
     command, session, now = request
     if broker.access:  # without that it is a text of any length, which means nothing
@@ -41,14 +41,14 @@ def heartbeat(broker: "Broker", request: "Request") -> "Answer":
     return command.answer(ext_fields=fields)
 
 
-def unregister(broker: "Broker", request: "Request") -> "Answer":
+def unregister(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Forget a client that says good-bye."""
     _, producer_group, consumer_group = parse_header(UnregisterClient, request.command.ext_fields)
     broker.client_requests.unregister(request.session, producer_group, consumer_group)
     return request.command.answer()
 
 
-def check_config(broker: "Broker", request: "Request") -> "Answer":
+def check_config(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Tell a consumer whether its filter will work here."""
     members = parse_body(request.command.body).get("subscriptionData")
     if isinstance(members, dict):
@@ -57,13 +57,13 @@ def check_config(broker: "Broker", request: "Request") -> "Answer":
     return request.command.answer()
 
 
-def consumer_list(broker: "Broker", request: "Request") -> "Answer":
+def consumer_list(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Return the ids of the members of a group."""
     group = parse_header(ConsumerGroup, request.command.ext_fields).consumer_group
     return request.command.answer(body=build_consumer_list(broker.client_requests.consumer_ids(group)))
 
 
-def consumer_connections(broker: "Broker", request: "Request") -> "Answer":
+def consumer_connections(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Return the members of a group and what it has subscribed to."""
     group = broker.client_requests.consumers(parse_header(ConsumerGroup, request.command.ext_fields).consumer_group)
     body = {
@@ -76,13 +76,13 @@ def consumer_connections(broker: "Broker", request: "Request") -> "Answer":
     return request.command.answer(body=build_body(body))
 
 
-def producer_connections(broker: "Broker", request: "Request") -> "Answer":
+def producer_connections(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Return the members of a group of producers."""
     clients = broker.client_requests.producers(parse_header(ProducerGroup, request.command.ext_fields).producer_group)
     return request.command.answer(body=build_body({"connectionSet": [_connection(client) for client in clients]}))
 
 
-def _connection(client: Client) -> dict[str, Any]:
+def _connection(client: ClientChannelInfo) -> dict[str, Any]:
     return {
         "clientAddr": client.session.address,
         "clientId": client.client_id,
@@ -91,14 +91,14 @@ def _connection(client: Client) -> dict[str, Any]:
     }
 
 
-def all_producers(broker: "Broker", request: "Request") -> "Answer":
+def all_producers(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Return all producers by group."""
     producers = broker.client_requests.all_producers()
     data = {group: [_producer(client) for client in clients] for group, clients in producers.items()}
     return request.command.answer(body=build_body({"data": data}))
 
 
-def _producer(client: Client) -> dict[str, Any]:
+def _producer(client: ClientChannelInfo) -> dict[str, Any]:
     return {
         "clientId": client.client_id,
         "language": client.session.language,
@@ -108,13 +108,13 @@ def _producer(client: Client) -> dict[str, Any]:
     }
 
 
-def lock(broker: "Broker", request: "Request") -> "Answer":
+def lock(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Lock queues for a consumer, those that no other holds."""
     granted = broker.locks.lock(parse_queue_locks(request.command.body), request.now)
     return request.command.answer(body=build_locked_queues(granted))
 
 
-def unlock(broker: "Broker", request: "Request") -> "Answer":
+def unlock(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Let go of the queues of a consumer."""
     broker.locks.unlock(parse_queue_locks(request.command.body))
     return request.command.answer()

@@ -6,9 +6,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mqtool.engine.broker.operations.client_calls import OffsetsByClient, ThenText
 from mqtool.engine.broker.operations.offsets import OffsetRequests, Reset
-from mqtool.engine.broker.operations.questions import OffsetsByClient, ThenText
-from mqtool.engine.broker.operations.refusal import RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError
 from mqtool.engine.broker.processors.protocol_texts import PREVIOUSLY_RESET
 from mqtool.engine.broker.processors.refusals import refusal
 from mqtool.engine.broker.processors.session import by_queue_of
@@ -34,27 +34,27 @@ from mqtool.formats.headers import (
 )
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Processor, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
 
 # Offsets
 
 
-def query_offset(broker: "Broker", request: "Request") -> "Answer":
+def query_offset(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Return what a group reads next of a queue."""
     group, topic, queue_id, begins_at_zero = parse_header(QueryConsumerOffset, request.command.ext_fields)
     offset = broker.offset_requests.consumed(group, topic, queue_id, begins_at_zero=begins_at_zero is not False)
     return request.command.answer(ext_fields=build_header(OffsetResponse(offset)))
 
 
-def update_offset(broker: "Broker", request: "Request") -> "Answer":
+def update_offset(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Take what a group reads next of a queue."""
     counts = broker.offset_requests.commit(*parse_header(UpdateConsumerOffset, request.command.ext_fields))
     return request.command.answer(remark=None if counts else PREVIOUSLY_RESET)
 
 
-def reset(broker: "Broker", request: "Request") -> "Answer":
+def reset(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Set what a group reads next of one queue or all queues of a topic."""
     header = parse_header(ResetOffset, request.command.ext_fields)
     offsets = broker.offset_requests.reset(
@@ -64,21 +64,21 @@ def reset(broker: "Broker", request: "Request") -> "Answer":
     return request.command.answer(body=build_body({"offsetTable": table}))
 
 
-def clone_offsets(broker: "Broker", request: "Request") -> "Answer":
+def clone_offsets(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Have a group go on where another is."""
     source, target, topic, _ = parse_header(CloneGroupOffset, request.command.ext_fields)
     broker.offset_requests.clone(source, target, topic)
     return request.command.answer()
 
 
-def correction_offsets(broker: "Broker", request: "Request") -> "Answer":
+def correction_offsets(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Tell of each queue how far all groups have read it."""
     topic, group, left_out = parse_header(QueryCorrectionOffset, request.command.ext_fields)
     least = broker.offset_requests.least(topic, group, (left_out or "").split(","))
     return request.command.answer(body=build_body({"correctionOffsets": least}))
 
 
-def search_offset(broker: "Broker", request: "Request") -> "Answer":
+def search_offset(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Return the offset of a time in a queue."""
     topic, queue_id, timestamp, kind = parse_header(SearchOffset, request.command.ext_fields)
     boundary = Boundary.UPPER if (kind or "").lower() == "upper" else Boundary.LOWER
@@ -91,7 +91,7 @@ def _of_queue(
 ) -> "Processor":
     """Return what answers with one number of a queue."""
 
-    def answer(broker: "Broker", request: "Request") -> "Answer":
+    def answer(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
         topic, queue_id, _ = parse_header(Queue, request.command.ext_fields)
         number = ask(broker.offset_requests, topic, queue_id)
         return request.command.answer(ext_fields=build_header(header(number)))
@@ -102,34 +102,34 @@ def _of_queue(
 # Questions that are passed on
 
 
-def running_info(broker: "Broker", request: "Request") -> "Answer":
+def running_info(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Let a consumer tell how it is doing."""
-    question = TellRunningInfo(*parse_header(GetRunningInfo, request.command.ext_fields))
-    broker.client_questions.running_info(question, request.now, _pass_back(request))
+    client_call = TellRunningInfo(*parse_header(GetRunningInfo, request.command.ext_fields))
+    broker.client_calls.running_info(client_call, request.now, _pass_back(request))
     return None
 
 
-def consume_directly(broker: "Broker", request: "Request") -> "Answer":
+def consume_directly(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Let a consumer consume one message now."""
     group, client_id, message_id, *names = parse_header(ConsumeDirectly, request.command.ext_fields)
-    broker.client_questions.consume(
+    broker.client_calls.consume(
         group, client_id or "", message_id or "", (names[0], names[1]), request.now, _pass_back(request)
     )
     return None
 
 
-def _pass_back(request: "Request") -> ThenText:
+def _pass_back(request: "BrokerRequest") -> ThenText:
     """Return what answers a request with what a consumer has told."""
     command, session, _ = request
 
-    def then(told: bytes | RefusedError, now: int) -> None:
-        answer = refusal(command, told) if isinstance(told, RefusedError) else command.answer(body=told)
+    def then(told: bytes | OperationRefusedError, now: int) -> None:
+        answer = refusal(command, told) if isinstance(told, OperationRefusedError) else command.answer(body=told)
         session.reply(answer, now)
 
     return then
 
 
-def consumer_status(broker: "Broker", request: "Request") -> "Answer":
+def consumer_status(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Ask the consumers of a group, or the one with a client id, how far they have read a topic."""
     command, session, now = request
     topic, group, client_id = parse_header(GetConsumerStatus, command.ext_fields)
@@ -137,7 +137,7 @@ def consumer_status(broker: "Broker", request: "Request") -> "Answer":
     def then(found: OffsetsByClient, now: int) -> None:
         session.reply(command.answer(body=build_body({"consumerTable": found})), now)
 
-    broker.client_questions.offsets(group, topic, client_id, now, then)
+    broker.client_calls.offsets(group, topic, client_id, now, then)
     return None
 
 

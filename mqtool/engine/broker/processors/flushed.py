@@ -5,13 +5,13 @@
 
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.awaited_flushes import Safety
+from mqtool.engine.broker.group_commit import Safety
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.remoting import RemotingCommand
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest
 
 _CODES = {
     Safety.NOT_ON_DISK: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -20,9 +20,11 @@ _CODES = {
 }
 
 
-def acknowledged(broker: "Broker", request: "Request", answer: RemotingCommand, flush_offset: int) -> "Answer":
+def acknowledged(
+    broker: "BrokerController", request: "BrokerRequest", answer: RemotingCommand, flush_offset: int
+) -> "Answer":
     """Return the answer to a request that has stored a message, nothing yet where it must wait for the disk."""
-    if broker.awaited_flushes.is_safe(flush_offset):
+    if broker.group_commit.is_safe(flush_offset):
         return answer
     session, changes = request.session, broker.saves.changes_of_request
 
@@ -30,5 +32,5 @@ def acknowledged(broker: "Broker", request: "Request", answer: RemotingCommand, 
         answer.code = _CODES.get(safety, answer.code)
         session.reply_when_saved(broker.saves, request.command, answer, changes, now)
 
-    broker.awaited_flushes.wait(flush_offset, session, then, request.now)
+    broker.group_commit.wait(flush_offset, session, then, request.now)
     return None

@@ -12,17 +12,17 @@ from mqtool.formats.codes import RequestCode
 from mqtool.formats.headers import DeleteGroup, GroupForbidden, GroupName, parse_header
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Processor, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
 
-def update(broker: "Broker", request: "Request") -> "Answer":
+def update(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Make a group, or change one."""
     broker.group_requests.update([parse_body(request.command.body)], request.now)
     return request.command.answer()
 
 
-def update_list(broker: "Broker", request: "Request") -> "Answer":
+def update_list(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Make or change several groups, none of them if one has no proper name."""
     given = parse_body(request.command.body).get("groupConfigList")
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
@@ -31,27 +31,27 @@ def update_list(broker: "Broker", request: "Request") -> "Answer":
     return request.command.answer()
 
 
-def get_all(broker: "Broker", request: "Request") -> "Answer":
+def get_all(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Return all groups."""
     table = broker.groups.table()
     fields = {"totalGroupNum": str(len(table["subscriptionGroupTable"]))}
     return request.command.answer(ext_fields=fields, body=build_body(table))
 
 
-def get(broker: "Broker", request: "Request") -> "Answer":
+def get(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Return one group."""
     members = broker.group_requests.find(parse_header(GroupName, request.command.ext_fields).group)
     return request.command.answer(body=build_body(members))
 
 
-def delete(broker: "Broker", request: "Request") -> "Answer":
+def delete(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Forget a group, and its offsets where that is asked for."""
     group, clean_offset, remove_offset = parse_header(DeleteGroup, request.command.ext_fields)
     broker.group_requests.delete([group], request.now, with_offsets=clean_offset or remove_offset)
     return request.command.answer()
 
 
-def delete_list(broker: "Broker", request: "Request") -> "Answer":
+def delete_list(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Forget several groups, and their offsets where that is asked for."""
     body = request.command.body
     with_offsets = parse_body(body).get("cleanOffset") is True
@@ -59,7 +59,7 @@ def delete_list(broker: "Broker", request: "Request") -> "Answer":
     return request.command.answer()
 
 
-def forbid(broker: "Broker", request: "Request") -> "Answer":
+def forbid(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Tell whether a group may read a topic, after changing that where it is asked for."""
     group, topic, change = parse_header(GroupForbidden, request.command.ext_fields)
     readable = broker.group_requests.forbid(group, topic, change, request.now)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.operations.acknowledge import Done
 from mqtool.engine.broker.operations.pop import News, NewsRequest
-from mqtool.engine.broker.operations.refusal import RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError
 from mqtool.engine.broker.pops import PoppedMessage, PopRequest, Taken
 from mqtool.engine.broker.processors.flushed import acknowledged
 from mqtool.engine.broker.processors.protocol_texts import FOUND, NO_MESSAGE_IN_QUEUE
@@ -35,14 +35,14 @@ from mqtool.formats.pop import Acknowledgement, flagged_topic, parse_bits, topic
 from mqtool.formats.remoting import RemotingCommand
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Processor, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
 
 # Taking messages
 
 
-def pop(broker: "Broker", request: "Request") -> "Answer":
+def pop(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Answer with messages, or let the request wait for some."""
     command, session, now = request
     header = parse_header(Pop, command.ext_fields)
@@ -66,7 +66,7 @@ def pop(broker: "Broker", request: "Request") -> "Answer":
             kind=header.exp_type,
             expression=header.exp,
         )
-    except RefusedError as refused:
+    except OperationRefusedError as refused:
         return refusal(command, refused, PopResponse(0, 0, 0, 0))
     if isinstance(taken, Taken):
         return _taken(broker, request, wanted, taken)
@@ -75,12 +75,12 @@ def pop(broker: "Broker", request: "Request") -> "Answer":
         if (answer := _taken(broker, request, wanted, taken)) is not None:
             session.reply(answer, now)
 
-    command.shed()
+    command.release_body()
     taken.then = give
     return None
 
 
-def _taken(broker: "Broker", request: "Request", wanted: PopRequest, taken: Taken) -> "Answer":
+def _taken(broker: "BrokerController", request: "BrokerRequest", wanted: PopRequest, taken: Taken) -> "Answer":
     """Return the answer to a pop, unless it must wait for the disk."""
     command = request.command
     starts, offsets, counts = [], [], []
@@ -116,13 +116,13 @@ def _found(command: RemotingCommand, fields: dict[str, str], parts: "list[memory
     return answer
 
 
-def peek(broker: "Broker", request: "Request") -> "Answer":
+def peek(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Answer with messages that stay where they are."""
     command = request.command
     topic, queue_id, most, group = parse_header(Peek, command.ext_fields)
     try:
         parts, rest = broker.pop_requests.peek(group, topic, queue_id, most, request.now)
-    except RefusedError as refused:
+    except OperationRefusedError as refused:
         return refusal(command, refused, PopResponse(0, 0, 0, 0))
     fields = build_header(PopResponse(0, 0, 0, rest))
     if not parts:
@@ -133,18 +133,18 @@ def peek(broker: "Broker", request: "Request") -> "Answer":
 # Asking for news
 
 
-def notification(broker: "Broker", request: "Request") -> "Answer":
+def notification(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Tell whether there are messages, as soon as there are any."""
     command, session, now = request
     header = parse_header(Notification, command.ext_fields)
     wanted = NewsRequest(header.consumer_group, header.topic, header.queue_id, header.order, header.attempt_id)
     try:
         news = broker.pop_requests.news(session, wanted, (header.born_time or now) + header.poll_time, now)
-    except RefusedError as refused:
+    except OperationRefusedError as refused:
         return refusal(command, refused, NotificationResponse(False, False))
     if isinstance(news, News):
         return _news(command, news)
-    command.shed()
+    command.release_body()
     news.then = lambda news, now: session.reply(_news(command, news), now)
     return None
 
@@ -153,13 +153,13 @@ def _news(command: RemotingCommand, news: News) -> RemotingCommand:
     return command.answer(0, build_header(NotificationResponse(news.has_messages, news.is_full)))
 
 
-def polling_info(broker: "Broker", request: "Request") -> "Answer":
+def polling_info(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Tell how many pops wait."""
     command = request.command
     group, topic, queue_id = parse_header(PollingInfo, command.ext_fields)
     try:
         count = broker.pop_requests.waiting_count(group, topic, queue_id, request.now)
-    except RefusedError as refused:
+    except OperationRefusedError as refused:
         return refusal(command, refused, PollingInfoResponse(0))
     return command.answer(0, build_header(PollingInfoResponse(count)))
 
@@ -167,7 +167,7 @@ def polling_info(broker: "Broker", request: "Request") -> "Answer":
 # Being done with messages
 
 
-def ack(broker: "Broker", request: "Request") -> "Answer":
+def ack(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Take note that a consumer is done with a message."""
     command = request.command
     group, topic, queue_id, receipt, offset = parse_header(Ack, command.ext_fields)
@@ -176,7 +176,7 @@ def ack(broker: "Broker", request: "Request") -> "Answer":
     return acknowledged(broker, request, command.answer(), flush_offset)
 
 
-def batch_ack(broker: "Broker", request: "Request") -> "Answer":
+def batch_ack(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Take note that a consumer is done with messages of several pops."""
     command = request.command
     body = parse_body(command.body) if command.body else {}
@@ -202,7 +202,7 @@ def _parse_batch(members: Table, broker_name: str) -> Done:
         raise FormatError("an acknowledgement of several messages lacks something", offset=0) from error
 
 
-def change_invisible_time(broker: "Broker", request: "Request") -> "Answer":
+def change_invisible_time(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Hide a message for another time."""
     command = request.command
     header = parse_header(ChangeInvisibleTime, command.ext_fields)
@@ -211,7 +211,7 @@ def change_invisible_time(broker: "Broker", request: "Request") -> "Answer":
         hidden = broker.acknowledgements.hide(
             popped, header.extra_info, header.invisible_time, request.now, is_suspended=bool(header.suspend)
         )
-    except RefusedError as refused:
+    except OperationRefusedError as refused:
         return refusal(command, refused, ChangeInvisibleTimeResponse(0, 0, 0))
     *fields, flush_offset = hidden
     answer = command.answer(0, build_header(ChangeInvisibleTimeResponse(*fields)))

@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.operations.pull import Filter, Place, Pulled
+from mqtool.engine.broker.operations.pull import Filter, PullOutcome, PullPosition
 from mqtool.engine.broker.processors.protocol_texts import OFFSET_RESET
 from mqtool.engine.store.pull import StoreStatus
 from mqtool.formats.codes import PullSysFlag, RequestCode, ResponseCode
@@ -13,8 +13,8 @@ from mqtool.formats.headers import Pull, parse_header
 from mqtool.formats.remoting import RESPONSE, RemotingCommand
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Processor, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
 _CODES = {
     StoreStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -31,7 +31,7 @@ _COMMIT_OFFSET, _SUSPEND = int(PullSysFlag.COMMIT_OFFSET), int(PullSysFlag.SUSPE
 _SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
 
 
-def pull(broker: "Broker", request: "Request") -> "Answer":
+def pull(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Answer with messages, or let the request wait for some."""
     command, session, now = request
     header = parse_header(Pull, command.ext_fields)
@@ -39,7 +39,7 @@ def pull(broker: "Broker", request: "Request") -> "Answer":
     expression = (header.subscription or "") if flags & _SUBSCRIPTION else None
     pulled = broker.pulls.pull(
         session,
-        Place(header.consumer_group, header.topic, header.queue_id, offset, header.max_msg_nums),
+        PullPosition(header.consumer_group, header.topic, header.queue_id, offset, header.max_msg_nums),
         Filter(expression, header.expression_type, header.sub_version),
         now,
         wait_ms=header.suspend_timeout_millis if flags & _SUSPEND else 0,
@@ -47,13 +47,13 @@ def pull(broker: "Broker", request: "Request") -> "Answer":
         is_lite=command.code == _LITE,
     )
     opaque = command.opaque
-    if isinstance(pulled, Pulled):
+    if isinstance(pulled, PullOutcome):
         return _answer(opaque, offset, pulled)
     pulled.then = lambda pulled, now: session.reply(_answer(opaque, offset, pulled), now)
     return None
 
 
-def _answer(opaque: int, queue_offset: int, pulled: Pulled) -> RemotingCommand:
+def _answer(opaque: int, queue_offset: int, pulled: PullOutcome) -> RemotingCommand:
     (status, next_offset, low, high, parts, _, _), topic, group, is_reset, suggested, is_corrected = pulled
     code = _FOUND if status is StoreStatus.FOUND else _CODES.get(status)
     if code is None:  # an empty queue: only who asks for its beginning may wait for it

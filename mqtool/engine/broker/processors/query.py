@@ -6,8 +6,8 @@
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.operations.messages import (
-    MOST_BY_KEY,
-    MOST_BY_UNIQUE_KEY,
+    MAX_BY_KEY,
+    MAX_BY_UNIQUE_KEY,
     KeyKind,
     message_at,
     messages_by_key,
@@ -24,22 +24,22 @@ from mqtool.formats.headers import (
 from mqtool.formats.remoting import MAX_FRAME
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Processor, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
-_MOST_BYTES = MAX_FRAME - (1 << 16)
+_MAX_BYTES = MAX_FRAME - (1 << 16)
 """Of messages in one answer: with its header they make a frame that clients take."""
 _KINDS = {"U": KeyKind.UNIQUE_KEY, "K": KeyKind.KEY, "T": KeyKind.TAG}
 
 
-def _query_message(broker: "Broker", request: "Request") -> "Answer":
+def _query_message(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     command, store = request.command, broker.store
     header = parse_header(QueryMessage, command.ext_fields)
-    kind, most = _KINDS.get(header.index_type or "", KeyKind.UNIQUE_KEY_OR_KEY), min(header.max_num, MOST_BY_KEY)
+    kind, most = _KINDS.get(header.index_type or "", KeyKind.UNIQUE_KEY_OR_KEY), min(header.max_num, MAX_BY_KEY)
     if command.ext_fields.get(UNIQUE_KEY_QUERY, "").lower() == "true":
-        kind, most = KeyKind.UNIQUE_KEY, MOST_BY_UNIQUE_KEY
+        kind, most = KeyKind.UNIQUE_KEY, MAX_BY_UNIQUE_KEY
     records = messages_by_key(
-        store, header.topic, header.key, kind, header.begin_timestamp, header.end_timestamp, most, _MOST_BYTES
+        store, header.topic, header.key, kind, header.begin_timestamp, header.end_timestamp, most, _MAX_BYTES
     )
     response = QueryMessageResponse(store.index.end_timestamp, store.index.end_offset)
     answer = command.answer(ext_fields=build_header(response))
@@ -47,7 +47,7 @@ def _query_message(broker: "Broker", request: "Request") -> "Answer":
     return answer
 
 
-def _view_message(broker: "Broker", request: "Request") -> "Answer":
+def _view_message(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     command = request.command
     answer = command.answer()
     answer.parts = (message_at(broker.store, parse_header(ViewMessage, command.ext_fields).offset),)

@@ -5,25 +5,25 @@
 
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.operations.refusal import RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError
 from mqtool.engine.broker.processors.flushed import acknowledged
 from mqtool.engine.broker.processors.refusals import CODES
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.headers import RecallMessage, RecallMessageResponse, build_header, parse_header
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Processor, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
 
-def recall(broker: "Broker", request: "Request") -> "Answer":
+def recall(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Have a message not be delivered."""
     command, session, now = request
     topic, handle, group = parse_header(RecallMessage, command.ext_fields)
     marks = {"MSG_REGION": broker.settings.region}
     try:
         unique_key, flush_offset = broker.recalls.recall(topic, handle, group or "", session.born_host, now)
-    except RefusedError as refused:
+    except OperationRefusedError as refused:
         return command.answer(CODES[refused.reason], marks, remark=f"recall failed, {refused.text}")
     answer = command.answer(ext_fields=build_header(RecallMessageResponse(unique_key)) | marks)
     return acknowledged(broker, request, answer, flush_offset)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.headers import build_header
 from mqtool.formats.remoting import RemotingCommand
@@ -32,7 +32,7 @@ REASONS = {int(code): reason for reason, code in CODES.items()}
 """Of refusals by clients that a broker has asked."""
 
 
-def refusal(command: RemotingCommand, refused: RefusedError, header: Any = None) -> RemotingCommand:
+def refusal(command: RemotingCommand, refused: OperationRefusedError, header: Any = None) -> RemotingCommand:
     """Return the answer that says no, with the fields that clients expect of any answer, where there are such."""
     if header is not None:
         fields = build_header(header)

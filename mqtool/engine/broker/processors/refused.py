@@ -11,33 +11,33 @@ from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import RemotingCommand
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.processors.request import Request
+    from mqtool.engine.broker.processors.request import BrokerRequest
 
 
-class Refusal(NamedTuple):
+class RefusedRequest(NamedTuple):
     """Why a request is refused, and the code that says so."""
 
     reason: str
     code: ResponseCode = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-_OF_NAME_SERVERS = Refusal("name servers serve this, brokers do not")
-_OF_CLIENTS = Refusal("brokers ask this of clients")
-_RETIRED = Refusal("no release since 4.0 serves this")
-_NO_ACTING_MASTER = Refusal("no slave acts as its master here (enableSlaveActingMaster)")
-_NO_CONTROLLER = Refusal("there is no controller here")
-_NO_CONTAINER = Refusal("this broker runs in no container")
-_NO_ROCKSDB = Refusal("this broker keeps nothing in RocksDB")
-_NO_COLD_DATA = Refusal("reads of cold data are not limited here")
-_NO_ACCOUNTS_BY_REQUEST = Refusal("accounts stand in plain_acl.yml here (aclEnable)")
-_NO_LITE_TOPICS = Refusal("there are no lite topics here")
+_OF_NAME_SERVERS = RefusedRequest("name servers serve this, brokers do not")
+_OF_CLIENTS = RefusedRequest("brokers ask this of clients")
+_RETIRED = RefusedRequest("no release since 4.0 serves this")
+_NO_ACTING_MASTER = RefusedRequest("no slave acts as its master here (enableSlaveActingMaster)")
+_NO_CONTROLLER = RefusedRequest("there is no controller here")
+_NO_CONTAINER = RefusedRequest("this broker runs in no container")
+_NO_ROCKSDB = RefusedRequest("this broker keeps nothing in RocksDB")
+_NO_COLD_DATA = RefusedRequest("reads of cold data are not limited here")
+_NO_ACCOUNTS_BY_REQUEST = RefusedRequest("accounts stand in plain_acl.yml here (aclEnable)")
+_NO_LITE_TOPICS = RefusedRequest("there are no lite topics here")
 
 
-def _each(refusal: Refusal, *codes: RequestCode) -> dict[int, Refusal]:
+def _each(refusal: RefusedRequest, *codes: RequestCode) -> dict[int, RefusedRequest]:
     return dict.fromkeys(codes, refusal)
 
 
-REFUSED: Mapping[int, Refusal] = {
+REFUSED: Mapping[int, RefusedRequest] = {
     **_each(
         _OF_NAME_SERVERS,
         RequestCode.PUT_KV_CONFIG,
@@ -92,7 +92,9 @@ REFUSED: Mapping[int, Refusal] = {
         RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
         RequestCode.EXCHANGE_BROKER_HA_INFO,
     ),
-    RequestCode.GET_BROKER_EPOCH_CACHE: Refusal("this request only for controllerMode ", ResponseCode.SYSTEM_ERROR),
+    RequestCode.GET_BROKER_EPOCH_CACHE: RefusedRequest(
+        "this request only for controllerMode ", ResponseCode.SYSTEM_ERROR
+    ),
     **_each(
         _NO_CONTROLLER,
         RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
@@ -116,7 +118,7 @@ REFUSED: Mapping[int, Refusal] = {
         RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
         RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
     ),
-    RequestCode.SET_COMMITLOG_READ_MODE: Refusal("how far the system reads ahead is left to it here"),
+    RequestCode.SET_COMMITLOG_READ_MODE: RefusedRequest("how far the system reads ahead is left to it here"),
     **_each(
         _NO_ACCOUNTS_BY_REQUEST,
         RequestCode.AUTH_CREATE_USER,
@@ -143,17 +145,17 @@ REFUSED: Mapping[int, Refusal] = {
         RequestCode.TRIGGER_LITE_DISPATCH,
     ),
     **_each(
-        Refusal("filter classes are gone since 4.3"),
+        RefusedRequest("filter classes are gone since 4.3"),
         RequestCode.REGISTER_FILTER_SERVER,
         RequestCode.REGISTER_MESSAGE_FILTER_CLASS,
     ),
-    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: Refusal("static topics are for several brokers"),
-    RequestCode.SWITCH_TIMER_ENGINE: Refusal("there is one engine for timer messages here"),
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: RefusedRequest("static topics are for several brokers"),
+    RequestCode.SWITCH_TIMER_ENGINE: RefusedRequest("there is one engine for timer messages here"),
 }
 """By request code; a processor of the same code comes first."""
 
 
-def refuse(request: "Request") -> RemotingCommand:
+def refuse(request: "BrokerRequest") -> RemotingCommand:
     """Return the answer to a request that no processor serves."""
     command = request.command
     reason, code = REFUSED.get(command.code, _UNKNOWN)
@@ -162,4 +164,4 @@ def refuse(request: "Request") -> RemotingCommand:
     return command.answer(code, remark=reason)
 
 
-_UNKNOWN = Refusal("")
+_UNKNOWN = RefusedRequest("")

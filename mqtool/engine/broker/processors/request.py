@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.broker.processors.session import RemotingSession
 from mqtool.formats.remoting import RemotingCommand
 
 
-class Request(NamedTuple):
+class BrokerRequest(NamedTuple):
     """A command from a client, and when it came."""
 
     command: RemotingCommand
@@ -19,5 +19,5 @@ class Request(NamedTuple):
 Answer = RemotingCommand | None
 """None: it comes later, by ``RemotingSession.reply``, or not at all."""
 
-Processor = Callable[[Broker, Request], Answer]
+Processor = Callable[[BrokerController, BrokerRequest], Answer]
 """Serves requests."""

@@ -6,8 +6,8 @@
 import functools
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.limits import MOST_TIMERS
-from mqtool.engine.broker.operations.refusal import RefusedError
+from mqtool.engine.broker.limits import MAX_TIMERS
+from mqtool.engine.broker.operations.refusal import OperationRefusedError
 from mqtool.engine.broker.operations.reply import Replied
 from mqtool.engine.broker.operations.send import NewTopic
 from mqtool.engine.broker.processors.flushed import acknowledged
@@ -19,8 +19,8 @@ from mqtool.formats.new_message import Host, NewMessage
 from mqtool.formats.recall import build_handle
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Processor, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
 
 _CODES = {
@@ -33,18 +33,18 @@ _CODES = {
 _REMARKS = {
     PutStatus.MESSAGE_ILLEGAL: "the message is illegal: its body or its topic is too long, or it cannot be in a batch",
     PutStatus.PROPERTIES_SIZE_EXCEEDED: "the message is illegal: its properties take more than 32767 bytes",
-    PutStatus.WHEEL_TIMER_FLOW_CONTROL: f"{MOST_TIMERS:,} timer messages wait, and no more are kept: try again later",
+    PutStatus.WHEEL_TIMER_FLOW_CONTROL: f"{MAX_TIMERS:,} timer messages wait, and no more are kept: try again later",
 }
 
 
-_WITH_MOST_TIMES = int(Version.V3_4_9)
+_WITH_MAX_TIMES = int(Version.V3_4_9)
 _PUT_OK = PutStatus.PUT_OK  # as an attribute of an enum it takes longer
 _new_tuple = tuple.__new__  # by this a named tuple is made in a third of the time
 
 # Sending
 
 
-def _send(broker: "Broker", request: "Request", *, short: bool) -> "Answer":
+def _send(broker: "BrokerController", request: "BrokerRequest", *, short: bool) -> "Answer":
     command, session, now = request
     header = parse_header(Send, command.ext_fields, short=short)
     message = _message(header, command.body, session.born_host)
@@ -52,7 +52,7 @@ def _send(broker: "Broker", request: "Request", *, short: bool) -> "Answer":
     most = _most_times(header.max_reconsume_times, command.version)
     try:
         sent = broker.sends.send(message, like, now, is_batch=header.batch, most_times=most)
-    except RefusedError as refused:
+    except OperationRefusedError as refused:
         return command.answer(CODES[refused.reason], _marks(broker), remark=refused.text)
     result, queue_id, key, recall_handle, is_inner_batch = sent
     more: dict[str, str] | None = None
@@ -83,12 +83,12 @@ def _message(header: Send, body: bytes, born_host: Host) -> NewMessage:
 
 
 def _most_times(wanted: int | None, version: int) -> int | None:
-    return None if version < _WITH_MOST_TIMES else wanted
+    return None if version < _WITH_MAX_TIMES else wanted
 
 
 def _answer(
-    broker: "Broker",
-    request: "Request",
+    broker: "BrokerController",
+    request: "BrokerRequest",
     result: AppendResult,
     queue_id: int,
     key: bytes,
@@ -110,7 +110,7 @@ def _answer(
     return acknowledged(broker, request, answer, result.flush_offset) if result.flush_offset else answer
 
 
-def _marks(broker: "Broker") -> dict[str, str]:
+def _marks(broker: "BrokerController") -> dict[str, str]:
     settings = broker.settings
     return {"MSG_REGION": settings.region, "TRACE_ON": "true" if settings.trace_on else "false"}
 
@@ -118,28 +118,30 @@ def _marks(broker: "Broker") -> dict[str, str]:
 # Replies
 
 
-def _reply(broker: "Broker", request: "Request", *, short: bool) -> "Answer":
+def _reply(broker: "BrokerController", request: "BrokerRequest", *, short: bool) -> "Answer":
     """Push a reply to the client that has asked; keep it, and answer who replies, when that client has it."""
     command, session, now = request
     header = parse_header(Send, command.ext_fields, short=short)
     message = _message(header, command.body, session.born_host)
     like = _like(header)
 
-    def then(replied: Replied | RefusedError, now: int) -> None:
+    def then(replied: Replied | OperationRefusedError, now: int) -> None:
         if (answer := _replied(broker, request._replace(now=now), replied, header.queue_id)) is not None:
             session.reply(answer, now)
 
     try:
         broker.replies.reply(message, like, header.producer_group, now, then)
-    except RefusedError as refused:
+    except OperationRefusedError as refused:
         return command.answer(CODES[refused.reason], _marks(broker), remark=refused.text)
     return None
 
 
-def _replied(broker: "Broker", request: "Request", replied: Replied | RefusedError, queue_id: int) -> "Answer":
+def _replied(
+    broker: "BrokerController", request: "BrokerRequest", replied: Replied | OperationRefusedError, queue_id: int
+) -> "Answer":
     """Return the answer to who replies, unless it must wait for the disk."""
     command = request.command
-    if isinstance(replied, RefusedError):
+    if isinstance(replied, OperationRefusedError):
         return command.answer(CODES[replied.reason], _marks(broker), remark=replied.text)
     if replied.result is None or replied.result.status is not PutStatus.PUT_OK:
         return command.answer(ext_fields={**_marks(broker), "msgId": "0", "queueId": str(queue_id), "queueOffset": "0"})
@@ -149,7 +151,7 @@ def _replied(broker: "Broker", request: "Request", replied: Replied | RefusedErr
 # Sending back
 
 
-def _send_back(broker: "Broker", request: "Request") -> "Answer":
+def _send_back(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     command, now = request.command, request.now
     header = parse_header(SendBack, command.ext_fields)
     most = _most_times(header.max_reconsume_times, command.version)

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Mapping
 
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.outbox import Outbox
 from mqtool.engine.broker.processors.refusals import REASONS
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.sessions import (
+    ClientCall,
     Consume,
     ConsumersChanged,
     Notice,
     OffsetsReset,
-    Question,
     Session,
     TakeReply,
     TellOffsets,
@@ -140,16 +140,16 @@ class RemotingSession(Session):
             fields = {**build_header(_check_header(notice)), "bname": self._outbox.broker_name()}
             self.tell(RequestCode.CHECK_TRANSACTION_STATE, fields, _check_body(notice))
 
-    def understands(self, question: Question) -> bool:
+    def understands(self, client_call: ClientCall) -> bool:
         """Tell whether a client of this version can be asked something."""
-        return self.version >= _SINCE[type(question)]
+        return self.version >= _SINCE[type(client_call)]
 
-    def ask(self, question: Question, due: int, then: ThenTold) -> None:
+    def ask(self, client_call: ClientCall, due: int, then: ThenTold) -> None:
         """Ask something."""
-        request = _request_of(question)
+        request = _request_of(client_call)
 
         def ended(answer: RemotingCommand | None, now: int) -> None:
-            then(None if answer is None else _told(question, answer), now)
+            then(None if answer is None else _told(client_call, answer), now)
 
         self.call(request, due, ended)
 
@@ -198,20 +198,20 @@ _SINCE = {
 """From which version on a client can be asked something."""
 
 
-def _request_of(question: Question) -> RemotingCommand:
-    match question:
+def _request_of(client_call: ClientCall) -> RemotingCommand:
+    match client_call:
         case TellRunningInfo():
             return RemotingCommand(
-                RequestCode.GET_CONSUMER_RUNNING_INFO, ext_fields=build_header(GetRunningInfo(*question))
+                RequestCode.GET_CONSUMER_RUNNING_INFO, ext_fields=build_header(GetRunningInfo(*client_call))
             )
         case Consume(record=record):
-            fields = build_header(ConsumeDirectly(*question[:-1]))
+            fields = build_header(ConsumeDirectly(*client_call[:-1]))
             return RemotingCommand(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext_fields=fields, body=record)
         case TellOffsets(group, topic):
             fields = build_header(GetConsumerStatus(topic, group))
             return RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext_fields=fields)
         case TakeReply(message=message):
-            fields = build_header(_push_header(question))
+            fields = build_header(_push_header(client_call))
             return RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext_fields=fields, body=message.body)
 
 
@@ -235,12 +235,12 @@ def _push_header(push: TakeReply) -> PushReply:
     )
 
 
-def _told(question: Question, answer: RemotingCommand) -> Told:
+def _told(client_call: ClientCall, answer: RemotingCommand) -> Told:
     if answer.code:
-        return Told(refusal=RefusedError(REASONS.get(answer.code, Reason.NOT_POSSIBLE), answer.remark or ""))
-    if isinstance(question, TellOffsets):
+        return Told(refusal=OperationRefusedError(REASONS.get(answer.code, Reason.NOT_POSSIBLE), answer.remark or ""))
+    if isinstance(client_call, TellOffsets):
         try:
             return Told(by_queue(parse_body(answer.body).get("messageQueueTable") or {}, "messageQueueTable"))
         except FormatError as error:  # whoever has asked waits for the others, not for this one
-            return Told(refusal=RefusedError(Reason.NOT_POSSIBLE, str(error)))
+            return Told(refusal=OperationRefusedError(Reason.NOT_POSSIBLE, str(error)))
     return Told(answer.body)

@@ -8,20 +8,20 @@ they are refused here as 4.9 does it. (Rules: replication.md 7.2, 7.3. RocketMQ:
 from collections.abc import Mapping
 
 from mqtool.engine.broker.processors.protocol_texts import REJECT_REQUEST
-from mqtool.engine.broker.processors.refused import Refusal
+from mqtool.engine.broker.processors.refused import RefusedRequest
 from mqtool.engine.broker.settings import Role
 from mqtool.engine.broker.state import BrokerState
 from mqtool.formats.codes import RequestCode, ResponseCode
 
-_BUSY = Refusal(REJECT_REQUEST, ResponseCode.SYSTEM_BUSY)
-_NO_TRANSACTION = Refusal("not set any response code", ResponseCode.SLAVE_NOT_AVAILABLE)
-_NO_CHANGE = Refusal(
+_BUSY = RefusedRequest(REJECT_REQUEST, ResponseCode.SYSTEM_BUSY)
+_NO_TRANSACTION = RefusedRequest("not set any response code", ResponseCode.SLAVE_NOT_AVAILABLE)
+_NO_CHANGE = RefusedRequest(
     "Can't modify topic or subscription group from slave broker, please execute it from master broker.",
     ResponseCode.SYSTEM_ERROR,
 )
-_NO_RESET = Refusal("Can not reset offset in slave broker", ResponseCode.SYSTEM_ERROR)
+_NO_RESET = RefusedRequest("Can not reset offset in slave broker", ResponseCode.SYSTEM_ERROR)
 
-_REFUSED: Mapping[int, Refusal] = {
+_REFUSED: Mapping[int, RefusedRequest] = {
     RequestCode.SEND_MESSAGE: _BUSY,
     RequestCode.SEND_MESSAGE_V2: _BUSY,
     RequestCode.SEND_BATCH_MESSAGE: _BUSY,
@@ -52,7 +52,7 @@ _REFUSED: Mapping[int, Refusal] = {
 _READS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
-def refusal_by_slave(code: int, state: BrokerState) -> Refusal | None:
+def refusal_by_slave(code: int, state: BrokerState) -> RefusedRequest | None:
     """Return why a slave does not do what a request wants; None where it does, and of a master."""
     if state.role is not Role.SLAVE:
         return None

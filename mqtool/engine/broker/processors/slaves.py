@@ -6,7 +6,7 @@
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.operations.log_checksums import log_checksums
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.settings import Role
 from mqtool.formats.bodies import build_body, version_members
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -14,11 +14,11 @@ from mqtool.formats.config_tables import DataVersion
 from mqtool.formats.headers import ChangeRole, LogBlocks, parse_header
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Processor, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
 
-def ha_status(broker: "Broker", request: "Request") -> "Answer":
+def ha_status(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Tell how far the slaves are, or a slave how it follows."""
     slaves, following, end_offset = broker.slaves, broker.following, broker.store.end_offset
     is_slave = broker.state.role is Role.SLAVE
@@ -53,33 +53,33 @@ def ha_status(broker: "Broker", request: "Request") -> "Answer":
     return request.command.answer(body=build_body(body))
 
 
-def timer_check_point(broker: "Broker", request: "Request") -> "Answer":
+def timer_check_point(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Tell how far the delivery of timer messages has come."""
     if not broker.settings.timer_enabled:
         return request.command.answer(ResponseCode.SYSTEM_ERROR, remark="The checkpoint is null")
     return request.command.answer(body=broker.timers.check_point())
 
 
-def timer_metrics(broker: "Broker", request: "Request") -> "Answer":
+def timer_metrics(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Tell how many timer messages wait for each topic: that is counted by who delivers them, and not kept here."""
     if not broker.settings.timer_enabled:
         return request.command.answer(ResponseCode.SYSTEM_ERROR, remark="The timer message store is null")
-    version = version_members(DataVersion(0, broker.figures.started, 0))
+    version = version_members(DataVersion(0, broker.broker_stats.started, 0))
     return request.command.answer(body=build_body({"dataVersion": version, "timingCount": {}}))
 
 
-def reset_flush_offset(broker: "Broker", request: "Request") -> "Answer":  # noqa: ARG001
+def reset_flush_offset(broker: "BrokerController", request: "BrokerRequest") -> "Answer":  # noqa: ARG001
     """Forget up to where the master has flushed: a master knows that itself, and changes nothing."""
     return request.command.answer()
 
 
-def checksums(broker: "Broker", request: "Request") -> "Answer":
+def checksums(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Tell the checksums of blocks of the log."""
     start, end, size = parse_header(LogBlocks, request.command.ext_fields)
     return request.command.answer(body=build_body({"checksums": log_checksums(broker.store, start, end, size)}))
 
 
-def change_role(broker: "Broker", request: "Request") -> "Answer":
+def change_role(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Have this broker take no messages, take them again, or begin anew in another role; tell where its log ends."""
     step, role, broker_id, epoch = parse_header(ChangeRole, request.command.ext_fields)
     changes = broker.role_changes
@@ -90,7 +90,7 @@ def change_role(broker: "Broker", request: "Request") -> "Answer":
     elif step == "become" and role in {*Role}:
         end = changes.become(Role(role), broker_id, epoch)
     else:
-        raise RefusedError(Reason.BAD_ARGUMENT, f"there is no step {step!r} to {role!r}")
+        raise OperationRefusedError(Reason.BAD_ARGUMENT, f"there is no step {step!r} to {role!r}")
     return request.command.answer(ext_fields={"maxOffset": str(end)})
 
 

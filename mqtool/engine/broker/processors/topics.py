@@ -13,11 +13,11 @@ from mqtool.formats.config_tables import topics as parse_topics
 from mqtool.formats.headers import CreateTopic, TopicName, parse_header
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Processor, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
 
-def _create(broker: "Broker", request: "Request") -> "Answer":
+def _create(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     header = parse_header(CreateTopic, request.command.ext_fields)
     known = broker.topics.get(header.topic)
     config = TopicConfig(
@@ -51,7 +51,7 @@ def _changed(attributes: dict[str, str], changes: str) -> dict[str, str]:
     return attributes
 
 
-def _create_some(broker: "Broker", request: "Request") -> "Answer":
+def _create_some(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     listed = parse_body(request.command.body).get("topicConfigList") or []
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise FormatError("topicConfigList is no list of topics", offset=0)
@@ -60,12 +60,12 @@ def _create_some(broker: "Broker", request: "Request") -> "Answer":
     return request.command.answer()
 
 
-def _delete(broker: "Broker", request: "Request") -> "Answer":
+def _delete(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     broker.topic_requests.delete([parse_header(TopicName, request.command.ext_fields).topic], request.now)
     return request.command.answer()
 
 
-def _delete_some(broker: "Broker", request: "Request") -> "Answer":
+def _delete_some(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     broker.topic_requests.delete(names_in(request.command.body, "topicList"), request.now)
     return request.command.answer()
 
@@ -82,7 +82,7 @@ def names_in(body: bytes, member: str) -> list[str]:
     return listed
 
 
-def _list(broker: "Broker", request: "Request") -> "Answer":
+def _list(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     topics = broker.topics
     body = build_body(
         {
@@ -94,12 +94,12 @@ def _list(broker: "Broker", request: "Request") -> "Answer":
     return request.command.answer(ext_fields=fields, body=body)
 
 
-def _get(broker: "Broker", request: "Request") -> "Answer":
+def _get(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     config = broker.topic_requests.find(parse_header(TopicName, request.command.ext_fields).topic)
     return request.command.answer(body=build_body(topic_members(config)))
 
 
-def _list_system(broker: "Broker", request: "Request") -> "Answer":
+def _list_system(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     names = [name for name in broker.topics.configs if broker.topics.is_system(name)]
     return request.command.answer(body=build_topic_list(names))
 

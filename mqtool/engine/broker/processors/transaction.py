@@ -10,13 +10,13 @@ from mqtool.formats.codes import RequestCode, SysFlag
 from mqtool.formats.headers import EndTransaction, parse_header
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Answer, Processor, Request
+    from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
 _IS_COMMIT = {int(SysFlag.TRANSACTION_COMMIT): True, int(SysFlag.TRANSACTION_ROLLBACK): False}
 
 
-def _end_transaction(broker: "Broker", request: "Request") -> "Answer":
+def _end_transaction(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     header = parse_header(EndTransaction, request.command.ext_fields)
     is_commit = _IS_COMMIT.get(header.commit_or_rollback)
     if is_commit is None:

@@ -18,7 +18,7 @@ class AdminClient(BlockingClient["aio.AdminClient"]):
         super().__init__(lambda: aio.AdminClient(*args, **kwargs))
 
     brokers = blocking(lambda: aio.AdminClient.brokers)
-    broker_figures = blocking(lambda: aio.AdminClient.broker_figures)
+    broker_stats = blocking(lambda: aio.AdminClient.broker_stats)
     replication = blocking(lambda: aio.AdminClient.replication)
     topics = blocking(lambda: aio.AdminClient.topics)
     topic_queues = blocking(lambda: aio.AdminClient.topic_queues)

@@ -33,7 +33,7 @@ else:
 AioReader = TypeVar("AioReader", bound="reader.Reader")
 
 
-class _Reading(BlockingMember[AioReader]):
+class _BlockingReader(BlockingMember[AioReader]):
     """What consumers have in common that read queues themselves."""
 
     fetch_message_queues = blocking(lambda: reader.Reader.fetch_message_queues)
@@ -46,7 +46,7 @@ class _Reading(BlockingMember[AioReader]):
 AioConsumer = TypeVar("AioConsumer", bound="consumer.Consumer")
 
 
-class _Consuming(_Reading[AioConsumer]):
+class _Consuming(_BlockingReader[AioConsumer]):
     """What consumers have in common that share queues out."""
 
     subscribe = in_loop(lambda: consumer.Consumer.subscribe)
@@ -105,7 +105,7 @@ class LitePullConsumer(_Consuming["lite_pull_consumer.LitePullConsumer"]):
         return _next(self._client)
 
 
-class PullConsumer(_Reading["pull_consumer.PullConsumer"]):
+class PullConsumer(_BlockingReader["pull_consumer.PullConsumer"]):
     """Gives messages of any queue from any offset; who uses it keeps the offsets, or has the brokers keep them."""
 
     @arguments_of_class(lambda: pull_consumer.PullConsumer)

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from mqtool.engine.broker.operations.pop import News, NewsRequest
-from mqtool.engine.broker.operations.pull import Filter, Place, Pulled
-from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.operations.pull import Filter, PullOutcome, PullPosition
+from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.operations.send import NewTopic
 from mqtool.engine.broker.pops import PoppedMessage, PopRequest, Taken
 from mqtool.engine.broker.sessions import (
+    ClientCall,
     Consume,
     ConsumersChanged,
     Notice,
-    Question,
     Session,
     TellOffsets,
     TellRunningInfo,
@@ -41,16 +41,16 @@ class OurSession(Session):
     def __init__(self, name: str) -> None:
         super().__init__("192.0.2.7", name)
         self.notices: list[Notice] = []
-        self.questions: list[tuple[Question, int, ThenTold]] = []
+        self.calls: list[tuple[ClientCall, int, ThenTold]] = []
 
     def notify(self, notice: Notice) -> None:
         self.notices.append(notice)
 
-    def understands(self, question: Question) -> bool:
-        return not isinstance(question, TellRunningInfo)
+    def understands(self, call: ClientCall) -> bool:
+        return not isinstance(call, TellRunningInfo)
 
-    def ask(self, question: Question, due: int, then: ThenTold) -> None:
-        self.questions.append((question, due, then))
+    def ask(self, call: ClientCall, due: int, then: ThenTold) -> None:
+        self.calls.append((call, due, then))
 
 
 def send(asking: Asking, body: bytes, properties: bytes = b"") -> None:
@@ -74,7 +74,7 @@ def test_a_pull_and_a_question_for_news_are_told_later_of_what_was_sent(tmp_path
     with broker_at_work(tmp_path) as asking:
         broker, session = asking.broker, OurSession("one")
         send(asking, b"first")
-        place = Place(GROUP, TOPIC, 0, 1, 32)
+        place = PullPosition(GROUP, TOPIC, 0, 1, 32)
         waiting = broker.pulls.pull(session, place, EVERYTHING, asking.now, wait_ms=1000)
         news = broker.pop_requests.news(
             session, NewsRequest("Other", TOPIC, 0, is_in_order=False, attempt_id=None), asking.now + 1000, asking.now
@@ -88,7 +88,7 @@ def test_a_pull_and_a_question_for_news_are_told_later_of_what_was_sent(tmp_path
         broker.tick(asking.now + 1)
 
         [(pulled, at)] = told
-        assert isinstance(pulled, Pulled)
+        assert isinstance(pulled, PullOutcome)
         assert (bodies(pulled.fetched.parts), at) == ([b"second"], asking.now + 1)
 
 
@@ -96,13 +96,13 @@ def test_what_waits_for_a_session_ends_with_it(tmp_path: Path) -> None:
     with broker_at_work(tmp_path) as asking:
         broker, session = asking.broker, join(asking, "one")
         send(asking, b"first")
-        waiting = broker.pulls.pull(session, Place(GROUP, TOPIC, 0, 1, 32), EVERYTHING, asking.now, wait_ms=1000)
+        waiting = broker.pulls.pull(session, PullPosition(GROUP, TOPIC, 0, 1, 32), EVERYTHING, asking.now, wait_ms=1000)
         assert isinstance(waiting, Waiting)
         waiting.then = lambda pulled, now: pytest.fail("told of nobody")  # noqa: ARG005
         broker.closed(session, asking.now)
         send(asking, b"second")
         broker.tick(asking.now + 2000)
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(OperationRefusedError) as refused:
             broker.client_requests.consumers(GROUP)
         assert refused.value.reason is Reason.NOT_ONLINE
 
@@ -122,7 +122,7 @@ def test_messages_are_popped_and_acknowledged(tmp_path: Path) -> None:
         popped = PoppedMessage(GROUP, TOPIC, given.queue_id, 0)
         assert broker.acknowledgements.hide(popped, text, 5_000, asking.now).invisible_ms == 5_000
         broker.acknowledgements.acknowledge(popped, text, asking.now)
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(OperationRefusedError) as refused:
             broker.acknowledgements.acknowledge(popped._replace(offset=9), text, asking.now)
         assert refused.value.reason is Reason.NO_MESSAGE
 
@@ -135,17 +135,17 @@ def test_consumers_are_told_of_each_other_and_asked(tmp_path: Path) -> None:
         assert one.notices == [ConsumersChanged(GROUP), ConsumersChanged(GROUP)]
         told: list[object] = []
 
-        broker.client_questions.offsets(GROUP, TOPIC, None, asking.now, lambda found, now: told.append(found))  # noqa: ARG005
-        (question, _, then_one), (_, _, then_two) = *one.questions, *two.questions
-        assert question == TellOffsets(GROUP, TOPIC)
+        broker.client_calls.offsets(GROUP, TOPIC, None, asking.now, lambda found, now: told.append(found))  # noqa: ARG005
+        (call, _, then_one), (_, _, then_two) = *one.calls, *two.calls
+        assert call == TellOffsets(GROUP, TOPIC)
         then_one(Told({MessageQueue(TOPIC, "broker-a", 0): 7}), asking.now)
         assert told == []
         then_two(None, asking.now)
         assert told == [{"one": {MessageQueue(TOPIC, "broker-a", 0): 7}}]
 
         message_id = broker.store.append(new_message(TOPIC, b"again"), asking.now).message_id
-        outcomes: list[bytes | RefusedError] = []
-        broker.client_questions.consume(
+        outcomes: list[bytes | OperationRefusedError] = []
+        broker.client_calls.consume(
             GROUP,
             "one",
             message_id,
@@ -153,14 +153,14 @@ def test_consumers_are_told_of_each_other_and_asked(tmp_path: Path) -> None:
             asking.now,
             lambda told, now: outcomes.append(told),  # noqa: ARG005
         )
-        consume, _, then = one.questions.pop()
+        consume, _, then = one.calls.pop()
         assert isinstance(consume, Consume)
         assert bodies([consume.record]) == [b"again"]
         then(Told(b"done"), asking.now)
         then(None, asking.now)
         assert (outcomes[0], outcomes[1].reason) == (b"done", Reason.NO_ANSWER)  # type: ignore[union-attr]
-        with pytest.raises(RefusedError, match="too low"):
-            broker.client_questions.running_info(
+        with pytest.raises(OperationRefusedError, match="too low"):
+            broker.client_calls.running_info(
                 TellRunningInfo(GROUP, "one", wants_stacks=False),
                 asking.now,
                 lambda told, now: None,  # noqa: ARG005

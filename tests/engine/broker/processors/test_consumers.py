@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from mqtool.engine.broker.clients import LOOK_INTERVAL_MS, SILENCE_MS
-from mqtool.engine.broker.operations.questions import CALL_MS
+from mqtool.engine.broker.operations.client_calls import CALL_MS
 from mqtool.engine.broker.queue_locks import LIFE_MS
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription, build_body, build_heartbeat
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -318,11 +318,11 @@ def test_consumers_reset_themselves_where_the_broker_is_set_to_that(asking: Aski
 def test_a_consumer_is_asked_for_its_running_info_and_its_answer_comes_back(asking: Asking) -> None:
     beat(asking, FIRST)
     fields: dict[str, Any] = {"consumerGroup": GROUP, "clientId": "c11", "jstackEnable": "false"}
-    [(to, question)] = asking.handle(RequestCode.GET_CONSUMER_RUNNING_INFO, **fields)
-    assert (to, question.code, question.flag) == (FIRST, RequestCode.GET_CONSUMER_RUNNING_INFO, 0)
-    assert question.ext_fields == fields
+    [(to, call)] = asking.handle(RequestCode.GET_CONSUMER_RUNNING_INFO, **fields)
+    assert (to, call.code, call.flag) == (FIRST, RequestCode.GET_CONSUMER_RUNNING_INFO, 0)
+    assert call.ext_fields == fields
 
-    reply = RemotingCommand(0, RESPONSE, question.opaque, {}, b'{"properties":{}}')
+    reply = RemotingCommand(0, RESPONSE, call.opaque, {}, b'{"properties":{}}')
     [(back, answer)] = asking.door.handle(reply, FIRST, asking.now)
 
     assert (back, answer.code, answer.opaque, answer.body) == (asking.client, 0, 12, b'{"properties":{}}')
@@ -350,10 +350,10 @@ def test_one_message_is_consumed_on_demand(asking: Asking) -> None:
     result = asking.store.append(new_message(TOPIC, b"again"), asking.now)
     fields: dict[str, Any] = {"consumerGroup": GROUP, "clientId": "c11", "msgId": result.message_id}
 
-    [(to, question)] = asking.handle(RequestCode.CONSUME_MESSAGE_DIRECTLY, **fields)
+    [(to, call)] = asking.handle(RequestCode.CONSUME_MESSAGE_DIRECTLY, **fields)
 
-    assert (to, question.code) == (FIRST, RequestCode.CONSUME_MESSAGE_DIRECTLY)
-    assert message_of(question.body, 0).body == b"again"
+    assert (to, call.code) == (FIRST, RequestCode.CONSUME_MESSAGE_DIRECTLY)
+    assert message_of(call.body, 0).body == b"again"
     unknown: dict[str, Any] = {**fields, "msgId": result.message_id[:-4] + "7FFF"}
     assert asking.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, **unknown).code == 1
 
@@ -377,9 +377,9 @@ def test_the_state_of_all_consumers_of_a_group_is_gathered(asking: Asking) -> No
 
 def test_a_consumer_that_answers_nonsense_is_left_out_of_the_state_of_its_group(asking: Asking) -> None:
     beat(asking, FIRST)
-    [(_, question)] = asking.handle(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic=TOPIC, group=GROUP)
+    [(_, call)] = asking.handle(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic=TOPIC, group=GROUP)
 
-    nonsense = RemotingCommand(0, RESPONSE, question.opaque, {}, b'{"messageQueueTable":{"no queue":7}}')
+    nonsense = RemotingCommand(0, RESPONSE, call.opaque, {}, b'{"messageQueueTable":{"no queue":7}}')
     [(to, answer)] = asking.door.handle(nonsense, FIRST, asking.now)
 
     assert (to, answer.opaque, answer.body) == (asking.client, 12, b'{"consumerTable":{}}')

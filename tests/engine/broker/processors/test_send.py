@@ -190,7 +190,7 @@ def test_a_broker_chooses_the_queue_where_the_producer_leaves_it_to_it(tmp_path:
 def test_an_answer_waits_until_the_message_is_on_the_disk(tmp_path: Path) -> None:
     with broker_at_work(tmp_path, flushDiskType="SYNC_FLUSH") as asking:
         broker, wanted = asking.broker, []
-        broker.awaited_flushes.on_wanted = lambda: wanted.append(asking.now)
+        broker.group_commit.on_wanted = lambda: wanted.append(asking.now)
         [request, other, *_] = [exchange.request.command for exchange in exchanges("java-5.3.3-producer", *SENDS)]
         for command in (request, other):
             assert [*asking.door.handle(command, asking.client, NOW)] == []
@@ -205,7 +205,7 @@ def test_an_answer_waits_until_the_message_is_on_the_disk(tmp_path: Path) -> Non
             (asking.client, 0, request.opaque),
             (asking.client, 0, other.opaque),
         ]
-        assert not broker.awaited_flushes.is_any
+        assert not broker.group_commit.is_any
 
 
 def test_who_waits_too_long_for_the_disk_is_told_so_and_where_the_message_is(tmp_path: Path) -> None:
@@ -231,10 +231,10 @@ def test_an_answer_waits_until_others_have_the_message_too_where_they_have_to(tm
             ends.append(log.end_offset)
         if flush == "SYNC_FLUSH":
             log.confirmed_offset = ends[0]
-            assert asking.broker.awaited_flushes.wants_flush
+            assert asking.broker.group_commit.wants_flush
             assert [*asking.door.tick(NOW)] == []
         asking.store.flush()
-        assert not asking.broker.awaited_flushes.wants_flush
+        assert not asking.broker.group_commit.wants_flush
 
         log.confirmed_offset = ends[0]
         assert asking.door.next_tick(NOW) == NOW

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.formats.bodies import parse_body, topic_members
@@ -59,7 +59,7 @@ def test_a_topic_is_made_changed_listed_and_deleted_with_its_queues(tmp_path: Pa
 def test_a_deleted_topic_has_neither_settings_nor_queues(tmp_path: Path) -> None:
     # Its messages stay in the log, and verify misses queues for them: so this store is not verified in the end.
     with contextlib.closing(MessageStore(tmp_path, StoreConfig(SETTINGS), now=NOW, usage=half_full)) as store:
-        asking = Asking(Broker(store, NOW), NOW)
+        asking = Asking(BrokerController(store, NOW), NOW)
         asking.broker.topics.put([TopicConfig("T", 1, 1, 6, False, "SINGLE_TAG", 0, {})], NOW)
         asking.append(new_message("T"))
 

@@ -1,0 +1,168 @@
+"""How much a broker does: messages stored and given out, in all and a second, by topic and by group.
+
+(RocketMQ: ``StoreStatsService``, ``BrokerStatsManager``.)
+"""
+
+import datetime
+from collections import defaultdict, deque
+from typing import NamedTuple
+
+from mqtool.engine.broker.limits import MAX_COUNTED
+
+SAMPLE_INTERVAL_MS = 10_000
+SPANS_MS = (10_000, 60_000, 600_000)
+"""Over which rates are told."""
+
+Key = tuple[str, str]
+"""Topic and group."""
+
+
+class _Sample(NamedTuple):
+    timestamp: int  # ms
+    stored: int
+    given: int
+
+
+class _Counts(NamedTuple):
+    """Messages, and bytes of them, since the start."""
+
+    stored: dict[str, int]  # by topic
+    given: dict[Key, int]
+    given_bytes: dict[Key, int]
+    sent_back: dict[Key, int]
+
+
+class _Marks(NamedTuple):
+    """The counts as they were at some moments."""
+
+    interval: int  # ms
+    kept: "deque[tuple[int, _Counts]]"
+
+
+class Share(NamedTuple):
+    """What came together over a span."""
+
+    sum: int
+    rate: float  # a second
+
+
+class BrokerStatsManager:
+    """Counts of messages, and samples of them while they change: every ten seconds, ten minutes and hour."""
+
+    def __init__(self, now: int) -> None:
+        self.started = now
+        self.stored = 0
+        """Messages that can be read, since the start."""
+        self.given = 0
+        """Messages that consumers were given."""
+        self.counts = _Counts(defaultdict(int), defaultdict(int), defaultdict(int), defaultdict(int))
+        self.mornings = _Sample(now, 0, 0), _Sample(now, 0, 0)
+        """The counts when yesterday and today began, in the zone of this machine; or when the broker was started."""
+        self._day_ends = _next_day(now)
+        self._samples = deque([_Sample(now, 0, 0)], maxlen=SPANS_MS[-1] // SAMPLE_INTERVAL_MS + 1)
+        self._marks = [
+            _Marks(interval, deque([(now, _copy(self.counts))], maxlen=number))
+            for interval, number in ((SAMPLE_INTERVAL_MS, 7), (600_000, 7), (3_600_000, 25))
+        ]
+
+    # Counting
+
+    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+        """Count a message that can be read."""
+        self.stored += 1
+        self.counts.stored[topic] += 1
+
+    def gave(self, topic: str, group: str, count: int, size: int) -> None:
+        """Count messages that a group was given, and their bytes."""
+        self.given += count
+        given, key = self.counts.given, (topic, group)
+        if key in given or len(given) < MAX_COUNTED:
+            given[key] += count
+            self.counts.given_bytes[key] += size
+
+    def sent_back(self, topic: str, group: str) -> None:
+        """Count a message of a topic that a group wants again later."""
+        sent_back, key = self.counts.sent_back, (topic, group)
+        if key in sent_back or len(sent_back) < MAX_COUNTED:
+            sent_back[key] += 1
+
+    def forget_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
+        """Forget the counts of a topic that is gone."""
+        self.counts.stored.pop(topic, None)
+        for counts in (self.counts.given, self.counts.given_bytes, self.counts.sent_back):
+            for key in [key for key in counts if key[0] == topic]:
+                del counts[key]
+
+    # Telling
+
+    def stored_rates(self, now: int) -> tuple[float, ...]:
+        """Return the messages stored a second, over each of the spans."""
+        return tuple(_rate(now, self.stored, (one.timestamp, one.stored)) for one in self._starts(now))
+
+    def given_rates(self, now: int) -> tuple[float, ...]:
+        """Return the messages given out a second, over each of the spans."""
+        return tuple(_rate(now, self.given, (one.timestamp, one.given)) for one in self._starts(now))
+
+    def shares(self, kind: str, key: str | Key, now: int) -> tuple[Share, ...] | None:
+        """Return what came together over the last minute, hour and day, None where nothing ever did.
+
+        Args:
+            kind: ``stored`` (by topic), ``given``, ``given_bytes`` or ``sent_back`` (by topic and group).
+            key: which of them.
+            now: the time, in ms.
+        """
+        total = getattr(self.counts, kind).get(key)
+        if total is None:
+            return None
+        shares = []
+        for interval, kept in self._marks:
+            span = interval * (kept.maxlen or 1) - interval
+            then, counts = next((one for one in reversed(kept) if now - one[0] >= span), kept[0])
+            before = getattr(counts, kind).get(key, 0)
+            shares.append(Share(total - before, _rate(now, total, (then, before))))
+        return tuple(shares)
+
+    def rate(self, kind: str, key: str | Key, now: int) -> float:
+        """Return how many came a second over the last minute; ``kind`` and ``key`` as for ``shares``."""
+        shares = self.shares(kind, key, now)
+        return shares[0].rate if shares else 0.0
+
+    def _starts(self, now: int) -> list[_Sample]:
+        """Return the sample that each span begins with: the newest that is old enough, or the first."""
+        return [
+            next((one for one in reversed(self._samples) if now - one.timestamp >= span), self._samples[0])
+            for span in SPANS_MS
+        ]
+
+    # Sampling
+
+    def tick(self, now: int) -> None:
+        """Take a sample when it is time, and when a day begins."""
+        if now >= self._day_ends:
+            self._day_ends = _next_day(now)
+            self.mornings = self.mornings[1], _Sample(now, self.stored, self.given)
+        if now - self._samples[-1].timestamp >= SAMPLE_INTERVAL_MS:
+            self._samples.append(_Sample(now, self.stored, self.given))
+            for interval, kept in self._marks:
+                if now - kept[-1][0] >= interval:
+                    kept.append((now, _copy(self.counts)))
+
+    def next_tick(self, now: int) -> int | None:  # noqa: ARG002
+        """Return when the next sample is due, None while nothing happens."""
+        last = self._samples[-1]
+        is_idle = last.stored == self.stored and last.given == self.given
+        return None if is_idle else last.timestamp + SAMPLE_INTERVAL_MS
+
+
+def _next_day(now: int) -> int:
+    """Return when tomorrow begins here, in ms."""
+    day = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC).astimezone().date() + datetime.timedelta(days=1)
+    return int(datetime.datetime(day.year, day.month, day.day).astimezone().timestamp() * 1000)
+
+
+def _copy(counts: _Counts) -> _Counts:
+    return _Counts(*({**one} for one in counts))
+
+
+def _rate(now: int, count: int, start: tuple[int, int]) -> float:
+    return (count - start[1]) * 1000 / max(now - start[0], 1)

@@ -1,0 +1,504 @@
+"""What a client asks name servers and brokers: each request with how its answer is read.
+
+(Rules: remoting.md 2, 3, 5. RocketMQ: ``MQClientAPIImpl``.)
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from mqtool.errors import (
+    AccessDeniedError,
+    BusyError,
+    FormatError,
+    IllegalMessageError,
+    InvalidRequestError,
+    RefusedError,
+    UnknownGroupError,
+    UnknownTopicError,
+)
+from mqtool.formats.bodies import (
+    ClusterInfo,
+    Heartbeat,
+    MessageQueue,
+    Subscription,
+    TopicRoute,
+    build_body,
+    build_heartbeat,
+    by_queue,
+    parse_body,
+    parse_cluster_info,
+    parse_route,
+    parse_subscription,
+)
+from mqtool.formats.codes import PullSysFlag, RequestCode, ResponseCode, version_name
+from mqtool.formats.config_tables import OffsetKey, Table, TopicConfig, topics
+from mqtool.formats.config_tables import consumer_offsets as parse_offsets
+from mqtool.formats.headers import (
+    ChangeRole,
+    ConsumerGroup,
+    CreateTopic,
+    DeleteGroup,
+    DeleteTopicInNameServer,
+    GetRoute,
+    GetRunningInfo,
+    OffsetResponse,
+    Pull,
+    PullResponse,
+    QueryMessage,
+    Queue,
+    ResetOffset,
+    SearchOffset,
+    TopicName,
+    UnregisterClient,
+    UpdateConsumerOffset,
+    ViewMessage,
+    build_header,
+    parse_header,
+)
+from mqtool.formats.remoting import RemotingCommand
+from mqtool.formats.settings import parse_settings
+
+T = TypeVar("T")
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""The group in whose name tools read; every broker has it."""
+DEFAULT_TOPIC = "TBW102"
+"""After which a broker makes new topics, where it does."""
+LATEST = -1
+"""A time that means the end of a queue."""
+
+_REFUSALS: dict[int, type[RefusedError]] = {
+    ResponseCode.SYSTEM_BUSY: BusyError,
+    ResponseCode.SERVICE_NOT_AVAILABLE: BusyError,
+    ResponseCode.FLOW_CONTROL: BusyError,
+    ResponseCode.GO_AWAY: BusyError,
+    ResponseCode.MESSAGE_ILLEGAL: IllegalMessageError,
+    ResponseCode.INVALID_PARAMETER: InvalidRequestError,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: InvalidRequestError,
+    ResponseCode.NO_PERMISSION: AccessDeniedError,
+    ResponseCode.TOPIC_NOT_EXIST: UnknownTopicError,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: UnknownGroupError,
+}
+_ACL_REFUSAL = "AclException"  # with the code of any other failure
+
+
+def refusal(address: str, code: int, remark: str | None) -> RefusedError:
+    """Return the error for an answer that says no; its class tells why."""
+    kind = AccessDeniedError if _ACL_REFUSAL in (remark or "") else _REFUSALS.get(code, RefusedError)
+    return kind(address, code, remark)
+
+
+class Call(NamedTuple, Generic[T]):
+    """A request, to be sent once; the codes that answer it; and what such an answer says."""
+
+    command: RemotingCommand
+    read: Callable[[RemotingCommand], T]
+    codes: Sequence[int] = (ResponseCode.SUCCESS,)
+
+
+def _ask(
+    code: int,
+    read: Callable[[RemotingCommand], T],
+    header: "NamedTuple | None" = None,
+    body: bytes = b"",
+    codes: Sequence[int] = (ResponseCode.SUCCESS,),
+) -> Call[T]:
+    fields = {} if header is None else build_header(header)
+    return Call(RemotingCommand(code, ext_fields=fields, body=body), read, codes)
+
+
+def _done(_: RemotingCommand) -> None:
+    return None
+
+
+# Name servers
+
+
+def route(topic: str) -> Call[TopicRoute | None]:
+    """Which brokers serve a topic; None where there is no such topic."""
+    return _ask(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        lambda answer: parse_route(answer.body) if answer.code == ResponseCode.SUCCESS else None,
+        GetRoute(topic),
+        codes=(ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST),
+    )
+
+
+def clusters() -> Call[ClusterInfo]:
+    """All brokers that are registered."""
+    return _ask(RequestCode.GET_BROKER_CLUSTER_INFO, lambda answer: parse_cluster_info(answer.body))
+
+
+def topic_names() -> Call[list[str]]:
+    """The names of all topics that have a route."""
+    return _ask(
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        lambda answer: [str(name) for name in _list(parse_body(answer.body), "topicList")],
+    )
+
+
+def delete_route(topic: str) -> Call[None]:
+    """Have a name server forget a topic."""
+    return _ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, _done, DeleteTopicInNameServer(topic))
+
+
+# Topics
+
+
+def topic_configs() -> Call[dict[str, TopicConfig]]:
+    """All topics of a broker."""
+    return _ask(RequestCode.GET_ALL_TOPIC_CONFIG, lambda answer: topics(parse_body(answer.body)))
+
+
+class QueueEnds(NamedTuple):
+    """What a broker has of a queue; the time is that of the last message, 0 where there is none."""
+
+    min_offset: int
+    max_offset: int
+    last_timestamp: int
+
+
+def topic_queues(topic: str) -> Call[dict[int, QueueEnds]]:
+    """The queues of a topic on one broker, by id; none where it has no such topic."""
+
+    def read(answer: RemotingCommand) -> dict[int, QueueEnds]:
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return {}
+        found = by_queue(parse_body(answer.body).get("offsetTable") or {}, "offsetTable")
+        return {
+            queue.queue_id: QueueEnds(
+                *(_number(one, name) for name in ("minOffset", "maxOffset", "lastUpdateTimestamp"))
+            )
+            for queue, one in sorted(found.items())
+        }
+
+    codes = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+    return _ask(RequestCode.GET_TOPIC_STATS_INFO, read, TopicName(topic), codes=codes)
+
+
+def put_topic(config: TopicConfig) -> Call[None]:
+    """Have a broker make a topic, or change it."""
+    header = CreateTopic(
+        config.topic,
+        DEFAULT_TOPIC,
+        config.read_queue_count,
+        config.write_queue_count,
+        config.perm,
+        config.filter_type,
+        config.sys_flag,
+        config.order,
+    )
+    return _ask(RequestCode.UPDATE_AND_CREATE_TOPIC, _done, header)
+
+
+def delete_topic(topic: str) -> Call[None]:
+    """Have a broker delete a topic and its queues."""
+    return _ask(RequestCode.DELETE_TOPIC_IN_BROKER, _done, TopicName(topic))
+
+
+# Groups
+
+
+def groups() -> Call[dict[str, Table]]:
+    """The settings of all groups of a broker, as they are kept (``subscription_groups`` reads them)."""
+    return _ask(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        lambda answer: _object(parse_body(answer.body).get("subscriptionGroupTable") or {}),
+    )
+
+
+class Member(NamedTuple):
+    """A consumer of a group."""
+
+    client_id: str
+    address: str
+    language: str
+    version: str  # the name of its release
+
+
+class Members(NamedTuple):
+    """The consumers of a group that are online at a broker, and what they want."""
+
+    members: list[Member]
+    subscriptions: list[Subscription]
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+
+
+def members(group: str) -> Call[Members | None]:
+    """The consumers of a group, None where none is online."""
+
+    def read(answer: RemotingCommand) -> Members | None:
+        if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return None
+        body = parse_body(answer.body)
+        return Members(
+            [
+                Member(
+                    str(one.get("clientId")),
+                    str(one.get("clientAddr")),
+                    str(one.get("language")),
+                    version_name(_number(one, "version")),
+                )
+                for one in map(_object, _list(body, "connectionSet"))
+            ],
+            [parse_subscription(_object(one)) for one in _object(body.get("subscriptionTable") or {}).values()],
+            *(str(body.get(name) or "") for name in ("consumeType", "messageModel", "consumeFromWhere")),
+        )
+
+    codes = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
+    return _ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, read, ConsumerGroup(group), codes=codes)
+
+
+def assigned_queues(group: str, client_id: str) -> Call[list[MessageQueue]]:
+    """The queues that a consumer works on, told by itself through its broker."""
+    return _ask(
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        lambda answer: [
+            queue
+            for name in ("mqTable", "mqPopTable")
+            for queue in by_queue(parse_body(answer.body).get(name) or {}, name)
+        ],
+        GetRunningInfo(group, client_id),
+    )
+
+
+def put_group(settings: Table) -> Call[None]:
+    """Have a broker make a group, or change it; takes the settings as they are kept."""
+    return _ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, _done, body=build_body(settings))
+
+
+def delete_group(group: str) -> Call[None]:
+    """Have a broker forget a group and its offsets."""
+    header = DeleteGroup(group, clean_offset=True, remove_offset=True)
+    return _ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, _done, header)
+
+
+# Clients
+
+
+def heartbeat(told: Heartbeat) -> Call[None]:
+    """Tell a broker that a client is there, and for which groups."""
+    return _ask(RequestCode.HEART_BEAT, _done, body=build_heartbeat(told))
+
+
+def unregister(client_id: str, producer_group: str = "", consumer_group: str = "") -> Call[None]:
+    """Tell a broker that a client has left a group."""
+    header = UnregisterClient(client_id, producer_group, consumer_group)
+    return _ask(RequestCode.UNREGISTER_CLIENT, _done, header)
+
+
+def not_supported(command: RemotingCommand) -> RemotingCommand:
+    """Return the answer to a request that this client knows nothing of."""
+    remark = f" request type {command.code} not supported"
+    return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+
+
+# Offsets
+
+
+def consumer_offsets() -> Call[dict[OffsetKey, int]]:
+    """What each group reads next of each queue of a broker."""
+    return _ask(RequestCode.GET_ALL_CONSUMER_OFFSET, lambda answer: parse_offsets(parse_body(answer.body)))
+
+
+def _offset(answer: RemotingCommand) -> int:
+    return parse_header(OffsetResponse, answer.ext_fields).offset
+
+
+def min_offset(topic: str, queue_id: int) -> Call[int]:
+    """The first offset that a queue has."""
+    return _ask(RequestCode.GET_MIN_OFFSET, _offset, Queue(topic, queue_id))
+
+
+def offset_at(topic: str, queue_id: int, timestamp: int) -> Call[int]:
+    """The offset that a broker finds for a time in ms, by the rules of its version."""
+    return _ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, _offset, SearchOffset(topic, queue_id, timestamp))
+
+
+def offset_from(topic: str, queue_id: int, timestamp: int) -> Call[int]:
+    """The offset of the first message of a time in ms or later, or of one before it: none of them is left out.
+
+    Brokers of 4.x find the nearest message, and of several of the same millisecond any.
+    """
+    return offset_at(topic, queue_id, max(timestamp - 1, 0))
+
+
+def set_offset(group: str, topic: str, queue_id: int, offset: int) -> Call[None]:
+    """Set what a group reads next of a queue, as its consumers do; those that are online know nothing of it."""
+    header = UpdateConsumerOffset(group, topic, queue_id, offset)
+    return _ask(RequestCode.UPDATE_CONSUMER_OFFSET, _done, header)
+
+
+def reset_offset(group: str, topic: str, queue_id: int, offset: int) -> Call[None]:
+    """Have a broker of 5.x that resets by itself set what a group reads next of a queue, and tell its consumers."""
+    header = ResetOffset(topic, group, LATEST, is_force=True, queue_id=queue_id, offset=offset)
+    return _ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, _done, header)
+
+
+def reset_to_time(group: str, topic: str, timestamp: int) -> Call[None]:
+    """Have the consumers of a group reset themselves in all queues of a topic, as brokers of 4.x do it."""
+    header = ResetOffset(topic, group, timestamp, is_force=True)
+    return _ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, _done, header)
+
+
+# Messages
+
+
+class PulledRecords(NamedTuple):
+    """The answer to a pull; ``status`` is the name that the broker's store has for it."""
+
+    code: int
+    status: str
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: bytes
+
+
+def pull(
+    topic: str, queue_id: int, offset: int, max_count: int, expression: str = "*", expression_type: str = "TAG"
+) -> Call[PulledRecords]:
+    """Messages of a queue from an offset on, at once, whether there are any or not."""
+
+    def read(answer: RemotingCommand) -> PulledRecords:
+        header = parse_header(PullResponse, answer.ext_fields)
+        return PulledRecords(
+            answer.code,
+            answer.remark or "",
+            header.next_begin_offset,
+            header.min_offset,
+            header.max_offset,
+            answer.body,
+        )
+
+    header = Pull(
+        TOOLS_GROUP,
+        topic,
+        queue_id,
+        offset,
+        max_count,
+        sys_flag=int(PullSysFlag.SUBSCRIPTION),
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=0,
+        subscription=expression,
+        expression_type=expression_type,
+    )
+    codes = (
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    )
+    return _ask(RequestCode.PULL_MESSAGE, read, header, codes=codes)
+
+
+MAX_BY_KEY = 64
+"""Messages that brokers return at most for a key: the newest."""
+_NEVER = (1 << 63) - 1
+
+
+def message_at(offset: int) -> Call[bytes | None]:
+    """The record at a physical offset, None where the broker finds none; what it finds need not be a record."""
+    return _ask(
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        lambda answer: answer.body if answer.code == ResponseCode.SUCCESS else None,
+        ViewMessage(offset),
+        codes=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR),
+    )
+
+
+def messages_with_key(topic: str, key: str, since: int = 0, until: int = _NEVER) -> Call[bytes]:
+    """The records of a topic whose key or unique key has the same hash, the newest of those stored in a time (ms)."""
+    return _ask(
+        RequestCode.QUERY_MESSAGE,
+        lambda answer: answer.body if answer.code == ResponseCode.SUCCESS else b"",
+        QueryMessage(topic, key, MAX_BY_KEY, since, until),
+        codes=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+    )
+
+
+# Brokers
+
+
+def runtime_info() -> Call[dict[str, str]]:
+    """What a broker tells of itself, by RocketMQ's names."""
+    return _ask(
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+        lambda answer: {str(name): str(value) for name, value in _object(parse_body(answer.body).get("table")).items()},
+    )
+
+
+class SlaveProgress(NamedTuple):
+    """How far a slave is, as its master sees it."""
+
+    host: str
+    acknowledged_offset: int
+    lag_ms: int | None  # told by masters of mqtool only
+
+
+class HaStatus(NamedTuple):
+    """What a broker of 5.x tells of replication."""
+
+    in_sync_slaves: int
+    slaves: list[SlaveProgress]  # by connections; a slave has none
+
+
+def ha_status() -> Call[HaStatus | None]:
+    """How far the slaves of a broker are; None of one that cannot tell, as those of 4.9."""
+
+    def read(answer: RemotingCommand) -> HaStatus | None:
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        body = parse_body(answer.body)
+        slaves = [
+            SlaveProgress(
+                str(_object(one).get("addr") or "").rpartition(":")[0],
+                _number(one, "slaveAckOffset"),
+                _number(one, "lagMillis") if _object(one).get("lagMillis") is not None else None,
+            )
+            for one in _list(body, "haConnectionInfo")
+        ]
+        return HaStatus(_number(body, "inSyncSlaveNums"), slaves)
+
+    codes = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    return _ask(RequestCode.GET_BROKER_HA_STATUS, read, codes=codes)
+
+
+def change_role(step: str, role: str = "", broker_id: int = 0, epoch: int = 0) -> Call[int]:
+    """Have a broker of mqtool stop taking messages, go on with it, or become something else: where its log ends."""
+    return _ask(
+        RequestCode.CHANGE_ROLE,
+        lambda answer: int(answer.ext_fields.get("maxOffset", "0")),
+        ChangeRole(step, role, broker_id, epoch),
+    )
+
+
+def broker_settings() -> Call[dict[str, str]]:
+    """The settings of a broker, by RocketMQ's names."""
+    return _ask(RequestCode.GET_BROKER_CONFIG, lambda answer: parse_settings(answer.body.decode("utf-8", "replace")))
+
+
+# Members of a body
+
+
+def _object(value: Any) -> Table:
+    if isinstance(value, dict):
+        return value
+    raise FormatError("a member of the answer is no object", offset=0)
+
+
+def _list(body: Table, name: str) -> list[Any]:
+    value = body.get(name) or []
+    if isinstance(value, list):
+        return value
+    raise FormatError(f"{name} of the answer is no list", offset=0)
+
+
+def _number(members: Any, name: str) -> int:
+    value = _object(members).get(name)
+    if type(value) is int:
+        return value
+    raise FormatError(f"{name} of the answer is no number", offset=0)

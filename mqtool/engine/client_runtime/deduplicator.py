@@ -1,0 +1,288 @@
+"""What was consumed before is left out: brokers deliver at least once, and some things must not be done twice."""
+
+import contextlib
+import functools
+import inspect
+import os
+import sqlite3
+import threading
+import weakref
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from mqtool.engine.client.consuming import ConsumeStatus
+from mqtool.engine.client.incoming import ConsumerMessage
+from mqtool.engine.client_runtime.consume_services import ConsumeContext, Listener
+from mqtool.engine.client_runtime.user_code import is_coroutine
+from mqtool.engine.remoting.clock import wall_clock
+from mqtool.errors import ReadError, WriteError
+from mqtool.formats.identity import Delivered, Seen, delivered_identity, not_seen
+
+Key = Callable[[ConsumerMessage], str | None]
+"""Tells what a message is known by; None for one that is always new."""
+_Claimed = tuple[ConsumerMessage, tuple[str, ...]]  # and the names by which it is known once it is done
+_DAY_MS = 86_400_000
+_with_locks: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """Let go, in a child, of locks that threads of the parent have, and of what these are at."""
+    for one in _with_locks:
+        one._forked()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class Memory(Protocol):
+    """What is known to be done; any thread may use it."""
+
+    def has(self, key: str) -> bool:
+        """Tell whether a key is known."""
+
+    def add(self, keys: Iterable[str]) -> None:
+        """Know some keys from now on."""
+
+
+class BoundedMemory:
+    """The newest keys, for as long as this process runs."""
+
+    def __init__(self, most: int = 1_000_000) -> None:
+        """Make a memory for ``most`` keys, about 150 bytes each; without keys of one's own, a message takes three."""
+        self._most = most
+        self._keys: OrderedDict[str, None] = OrderedDict()
+        self._forked()
+        _with_locks.add(self)
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()
+
+    def has(self, key: str) -> bool:
+        """Tell whether a key is known."""
+        return key in self._keys
+
+    def add(self, keys: Iterable[str]) -> None:
+        """Know some keys, and forget the oldest where there are too many."""
+        with self._lock:
+            for key in keys:
+                self._keys[key] = None
+                self._keys.move_to_end(key)
+            while len(self._keys) > self._most:
+                self._keys.popitem(last=False)
+
+
+class SqliteMemory:
+    """Keys in a file, which several processes may use: what is known there is on the disk."""
+
+    def __init__(self, path: str | Path, keep_ms: int = 7 * _DAY_MS, clock: Callable[[], int] = wall_clock) -> None:
+        """Open a file, or make it.
+
+        Args:
+            path: of the file.
+            keep_ms: after how long a key is forgotten; a broker delivers a message again for as long as it has it.
+            clock: tells the time in ms since 1970.
+
+        Raises:
+            ReadError: it cannot be opened, or is something else.
+        """
+        self._path = path
+        self._keep_ms = keep_ms
+        self._clock = clock
+        self._next_clean = 0
+        self._lock = threading.Lock()
+        self._of_parents: list[sqlite3.Connection] = []  # kept, as their end would have them write to the file
+        self._is_of_parent = False
+        self._connection = self._opened()
+        _with_locks.add(self)
+
+    def _forked(self) -> None:
+        self._lock, self._is_of_parent = threading.Lock(), True
+
+    def _own(self) -> sqlite3.Connection:
+        """Return what this process has opened: SQLite lets no child use what its parent has."""
+        if self._is_of_parent:
+            self._of_parents.append(self._connection)
+            self._connection, self._is_of_parent = self._opened(), False
+        return self._connection
+
+    def _opened(self) -> sqlite3.Connection:
+        path = self._path
+        try:
+            connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("CREATE TABLE IF NOT EXISTS done (key TEXT PRIMARY KEY, time INTEGER)")
+            connection.execute("CREATE INDEX IF NOT EXISTS done_by_time ON done (time)")
+        except sqlite3.Error as error:
+            raise ReadError(f"{path} cannot be used to remember messages: {error}") from error
+        return connection
+
+    def has(self, key: str) -> bool:
+        """Tell whether a key is known."""
+        with self._lock:
+            try:
+                return self._own().execute("SELECT 1 FROM done WHERE key = ?", (key,)).fetchone() is not None
+            except sqlite3.Error as error:
+                raise ReadError(f"{self._path} cannot be read: {error}") from error
+
+    def add(self, keys: Iterable[str]) -> None:
+        """Know some keys; they are on the disk on return.
+
+        Raises:
+            WriteError: they are not.
+        """
+        now = self._clock()
+        with self._lock:
+            try:
+                self._own().execute("BEGIN IMMEDIATE")
+                self._connection.executemany("INSERT OR REPLACE INTO done VALUES (?, ?)", [(key, now) for key in keys])
+                if now >= self._next_clean:
+                    self._connection.execute("DELETE FROM done WHERE time < ?", (now - self._keep_ms,))
+                    self._next_clean = now + max(1, self._keep_ms // 100)
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise WriteError(f"{self._path} cannot be written: {error}") from error
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+
+def _identity(message: ConsumerMessage) -> Delivered:
+    return delivered_identity(
+        message.topic,
+        message.raw_properties,
+        len(message.body),
+        zlib.crc32(message.body),
+        message.offset_message_id,
+        f"{message.broker_name} {message.queue_id}",
+        message.store_timestamp,
+        message.reconsume_times,
+    )
+
+
+class Deduplicator:
+    """Lets each message through once, if it was consumed.
+
+    A message is known by the rule of ``mqtool.formats.identity``: again from the same place, by a retry, or because its
+    producer stored it twice. Members of a batch are different messages, though they share a unique key.
+
+    Between the end of the work and the memory a process can die: who cannot bear even that keeps the key together with
+    the work, in one transaction of their own.
+    """
+
+    def __init__(self, memory: Memory | None = None, key: Key | None = None) -> None:
+        """Make a filter.
+
+        Args:
+            memory: what is done; by default the last million keys of this process.
+            key: what messages are known by, in place of that rule.
+        """
+        self._memory = memory or BoundedMemory()
+        self._key = key
+        self._under_way: set[str] = set()
+        self._lock = threading.Lock()
+        _with_locks.add(self)
+
+    def _forked(self) -> None:
+        self._under_way, self._lock = set(), threading.Lock()
+
+    @contextlib.contextmanager
+    def new(self, messages: Iterable[ConsumerMessage]) -> Iterator[list[ConsumerMessage]]:
+        """Give those that are new, and remember them at the end of the block; not if it raises.
+
+        >>> once = OnlyOnce()
+        >>> with once.new([]) as messages:
+        ...     len(messages)
+        0
+        """
+        with self._claimed(messages) as claimed:
+            yield [message for message, _ in claimed]
+            self._memory.add(_names(claimed))
+
+    def listener(self, listen: Listener) -> Listener:
+        """Return a listener that has another listen to what is new."""
+        if is_coroutine(listen):
+
+            @functools.wraps(listen)
+            async def listen_later(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> Any:
+                with self._claimed(messages) as claimed:
+                    new = [message for message, _ in claimed]
+                    return self._decide(await listen(new, context) if new else None, claimed, messages, context)
+
+            return listen_later
+
+        def listen_now(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> Any:
+            with contextlib.ExitStack() as until_done:
+                claimed = until_done.enter_context(self._claimed(messages))
+                new = [message for message, _ in claimed]
+                status = listen(new, context) if new else None
+                if not inspect.isawaitable(status):
+                    return self._decide(status, claimed, messages, context)
+                rest = until_done.pop_all()
+
+            async def awaited() -> Any:  # of a function that is no coroutine itself
+                with rest:
+                    return self._decide(await status, claimed, messages, context)
+
+            return awaited()
+
+        return listen_now
+
+    @contextlib.contextmanager
+    def _claimed(self, messages: Iterable[ConsumerMessage]) -> Iterator[list[_Claimed]]:
+        """Give what nobody has done, nor does; nobody else is given it before the end of the block."""
+        claimed: list[_Claimed] = []
+        try:
+            for message in messages:
+                seen = self._seen(message)
+                if seen.is_new:
+                    claimed.append((message, seen.names))
+                elif seen.names:
+                    self._memory.add(seen.names)
+            yield claimed
+        finally:
+            with self._lock:
+                self._under_way.difference_update(_names(claimed))
+
+    def _seen(self, message: ConsumerMessage) -> Seen:
+        """Tell whether nobody has done a message, nor does; what is new is this caller's to do."""
+        key = self._key(message) if self._key else None
+        if self._key and key is None:
+            return Seen(True, ())
+        with self._lock:
+            # A copy of what another thread is at comes again from there, should that fail.
+            if key is None:
+                seen = not_seen(_identity(message), self._is_known)
+            else:
+                seen = Seen(False, ()) if self._is_known(key) else Seen(True, (key,))
+            if seen.is_new:
+                self._under_way.update(seen.names)
+            return seen
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._under_way or self._memory.has(name)
+
+    def _decide(
+        self,
+        status: Any,
+        claimed: Sequence[_Claimed],
+        messages: Sequence[ConsumerMessage],
+        context: ConsumeContext,
+    ) -> Any:
+        """Remember what a listener says that it has consumed, and return what it says."""
+        if status is ConsumeStatus.LATER:
+            return status
+        done = claimed[: max(0, context.ack_index + 1)]
+        self._memory.add(_names(done))
+        if len(done) < len(claimed):  # it counts those that it was given, the consumer those that came
+            context.ack_index = messages.index(claimed[len(done)][0]) - 1
+        return status
+
+
+def _names(claimed: Sequence[_Claimed]) -> list[str]:
+    return [name for _, names in claimed for name in names]

@@ -1,0 +1,1 @@
+"""What two stores have of each other."""

@@ -1,0 +1,1 @@
+"""Why a broker does not start on a store, or does not deliver."""

@@ -1,0 +1,363 @@
+"""One store that a broker has trouble with: what ``doctor`` knows of it, and what its rules see in it."""
+
+import collections
+import contextlib
+import dataclasses
+import enum
+import functools
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mqtool.engine.repair.doctor.surroundings import Surroundings
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.missing_log import Elsewhere, log_elsewhere
+from mqtool.engine.repair.parts import Progress
+from mqtool.engine.repair.recover.plan import has_work
+from mqtool.engine.repair.verify.store import Level, verify_store
+from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.file_queue import is_segment_name
+from mqtool.engine.store.mapping import give_back_memory
+from mqtool.engine.store.paths import SIZES, StoreConfig
+from mqtool.engine.store.queue_view import queue_keys
+from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.versions import RELEASES, conclude, find_evidence
+from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, NotPermittedError, UsageError
+from mqtool.formats import config_tables
+from mqtool.formats.message import Message
+
+_Parsed = TypeVar("_Parsed")
+
+VERSIONS = {"4.9": "4.9.3", "5.3": "5.2.0", "5.5": "5.5.0"}
+"""The brokers that are judged, and the release of ``RELEASES`` that stands for each."""
+ALL = tuple(VERSIONS)
+FIVE = ("5.3", "5.5")
+
+DEFAULT_SIZES = {
+    "mappedFileSizeCommitLog": 1 << 30,
+    "mappedFileSizeConsumeQueue": 6_000_000,
+    "mappedFileSizeConsumeQueueExt": 50_331_648,
+    "mapperFileSizeBatchConsumeQueue": 13_800_000,
+    "mappedFileSizeTimerLog": 104_857_600,
+    "maxHashSlotNum": 5_000_000,
+    "maxIndexNum": 20_000_000,
+}
+"""What a broker takes where its configuration says nothing."""
+
+MENDED_SEGMENTS = 3
+"""``mqtool recover`` looks at so many of the last ones after a clean stop."""
+_OF_TWO_IN_ONE_PLACE = {"LOG-QUEUE-ORDER", "QUEUE-POSITION"}
+_SAMPLED_SEGMENTS = 16
+_SAMPLED_QUEUES = 64
+
+
+class Effect(enum.StrEnum):
+    """What a cause does to a broker; the order is that of the members, the worst first."""
+
+    STOPS = "does not start"
+    LOSES = "loses data"
+    HIDES = "does not deliver"
+    HINDERS = "misbehaves"
+    NOTHING = "is not affected"
+
+    @property
+    def rank(self) -> int:
+        """Position in the order."""
+        return list(Effect).index(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sign:
+    """One thing that was seen and points to a cause.
+
+    ``file`` is relative to the store; what does not apply is None. The last three differ from those of the cause.
+    """
+
+    message: str
+    file: str | None = None
+    offset: int | None = None
+    expected: int | str | None = None
+    found: int | str | None = None
+    topic: str | None = None
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    physical_offset: int | None = None
+    group: str | None = None
+    commands: tuple[str, ...] | None = None
+    versions: tuple[str, ...] | None = None
+    effect: Effect | None = None
+
+    @classmethod
+    def of(cls, found: Finding, /, **facts: Any) -> "Sign":
+        """Return what a finding of ``verify`` tells."""
+        told = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+        del told["code"], told["severity"]
+        return cls(**{**told, **facts})
+
+
+@dataclasses.dataclass
+class Case:
+    """A store, the broker's settings, and the machine.
+
+    ``reader`` infers what the settings get wrong, so that the rest can be looked at; ``settings`` are as given.
+    """
+
+    root: Path
+    settings: Mapping[str, str]
+    settings_file: Path | None
+    around: Surroundings
+    reader: StoreReader
+    wanted: str | None = None  # the version of the broker that is to start, if it is known
+    jobs: int = 1
+    progress: Progress = lambda _: None
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def are_settings_known(self) -> bool:
+        """Whether what is not set has a broker's default."""
+        return self.settings_file is not None
+
+    @functools.cached_property
+    def versions(self) -> tuple[str, ...]:
+        """The versions that may be meant: the one that is asked for, else those not older than who wrote the store."""
+        if self.wanted:
+            return (self.wanted,)
+        try:
+            first, last = self.samples
+            oldest = min(map(RELEASES.index, conclude(find_evidence(self.reader, first, last))))
+        except (MqtoolError, OSError):  # what may not be read does not tell who wrote it
+            return ALL
+        return tuple(name for name, release in VERSIONS.items() if RELEASES.index(release) >= oldest) or ("5.5",)
+
+    @functools.cached_property
+    def samples(self) -> tuple[list[Message], list[Message]]:
+        """The first message of some segments, and the newest of some queues in the order of the log."""
+        reader = self.reader
+        segments = reader.commit_log.segments
+        step = max(1, len(segments) // _SAMPLED_SEGMENTS)
+        head = reader.commit_log.envelope.size
+        starts = [segment.start_offset + head for segment in segments[::step]]
+        ends: list[int] = []
+        for queue in reader.consume_queues.values():
+            stop = queue.max_offset()
+            ends += [int(at) for at in queue.units(max(queue.first_offset, stop - 1), stop)["physical_offset"]]
+        return self._messages(starts), self._messages(sorted(set(ends))[-_SAMPLED_QUEUES:])
+
+    def _messages(self, offsets: list[int]) -> list[Message]:
+        found = []
+        for offset in offsets:
+            with contextlib.suppress(FormatError, NotFoundError, NotPermittedError):
+                message = self.reader.message_at(offset)
+                if message.physical_offset == offset:
+                    found.append(message)
+        return found
+
+    @functools.cached_property
+    def findings(self) -> dict[str, list[Finding]]:
+        """What the quick checks of ``verify`` find, by code."""
+        found: dict[str, list[Finding]] = collections.defaultdict(list)
+        try:
+            for one in verify_store(self.reader, Level.QUICK, self.jobs, self.progress, most=None):
+                found[one.code].append(one)
+        except MqtoolError as error:
+            self.problems.append(str(error))
+        return dict(found)
+
+    @functools.cached_property
+    def elsewhere(self) -> Elsewhere | None:
+        """What of the log lies in folders that nobody has named."""
+        return log_elsewhere(self.reader)
+
+    @functools.cached_property
+    def has_recover_work(self) -> bool:
+        """Whether ``recover --abnormal`` changes anything. Cost: it reads the whole log.
+
+        Asked only where something is found that it may leave.
+        """
+        try:
+            return has_work(self.reader, self.jobs, self.progress)
+        except BadDataError:  # a hole that cannot be bridged
+            return False
+        except MqtoolError:
+            return True
+        finally:
+            give_back_memory()
+
+    @property
+    def needs_new_store(self) -> bool:
+        """Whether two messages have one place in a queue, and ``recover`` leaves them so."""
+        return not _OF_TWO_IN_ONE_PLACE.isdisjoint(self.findings) and not self.has_recover_work
+
+    def found(self, *codes: str) -> Iterator[Finding]:
+        """Yield the findings of some checks."""
+        for code in codes:
+            yield from self.findings.get(code, ())
+
+    def table(self, name: str, parse: Callable[[config_tables.Table], _Parsed]) -> _Parsed | None:
+        """Return what a table under ``config/`` means, None where it is not there or cannot be read."""
+        with contextlib.suppress(MqtoolError):
+            table = self.reader.config_table(name)
+            return None if table is None else parse(table)
+        return None
+
+    @functools.cached_property
+    def topics(self) -> dict[str, config_tables.TopicConfig] | None:
+        """The topics that a broker would know."""
+        return self.table("topics.json", config_tables.topics)
+
+    @functools.cached_property
+    def groups(self) -> dict[str, config_tables.SubscriptionGroup] | None:
+        """The consumer groups that a broker would know."""
+        return self.table("subscriptionGroup.json", config_tables.subscription_groups)
+
+    @functools.cached_property
+    def consumer_offsets(self) -> dict[config_tables.OffsetKey, int] | None:
+        """Where each group reads on."""
+        return self.table("consumerOffset.json", lambda table: config_tables.consumer_offsets(table, []))
+
+    @property
+    def queues(self) -> set[QueueKey]:
+        """The queues that are there."""
+        return queue_keys(self.reader)
+
+    # Settings
+
+    def is_malformed(self, key: str) -> bool:
+        """Tell whether a size is set to what is no number."""
+        return _is_malformed(self.settings, key)
+
+    def size(self, key: str) -> int | None:
+        """Return the size that is set, None without one; raises ``UsageError`` for a malformed one."""
+        return StoreConfig(self.settings).size(key)
+
+    def flag(self, key: str) -> bool:
+        """Tell whether a setting is ``true``."""
+        return StoreConfig(self.settings).flag(key)
+
+    # Commands that can be pasted
+
+    @property
+    def at(self) -> str:
+        """The options with which another command of mqtool opens this store; settings that are wrong are left out."""
+        words = ["-s", str(self.root)]
+        if self.settings_file:
+            words += ["-c", str(self.settings_file)]
+        return shlex.join(words)
+
+    def fill(self, template: str, sign: Sign) -> str:
+        """Put what was seen into a command."""
+        path = self.root / (sign.file or ".")
+        return template.format(
+            at=self.at,
+            whole=" --abnormal" if self._is_far(sign) else "",
+            store=shlex.quote(str(self.root)),
+            path=shlex.quote(str(path)),
+            aside=shlex.quote(f"{self.root}.aside"),
+            new=shlex.quote(f"{self.root}.new"),
+            topic=shlex.quote(sign.topic or ""),
+            of_topic=f"--topic {shlex.quote(sign.topic)} " if sign.topic else "",
+            group=shlex.quote(sign.group or ""),
+            expected=sign.expected,
+            admin=f"-n {shlex.quote(self.settings.get('namesrvAddr') or 'localhost:9876')}",
+            cluster=shlex.quote(self.settings.get("brokerClusterName", "DefaultCluster")),
+        )
+
+    def _is_far(self, sign: Sign) -> bool:
+        """Tell whether something lies before the segments that a mend looks at after a clean stop."""
+        reader = self.reader
+        name = Path(sign.file or "").name
+        address = int(name) if sign.physical_offset is None and is_segment_name(name) else sign.physical_offset
+        first = reader.commit_log.segments[-MENDED_SEGMENTS:][:1]
+        return address is not None and bool(first) and address < first[0].start_offset and not reader.has_abort_file
+
+    def wrong_setting(self, message: str, key: str, right: object, **facts: Any) -> Sign:
+        """Return the sign that a setting is wrong, with the command that sets it right."""
+        told = {
+            "file": str(self.settings_file) if self.settings_file else None,
+            "expected": f"{key}={right}",
+            "found": f"{key}={self.settings[key]}" if key in self.settings else f"no {key}",
+            "commands": (self.change_setting(key, right),),
+        }
+        return Sign(message, **{**told, **facts})
+
+    def change_setting(self, key: str, value: object) -> str:
+        """Return the command that sets ``key`` in the broker's configuration."""
+        line = f"{key}={value}"
+        if self.settings_file is None:
+            return f"mqtool doctor {self.at} --set {shlex.quote(line)}"
+        file = shlex.quote(str(self.settings_file))
+        if key not in self.settings:
+            return f"printf '\\n%s\\n' {shlex.quote(line)} >> {file}"
+        script = f"s|^[[:space:]]*{key}[[:space:]]*[=:].*|{line}|"
+        return f"sed -i {shlex.quote(script)} {file}"
+
+
+def open_store(root: Path, config: StoreConfig) -> StoreReader:
+    """Open a store for looking at it, with the settings that fit it and without those that do not.
+
+    Raises:
+        NotFoundError: there is none.
+        NotPermittedError: this user may not read it.
+    """
+    settings = dict(config.settings)
+    folders = log_folders(root, settings)
+    if not all(folder.is_dir() for folder in folders) or not any(map(_holds_segments, folders)):
+        settings.pop("storePathCommitLog", None)
+        settings.pop("readOnlyCommitLogStorePaths", None)
+    malformed = {key for key in SIZES if _is_malformed(settings, key)}
+    settings = dict(_without(settings, malformed).settings)
+    config = StoreConfig(settings)
+    inferring = StoreReader(root, _without(settings, SIZES))
+    wrong = {key for key, lengths in sizes_of(inferring).items() if contradicts(lengths, config.size(key))}
+    return StoreReader(root, _without(settings, wrong))
+
+
+def _holds_segments(folder: Path) -> bool:
+    return any(is_segment_name(path.name) for path in folder.iterdir())
+
+
+def log_folders(root: Path, settings: Mapping[str, str]) -> list[Path]:
+    """Return the folders that hold the log by the settings, none where they do not say."""
+    names = ",".join(settings.get(key, "") for key in ("storePathCommitLog", "readOnlyCommitLogStorePaths"))
+    return [root / name for name in names.split(",") if name] if settings.get("storePathCommitLog") else []
+
+
+def sizes_of(reader: StoreReader) -> dict[str, collections.Counter[int]]:
+    """Return how many files have which size, by the broker's keys."""
+    kinds: dict[str, list[Any]] = {
+        "mappedFileSizeCommitLog": [reader.commit_log],
+        "mappedFileSizeConsumeQueue": list(reader.consume_queues.values()),
+        "mappedFileSizeConsumeQueueExt": list(reader.consume_queue_exts.values()),
+        "mapperFileSizeBatchConsumeQueue": list(reader.batch_consume_queues.values()),
+        "mappedFileSizeTimerLog": [reader.timer_log] if reader.timer_log else [],
+    }
+    found = {
+        key: collections.Counter(segment.size for queue in queues for segment in queue.segments if segment.size)
+        for key, queues in kinds.items()
+    }
+    if reader.index_files and (shape := reader.index_files[0].shape):
+        count = len(reader.index_files)
+        found["maxHashSlotNum"] = collections.Counter({shape.slots: count})
+        found["maxIndexNum"] = collections.Counter({shape.entries: count})
+    return found
+
+
+def contradicts(lengths: collections.Counter[int], size: int | None) -> bool:
+    """Tell whether files show that a size is wrong; a single shorter file may have been cut as well."""
+    if size is None or not lengths or size in lengths:
+        return False
+    return lengths.total() > 1 or max(lengths) > size
+
+
+def _is_malformed(settings: Mapping[str, str], key: str) -> bool:
+    try:
+        StoreConfig(settings).size(key)
+    except UsageError:
+        return True
+    return False
+
+
+def _without(settings: Mapping[str, str], keys: Collection[str]) -> StoreConfig:
+    dropped = {*keys, "mapedFileSizeCommitLog"} if "mappedFileSizeCommitLog" in keys else keys  # as up to 4.5
+    return StoreConfig({key: value for key, value in settings.items() if key not in dropped})

@@ -1,0 +1,141 @@
+"""What lies around a store and is no part of it: the time, disks, processes and users. Collected in one place."""
+
+import collections
+import contextlib
+import dataclasses
+import grp
+import os
+import pwd
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mqtool.errors import NotFoundError
+
+
+@dataclasses.dataclass(frozen=True)
+class FileSystem:
+    """The partition of a folder, as ``statvfs`` tells it."""
+
+    size: int
+    free: int  # bytes, those kept for root included
+    usable: int  # bytes free for a broker that is not root
+    free_inodes: int | None = None  # None where the file system has no such limit
+    read_only: bool = False
+
+    @property
+    def used_ratio(self) -> float:
+        """How much is used, in whole percents rounded up as brokers do it, as a number up to 1."""
+        used = self.size - self.free
+        whole = used + self.usable
+        return -(-used * 100 // whole) / 100 if whole else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class User:
+    """Somebody whose rights to files are asked for."""
+
+    uid: int
+    gid: int
+    name: str
+    groups: frozenset[int] = frozenset()
+
+    def may(self, status: os.stat_result, bits: int) -> bool:
+        """Tell whether the mode of a file gives the rights ``bits`` (4 read, 2 write, 1 enter); ACLs are not asked."""
+        if self.uid == 0:
+            return True
+        if status.st_uid == self.uid:
+            return (status.st_mode >> 6) & bits == bits
+        if status.st_gid in self.groups | {self.gid}:
+            return (status.st_mode >> 3) & bits == bits
+        return status.st_mode & bits == bits
+
+
+@dataclasses.dataclass(frozen=True)
+class Surroundings:
+    """What rules about a store need to know of the machine."""
+
+    now: int
+    """Milliseconds since 1970."""
+    disks: Mapping[Path, FileSystem]
+    """By folder of the store."""
+    processes: Mapping[int, str]
+    """The command line of each process that runs, by its number."""
+    user: User
+    """Whom the broker runs as."""
+
+
+def look_around(folders: Iterable[Path], user: str | None = None) -> Surroundings:
+    """Collect what lies around the folders of a store, the store's root first.
+
+    Args:
+        folders: those whose disks matter.
+        user: whom the broker runs as; without it the owner of most files of the store.
+
+    Raises:
+        NotFoundError: there is no such user.
+    """
+    folders = list(folders)
+    return Surroundings(
+        now=time.time_ns() // 1_000_000,
+        disks={folder: disk for folder in folders if (disk := _disk(folder))},
+        processes=_processes(),
+        user=_user_named(user) if user else _owner(folders[0]),
+    )
+
+
+def _disk(folder: Path) -> FileSystem | None:
+    try:
+        told = os.statvfs(folder)
+    except OSError:
+        return None
+    return FileSystem(
+        size=told.f_blocks * told.f_frsize,
+        free=told.f_bfree * told.f_frsize,
+        usable=told.f_bavail * told.f_frsize,
+        free_inodes=told.f_favail if told.f_files else None,
+        read_only=bool(told.f_flag & os.ST_RDONLY),
+    )
+
+
+def _processes() -> dict[int, str]:
+    found = {}
+    with contextlib.suppress(OSError):
+        for entry in os.scandir("/proc"):
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    text = Path(entry.path, "cmdline").read_bytes()
+                    found[int(entry.name)] = text.replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    return found
+
+
+def _owner(root: Path) -> User:
+    """Return whom most files below a folder belong to."""
+    owners: collections.Counter[tuple[int, int]] = collections.Counter()
+    for folder, _, names in os.walk(root):
+        for name in (".", *names):
+            with contextlib.suppress(OSError):
+                status = Path(folder, name).stat()
+                owners[status.st_uid, status.st_gid] += 1
+    if not owners:
+        return _user_of(os.geteuid(), os.getegid())
+    return _user_of(*owners.most_common(1)[0][0])
+
+
+def _user_named(name: str) -> User:
+    try:
+        entry = pwd.getpwuid(int(name)) if name.isdigit() else pwd.getpwnam(name)
+    except KeyError:
+        if name.isdigit():
+            return User(int(name), int(name), name)
+        raise NotFoundError(f"user {name} does not exist on this machine") from None
+    return _user_of(entry.pw_uid, entry.pw_gid)
+
+
+def _user_of(uid: int, gid: int) -> User:
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return User(uid, gid, str(uid))
+    groups = frozenset(group.gr_gid for group in grp.getgrall() if name in group.gr_mem)
+    return User(uid, gid, name, groups)

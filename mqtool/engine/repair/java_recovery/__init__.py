@@ -1,0 +1,1 @@
+"""What brokers of each version do to a store when they start."""

@@ -1,0 +1,330 @@
+"""Tables under ``config/`` made again from what the queues show; whatever can be read of the old ones is kept.
+
+Topics and how many queues they have follow from the queues; groups from consumer offsets and retry topics; how far a
+group has read from the messages that it sent back; how far a delay level has come from what was due. (Layouts:
+store.md 10.)
+"""
+
+import contextlib
+import copy
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mqtool.engine.repair.journal import Journal
+from mqtool.engine.repair.plan import Change
+from mqtool.engine.store import rocksdb
+from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.mapping import read_file
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import BadDataError, FormatError, NotFoundError
+from mqtool.formats import config_tables
+from mqtool.formats.config_changes import new_group
+from mqtool.formats.config_tables import Dialect, Table
+from mqtool.formats.message import Message
+from mqtool.formats.topics import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_GROUP_PREFIXES,
+    is_system_topic,
+)
+
+NAMES = ("topics.json", "consumerOffset.json", "subscriptionGroup.json", "delayOffset.json")
+Ends = Mapping[QueueKey, int]
+_READ_WRITE = 6
+_MAX_RETRIES = 10_000  # messages of a retry topic that are looked at, the newest
+_OFFSET_DIGITS = 16  # at the end of an offset message id
+
+
+@dataclasses.dataclass(frozen=True)
+class Rebuilt:
+    """A table that differs from the one that is there.
+
+    ``is_rough``: what is in it, and whether it differs at all, depends on queues that are not there yet.
+    """
+
+    name: str
+    text: bytes
+    reasons: tuple[str, ...]
+    is_rough: bool = False
+
+
+def changes(reader: StoreReader, further: Collection[QueueKey] = (), ends: Ends | None = None) -> list[Change]:
+    """Return what ``apply`` would do, with its arguments."""
+    return [
+        Change(
+            "replace" if one.is_rough or (reader.paths.config / one.name).exists() else "create",
+            f"config/{one.name}",
+            "; ".join(one.reasons),
+            size=None if one.is_rough else len(one.text),
+        )
+        for one in tables(reader, further, ends)
+    ]
+
+
+def apply(reader: StoreReader, journal: Journal, further: Collection[QueueKey] = (), ends: Ends | None = None) -> None:
+    """Put the tables in place.
+
+    Args:
+        reader: of the store.
+        journal: of the mend.
+        further: queues that the log shows.
+        ends: one past the last queue offset of each queue, where the queues become others than they are.
+    """
+    for one in tables(reader, further, ends):
+        made = journal.workspace / one.name
+        journal.create(made)
+        journal.fill(made, 0, one.text)
+        journal.move_in(made, reader.paths.config / one.name)
+
+
+def tables(reader: StoreReader, further: Collection[QueueKey] = (), ends: Ends | None = None) -> list[Rebuilt]:
+    """Return the tables that have to change; of a store that keeps them in RocksDB none. Arguments as of ``apply``."""
+    if any(rocksdb.is_rocksdb(reader.paths.config / name) for name in rocksdb.CONFIG_DATABASES):
+        return []
+    config = _Config(reader, further, ends)
+    config.add_topics()
+    config.add_offsets()
+    config.add_groups()
+    config.add_delay_offsets()
+    return list(config.rebuilt())
+
+
+class _Config:
+    """The tables, as they are and as they become."""
+
+    def __init__(self, reader: StoreReader, further: Collection[QueueKey], ends: Ends | None) -> None:
+        self.reader = reader
+        self.ends = ends
+        there = ends if ends is not None else {*reader.consume_queues, *reader.batch_consume_queues}
+        self.counts: dict[str, int] = {}
+        for topic, queue_id in (*there, *further):
+            self.counts[topic] = max(self.counts.get(topic, 0), queue_id + 1)
+        self.tables: dict[str, Table] = {}
+        self.reasons: dict[str, list[str]] = {name: [] for name in NAMES}
+        self.rough: set[str] = set()
+        for name in NAMES:
+            self.tables[name] = self._read(name)
+
+    def _read(self, name: str) -> Table:
+        member = config_tables.TABLES[name].member
+        try:
+            table = copy.deepcopy(self.reader.config_table(name)) or {}
+            path = self.reader.paths.config / name
+            if table and not _is_readable(path):
+                self.reasons[name].append("taken from its backup")
+        except BadDataError:
+            table = {}
+            self.reasons[name].append("the old one cannot be read")
+        if not isinstance(table.setdefault(member, {}), dict):
+            table[member] = {}
+            self.reasons[name].append(f"its {member} cannot be read")
+        return table
+
+    def _end_of(self, key: QueueKey) -> int | None:
+        """Return one past the last queue offset of a queue, None where nothing tells."""
+        if self.ends is not None:
+            return self.ends.get(key, 0)  # it will begin anew
+        queue = self.reader.consume_queues.get(key) or self.reader.batch_consume_queues.get(key)
+        return None if queue is None else queue.max_offset()
+
+    def _settings(self, name: str) -> Table:
+        settings: Table = self.tables[name][config_tables.TABLES[name].member]
+        return settings
+
+    def add_topics(self) -> None:
+        """Add the topics of queues, and raise the counts of those that have more queues than their settings say."""
+        topics, batch = self._settings("topics.json"), {topic for topic, _ in self.reader.batch_consume_queues}
+        new, raised = [], []
+        for topic, count in sorted(self.counts.items()):
+            if is_system_topic(topic):
+                continue
+            settings = topics.get(topic)
+            if not isinstance(settings, dict):
+                topics[topic] = _topic_settings(topic, count, topic in batch)
+                new.append(topic)
+                continue
+            for key in ("readQueueNums", "writeQueueNums"):
+                if not isinstance(settings.get(key), int) or settings[key] < count:
+                    settings[key] = count
+                    raised.append(topic)
+        self._tell("topics.json", "topics added", new)
+        self._tell("topics.json", "topics with more queues", raised)
+
+    def add_groups(self) -> None:
+        """Add the groups that have offsets or a retry topic."""
+        groups = self._settings("subscriptionGroup.json")
+        retry_counts = {_group_of(topic): count for topic, count in self.counts.items() if _group_of(topic)}
+        offsets = (str(name).partition("@")[2] for name in self._settings("consumerOffset.json"))
+        new = []
+        for group in sorted({*retry_counts, *offsets} - {""}):
+            if not group.startswith(SYSTEM_GROUP_PREFIXES) and not isinstance(groups.get(group), dict):
+                groups[group] = _group_settings(group, retry_counts.get(group, 1))
+                new.append(group)
+        self._tell("subscriptionGroup.json", "groups added", new)
+
+    def add_offsets(self) -> None:
+        """Take back offsets that lie behind their queue's end; where a group has none, take what it sent back."""
+        offsets = self._settings("consumerOffset.json")
+        clamped, new = [], []
+        for name, by_queue in offsets.items():
+            topic = str(name).partition("@")[0]
+            for queue_id, offset in by_queue.items() if isinstance(by_queue, dict) else ():
+                end = self._end_of((topic, _number(queue_id)))
+                if end is not None and isinstance(offset, int) and offset > end:
+                    by_queue[queue_id] = end
+                    clamped.append(str(name))
+        for (topic, group, queue_id), offset in sorted(self._sent_back().items()):
+            by_queue = offsets.setdefault(f"{topic}@{group}", {})
+            if queue_id not in by_queue and str(queue_id) not in by_queue:
+                by_queue[queue_id] = offset
+                new.append(f"{topic}@{group}")
+        self._tell("consumerOffset.json", "offsets beyond the end of their queue moved there", clamped)
+        self._tell("consumerOffset.json", "offsets taken from messages sent back", new)
+        unread = [topic for topic, _ in self._due() if topic.startswith(RETRY_PREFIX)]
+        if unread:
+            self.rough.add("consumerOffset.json")
+            self._tell("consumerOffset.json", "offsets may be taken from messages sent back", unread)
+
+    def _due(self) -> list[QueueKey]:
+        """Return the queues that are not there and will be."""
+        return sorted(set(self.ends or ()).difference(self.reader.consume_queues, self.reader.batch_consume_queues))
+
+    def _sent_back(self) -> dict[config_tables.OffsetKey, int]:
+        """Return for each group and queue the last message that the group is known to have sent back."""
+        found: dict[config_tables.OffsetKey, int] = {}
+        for (topic, _), queue in sorted(self.reader.consume_queues.items()):
+            group = _group_of(topic)
+            if not group or not topic.startswith(RETRY_PREFIX):
+                continue
+            stop = queue.max_offset()
+            for unit in queue.units(max(queue.first_offset, stop - _MAX_RETRIES), stop):
+                original = self._original(int(unit["physical_offset"]))
+                if original is not None:
+                    key = (original.topic, group, original.queue_id)
+                    found[key] = max(found.get(key, 0), original.queue_offset)
+        return found
+
+    def _original(self, offset: int) -> Message | None:
+        """Return the message of which the one at an address is a retry, None where that cannot be told."""
+        with contextlib.suppress(FormatError, NotFoundError, KeyError, ValueError):
+            retry = self.reader.message_at(offset)
+            original = self.reader.message_at(int(retry.properties["ORIGIN_MESSAGE_ID"][-_OFFSET_DIGITS:], 16))
+            if original.topic == retry.properties["RETRY_TOPIC"]:
+                return original
+        return None
+
+    def add_delay_offsets(self) -> None:
+        """Let each delay level go on at the first message that was not due when the last message was stored.
+
+        A level that is noted behind the end of its queue goes on there, as 5.x lets it.
+        """
+        offsets = self._settings("delayOffset.json")
+        last = self._last_timestamp()
+        new, clamped = [], []
+        for level, offset in offsets.items():
+            end = self._end_of((SCHEDULE_TOPIC, _number(level) - 1)) or 0
+            if isinstance(offset, int) and offset > end:
+                offsets[level] = end
+                clamped.append(str(level))
+        for (topic, queue_id), queue in sorted(self.reader.consume_queues.items()):
+            level = queue_id + 1
+            if topic == SCHEDULE_TOPIC and level not in offsets and str(level) not in offsets:
+                units = queue.units(queue.first_offset, queue.max_offset())
+                waiting = np.flatnonzero(units["tags_code"] > last)
+                offsets[level] = queue.first_offset + int(waiting[0]) if len(waiting) else queue.max_offset()
+                new.append(str(level))
+        for topic, queue_id in self._due():
+            level = queue_id + 1
+            if topic == SCHEDULE_TOPIC and level not in offsets and str(level) not in offsets:
+                offsets[level] = 0  # its queue will tell
+                new.append(str(level))
+                self.rough.add("delayOffset.json")
+        self._tell("delayOffset.json", "delay levels beyond the end of their queue moved there", clamped)
+        self._tell("delayOffset.json", "delay levels added", new)
+
+    def _last_timestamp(self) -> int:
+        """Return when the newest message that a queue knows was stored."""
+        newest = 0
+        for queue in self.reader.consume_queues.values():
+            stop = queue.max_offset()
+            for unit in queue.units(stop - 1, stop) if stop > queue.first_offset else ():
+                newest = max(newest, int(unit["physical_offset"]))
+        with contextlib.suppress(FormatError, NotFoundError):
+            return self.reader.message_at(newest).store_timestamp
+        return 0
+
+    def _tell(self, name: str, what: str, those: list[str]) -> None:
+        if those:
+            names = list(dict.fromkeys(those))
+            self.reasons[name].append(
+                f"{len(names):,} {what}: {', '.join(names[:5])}{', ..' if len(names) > 5 else ''}"
+            )
+
+    def rebuilt(self) -> Iterator[Rebuilt]:
+        """Yield the tables that changed, in the dialect of the old ones."""
+        for name, reasons in self.reasons.items():
+            if reasons:
+                count_up(self.tables[name])
+                yield Rebuilt(
+                    name,
+                    config_tables.build_table(self.tables[name], dialect_of_table(self.reader, name)),
+                    tuple(reasons),
+                    name in self.rough,
+                )
+
+
+def dialect_of_table(reader: StoreReader, name: str) -> Dialect:
+    """Return the dialect in which a table is to be written: its own, or where it is not there that of the others."""
+    for one in (name, *NAMES):
+        with contextlib.suppress(FormatError, NotFoundError):
+            return config_tables.dialect_of(read_file(reader.paths.config / one))
+    return Dialect.FASTJSON_1
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        config_tables.read_table(path.name, read_file(path))
+    except (FormatError, NotFoundError):
+        return False
+    return True
+
+
+def count_up(table: Table) -> None:
+    """Give a table a newer version, so that name servers and slaves take it."""
+    version = table.get("dataVersion")
+    if isinstance(version, dict) and isinstance(version.get("counter"), int):
+        version["counter"] += 1
+
+
+def _number(queue_id: Any) -> int:
+    return int(queue_id) if str(queue_id).isdecimal() else -1
+
+
+def _group_of(topic: str) -> str:
+    """Return the group that a retry or dead letter topic belongs to, empty for other topics."""
+    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        if topic.startswith(prefix):
+            return topic.removeprefix(prefix).partition("+")[0]  # behind it the topic, where pop consumers retry
+    return ""
+
+
+def _topic_settings(topic: str, count: int, is_batch: bool) -> Table:
+    return {
+        **({"attributes": {"queue.type": "BatchCQ"}} if is_batch else {}),
+        "order": False,
+        "perm": _READ_WRITE,
+        "readQueueNums": count,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": topic,
+        "topicSysFlag": 0,
+        "writeQueueNums": count,
+    }
+
+
+def _group_settings(group: str, retry_queue_count: int) -> Table:
+    return new_group(group) | {"retryQueueNums": retry_queue_count}

@@ -1,0 +1,241 @@
+"""A rebuild whose stretches are walked far away, in other processes or on other machines.
+
+What a stretch leads to, units and index entries, is kept by who walked it. What travels to the one who takes stretches
+in the order of the log is a report without them; what comes back is a ``Verdict``: which runs belong to the log, how
+many holes lie before them, and where each index file begins. With that the units of a queue, or the entries of an index
+file, can be brought together and written by anybody, just as one walk over the whole log would.
+"""
+
+import bisect
+import dataclasses
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from mqtool.engine.repair.parts import Part, PartReport, joined
+from mqtool.engine.repair.rebuild.index import LastEntry
+from mqtool.engine.repair.rebuild.plan import Derived, RebuildRules, in_turn, walk_stretch
+from mqtool.engine.repair.verify.distributed import StretchBounds, segment_of
+from mqtool.engine.repair.verify.log import LogVerifier, Run
+from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries
+from mqtool.engine.store.index_file import Shape
+from mqtool.formats import scan
+
+
+@dataclasses.dataclass
+class DistributedDerived(Derived):
+    """A run without what it leads to."""
+
+    stretch: StretchBounds
+    entry_count: int
+    first_entry: int  # store time of its message
+    last_entry: LastEntry | None
+
+
+_LEFT_OUT = ("segment", "pieces", "entries", "findings", "stretch")
+_FIELDS = [field.name for field in dataclasses.fields(DistributedDerived) if field.name not in _LEFT_OUT]
+
+
+class Walked(NamedTuple):
+    """A stretch that was walked far away: its report, as it travels, and its runs with all that they lead to."""
+
+    report: bytes
+    runs: list[Derived]
+
+
+def walk_distributed(rules: RebuildRules, stretch: StretchBounds) -> Walked:
+    """Derive what the messages that begin in a stretch lead to.
+
+    Raises:
+        StoreChangedError: its segment is gone.
+        NotFoundError: it goes meanwhile.
+    """
+    segment = segment_of(rules.reader.commit_log, stretch)
+    report = walk_stretch(rules, Part(segment, stretch.start, stretch.stop))
+    pieces: list[Any] = []
+    runs = []
+    for run in report.runs:
+        if isinstance(run, Gap):
+            pieces.append((run.start, run.end, run.stop))
+        elif isinstance(run, Derived):
+            runs.append(run)
+            far = _without_load(run, stretch)
+            pieces.append({name: getattr(far, name) for name in _FIELDS})
+    return Walked(pickle.dumps((stretch, report.start, report.end, pieces)), runs)
+
+
+def _without_load(run: Derived, stretch: StretchBounds) -> DistributedDerived:
+    entries = run.entries
+    count = len(entries.rows)
+    load: dict[str, Any] = {"pieces": [], "entries": NO_ENTRIES}
+    return DistributedDerived(
+        **{**vars(run), **load},
+        stretch=stretch,
+        entry_count=count,
+        first_entry=int(entries.store_timestamp[0]) if count else 0,
+        last_entry=last_entry(entries),
+    )
+
+
+def last_entry(entries: IndexEntries) -> LastEntry | None:
+    """Return what the file behind some entries takes over from them."""
+    if not len(entries.rows):
+        return None
+    return LastEntry(int(entries.store_timestamp[-1]), int(entries.physical_offset[-1]))
+
+
+def _report_of(log: CommitLog, data: bytes) -> PartReport[Run]:
+    stretch, start, end, pieces = pickle.loads(data)
+    segment = segment_of(log, stretch)
+    load: dict[str, Any] = {"segment": segment, "pieces": [], "entries": NO_ENTRIES, "findings": [], "stretch": stretch}
+    runs: list[Run | Gap] = [
+        DistributedDerived(**load, **one) if isinstance(one, dict) else Gap(segment, one[0], one[1], scan.Stop(one[2]))
+        for one in pieces
+    ]
+    return PartReport(Part(segment, stretch.start, stretch.stop), start, end, runs)
+
+
+class FileStart(NamedTuple):
+    """Where an index file begins."""
+
+    address: int  # of the run whose entries come first
+    skipped: int  # of that run's entries, those in the file before
+    timestamp: int | None  # that names it; None: of its first entry
+    before: LastEntry | None  # last entry of the file before; None also where that is among those skipped
+
+
+@dataclasses.dataclass
+class Verdict:
+    """Which runs belong to the log, and what must be known of the others to write what one leads to."""
+
+    holes: list[int] = dataclasses.field(default_factory=list)
+    """Address of the first run behind each hole."""
+    torn: set[int] = dataclasses.field(default_factory=set)
+    """Addresses of runs with records that cannot be read, .."""
+    torn_ends: list[int] = dataclasses.field(default_factory=list)
+    """.. and where each of them ends."""
+    elsewhere: set[int] = dataclasses.field(default_factory=set)
+    """Addresses of runs whose records say that they lie elsewhere."""
+    accepted: dict[StretchBounds, frozenset[int]] = dataclasses.field(default_factory=dict)
+    """Addresses of the runs that belong to the log, for stretches where not all do."""
+    files: list[FileStart] = dataclasses.field(default_factory=list)
+    entries: int = 0
+    messages: int = 0
+    end_offset: int = 0
+    inner_batches: set[str] = dataclasses.field(default_factory=set)
+
+    def holes_before(self, run: int) -> int:
+        """Return how many holes lie before the run at an address, torn runs among them."""
+        return bisect.bisect_right(self.holes, run) + bisect.bisect_right(self.torn_ends, run)
+
+    def slices(self, address: int, entries: IndexEntries) -> Iterator[tuple[int, slice, LastEntry | None]]:
+        """Yield which entries of the run at an address go into which index file, and what that one begins with."""
+        count = len(entries.rows)
+        number = bisect.bisect_right(self.files, (address, 0), key=lambda file: (file.address, file.skipped)) - 1
+        done = 0
+        while done < count:
+            following = self.files[number + 1] if number + 1 < len(self.files) else None
+            stop = following.skipped if following and following.address == address else count
+            start = self.files[number]
+            before = start.before
+            if start.address == address and start.skipped and start.skipped == done:
+                before = LastEntry(int(entries.store_timestamp[done - 1]), int(entries.physical_offset[done - 1]))
+            if done < stop:
+                yield number, slice(done, stop), before
+            done, number = stop, number + 1
+
+
+class _IndexFileStarts:
+    """Foretells where index files begin, by how many entries each run has: what ``IndexBuilder`` does, but for them."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.starts: list[FileStart] = []
+        self._room = shape.entries - 1
+        self._left = 0
+        self._last: LastEntry | None = None
+
+    def add(self, run: Run, count: int, first: int, last: LastEntry | None, more: bool) -> None:
+        """Take the next run, with so many entries, the first and the last of which are as told."""
+        done = 0
+        while done < count:
+            if not self._left:
+                inside = done > 0
+                self._begin(run.start_offset, done, None if inside else first, None if inside else self._last)
+            taken = min(count - done, self._left)
+            self._left -= taken
+            done += taken
+        self._last = last or self._last
+        if more and not self._left:
+            self._begin(run.end_offset, 0, run.last_timestamp, self._last)
+
+    def _begin(self, address: int, skipped: int, timestamp: int | None, before: LastEntry | None) -> None:
+        self.starts.append(FileStart(address, skipped, timestamp, before if self.starts else None))
+        self._left = self._room
+
+
+def decide(
+    rules: RebuildRules, shape: Shape | None, reports: Iterable[bytes], surplus: Callable[[Derived], None]
+) -> Verdict:
+    """Take what was found of stretches in the order of the log, and judge it.
+
+    Args:
+        rules: that the stretches were walked by.
+        shape: of index files, None where no index is made.
+        reports: in the order of the log.
+        surplus: is given runs that nobody far away has: of a stretch that had to be walked again, as a record that
+            begins before it ends elsewhere than it seemed.
+    """
+    reader = rules.reader
+    log = LogVerifier(reader, live=False)
+    verdict = Verdict()
+    files = _IndexFileStarts(shape) if shape else None
+    taken: dict[StretchBounds, set[int]] = {}
+    walked: dict[StretchBounds, set[int]] = {}
+
+    def known() -> Iterator[PartReport[Run]]:
+        for data in reports:
+            report = _report_of(reader.commit_log, data)
+            walked[StretchBounds.of(report.part)] = {run.start_offset for run in report.runs if isinstance(run, Run)}
+            yield report
+
+    def walk(part: Part, start: int | None) -> PartReport[Run]:
+        return walk_stretch(rules, part, start)
+
+    lost = 0
+    for run in in_turn(log, joined(known(), walk)):
+        if run is None:
+            lost += 1
+            continue
+        verdict.holes += [run.start_offset] * lost
+        lost = 0
+        if run.faulty:
+            verdict.torn.add(run.start_offset)
+            verdict.torn_ends.append(run.end_offset)
+        if not run.in_place:
+            verdict.elsewhere.add(run.start_offset)
+        verdict.inner_batches |= run.inner_batches
+        if isinstance(run, DistributedDerived):
+            taken.setdefault(run.stretch, set()).add(run.start_offset)
+            count, first, last = run.entry_count, run.first_entry, run.last_entry
+        else:
+            surplus(run)
+            count, last = len(run.entries.rows), last_entry(run.entries)
+            first = int(run.entries.store_timestamp[0]) if count else 0
+        verdict.entries += count
+        if files:
+            files.add(run, count, first, last, run.more)
+    verdict.accepted = _exceptions(walked, taken)
+    verdict.files = files.starts if files else []
+    verdict.messages, verdict.end_offset = log.count, log.end_offset
+    return verdict
+
+
+def _exceptions(
+    walked: Mapping[StretchBounds, set[int]], taken: Mapping[StretchBounds, set[int]]
+) -> dict[StretchBounds, frozenset[int]]:
+    return {
+        stretch: frozenset(taken.get(stretch, ()))
+        for stretch, runs in walked.items()
+        if runs != taken.get(stretch, set())
+    }

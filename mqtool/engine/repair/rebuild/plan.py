@@ -1,0 +1,809 @@
+"""Queues and index made again from the commit log, in one walk over it.
+
+Stretches of the log are dispatched side by side and taken in order by the builders of queues and index. Messages
+behind damage are taken too; a broker's own rebuild ends there. ``build`` makes them in any place; the mend makes them
+in the workspace of its journal and then swaps them in.
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.journal import Journal
+from mqtool.engine.repair.missing_log import require_log
+from mqtool.engine.repair.parts import (
+    Part,
+    PartReport,
+    Progress,
+    in_order,
+    part_size,
+    parts_below,
+    parts_of,
+    spans_of,
+    walk_part,
+)
+from mqtool.engine.repair.placement import place
+from mqtool.engine.repair.plan import Change, Loss, Plan
+from mqtool.engine.repair.rebuild import config as rebuild_config
+from mqtool.engine.repair.rebuild.index import IndexBuilder, shape_of
+from mqtool.engine.repair.rebuild.losses import given_up
+from mqtool.engine.repair.rebuild.queues import (
+    FOLDERS,
+    QueueBuilder,
+    QueueRange,
+    Sizes,
+    UnitBlock,
+    has_ext,
+    pieces_of,
+    tell,
+)
+from mqtool.engine.repair.rehearsal import CountingDisk, rehearsed
+from mqtool.engine.repair.verify.index import IndexVerifier
+from mqtool.engine.repair.verify.log import LogVerifier, Run, last_start
+from mqtool.engine.store.commit_log import CommitLog
+from mqtool.engine.store.disk import Disk, allocated
+from mqtool.engine.store.dispatch import (
+    NO_ENTRIES,
+    IndexEntries,
+    QueueKey,
+    Units,
+    by_topic,
+    dispatch,
+    inner_batch_topics,
+)
+from mqtool.engine.store.fast_path import FastPath, take_fast_path
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import read_file
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import BadDataError, FormatError, MissingExtraError, NotFoundError, UsageError
+from mqtool.formats import checkpoint, config_tables, scan
+from mqtool.formats.layout import offset_of
+from mqtool.formats.scan import Ints, MessageTable
+from mqtool.formats.topics import SCHEDULE_TOPIC
+
+PART = 32 << 20
+_LISTED = 10
+_MAX_WAITING = 16  # tables whose entries are written to the index
+VERSIONS = ("4.9", "5.3", "5.5")
+TAGS_SINCE = "5.5"
+"""Of ``VERSIONS``, the first whose index holds entries by tag."""
+_INDEX_TIME_AT = offset_of(checkpoint.CHECKPOINT_DTYPE, "index_timestamp")
+_INDEX_TIME_SIZE = checkpoint.CHECKPOINT_DTYPE["index_timestamp"].itemsize
+
+
+_HOLES = {"LOG-MAGIC", "LOG-SIZES", "LOG-BLANK"}
+"""What ``LogVerifier`` finds where a stretch between messages is no record."""
+
+
+@dataclasses.dataclass
+class Derived(Run):
+    """A run of messages, and what they lead to."""
+
+    pieces: list[UnitBlock]
+    inner_batches: set[str]  # topics that have some
+    faulty: int  # records whose sizes do not add up, or whose topic none can have: no queue leads to them
+    more: bool  # messages without an index entry follow the last entry
+
+
+@dataclasses.dataclass
+class Built:
+    """What a rebuild has made, and what it could not place."""
+
+    queues: dict[QueueKey, QueueRange] = dataclasses.field(default_factory=dict)
+    index_names: list[str] = dataclasses.field(default_factory=list)
+    entries: int = 0
+    index_timestamp: int = 0  # when the message of the last entry was stored
+    messages: int = 0
+    end_offset: int = 0  # of the log
+    holes: int = 0  # places where the log is damaged
+    unplaced: "collections.Counter[QueueKey]" = dataclasses.field(default_factory=collections.Counter)
+    """Messages that got no unit, by queue: their queue offsets were taken already, or nothing can be named so."""
+    filled: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
+    """Queue offsets whose messages are lost, by topic."""
+    gaps: dict[QueueKey, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
+    """The same, queue by queue, as ranges."""
+    kinds: set[str] = dataclasses.field(default_factory=set)
+    """Folders of queues that were made."""
+
+    @property
+    def units(self) -> int:
+        """How many units there are."""
+        return sum(queue.units for queue in self.queues.values())
+
+    @property
+    def unplaced_topics(self) -> "collections.Counter[str]":
+        """Messages that got no unit, by topic."""
+        counts: collections.Counter[str] = collections.Counter()
+        for (topic, _), count in self.unplaced.items():
+            counts[topic] += count
+        return counts
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Leave out the queues of some topics."""
+        self.queues = {key: queue for key, queue in self.queues.items() if key[0] not in topics}
+        self.gaps = {key: ranges for key, ranges in self.gaps.items() if key[0] not in topics}
+        self.unplaced = collections.Counter({key: n for key, n in self.unplaced.items() if key[0] not in topics})
+        self.filled = collections.Counter({topic: n for topic, n in self.filled.items() if topic not in topics})
+
+    def add(self, other: "Built") -> None:
+        """Take over the queues of another walk."""
+        self.queues |= other.queues
+        self.unplaced += other.unplaced
+        self.filled += other.filled
+        self.gaps |= other.gaps
+        self.kinds |= other.kinds
+
+
+@dataclasses.dataclass(frozen=True)
+class RebuildRules:
+    """What is derived from the log of a store."""
+
+    reader: StoreReader
+    kernels: Any
+    delay_levels: list[int]
+    queues: bool
+    index: bool
+    topics: Collection[str] | None
+    batch_topics: Collection[str]
+    with_times: bool
+    with_tags: bool
+    odd: Mapping[str, Ints] = dataclasses.field(default_factory=dict)
+    """Messages that get no unit, for ``Units.without``."""
+
+
+def build_queues(
+    reader: StoreReader,
+    into: Path,
+    disk: Disk,
+    topics: Collection[str] | None = None,
+    jobs: int = 1,
+    progress: Progress = lambda _: None,
+    odd: Collection[tuple[str, int]] = (),
+) -> Built:
+    """Make the queues of a store again below ``into``: consumequeue/, batchconsumequeue/, consumequeue_ext/.
+
+    Args:
+        reader: of the store, which is only read.
+        into: a folder, made where it is missing, without any of these.
+        disk: through which everything is written; it is synced when this returns.
+        topics: only these; None for all.
+        jobs: how many threads share the work.
+        progress: is told how many bytes of the log are done.
+        odd: topics and addresses of messages that get no unit.
+
+    Raises:
+        WriteError: the disk is full, or fails.
+    """
+    return build(reader, into, disk, index=False, topics=topics, jobs=jobs, progress=progress, odd=odd)
+
+
+def build_index(
+    reader: StoreReader,
+    into: Path,
+    disk: Disk,
+    version: str | None = None,
+    jobs: int = 1,
+    progress: Progress = lambda _: None,
+) -> Built:
+    """Make the index of a store again in ``into / "index"``; ``version`` as in ``build``, all else as above."""
+    return build(reader, into, disk, queues=False, version=version, jobs=jobs, progress=progress)
+
+
+def build(
+    reader: StoreReader,
+    into: Path,
+    disk: Disk,
+    queues: bool = True,
+    index: bool = True,
+    topics: Collection[str] | None = None,
+    version: str | None = None,
+    jobs: int = 1,
+    progress: Progress = lambda _: None,
+    odd: Collection[tuple[str, int]] = (),
+) -> Built:
+    """Make queues, index or both again below ``into``, in one walk over the log.
+
+    Args:
+        reader: of the store, which is only read.
+        into: a folder, made where it is missing.
+        disk: through which everything is written; it is synced when this returns.
+        queues: whether to make the queues.
+        index: whether to make the index, which is of all topics.
+        topics: queues of these only; None for all.
+        version: of ``VERSIONS``: whose broker will use the index; None for the one that the store shows.
+        jobs: how many threads share the work.
+        progress: is told how many bytes of the log are done.
+        odd: topics and addresses of messages that get no unit.
+
+    Raises:
+        WriteError: the disk is full, or fails.
+    """
+    rules = rules_of(reader, queues, index, topics, version)
+    rules = dataclasses.replace(rules, odd=by_topic(odd))
+    known = set(rules.batch_topics)
+    made = make_folders(disk, into)
+    built, shown = _build(rules, into, disk, jobs, progress)
+    late = shown - known if topics is None else (shown - known) & set(topics)
+    if late and queues:
+        # Only the log tells that these topics hold inner batches, and it told too late.
+        for topic, kind in itertools.product(sorted(late), FOLDERS):
+            disk.remove_tree(into / kind / topic)
+        built.forget(late)
+        rules = dataclasses.replace(rules, index=False, topics=late, batch_topics=known | late)
+        again, _ = _build(rules, into, disk, jobs, lambda _: None)
+        built.add(again)
+    for folder in (*made, into):
+        disk.sync_folder(folder)
+    return built
+
+
+def rules_of(
+    reader: StoreReader, queues: bool, index: bool, topics: Collection[str] | None, version: str | None
+) -> RebuildRules:
+    """Return what to derive for ``build``, with its arguments."""
+    return RebuildRules(
+        reader=reader,
+        kernels=scan.kernels_for(reader.commit_log.total_size),
+        delay_levels=reader.delay_levels,
+        queues=queues,
+        index=index,
+        topics=topics,
+        batch_topics=batch_topics_of(reader),
+        with_times=has_ext(reader),
+        with_tags=index and has_tags(reader, version),
+    )
+
+
+def parts_to_walk(reader: StoreReader, kernels: Any, size: int) -> list[Part]:
+    """Return the stretches of a log, of so many bytes at most."""
+    parts = list(parts_of(reader.commit_log, size))
+    if reader.is_live:  # what a broker writes meanwhile may be there by half
+        parts = parts_below(parts, last_start(reader.commit_log, kernels))
+    return parts
+
+
+def in_turn(log: LogVerifier, reports: Iterable[PartReport[Run]]) -> Iterator[Derived | None]:
+    """Yield each run that belongs to the log, in order, and None where a stretch of the log was lost."""
+    segment: MappedFile | None = None
+    for report in reports:
+        for event in log.take(report):
+            if isinstance(event, Derived):
+                if event.faulty > 0 or _is_apart(segment, event.segment):
+                    yield None
+                segment = event.segment
+                yield event
+            elif isinstance(event, Finding) and event.code in _HOLES:
+                yield None
+
+
+def _build(rules: RebuildRules, into: Path, disk: Disk, jobs: int, progress: Progress) -> tuple[Built, set[str]]:
+    """Walk over the log once; return what was made, and the topics that turned out to hold inner batches."""
+    reader = rules.reader
+    log = LogVerifier(reader, live=False)
+    built, shown = Built(), set[str]()
+    with ThreadPoolExecutor(jobs) as pool, ThreadPoolExecutor(1) as beside:
+        # Whoever may use one thread only wants things done in order.
+        index_work = _Backlog(beside if jobs > 1 else None)
+        queues = index = None
+        if rules.queues:
+            queues = QueueBuilder(reader, into, disk, Sizes.of(reader), rules.batch_topics, pool, jobs)
+        if rules.index:
+            index = IndexBuilder(into / "index", disk, shape_of(reader), rules.kernels)
+        parts = parts_to_walk(reader, rules.kernels, part_size(PART, jobs))
+        reports = _told(in_order(pool, functools.partial(walk_stretch, rules), parts, jobs + 2), progress)
+        for run in in_turn(log, reports):
+            if run is None:
+                built.holes += 1
+                if queues:
+                    queues.shake()
+                continue
+            shown |= run.inner_batches
+            if queues:
+                queues.add(run.pieces, torn=run.faulty > 0, in_place=run.in_place)
+            if index:
+                index_work.add(functools.partial(index.add, run.entries, run.last_timestamp, run.more))
+        if index:
+            index_work.add(index.finish)
+        if queues:
+            queues.finish()
+            built.queues, built.unplaced, built.filled = queues.ranges(), queues.unplaced, queues.filled
+            built.gaps, built.kinds = queues.gaps, queues.kinds()
+        index_work.finish()
+        if index:
+            built.index_names, built.entries = [path.name for path in index.paths], index.entries
+            built.index_timestamp = index.end_timestamp
+    built.messages, built.end_offset = log.count, log.end_offset
+    return built, shown
+
+
+def _told(reports: Iterable[PartReport[Run]], progress: Progress) -> Iterator[PartReport[Run]]:
+    done = 0
+    for report in reports:
+        yield report
+        done += report.part.stop - report.part.start
+        progress(done)
+
+
+class _Backlog:
+    """Work that another thread does in order; so much waits at most."""
+
+    def __init__(self, pool: ThreadPoolExecutor | None) -> None:
+        self._pool = pool
+        self._waiting: collections.deque[Future[None]] = collections.deque()
+
+    def add(self, work: Callable[[], None]) -> None:
+        """Do it, or have it done; an error of earlier work is raised here."""
+        if self._pool is None:
+            work()
+            return
+        self._waiting.append(self._pool.submit(work))
+        if len(self._waiting) > _MAX_WAITING:
+            self._waiting.popleft().result()
+
+    def finish(self) -> None:
+        """Return when all is done."""
+        while self._waiting:
+            self._waiting.popleft().result()
+
+
+def _is_apart(before: MappedFile | None, after: MappedFile) -> bool:
+    """Tell whether segments are missing between two."""
+    return before is not None and before is not after and before.end_offset != after.start_offset
+
+
+def walk_stretch(rules: RebuildRules, part: Part, start: int | None = None) -> PartReport[Run]:
+    """Derive what the messages that begin in a stretch lead to; ``start``: where its first record begins, if known."""
+    log = rules.reader.commit_log
+
+    def quick(start: int) -> Iterator[Run]:
+        found = take_fast_path(log, part.segment, start, part.stop, rules.kernels, False, rules.with_tags)
+        return (_fast_path_run(rules, part.segment, one) for one in found)
+
+    return walk_part(log, rules.kernels, part, start, lambda table: _derive(rules, part.segment, table), quick)
+
+
+def _fast_path_run(rules: RebuildRules, segment: MappedFile, found: FastPath) -> Derived:
+    return Derived(
+        segment=segment,
+        start=found.start,
+        end=found.end,
+        in_place=True,
+        stated_offset=segment.start_offset + found.start,
+        count=found.count,
+        first_timestamp=found.first_timestamp,
+        last_timestamp=found.last_timestamp,
+        findings=[],
+        spans=spans_of(found.units),
+        entries=found.entries if rules.index else NO_ENTRIES,
+        pieces=_pieces(rules, found.units),
+        inner_batches=set(),
+        faulty=0,
+        more=rules.index and _has_more(found.entries, found.count),
+    )
+
+
+def _pieces(rules: RebuildRules, units: Units) -> list[UnitBlock]:
+    return pieces_of(units, rules.batch_topics, rules.with_times, rules.topics, rules.odd) if rules.queues else []
+
+
+def _has_more(entries: IndexEntries, count: int) -> bool:
+    """Tell whether messages without an entry follow the last entry of so many messages."""
+    return not len(entries.rows) or int(entries.rows[-1]) < count - 1
+
+
+def _derive(rules: RebuildRules, segment: MappedFile, table: MessageTable) -> Iterator[Run]:
+    """Dispatch a table; it is cut where records in place and records from elsewhere meet."""
+    placed = table.column("position") == table.column("physical_offset")
+    edges = [0, *(np.flatnonzero(placed[1:] != placed[:-1]) + 1).tolist(), len(table)]
+    for first, last in itertools.pairwise(edges):
+        whole = first == 0 and last == len(table)
+        yield _derive_run(rules, segment, table if whole else table.where(slice(first, last)), bool(placed[first]))
+
+
+def _derive_run(rules: RebuildRules, segment: MappedFile, table: MessageTable, in_place: bool) -> Derived:
+    sound = table if not table.faults.any() else table.where(table.faults == 0)
+    if not in_place:
+        sound = sound.where(~_are_copies(rules.reader.commit_log, sound))
+    timestamps = table.column("store_timestamp")
+    pieces: list[UnitBlock] = []
+    spans, entries, more, inner_batches = [], NO_ENTRIES, False, set[str]()
+    faulty = len(table) - len(sound)
+    if len(sound):
+        faulty += int(sound.nameless().sum())
+        derived = dispatch(sound, rules.delay_levels, rules.with_tags)
+        units = derived.units.of_possible()
+        spans = spans_of(units)
+        pieces = _pieces(rules, units)
+        inner_batches = inner_batch_topics(sound, derived.properties)
+        if rules.index:
+            entries, more = derived.entries, _has_more(derived.entries, len(sound))
+    return Derived(
+        segment=segment,
+        start=int(table.starts[0]) - rules.reader.commit_log.envelope.size,
+        end=int(table.starts[-1]) + int(table.column("size")[-1]),
+        in_place=in_place,
+        stated_offset=int(table.column("physical_offset")[0]),
+        count=len(table),
+        first_timestamp=int(timestamps[0]),
+        last_timestamp=int(timestamps[-1]),
+        findings=[],
+        spans=spans,
+        entries=entries,
+        pieces=pieces,
+        inner_batches=inner_batches,
+        faulty=faulty,
+        more=more,
+    )
+
+
+def _are_copies(log: CommitLog, table: MessageTable) -> npt.NDArray[np.bool_]:
+    """Tell which records lie a second time where they say: these lead to nothing, those do."""
+    rows = zip(range(len(table)), table.column("physical_offset").tolist(), strict=True)
+    return np.array([log.read(stated, len(table.record(row))) == table.record(row) for row, stated in rows], np.bool_)
+
+
+def batch_topics_of(reader: StoreReader) -> set[str]:
+    """Return the topics that keep several messages in a unit: by their settings, or where all their queues do."""
+    of_others = {topic for topic, _ in reader.consume_queues}
+    return {topic for topic, _ in reader.batch_consume_queues if topic not in of_others} | set_to_batch(reader)
+
+
+def set_to_batch(reader: StoreReader) -> set[str]:
+    """Return the topics that keep several messages in a unit by their settings, none where these cannot be read."""
+    try:
+        table = reader.config_table("topics.json")
+        return {topic.topic for topic in config_tables.topics(table or {}).values() if topic.is_batch}
+    except (BadDataError, FormatError, MissingExtraError):  # the log tells too
+        return set()
+
+
+def has_tags(reader: StoreReader, version: str | None) -> bool:
+    """Tell whether a broker of ``version``, or else the one that wrote the store, makes index entries by tag."""
+    if version is not None:
+        return VERSIONS.index(version) >= VERSIONS.index(TAGS_SINCE)
+    return IndexVerifier(reader, live=False).has_tags()
+
+
+def make_folders(disk: Disk, path: Path) -> list[Path]:
+    """Make a folder and those above it that are missing; return the folders in which that made a name."""
+    missing = list(itertools.takewhile(lambda one: not one.exists(), (path, *path.parents)))
+    for one in reversed(missing):
+        disk.make_folder(one)
+    return [one.parent for one in missing]
+
+
+# The mend
+
+TARGETS = ("queues", "index", "config", "all")
+_NO_NAME = "\0"  # of any file
+_TAKEN = "their queue offsets belong to other messages, or are impossible: they are in no queue, as before"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """What is to be rebuilt, from the options of a plan."""
+
+    queues: bool
+    index: bool
+    config: bool
+    topics: tuple[str, ...] | None
+    version: str | None
+    survey: bool
+
+    @classmethod
+    def of(cls, reader: StoreReader, options: Mapping[str, Any]) -> "_Request":
+        target, topics = options["target"], options.get("topics")
+        if target not in TARGETS:
+            raise UsageError(f"{target} cannot be rebuilt: use one of {', '.join(TARGETS)}")
+        if topics and target != "queues":
+            raise UsageError("only queues can be rebuilt for individual topics")
+        queues, index = target in ("queues", "all"), target in ("index", "all")
+        if queues and reader.rocksdb_queues is not None:
+            if target == "queues":
+                raise UsageError(
+                    "the queues of this store are in RocksDB: a broker rebuilds them itself; --into DIR creates files"
+                )
+            tell(reader, "the queues are in RocksDB and are left unchanged: a broker rebuilds them itself")
+            queues = False
+        return cls(
+            queues,
+            index,
+            target in ("config", "all"),
+            tuple(topics) if topics else None,
+            options.get("version"),
+            options.get("survey", True),
+        )
+
+
+def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress) -> Plan:
+    """Plan to make queues, index or config again.
+
+    Options: ``target`` is one of ``TARGETS``; ``topics`` limits the queues; ``version`` is whose broker will use the
+    index; ``survey``: walk over the log to tell beforehand what comes of it. Without a survey the plan foretells
+    no loss, and ``apply_rebuild`` refuses when there is one.
+
+    Raises:
+        UsageError: options that make no sense, queues that are not kept in files, or segments under wrong names.
+        NotFoundError: there is no log, or no message in it while there are queues or an index, or segments that it
+            lacks lie in folders that are not named.
+    """
+    refuse_log(reader)
+    request = _Request.of(reader, options)
+    changes, losses = [], []
+    built = None
+    disk = CountingDisk()
+    if request.survey:
+        built = _survey(reader, request, jobs, progress, disk)
+        _refuse_empty(reader, request, built)
+        if request.queues:
+            losses = losses_of(reader, built, request.topics)
+    if request.queues:
+        changes += _queue_changes(reader, request, built)
+    if request.index and (built is None or built.index_names):
+        text = f"{built.entries:,} entries in {len(built.index_names):,} files" if built else "from the log"
+        changes.append(Change(_verb(reader.paths.index), reader.paths.relative(reader.paths.index), text))
+        changes += _index_time_changes(reader, built)
+    elif request.index and reader.paths.index.exists():
+        changes.append(Change("remove", reader.paths.relative(reader.paths.index), "no message of the log has a key"))
+        changes += _index_time_changes(reader, built)
+    if request.config:
+        changes += rebuild_config.changes(reader, built.queues if built else (), _ends(reader, request, built))
+    room = disk.written if request.survey and (request.queues or request.index) else _room(reader, request)
+    plan = Plan(
+        "rebuild",
+        dict(options),
+        tuple(changes),
+        tuple(losses),
+        (*reader.remarks, *_remarks(reader, built)),
+        write_size=room,
+        growth=room,
+        read_size=reader.commit_log.total_size,
+    )
+    return rehearsed(reader, plan, lambda journal: _rehearse(reader, request, built, journal))
+
+
+def losses_of(reader: StoreReader, built: Built, topics: Collection[str] | None) -> list[Loss]:
+    """Return what queues that were made again lack.
+
+    Args:
+        reader: of the store, with its queues as they were.
+        built: what was made.
+        topics: of which; None for all.
+    """
+    losses = [Loss(topic, count, 0, _TAKEN) for topic, count in sorted(built.unplaced_topics.items())]
+    return [*losses, *given_up(reader, built.queues, built.gaps, topics, built.end_offset if reader.is_live else None)]
+
+
+def _ends(reader: StoreReader, request: _Request, built: Built | None) -> dict[QueueKey, int] | None:
+    """Return one past the last offset of each queue, as it becomes; None where queues stay as they are."""
+    if built is None or not request.queues:
+        return None
+    kept = {key: reader.consume_queues[key].max_offset() for key in _expired(reader, request, built)}
+    return {key: queue.next for key, queue in built.queues.items()} | kept
+
+
+def _index_time_changes(reader: StoreReader, built: Built | None) -> Iterator[Change]:
+    """Yield what becomes of the checkpoint; the time is known after a walk over the log only."""
+    path, text = reader.paths.checkpoint, "an unclean stop must not drop the new index"
+    if not path.exists():
+        yield Change("create", "checkpoint", text, size=checkpoint.CHECKPOINT_SIZE)
+        return
+    time = None if built is None else built.index_timestamp.to_bytes(_INDEX_TIME_SIZE, "big", signed=True)
+    if time is None or read_file(path)[_INDEX_TIME_AT:][:_INDEX_TIME_SIZE] != time:
+        yield Change("write", "checkpoint", text, _INDEX_TIME_AT, _INDEX_TIME_SIZE)
+
+
+def refuse_log(reader: StoreReader) -> None:
+    """Raise an error where queues made of this log would lack messages that are there; see ``plan_rebuild``."""
+    require_log(reader)
+    placement = place(reader.commit_log)
+    wrong = [one.path for one in placement.renamed] + [one.path for one in placement.removed if one.is_named]
+    if wrong:
+        raise UsageError(
+            f"{wrong[0]} does not have the name that its records show (LOG-NAME): `mqtool recover` renames segments, "
+            "then rebuild"
+        )
+
+
+def _refuse_empty(reader: StoreReader, request: _Request, built: Built) -> None:
+    """Raise ``NotFoundError`` where queues or index would go, as the log holds no message: they tell what it held."""
+    folders = [reader.root / kind for kind in FOLDERS] if request.queues else []
+    folders += [reader.paths.index] if request.index else []
+    there = [path for path in folders if path.is_dir() and any(path.iterdir())]
+    if not built.messages and there:
+        raise NotFoundError(
+            f"the log of {reader.root} contains no messages: nothing can be rebuilt from it, and {there[0].name} is "
+            "kept, which shows what it contained; `mqtool recover` lists everything that is lost"
+        )
+
+
+def _verb(path: Path) -> str:
+    return "replace" if path.exists() else "create"
+
+
+def _queue_changes(reader: StoreReader, request: _Request, built: Built | None) -> list[Change]:
+    kinds = _kinds_made(reader, request, built) if built else _kinds_there(reader)
+    if request.topics is None:
+        text = f"{len(built.queues):,} queues with {built.units:,} units" if built else "from the log"
+        changes = [Change(_verb(reader.root / kind), kind, text) for kind in kinds]
+        gone = [kind for kind in _kinds_there(reader) if kind not in kinds and (reader.root / kind).exists()]
+        return changes + [Change("remove", kind, "the log has no messages for its queues") for kind in gone]
+    changes = []
+    for topic, kind in itertools.product(request.topics, kinds):
+        text = "from the log"
+        if built:
+            found = [queue for key, queue in built.queues.items() if key[0] == topic]
+            text = f"{len(found):,} queues with {sum(queue.units for queue in found):,} units"
+        if kind == FOLDERS[0] or (reader.root / kind / topic).exists():
+            changes.append(Change(_verb(reader.root / kind / topic), f"{kind}/{topic}", text))
+    return changes
+
+
+def _kinds_made(reader: StoreReader, request: _Request, built: Built) -> list[str]:
+    """Return the folders of queues that are made, or taken over as their messages have expired."""
+    kept = [kind for key in _expired(reader, request, built) for kind in (FOLDERS[0], *dict(_ext_folder(reader, key)))]
+    return [kind for kind in FOLDERS if kind in built.kinds or kind in kept]
+
+
+def _kinds_there(reader: StoreReader) -> list[str]:
+    return [kind for kind in FOLDERS if kind == FOLDERS[0] or (reader.root / kind).exists()]
+
+
+def _remarks(reader: StoreReader, built: Built | None) -> Iterator[str]:
+    if built is None:
+        yield "the log was not read for this plan: messages that cannot be placed are not predicted (--survey reads it)"
+        return
+    if built.holes:
+        places = "one place" if built.holes == 1 else f"{built.holes:,} places"
+        yield f"the log is damaged in {places}: a broker drops what comes after when it recovers; run `mqtool recover`"
+    if "messageDelayLevel" not in reader.config.settings and any(
+        key[0] == SCHEDULE_TOPIC and key not in reader.consume_queues for key in built.queues
+    ):
+        yield "delayed messages get the times of RocketMQ's default delay levels: set messageDelayLevel if yours differ"
+    impossible = sorted(key for key in built.unplaced if key[1] < 0)
+    for topic, queue_id in impossible[:_LISTED]:
+        name = f"consumequeue/{topic}/{queue_id}"
+        yield f"{name}: no broker has such a queue, its messages get no unit; `mqtool recover` finds their places"
+    if len(impossible) > _LISTED:
+        yield f"{len(impossible) - _LISTED:,} more queues are ones that no broker has"
+    for topic, count in sorted(built.filled.items()):
+        yield f"{topic}: {count:,} messages are missing in the log; filler units take their places in the queues"
+
+
+def _rehearse(reader: StoreReader, request: _Request, built: Built | None, journal: Journal) -> None:
+    """Swap in what is not there yet, for what that costs."""
+    if request.queues:
+        if built:
+            _keep_expired(reader, journal, request, built)
+        for kind in FOLDERS if request.topics is None else ():
+            if (reader.root / kind).exists():
+                journal.remove(reader.root / kind)
+        for topic in request.topics or ():
+            if (reader.paths.consume_queue / topic).exists():
+                journal.remove(reader.paths.consume_queue / topic)
+    if request.index and (built is None or built.index_names or reader.paths.index.exists()):
+        if reader.paths.index.exists():
+            journal.remove(reader.paths.index)
+        _note_index(reader, journal, 0)
+    if request.config and built:
+        rebuild_config.apply(reader, journal, built.queues, _ends(reader, request, built))
+
+
+def _room(reader: StoreReader, request: _Request) -> int:
+    """Return how many bytes the new files take if they are like the old ones."""
+    folders = [reader.paths.consume_queue] * request.queues + [reader.paths.index] * request.index
+    return sum(map(allocated, filter(Path.exists, folders)))
+
+
+def _survey(reader: StoreReader, request: _Request, jobs: int, progress: Progress, disk: Disk | None = None) -> Built:
+    """Return what a rebuild would make on a disk that only counts. Tables under ``config/`` follow from all queues."""
+    if request.config:
+        request = dataclasses.replace(request, queues=True)
+    return _build_into(reader, reader.root / _NO_NAME, disk or CountingDisk(), request, jobs, progress)
+
+
+def _build_into(reader: StoreReader, into: Path, disk: Disk, request: _Request, jobs: int, progress: Progress) -> Built:
+    return build(
+        reader,
+        into,
+        disk,
+        queues=request.queues,
+        index=request.index,
+        topics=request.topics,
+        version=request.version,
+        jobs=jobs,
+        progress=progress,
+    )
+
+
+def apply_rebuild(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, progress: Progress) -> None:
+    """Do what ``plan_rebuild`` planned: make everything beside the store, then swap it in.
+
+    Raises:
+        BadDataError: messages cannot be placed, and no survey foretold it.
+    """
+    request = _Request.of(reader, plan.options)
+    built = None
+    if request.queues or request.index:
+        built = _build_into(reader, journal.workspace, journal.disk, request, jobs, progress)
+        if request.queues and not request.survey:
+            _refuse_untold(reader, request, built)
+        if request.queues:
+            _keep_expired(reader, journal, request, built)
+            _swap_queues(reader, journal, request)
+        if request.index and (built.index_names or reader.paths.index.exists()):
+            if built.index_names:
+                journal.move_in(journal.workspace / "index", reader.paths.index)
+            else:
+                journal.remove(reader.paths.index)
+            _note_index(reader, journal, built.index_timestamp)
+    if request.config:
+        if built is None or not request.queues:
+            built = _survey(reader, request, jobs, progress)
+        rebuild_config.apply(StoreReader(reader.root, reader.config), journal, built.queues)  # which sees new queues
+
+
+def _refuse_untold(reader: StoreReader, request: _Request, built: Built) -> None:
+    if built.unplaced:
+        count = built.unplaced.total()
+        raise BadDataError(f"{count:,} messages cannot be placed in a queue: look at the plan first, with --survey")
+    gone = sum(loss.messages for loss in losses_of(reader, built, request.topics))
+    if gone:
+        raise BadDataError(
+            f"queues refer to {gone:,} messages that are gone: `mqtool recover` keeps their places, --survey lists them"
+        )
+
+
+def _keep_expired(reader: StoreReader, journal: Journal, request: _Request, built: Built) -> None:
+    """Take over the queues whose messages have all expired: a queue that is gone would count from 0 again."""
+    for key in _expired(reader, request, built):
+        for kind, folder in (("consumequeue", reader.consume_queues[key].folders[0]), *_ext_folder(reader, key)):
+            target = journal.workspace / kind / key[0] / str(key[1])
+            make_folders(journal.disk, target.parent)
+            journal.disk.copy(folder, target)
+
+
+def _expired(reader: StoreReader, request: _Request, built: Built) -> Iterator[QueueKey]:
+    """Yield the queues of which the log has no message any more, as all have expired."""
+    for key, queue in reader.consume_queues.items():
+        if key in built.queues or (request.topics is not None and key[0] not in request.topics):
+            continue
+        last = queue.units(queue.max_offset() - 1, queue.max_offset())
+        if queue.max_offset() > queue.first_offset and last["physical_offset"][0] < reader.commit_log.min_offset:
+            yield key
+
+
+def _ext_folder(reader: StoreReader, key: QueueKey) -> list[tuple[str, Path]]:
+    ext = reader.consume_queue_exts.get(key)
+    return [("consumequeue_ext", ext.folders[0])] if ext else []
+
+
+def _swap_queues(reader: StoreReader, journal: Journal, request: _Request) -> None:
+    for kind in FOLDERS:
+        new = journal.workspace / kind
+        if not new.exists():
+            if request.topics is None and (reader.root / kind).exists():
+                journal.remove(reader.root / kind)
+            continue
+        if request.topics is None:
+            journal.move_in(new, reader.root / kind)
+            continue
+        for topic in sorted(path.name for path in new.iterdir()):
+            journal.move_in(new / topic, reader.root / kind / topic)
+
+
+def _note_index(reader: StoreReader, journal: Journal, timestamp: int) -> None:
+    """Note in the checkpoint how far the index is whole: after an unclean stop a broker drops newer files."""
+    path = reader.paths.checkpoint
+    if not path.exists():
+        journal.create(path, checkpoint.CHECKPOINT_SIZE)
+    journal.write(path, _INDEX_TIME_AT, timestamp.to_bytes(_INDEX_TIME_SIZE, "big", signed=True))

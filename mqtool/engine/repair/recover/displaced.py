@@ -1,0 +1,689 @@
+"""Records that lie in another place of the log than their own, and how they come back.
+
+Pages of two segments that were swapped, a run of records that was copied or shifted, a segment that was appended to
+another: every record still tells its address. What a walk finds no sound record in (``Unsound``) is searched for
+records of other places; where such a place is unsound, too, they are put there (``put_back``). A record that only parts
+of two pages make whole is joined of them where that makes it sound: sizes, address and CRC.
+"""
+
+import bisect
+import collections
+import dataclasses
+import itertools
+import mmap
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mqtool.engine.repair.parts import spans_of
+from mqtool.engine.repair.placement import Placement, records_in
+from mqtool.engine.repair.recover.log import LogPlan, RecordRun
+from mqtool.engine.repair.recover.record_editor import Patch
+from mqtool.engine.repair.recover.shifted import Ways
+from mqtool.engine.store.commit_log import STEP, CommitLog, Gap, heads_in
+from mqtool.engine.store.dispatch import dispatch, property_crcs
+from mqtool.engine.store.file_queue import segment_name
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import Bytes, reading
+from mqtool.engine.store.reader import StoreReader
+from mqtool.formats import commit_log as layout
+from mqtool.formats import kernels as plain
+from mqtool.formats import scan
+from mqtool.formats.scan import Ints, MessageTable
+
+_GRIDS = (4096, 512)
+"""Parts of files that change places are made of pages or sectors."""
+OF_ANOTHER = "they claim an address that another message has, or one in another log"
+_STEP = 1 << 20  # bytes of a copy that are compared at once
+_LONG = 1 << 16
+_OUTSIDE = -1
+"""Where a file starts whose bytes have no address in the log."""
+_NEAR = 1 << 16
+_MAX_MIDDLES = 16
+_MAX_SOURCES = 6
+_LONGEST_SHIFTED = 1 << 12
+_MAX_BEHIND = 16
+"""Records behind one whose end was shifted, which show what such records say."""
+_END = 1 << 63
+_CONTROLS = frozenset(map(chr, range(32))) - frozenset("\t\n\r")
+_MAX_JOINED = 1 << 30
+"""Bytes that are looked at to join one record; of a longer one fewer joints are tried."""
+_ADDRESS_AT = layout.offset_in_head("physical_offset")
+_HEAD = _ADDRESS_AT + 8
+"""One past the address of a record; its system flag is next."""
+
+
+class ShiftedSource(NamedTuple):
+    """Where bytes of some addresses lie: the byte of an address at ``address - shift`` of a file."""
+
+    file: MappedFile
+    shift: int
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return bytes of an address; zeros where the file does not reach."""
+        at = address - self.shift
+        before = min(size, max(0, -at))
+        found = self.file.read(at + before, size - before) if before < size else b""
+        return (bytes(before) + found).ljust(size, b"\0")
+
+
+class DisplacedRecords(NamedTuple):
+    """Sound records that follow each other in a file, and by their addresses elsewhere."""
+
+    source: ShiftedSource
+    starts: Ints  # addresses
+    sizes: Ints
+    table: MessageTable
+
+    @property
+    def start(self) -> int:
+        """Address of the first."""
+        return int(self.starts[0])
+
+    @property
+    def end(self) -> int:
+        """One past the last."""
+        return int(self.starts[-1] + self.sizes[-1])
+
+    def part(self, rows: slice) -> "DisplacedRecords":
+        """Return some of them."""
+        return DisplacedRecords(self.source, self.starts[rows], self.sizes[rows], self.table.where(rows))
+
+
+class PatchedFile(MappedFile):
+    """A segment as it will be; what is written to ``bytes`` stays in memory."""
+
+    def __init__(self, segment: MappedFile, size: int) -> None:
+        super().__init__(segment.path, segment.start_offset, size)
+        self.original = segment
+
+    @property
+    def on_disk(self) -> MappedFile:
+        """The segment as it is."""
+        file = self.original
+        while isinstance(file, PatchedFile):
+            file = file.original
+        return file
+
+    def map(self) -> Bytes:
+        """Return a private copy of the bytes, of which memory holds what was changed."""
+        on_disk = self.on_disk
+        if on_disk.size == self.size:
+            with reading(self.path), self.path.open("rb") as file:
+                view = np.frombuffer(mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_COPY), np.uint8)
+            if isinstance(self.original, PatchedFile):
+                for at in range(0, self.size, _STEP):
+                    here, there = view[at : at + _STEP], self.original.bytes[at : at + _STEP]
+                    if not np.array_equal(here, there):
+                        here[:] = there
+            return view
+        copy = np.frombuffer(mmap.mmap(-1, self.size), np.uint8)
+        copy[: self.original.size] = self.original.bytes
+        return copy
+
+    def read(self, at: int, size: int) -> bytes:
+        """Return ``size`` bytes at position ``at``, fewer at the end."""
+        return self.bytes[at : at + size].tobytes()
+
+    def data_from(self, start: int, _stop: int) -> int | None:
+        """Return the beginning: what was written may lie in a hole of the file."""
+        return start
+
+    def release(self, start: int, stop: int) -> None:
+        """Keep everything: what was changed stands nowhere else."""
+
+
+class Unsound:
+    """The stretches of a log without a sound record, whatever lies there, as a survey comes by them."""
+
+    def __init__(self, log: CommitLog, start_offset: int) -> None:
+        self.log = log
+        self.starts: list[int] = []  # addresses, in order; no stretch crosses the border of a segment
+        self.ends: list[int] = []
+        self.are_alone: list[bool] = []  # such a stretch is of damaged records that are in their places, and no others
+        self.due: set[int] = set()  # addresses at which a record is due, and none is sound
+        self.filler: list[tuple[MappedFile, int]] = []  # segments, and where what no walk looks at begins in them
+        self._at = start_offset  # where the segment after those that were taken begins
+        if start_offset == log.min_offset >= log.file_size:  # there may have been one more
+            self._add(start_offset - log.file_size, start_offset)
+
+    def watch(self, pieces: Iterable[RecordRun | Gap]) -> Iterator[RecordRun | Gap]:
+        """Take what a survey yields, and pass it on."""
+        segment: MappedFile | None = None
+        for piece in pieces:
+            base = piece.segment.start_offset
+            if piece.segment is not segment:
+                self._leave(segment, base)
+                segment = piece.segment
+                self.filler.append((segment, 0))
+            for bad in [piece] if isinstance(piece, Gap) else piece.bad:
+                self._add(base + bad.start, base + bad.end, not isinstance(bad, Gap) and bad.is_alone)
+                self.due.add(base + bad.start)
+            self.filler[-1:] = [(piece.segment, piece.end)]
+            yield piece
+        self._leave(segment, self.log.segments[-1].start_offset + 2 * self.log.file_size if self.log.segments else 0)
+
+    def _leave(self, segment: MappedFile | None, next_offset: int) -> None:
+        """Add what lacks between the end of a segment and the next that holds anything."""
+        size = self.log.file_size
+        if segment is not None:
+            self._at = segment.start_offset + size
+            self._add(segment.end_offset, self._at)
+        while self._at < next_offset:
+            self._add(self._at, self._at + size)
+            self._at += size
+
+    def _add(self, start: int, end: int, is_alone: bool = False) -> None:
+        if self.ends and self.ends[-1] == start and start % self.log.file_size:
+            self.ends[-1] = end
+            self.are_alone[-1] &= is_alone
+        elif start < end:
+            self.starts.append(start)
+            self.ends.append(end)
+            self.are_alone.append(is_alone)
+
+    def around(self, starts: Ints, ends: Ints) -> Ints:
+        """Return the number of the stretch that each range of addresses lies in, -1 for none."""
+        numbers = np.searchsorted(np.array(self.starts, np.int64), starts, "right") - 1
+        inside = (numbers >= 0) & (ends <= np.array([*self.ends, 0], np.int64)[numbers])
+        found: Ints = np.where(inside, numbers, -1)
+        return found
+
+
+@dataclasses.dataclass
+class PutBack:
+    """What comes back to its place, and what cannot."""
+
+    log: CommitLog  # with it
+    patches: list[Patch] = dataclasses.field(default_factory=list)
+    created: list[MappedFile] = dataclasses.field(default_factory=list)  # segments that are not there
+    told: list[tuple[MappedFile, int, int, int]] = dataclasses.field(default_factory=list)
+    """Segment, position and size of each stretch that is written, and how many records that makes."""
+    left: list[DisplacedRecords] = dataclasses.field(default_factory=list)
+    """Sound records, each by itself, that do not lie where they say, nor does a copy of theirs."""
+
+    def tell_left(self, plan: LogPlan) -> None:
+        """Add to the losses of a plan the records that it does not keep where they are."""
+        kept = {patch.position: patch.data for patch in plan.patches}
+        own = set(plan.bridges.rows.where(plan.bridges.rows.own).start.tolist()) if plan.bridges else set()
+        for one in self.left:
+            base = one.source.file.start_offset
+            position = base + int(one.table.starts[0])
+            record = one.table.record(0)
+            if kept.get(one.start) == record:
+                continue  # the one that lies there becomes it again
+            is_kept = position in own or _but_address(kept.get(position, b"")) == _but_address(record)
+            if base != _OUTSIDE and is_kept:
+                continue
+            for span in spans_of(dispatch(one.table, []).units):
+                plan.losses.add(span.queue, span.start, span.stop, len(record), OF_ANOTHER)
+
+    def without(self, removed: Collection[MappedFile]) -> "PutBack":
+        """Return what is left of this when some segments are not to be there."""
+        bases = {segment.start_offset for segment in removed}
+        return dataclasses.replace(
+            self,
+            patches=[one for one in self.patches if one.segment_offset not in bases],
+            created=[one for one in self.created if one.start_offset not in bases],
+            told=[one for one in self.told if one[0].start_offset not in bases],
+        )
+
+    def before(self, end: int) -> "PutBack":
+        """Return what is left of this when the log is to end at an address."""
+        told = []
+        for segment, start, size, count in self.told:
+            room = end - segment.start_offset - start
+            if 0 < room < size:
+                inside = memoryview(self.log.read(segment.start_offset + start, room))
+                told.append((segment, start, room, len(scan.scan(inside, segment.start_offset + start).table)))
+            elif room > 0:
+                told.append((segment, start, size, count))
+        return dataclasses.replace(
+            self,
+            patches=[one._replace(data=one.data[: end - one.position]) for one in self.patches if one.position < end],
+            told=told,
+        )
+
+
+def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> PutBack:
+    """Return the log with the records in their places that lie in others. Cost: that of what is unsound.
+
+    Args:
+        reader: of the store, with the log of ``placement``.
+        placement: by ``place``; surplus and removed files are searched, too.
+        unsound: what a survey of that log has found.
+    """
+    log = placement.log
+    found, heads = _elsewhere(placement, unsound)
+    wanted: dict[int, list[DisplacedRecords]] = collections.defaultdict(list)
+    left: list[DisplacedRecords] = []
+    for one in found:
+        numbers = unsound.around(one.starts, one.starts + one.sizes)
+        for first, last in _stretches(numbers):
+            part = one.part(slice(first, last))
+            if numbers[first] >= 0 and _is_credible(reader, part, unsound):
+                wanted[int(numbers[first])].append(part)
+            else:
+                left.append(part)
+    pieces: list[_Records] = []
+    moves = _moves(log, found, heads, unsound)
+    for number in sorted({*wanted, *(one for one in moves if one >= 0)}):
+        start = _start_of_unreadable(log, unsound, number)
+        end_before = unsound.starts[number] - 1
+        sources = [*(one.source for one in wanted.get(number, [])), *(source for _, source in moves.get(number, []))]
+        if start <= end_before and not any(_is_free(log, unsound, end_before, source) for source in sources):
+            start = unsound.starts[number]
+        pieces += _Joiner(reader, start, unsound.ends[number], wanted.get(number, []), moves.get(number, [])).join()
+    back = _written(log, pieces)
+    back.left = [record for one in left for record in _not_there(back.log, one)]
+    return back
+
+
+def _elsewhere(
+    placement: Placement, unsound: Unsound
+) -> tuple[list[DisplacedRecords], list[tuple[int, ShiftedSource]]]:
+    """Return the sound records in all that is unsound, surplus or removed which say to lie elsewhere.
+
+    And of other records, which parts of two places may make whole, the addresses that they say and where these are.
+    """
+    log = placement.log
+    places = []
+    for start, end, is_alone in zip(unsound.starts, unsound.ends, unsound.are_alone, strict=True):
+        segment = log.segment_at(start)
+        if segment is not None and not is_alone:
+            places.append((segment, start - segment.start_offset, min(end - segment.start_offset, segment.size)))
+    places += [(segment, end, segment.size) for segment, end in unsound.filler if end < segment.size]
+    places += [(MappedFile(one.path, _OUTSIDE, one.size), log.file_size, one.size) for one in placement.too_long]
+    places += [(MappedFile(one.path, _OUTSIDE, one.size), 0, one.size) for one in placement.removed if one.donor]
+    found: list[DisplacedRecords] = []
+    heads: list[tuple[int, ShiftedSource]] = []
+    seen: MappedFile | None = None
+    since = 0
+    for file, start, stop in places:
+        if file is not seen:
+            if seen is not None:
+                seen.let_go(since, seen.size)
+            seen, since = file, start
+        elif start - since >= STEP:  # short stretches far apart take much memory, too
+            file.let_go(since, start)
+            since = start
+        if _is_in_place(file, start, stop):
+            continue
+        at = start
+        for table in records_in(file, start, stop, is_sound=lambda found: ~found.broken()):
+            found += _found_in(file, table)
+            heads += _heads_in(file, at, int(table.starts[0]))
+            at = int(table.starts[-1] + table.column("size")[-1])
+        heads += _heads_in(file, at, stop)
+    return found, heads
+
+
+def _is_in_place(file: MappedFile, start: int, stop: int) -> bool:
+    """Tell whether a stretch has no more heads than one, of a record that says to lie where it lies."""
+    view = memoryview(file.bytes)
+    # There may be many short ones: what a hole of a file saves is not worth to ask.
+    found = heads_in(file, start, stop) if stop - start >= _LONG else scan.candidates(view, None, start, stop)
+    heads = list(itertools.islice(found, 2))
+    return len(heads) < 2 and all(plain.int64(view, at + _ADDRESS_AT) == file.start_offset + at for at in heads)
+
+
+def _heads_in(file: MappedFile, start: int, stop: int) -> Iterator[tuple[int, ShiftedSource]]:
+    """Yield the addresses that heads of records say which lie whole sectors away from where they are."""
+    view = memoryview(file.bytes)
+    for at in heads_in(file, start, stop):
+        said = plain.int64(view, at + _ADDRESS_AT)
+        if file.start_offset == _OUTSIDE or (said != file.start_offset + at and not (said - at) % _GRIDS[-1]):
+            yield said, ShiftedSource(file, said - at)
+
+
+def _found_in(file: MappedFile, table: MessageTable) -> Iterator[DisplacedRecords]:
+    shifts = table.column("physical_offset") - table.starts
+    for first, last in _stretches(shifts):
+        part = table.where(slice(first, last))
+        if shifts[first] != file.start_offset and part.column("physical_offset")[0] >= 0:
+            sizes = part.column("size").astype(np.int64)
+            yield DisplacedRecords(ShiftedSource(file, int(shifts[first])), part.column("physical_offset"), sizes, part)
+
+
+def _stretches(values: Ints) -> list[tuple[int, int]]:
+    """Return start and stop of each stretch of equal values."""
+    edges = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)]
+    return list(itertools.pairwise(edges)) if len(values) else []
+
+
+def _is_credible(reader: StoreReader, found: DisplacedRecords, unsound: Unsound) -> bool:
+    """Tell whether records were moved; one alone may as well lie where it lay, and only its address be damaged."""
+    if len(found.starts) > 1 or found.source.file.start_offset == _OUTSIDE:
+        return True
+    address = found.start - found.source.shift + found.source.file.start_offset
+    topic = found.table.bytes_of(plain.TOPIC, 0).decode("utf-8", "replace")
+    queue = reader.consume_queues.get((topic, int(found.table.column("queue_id")[0])))
+    offset = int(found.table.column("queue_offset")[0])
+    if queue is not None and queue.first_offset <= offset < queue.max_offset():
+        said = int(queue.units(offset, offset + 1)["physical_offset"][0])
+        if said in (found.start, address):
+            return said == found.start
+    return address not in unsound.due
+
+
+_Move = tuple[int, ShiftedSource]
+"""An address, and where the bytes around it may lie."""
+
+
+def _moves(
+    log: CommitLog, found: Sequence[DisplacedRecords], heads: Sequence[_Move], unsound: Unsound
+) -> dict[int, list[_Move]]:
+    """Return by stretch what may have moved where: what goes back there, and what it was exchanged with."""
+    said = [*((one.start, one.source) for one in found), *heads]
+    for address, source in [*said]:
+        other = log.segment_at(address)
+        if source.file.start_offset != _OUTSIDE and other is not None:
+            place = address - source.shift + source.file.start_offset
+            said.append((place, ShiftedSource(other, place - address + other.start_offset)))
+    moves: dict[int, list[_Move]] = collections.defaultdict(list)
+    starts = np.array([address for address, _ in said], np.int64)
+    for number, move in zip(unsound.around(starts, starts + 1).tolist(), said, strict=True):
+        moves[number].append(move)
+    return moves
+
+
+def _start_of_unreadable(log: CommitLog, unsound: Unsound, number: int) -> int:
+    """Return where a stretch starts, with the record before it if that cannot be read beyond its body.
+
+    But not where the head of a record follows on it that says to lie there: so far nothing has moved.
+    """
+    start = unsound.starts[number]
+    segment = log.segment_at(start)
+    if segment is None:
+        return start
+    head = log.read(start, _HEAD) if start + _HEAD <= segment.end_offset else bytes(_HEAD)
+    if plain.int32(head, 4) in scan.MAGICS[:2] and plain.int64(head, _ADDRESS_AT) == start:
+        return start
+    begin = max(segment.start_offset, unsound.ends[number - 1] if number else 0) - segment.start_offset
+    last = None
+    for table in log.walk(segment, begin, start - segment.start_offset, plain):
+        if not isinstance(table, Gap) and len(table):
+            last = table.where(slice(len(table) - 1, None))
+    if last is None or last.faults[0] or _reads_well(last):
+        return start
+    before = int(last.column("position")[0])
+    return before if before + int(last.column("size")[0]) == start else start
+
+
+def _is_free(log: CommitLog, unsound: Unsound, address: int, source: ShiftedSource) -> bool:
+    """Tell whether what a source has for an address is no part of a record that is whole where it lies."""
+    if source.file.start_offset == _OUTSIDE:
+        return True
+    place = address - source.shift + source.file.start_offset
+    number = bisect.bisect_right(unsound.starts, place) - 1
+    if number >= 0 and place < unsound.ends[number]:
+        return True
+    return number + 1 < len(unsound.starts) and _start_of_unreadable(log, unsound, number + 1) <= place
+
+
+class _Records(NamedTuple):
+    """Records that follow each other, for an address."""
+
+    address: int
+    data: bytes
+    messages: int
+
+
+class _Joiner:
+    """Fills one stretch with records from elsewhere, and with those that parts of two places make whole."""
+
+    def __init__(
+        self, reader: StoreReader, start: int, end: int, parts: list[DisplacedRecords], moves: list[_Move]
+    ) -> None:
+        log = reader.commit_log
+        self.reader = reader
+        self.start = start
+        self.end = end
+        self.parts = sorted(parts, key=lambda part: part.start)
+        self.moves = sorted(moves, key=lambda move: move[0])
+        self.segment_end = start - start % log.file_size + log.file_size
+        segment = log.segment_at(start)
+        self.in_place = [ShiftedSource(segment, segment.start_offset)] if segment else []
+        # Sectors move as a whole, so those at the edges tell where the rest of them is.
+        self.sectors: dict[int, ShiftedSource] = {}
+        if segment:
+            self._note(start - 1, start - 1, self.in_place[0])
+            self._note(end, end, self.in_place[0])
+
+    def _note(self, first: int, last: int, source: ShiftedSource) -> None:
+        """Note where the sectors of the first and the last byte of a stretch are from."""
+        self.sectors[first // _GRIDS[-1]] = self.sectors[last // _GRIDS[-1]] = source
+
+    def join(self) -> Iterator[_Records]:
+        """Yield what belongs here, in order."""
+        at = self.start
+        known: list[ShiftedSource] = []
+        for part in self.parts:
+            # Of the last record the end may lie where its beginning went, or not.
+            rows = slice(int(np.searchsorted(part.starts, at)), len(part.starts) - 1)
+            if rows.start < rows.stop:
+                whole = part.part(rows)
+                self._note(whole.start, whole.start, part.source)
+                yield from self._between(at, whole.start, [*known, part.source])
+                self._note(whole.end - 1, whole.end - 1, part.source)
+                yield _Records(whole.start, part.source.read(whole.start, whole.end - whole.start), len(whole.starts))
+                at, known = whole.end, []
+            known.append(part.source)
+        yield from self._between(at, self.end, known)
+
+    def _between(self, at: int, stop: int, known: Sequence[ShiftedSource]) -> Iterator[_Records]:
+        first = bisect.bisect_left(self.moves, at - _NEAR, key=lambda move: move[0])
+        last = bisect.bisect_left(self.moves, stop + _NEAR, key=lambda move: move[0])
+        near = list(dict.fromkeys([*known, *(source for _, source in self.moves[first:last])]))
+        sources = list(dict.fromkeys([*self.in_place, *near[:_MAX_SOURCES]]))
+        while at < stop:
+            joined = _joined(self.reader, at, stop, self.segment_end, sources, self.sectors)
+            if joined is not None:
+                record, source = joined
+                yield _Records(at, record, 1)
+                at += len(record)
+                self._note(at - 1, at - 1, source)
+            else:
+                at = min((next(_heads(source, at + 1, stop), stop) for source in sources), default=stop)
+
+
+def _heads(source: ShiftedSource, start: int, stop: int) -> Iterator[int]:
+    """Yield the addresses in a range at which a source has the head of a record that says to lie there."""
+    first, last = max(0, start - source.shift), min(stop - source.shift, source.file.size)
+    if first < last:
+        for at in scan.candidates(memoryview(source.file.bytes), source.shift, first, last):
+            yield at + source.shift
+
+
+_Mix = list[tuple[int, ShiftedSource]]
+"""Parts of a record: where each ends, and where it lies."""
+
+
+def _joined(
+    reader: StoreReader,
+    at: int,
+    stop: int,
+    segment_end: int,
+    sources: Sequence[ShiftedSource],
+    sectors: Mapping[int, ShiftedSource],
+) -> tuple[bytes, ShiftedSource] | None:
+    """Return the record that begins at an address, made of bytes of the sources, and where its last byte is from.
+
+    None where they make none. The first of the sources is the place itself, if that is there.
+    """
+    segment_start = segment_end - reader.commit_log.file_size
+    for grid in _GRIDS:
+        moved = [source for source in sources if not (source.shift - segment_start) % grid]
+        for start in _beginnings(at, moved, grid):
+            head = _read(at, start, at + _HEAD)
+            size, magic = plain.int32(head, 0), plain.int32(head, 4)
+            if magic == layout.MAGIC_BLANK and size == segment_end - at and stop == segment_end:
+                return _read(at, start, stop), start[-1][1]
+            if magic not in scan.MAGICS[:2] or not layout.MIN_SIZE <= size <= stop - at:
+                continue
+            if plain.int64(head, _ADDRESS_AT) == at:
+                for mix in _mixes(at, at + size, start, grid, moved):
+                    record = _read(at, mix, at + size) if _agrees(at, at + size, mix, sectors) else b""
+                    if record and _is_sound(record, at):
+                        return record, mix[-1][1]
+    for source in sources:  # what was moved may have been no sectors
+        size = plain.int32(source.read(at, 4), 0)
+        record = source.read(at, size) if layout.MIN_SIZE <= size <= stop - at else b""
+        if record and _is_sound(record, at):
+            return record, source
+    return _shifted(reader, at, stop, sources)
+
+
+def _shifted(
+    reader: StoreReader, at: int, stop: int, sources: Sequence[ShiftedSource]
+) -> tuple[bytes, ShiftedSource] | None:
+    """Return the record whose end was shifted by bytes that were put into it; what was cut out of one is gone."""
+    for here, source in itertools.product(sources[:1], sources[1:]):
+        if source.file is here.file and source.shift > here.shift:
+            continue
+        head = here.read(at, _HEAD)
+        size = plain.int32(head, 0)
+        if not layout.MIN_SIZE <= size <= min(stop - at, _LONGEST_SHIFTED) or plain.int64(head, _ADDRESS_AT) != at:
+            continue
+        begun, ended = here.read(at, size), source.read(at, size)
+        cuts = [cut for cut in range(size - 1, _HEAD, -1) if cut == size - 1 or begun[cut] != ended[cut]]
+        sound = [one for cut in cuts if _is_sound(one := begun[:cut] + ended[cut:], at)]
+        behind = scan.scan(memoryview(source.read(at + size, _NEAR)), at + size, limit=_MAX_BEHIND).table
+        record = Ways(reader, at, behind.where((behind.faults == 0) & ~behind.broken())).decided(sound)
+        if record is not None:
+            return record, source
+    return None
+
+
+def _beginnings(at: int, sources: Sequence[ShiftedSource], grid: int) -> Iterator[_Mix]:
+    """Yield what may have the head of a record: one source, or two that meet in it."""
+    border = at - at % grid + grid
+    for first in sources:
+        yield [(_END, first)]
+    if border < at + _HEAD:
+        for first, second in itertools.permutations(sources, 2):
+            yield [(border, first), (_END, second)]
+
+
+def _mixes(at: int, stop: int, start: _Mix, grid: int, sources: Sequence[ShiftedSource]) -> Iterator[_Mix]:
+    """Yield a record as it begins, with the end or the middle from other sources: the place itself first."""
+    begin = at if len(start) == 1 else start[0][0]
+    most = max(1, _MAX_JOINED // ((stop - at) * len(sources) ** 2))
+    borders = range(begin - begin % grid + grid, stop, grid)[:most]
+    *before, (_, last) = start
+    others = [source for source in sources if source != last]
+    yield start
+    yield from ([*before, (cut, last), (_END, other)] for other in others[:1] for cut in borders)
+    for first, second in itertools.combinations(borders[:_MAX_MIDDLES], 2):
+        for middle, end in itertools.product(others, [last, *others]):
+            if middle != end:
+                yield [*before, (first, last), (second, middle), (_END, end)]
+    yield from ([*before, (cut, last), (_END, other)] for other in others[1:] for cut in borders)
+
+
+def _read(at: int, mix: _Mix, stop: int) -> bytes:
+    data = b""
+    for end, source in mix:
+        data += source.read(at + len(data), max(0, min(end, stop) - at - len(data)))
+    return data
+
+
+def _agrees(at: int, stop: int, mix: _Mix, sectors: Mapping[int, ShiftedSource]) -> bool:
+    """Tell whether the sectors at the edges of a record are from where they are known to be."""
+    for address, source in ((at, mix[0][1]), (stop - 1, mix[-1][1])):
+        sector = address // _GRIDS[-1]
+        if sectors.get(sector, source) != source:
+            return False
+    return True
+
+
+def _is_sound(record: bytes, at: int) -> bool:
+    """Tell whether a record of an address checks out as far as anything tells."""
+    table = scan.scan(memoryview(record), at, limit=1).table
+    if not len(table) or table.faults[0] or table.column("size")[0] != len(record):
+        return False
+    if table.column("physical_offset")[0] != at or table.broken()[0] or not _reads_well(table):
+        return False
+    _, said, should = property_crcs(table, dispatch(table, []).properties)
+    return bool((said == should).all())
+
+
+def _reads_well(table: MessageTable) -> bool:
+    """Tell whether topic and properties of one record, which the CRC of the body leaves out, are such text.
+
+    And whether the properties say of an inner batch, and of no other record, how many messages it holds.
+    """
+    try:
+        topic = table.bytes_of(plain.TOPIC, 0).decode()
+        text = table.bytes_of(plain.PROPERTIES, 0).decode()
+    except UnicodeDecodeError:
+        return False
+    pairs = [pair.split("\1") for pair in text.split("\2") if pair]
+    names = {pair[0] for pair in pairs}
+    is_batch = bool(table.column("sys_flag")[0] & layout.INNER_BATCH)
+    return (
+        is_batch == ("INNER_NUM" in names)
+        and _CONTROLS.isdisjoint("".join([topic, *itertools.chain(*pairs)]))
+        and all(len(pair) == 2 and pair[0] for pair in pairs)
+        and len(names) == len(pairs)
+    )
+
+
+def with_edits(log: CommitLog, patches: Iterable[Patch]) -> CommitLog:
+    """Return a log with records written anew, in memory; the patches are in its order."""
+    segments = {segment.start_offset: segment for segment in log.segments}
+    for base, group in itertools.groupby(patches, lambda patch: patch.segment_offset):
+        view = PatchedFile(segments[base], segments[base].size)
+        for patch in group:
+            at = patch.position - base
+            view.bytes[at : at + len(patch.data)] = np.frombuffer(patch.data, np.uint8)
+        segments[base] = view
+    return log.with_segments(segments.values())
+
+
+def _written(log: CommitLog, pieces: Sequence[_Records]) -> PutBack:
+    """Return the log with records written into it."""
+    back = PutBack(log)
+    size = log.file_size
+    segments = {segment.start_offset: segment for segment in log.segments}
+    for base, group in itertools.groupby(pieces, lambda piece: piece.address - piece.address % size):
+        segment = segments.get(base)
+        if segment is None:
+            segment = MappedFile(log.folders[0] / segment_name(base), base, 0)
+            back.created.append(segment)
+        patched = PatchedFile(segment, size)
+        segments[base] = patched
+        for address, data, count in group:
+            at = address - base
+            if patched.read(at, len(data)) == data:
+                continue
+            patched.bytes[at : at + len(data)] = np.frombuffer(data, np.uint8)
+            back.patches.append(Patch(base, address, data, "records that belong here are elsewhere"))
+            if back.told and back.told[-1][0] is segment and sum(back.told[-1][1:3]) == at:
+                _, start, length, records = back.told.pop()
+                back.told.append((segment, start, length + len(data), records + count))
+            else:
+                back.told.append((segment, at, len(data), count))
+    back.log = log.with_segments(segments.values())
+    return back
+
+
+def _but_address(record: bytes) -> bytes:
+    return record[:_ADDRESS_AT] + record[_HEAD:]
+
+
+def _not_there(log: CommitLog, found: DisplacedRecords) -> Iterator[DisplacedRecords]:
+    """Yield the records of which no copy lies where they say."""
+    if stands(log, found):
+        return
+    for row in range(len(found.starts)):
+        one = found.part(slice(row, row + 1))
+        if not stands(log, one):
+            yield one
+
+
+def stands(log: CommitLog, found: DisplacedRecords) -> bool:
+    """Tell whether records are where they say, or at least those of the same heads: these name the CRCs of bodies."""
+    size = found.end - found.start if len(found.starts) > 1 else _HEAD
+    return log.read(found.start, size) == found.source.read(found.start, size)

@@ -1,0 +1,52 @@
+"""What ``recover`` leaves as it is: tables, timer files, folders, records of which ``verify`` tells something.
+
+Cost: the tables under ``config/``, and the units of the timer log and of extensions.
+"""
+
+import collections
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from mqtool.engine.repair.checks import finding
+from mqtool.engine.repair.findings import Finding, Severity
+from mqtool.engine.repair.verify import queue_ext, tables, timer
+from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.reader import StoreReader
+
+
+def remarks(
+    reader: StoreReader,
+    ends: Mapping[QueueKey, int] | None,
+    log_end: int,
+    in_log: Iterable[Finding],
+    bridged: Sequence[tuple[int, int]],
+) -> Iterator[str]:
+    """Yield a sentence for each code of which something is found, and stays.
+
+    Args:
+        reader: of the store, as it is before the mend.
+        ends: one past the last queue offset of each queue, as it becomes; None where queues are not mended.
+        log_end: of the log, as it becomes.
+        in_log: what is found in its records, and stays.
+        bridged: where placeholders will stand, from and to, in order.
+    """
+    found: dict[str, list[Finding]] = collections.defaultdict(list)
+    for one in itertools.chain(in_log, _findings(reader, ends, log_end, bridged)):
+        if one.severity is not Severity.NOTE:
+            found[one.code].append(one)
+    for code, those in found.items():
+        more = f", and {len(those) - 1:,} more" if len(those) > 1 else ""
+        yield f"left unchanged ({code}): {those[0].file}: {those[0].message}{more}; see `mqtool explain {code}`"
+
+
+def _findings(
+    reader: StoreReader, ends: Mapping[QueueKey, int] | None, log_end: int, bridged: Sequence[tuple[int, int]]
+) -> Iterator[Finding]:
+    for stray in reader.commit_log.strays:
+        if stray.is_folder:
+            text = "a folder among the segments: 4.9 does not start until it is moved away, 5.3 skips it"
+            yield finding("LOG-STRAY", text, file=reader.paths.relative(stray.path))
+    yield from tables.check_tables(reader, ends)
+    yield from queue_ext.check_walks(reader)
+    yield from timer.check_files(reader)
+    yield from timer.check_messages(reader, log_end, ends, bridged)

@@ -1,0 +1,890 @@
+"""``recover``: what a broker does when it starts, but without its faults and without loss.
+
+The log ends behind its last sound record, also one behind damage: holes before it are bridged by placeholders
+(``recover.log``). What is torn or left over behind the end is cleared, so that it cannot come back. Queues are trimmed
+and filled up (``recover.queues``), the index is made again where it does not agree, the checkpoint says that all of it
+is on the disk, and ``abort`` goes: a broker of any version then starts as after a clean stop and finds nothing to do.
+(Rules: store.md 3 to 7, 15; changes_5_5.md 9, 11.)
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, Self, cast
+
+import numpy as np
+
+from mqtool.engine.repair.group_effects import group_effects, offsets_of
+from mqtool.engine.repair.java_recovery import older_versions
+from mqtool.engine.repair.journal import Journal
+from mqtool.engine.repair.missing_log import require_log
+from mqtool.engine.repair.parts import Progress, one_ahead
+from mqtool.engine.repair.placement import Placement, first_addresses, place
+from mqtool.engine.repair.plan import Change, Plan
+from mqtool.engine.repair.rebuild.index import IndexBuilder, shape_of
+from mqtool.engine.repair.rebuild.plan import batch_topics_of, build_index, build_queues
+from mqtool.engine.repair.rebuild.queues import Sizes
+from mqtool.engine.repair.recover import left_alone
+from mqtool.engine.repair.recover.bridges import Bridges, Hole
+from mqtool.engine.repair.recover.displaced import PatchedFile, PutBack, Unsound, put_back
+from mqtool.engine.repair.recover.log import LogPlan, RecordRun, plan_log, survey
+from mqtool.engine.repair.recover.planned_log import derive
+from mqtool.engine.repair.recover.queues import DifferenceCounter, DifferenceSink, QueueRepairer, QueueWriter
+from mqtool.engine.repair.rehearsal import rehearsed
+from mqtool.engine.repair.verify import index as index_checks
+from mqtool.engine.repair.verify.index import IndexVerifier
+from mqtool.engine.repair.verify.log import Run
+from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.disk import allocated
+from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, QueueKey, Units, by_topic
+from mqtool.engine.store.file_queue import FileQueue, segment_name
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import BadDataError, UsageError
+from mqtool.formats import checkpoint, consume_queue, index_file, scan
+from mqtool.formats import commit_log as layout
+from mqtool.formats import kernels as plain
+from mqtool.formats.scan import Ints
+
+_NORMAL_SEGMENTS = 3
+"""A broker that was stopped cleanly looks at so many of its last segments."""
+_STEP = 16 << 20
+_MAX_ENTRIES = 64 << 20
+"""Bytes of index entries that a plan keeps in memory."""
+
+
+class _Narrow(NamedTuple):
+    """Numbers of 64 bits that lie near each other, in half the room."""
+
+    least: int
+    above: Any
+
+    @classmethod
+    def of(cls, column: Ints) -> Self:
+        """Keep a copy of numbers."""
+        least = int(column.min()) if len(column) else 0
+        is_near = not len(column) or int(column.max()) - least < 1 << 32
+        return cls(least, (column - least).astype(np.uint32)) if is_near else cls(0, column.copy())
+
+    def wide(self) -> Ints:
+        """Return the numbers."""
+        numbers: Ints = self.above + np.int64(self.least)
+        return numbers
+
+
+class _Keys(NamedTuple):
+    """What ``IndexBuilder`` takes of messages that follow each other."""
+
+    key_hash: Any
+    physical_offset: _Narrow
+    store_timestamp: _Narrow
+    last_timestamp: int
+    more: bool
+
+    def add_to(self, builder: IndexBuilder) -> None:
+        """Give all of it to the index that is made."""
+        offsets = self.physical_offset.wide()
+        # Of rows and tags only the number is asked.
+        none, no_tags = np.broadcast_to(np.int64(0), offsets.shape), np.broadcast_to(np.False_, offsets.shape)
+        entries = IndexEntries(none, self.key_hash, offsets, self.store_timestamp.wide(), no_tags)
+        builder.add(entries, self.last_timestamp, self.more)
+
+
+class _KeptKeys:
+    """The index entries of all messages of a log, as long as they are few: then it is not read again for the index."""
+
+    def __init__(self) -> None:
+        self.all: list[_Keys] | None = []
+        self._size = 0
+
+    def take(self, units: Units, run: Run | None) -> None:
+        """Take the next messages; without a run they have no entries."""
+        if self.all is None:
+            return
+        if run is None:
+            of, more = NO_ENTRIES, True
+            last = int(units.store_timestamp[-1]) if len(units.store_timestamp) else 0
+            last = last or (self.all[-1].last_timestamp if self.all else 0)
+        else:
+            of, last = run.entries, run.last_timestamp
+            more = not len(of.rows) or int(of.rows[-1]) < run.count - 1
+        offsets, times = _Narrow.of(of.physical_offset), _Narrow.of(of.store_timestamp)
+        self.all.append(_Keys(of.key_hash.copy(), offsets, times, last, more))  # copied: parts of something larger
+        self._size += of.key_hash.nbytes + offsets.above.nbytes + times.above.nbytes
+        if self._size > _MAX_ENTRIES:
+            self.all = None
+
+
+@dataclasses.dataclass
+class _IndexView:
+    """Whether the index agrees with the messages so far."""
+
+    verifier: IndexVerifier
+    differs: bool = False
+    entries: int = 0
+
+    @classmethod
+    def of(cls, reader: StoreReader, start_offset: int) -> Self:
+        """Begin with the entries of the messages from an address on."""
+        verifier = IndexVerifier(reader, live=False)
+        if start_offset > reader.commit_log.min_offset:
+            verifier.skip_to(start_offset)
+        return cls(verifier)
+
+    def take(self, run: Run) -> None:
+        """Hold the keys of a run against the entries that are next; after a difference nothing more is asked."""
+        self.entries += len(run.entries.rows)
+        if not self.differs:
+            self.differs = any(one.severity != "note" for one in self.verifier.take(run))
+
+
+class _DerivedChecker:
+    """Holds what messages lead to against queues and index."""
+
+    def __init__(
+        self, reader: StoreReader, sink: DifferenceSink, index: _IndexView | None, batch_topics: Collection[str]
+    ) -> None:
+        self.reader = reader
+        self.index = index
+        self.keys: _KeptKeys | None = None  # where the index is to be made of them
+        self.is_cut_short = False  # by damage: the log as it will be is another
+        self.queues = None if reader.rocksdb_queues is not None else QueueRepairer(reader, sink, batch_topics)
+
+    def take(self, units: Units, run: Run | None) -> None:
+        """Take the next messages of the log; without a run they have no entries."""
+        if self.queues:
+            self.queues.take(units)
+        if self.index and run is not None:
+            self.index.take(run)
+        if self.keys:
+            self.keys.take(units, run)
+
+    def watch(self, pieces: Iterable[RecordRun | Gap], begins_sound: Callable[[], object]) -> Iterator[RecordRun | Gap]:
+        """Take what a survey yields up to the first damaged record, and pass all of it on."""
+        for piece in pieces:
+            if not isinstance(piece, Gap):
+                self.is_cut_short |= bool(piece.bad)
+                if not self.is_cut_short:
+                    begins_sound()
+                    if piece.units is not None and piece.run is not None:
+                        self.take(piece.units, piece.run)
+            yield piece
+
+    def walk(self, plan: LogPlan, start_offset: int, jobs: int, tags_in_index: bool = False) -> None:
+        """Take all messages of the log as the plan makes it, placeholders included."""
+        if self.queues:
+            self.queues.odd = by_topic(plan.odd)
+        for units, run in one_ahead(derive(self.reader, plan, start_offset, tags_in_index, jobs)):
+            self.take(units, run)
+        self.finish(plan, start_offset)
+
+    def finish(self, plan: LogPlan, start_offset: int) -> None:
+        """Judge what lies behind the last message of each queue."""
+        if self.queues:
+            self.queues.finish(start_offset if start_offset > self.reader.commit_log.min_offset else 0, plan)
+
+
+@dataclasses.dataclass
+class Recovery:
+    """Everything that is to be done, as the plan and the mend both find it."""
+
+    reader: StoreReader  # with the log as it should be, but for what is lost
+    placement: Placement
+    back: PutBack
+    start_offset: int
+    is_short: bool  # queues lack units of messages before the last segments, so that these were not enough
+    log: LogPlan
+    queues: DifferenceCounter
+    batch_queues: list[tuple[str, int]]
+    batch_topics: Collection[str]  # that keep several messages in a unit
+    of_wrong_type: list[Path]  # folders of topics whose queues are of the other type
+    ends: dict[QueueKey, int] | None  # one past the last offset of each queue; None where they are not mended
+    index: bool  # is to be made again
+    keys: list[_Keys] | None  # of which; None where the log is to be read for that
+    entries: int  # that an index has then
+    checkpoint: bytes | None  # None: it is right
+    cleared: list[tuple[MappedFile, int, int]]  # segment, positions of what is left behind the end
+    removed: list[MappedFile]  # segments that lie wholly behind the end
+
+
+def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress) -> Plan:
+    """Return what ``recover`` would do.
+
+    Args:
+        reader: of the store.
+        options: ``mode``: "normal", "abnormal", or None to go by the abort file; ``cut``: end the log at the first
+            damage; ``cut_at``: end it where the message at this address begins.
+        jobs: threads.
+        progress: is told how many bytes are done.
+
+    Raises:
+        UsageError: this store is not mended so, or no message begins where its log is to end.
+        BadDataError: a hole cannot be bridged.
+        NotFoundError: there is no log, or segments that it lacks lie in folders that are not named.
+    """
+    found = _survey(reader, options, jobs, progress)
+    losses = found.log.losses.rows()
+    offsets, remarks = offsets_of(reader)
+    written, noted = _made(found)
+    plan = Plan(
+        command="recover",
+        options=options,
+        changes=tuple(_changes(found)),
+        losses=losses,
+        remarks=(*_remarks(found), *remarks, *_left(reader, found)),
+        journal_size=noted,
+        write_size=written,
+        growth=written,
+        read_size=reader.commit_log.total_size if found.index or found.queues.units is None else 0,
+        groups=group_effects(offsets, losses, found.ends),
+        found=found,
+    )
+    return rehearsed(reader, plan, lambda journal: _rehearse(found, journal)) if plan.changes else plan
+
+
+def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, progress: Progress) -> None:
+    """Do what the plan says."""
+    found: Recovery = plan.found or _survey(reader, plan.options, jobs, progress)
+    _apply_log(found, journal)
+    reader = StoreReader(reader.root, reader.config)
+    if reader.rocksdb_queues is None:
+        _apply_queue_files(found, reader, journal)
+        reader = StoreReader(reader.root, reader.config)
+        writer = QueueWriter(reader, journal)
+        with journal.together():
+            if not found.queues.tell(writer):
+                log = dataclasses.replace(found.log, holes=[], patches=[], bridges=None)
+                _DerivedChecker(reader, writer, None, found.batch_topics).walk(log, found.start_offset, jobs)
+        _apply_batch_queues(reader, found.batch_queues, found.log.odd, journal, jobs)
+    if found.index:
+        _apply_index(reader, found.keys, journal, jobs)
+    _apply_rest(found, reader, journal)
+
+
+# What there is to do
+
+
+def has_work(reader: StoreReader, jobs: int, progress: Progress) -> bool:
+    """Tell whether ``recover --abnormal`` changes anything; raises like its plan.
+
+    Where the log itself is changed, queues and index are not looked at.
+    """
+    _require_log(reader)
+    looked = _looked(reader, {"mode": "abnormal"}, jobs, progress, of_log=True)
+    return looked.is_log_changed or any(True for _ in _changes(_recovery(looked, _IndexFiles(reader))))
+
+
+def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress) -> Recovery:
+    _require_log(reader)
+    with ThreadPoolExecutor(1) as beside:
+        files = _IndexFiles(reader)
+        looked = _looked(reader, options, jobs, progress, lambda: files.begin(beside))
+        return _recovery(looked, files)
+
+
+def _require_log(reader: StoreReader) -> None:
+    if reader.commit_log.envelope is not scan.BARE:
+        raise UsageError(
+            f"{reader.root} is a DLedger log, which is not repaired here: let a peer send it what is missing"
+        )
+    require_log(reader)
+
+
+def _looked(
+    reader: StoreReader,
+    options: Mapping[str, Any],
+    jobs: int,
+    progress: Progress,
+    begins_sound: Callable[[], object] = lambda: None,
+    *,
+    of_log: bool = False,
+) -> "_LogSurvey":
+    """Return what the log holds.
+
+    Args:
+        reader: of the store.
+        options: of ``plan_recover``.
+        jobs: threads.
+        progress: is told how many bytes are done.
+        begins_sound: is called once the beginning of the log is seen to be sound.
+        of_log: what that means for queues and index only where the log stays as it is.
+    """
+    placement = place(reader.commit_log)
+    placement.keep_beginning(first_addresses(reader))
+    log = placement.log
+    mode = options.get("mode") or ("abnormal" if reader.paths.abort.exists() else "normal")
+    is_normal = mode == "normal" and not placement.is_whole_in_doubt
+
+    def first_of(segments: list[MappedFile]) -> int:
+        # What a file of a wrong length lacks or has too much may be records.
+        looked_at = [*segments[-_NORMAL_SEGMENTS:], *placement.of_wrong_length] if is_normal else []
+        return min((segment.start_offset for segment in looked_at), default=log.min_offset)
+
+    start = first = first_of(log.segments)
+    batch_topics = batch_topics_of(reader)
+    cut_at = options.get("cut_at")
+    look = functools.partial(
+        _look,
+        cut=bool(options.get("cut")),
+        cut_at=cut_at,
+        jobs=jobs,
+        progress=progress,
+        begins_sound=begins_sound,
+        batch_topics=batch_topics,
+        of_log=of_log,
+    )
+    while True:
+        seen, back = look(reader.with_log(log), start), PutBack(log)
+        if placement.too_long or placement.is_whole_in_doubt or seen.is_unsound:
+            back = put_back(seen.reader, placement, seen.unsound)
+            if back.patches:
+                seen = look(reader.with_log(back.log), min(start, back.log.min_offset))
+        behind = list(_behind(seen.reader.commit_log, seen.plan))
+        # The same mend again looks at the last of those that stay.
+        first = min(first, first_of([one for one in seen.reader.commit_log.segments if one not in behind]))
+        # Where the log ends lies before the first that was looked at, if no message lies behind.
+        ends_before = seen.plan.last_start < 0
+        due = log.min_offset if seen.is_short or ends_before else max(first, log.min_offset)
+        if due >= start:
+            break
+        start = due
+    if cut_at is not None:
+        _check_cut(seen.plan, cut_at)
+    return _LogSurvey(seen, back, placement, first, batch_topics, behind)
+
+
+def _check_cut(plan: LogPlan, at: int) -> None:
+    """See that a log ends where it was asked to; a segment may end in a blank record before that.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if plan.last_start < 0:
+        raise UsageError(f"no message lies before {at:,}: nothing of the log would be left")
+    if plan.end_offset > at:
+        raise UsageError(
+            f"no message begins at {at:,}: one begins at {plan.last_start:,} and ends at {plan.end_offset:,}"
+        )
+    if plan.end_offset < at and not plan.is_cut:
+        raise UsageError(f"the log ends at {plan.end_offset:,}, before {at:,}")
+
+
+def _recovery(looked: "_LogSurvey", index_files: "_IndexFiles") -> Recovery:
+    seen, back, placement, first, batch_topics, behind = looked
+    reader, plan = seen.reader, seen.plan
+    if plan.is_cut:
+        back = back.before(plan.end_offset)
+    back.tell_left(plan)
+    created = {segment.start_offset for segment in back.created}
+    index = _index_is_wrong(reader, plan, seen.index, index_files)
+    return Recovery(
+        reader,
+        placement,
+        back.without(behind),
+        seen.start_offset,
+        seen.start_offset < first,
+        plan,
+        seen.tally,
+        sorted(seen.follower.queues.others) if seen.follower.queues else [],
+        batch_topics,
+        list(_of_wrong_type(reader, batch_topics)) if seen.follower.queues else [],
+        seen.follower.queues.ends() if seen.follower.queues else None,
+        index,
+        seen.follower.keys.all if seen.follower.keys else None,
+        seen.index.entries,
+        _checkpoint(reader, plan, index or reader.paths.abort.exists()),
+        list(_left_over(reader, plan)),
+        [segment for segment in behind if segment.start_offset not in created],
+    )
+
+
+def _of_wrong_type(reader: StoreReader, batch_topics: Collection[str]) -> Iterator[Path]:
+    """Yield the folders of topics below ``consumequeue`` that keep several messages in a unit, and the other way."""
+    for topic in sorted({topic for topic, _ in reader.consume_queues}.intersection(batch_topics)):
+        yield reader.paths.consume_queue / topic
+    for topic in sorted({topic for topic, _ in reader.batch_consume_queues}.difference(batch_topics)):
+        yield reader.paths.batch_consume_queue / topic
+
+
+@dataclasses.dataclass
+class _Seen:
+    """What a look at the log from an address on has shown."""
+
+    reader: StoreReader
+    start_offset: int
+    plan: LogPlan
+    unsound: Unsound
+    tally: DifferenceCounter
+    index: _IndexView
+    follower: _DerivedChecker
+
+    @property
+    def is_short(self) -> bool:
+        """Whether queues lack units of messages before the first that was looked at, or are to be made anew."""
+        return self.follower.queues is not None and (self.follower.queues.is_short or bool(self.follower.queues.others))
+
+    @property
+    def is_log_changed(self) -> bool:
+        """Whether something in the log is written."""
+        return bool(self.plan.holes or self.plan.patches)
+
+    @property
+    def is_unsound(self) -> bool:
+        """Whether there is anything that is no sound record, zeros behind the end aside."""
+        log = self.reader.commit_log
+        return bool(self.plan.holes) or any(_left_over(self.reader, self.plan)) or any(_behind(log, self.plan))
+
+
+class _LogSurvey(NamedTuple):
+    """The log as it was found and as it should be, and what that means for queues and index."""
+
+    seen: _Seen
+    back: PutBack
+    placement: Placement
+    first: int  # address from which on it was to be looked at
+    batch_topics: set[str]
+    behind: list[MappedFile]  # segments that lie wholly behind the end
+
+    @property
+    def is_log_changed(self) -> bool:
+        """Whether something in the log is written."""
+        return self.seen.is_log_changed or bool(self.back.patches)
+
+
+def _look(
+    reader: StoreReader,
+    start: int,
+    cut: bool,
+    cut_at: int | None,
+    jobs: int,
+    progress: Progress,
+    begins_sound: Callable[[], object],
+    batch_topics: set[str],
+    of_log: bool,
+) -> _Seen:
+    tags = IndexVerifier(reader, live=False).has_tags()
+    tally, index = DifferenceCounter(), _IndexView.of(reader, start)
+    known = len(batch_topics)
+    follower = _DerivedChecker(reader, tally, index, batch_topics)
+    unsound = Unsound(reader.commit_log, start)
+    pieces = unsound.watch(survey(reader, start, jobs, progress, tags, cut_at))
+    plan = plan_log(reader, follower.watch(pieces, begins_sound), start, cut, batch_topics, cut_at)
+    seen = _Seen(reader, start, plan, unsound, tally, index, follower)
+    if of_log and seen.is_log_changed:
+        return seen
+    is_changed = plan.holes or plan.patches or plan.is_cut or plan.odd
+    if not (is_changed or follower.is_cut_short or len(batch_topics) > known):
+        follower.finish(plan, start)
+    else:
+        # Placeholders belong between the messages, what is cut off is none, and some topics turned out to keep inner
+        # batches: all again, in order.
+        tally, index = DifferenceCounter(), _IndexView.of(reader, start)
+        index.differs = any(hole.lost for hole in plan.holes)  # entries of lost messages lead to none
+        index.verifier.anew = {patch.position: patch.data for patch in plan.patches}
+        follower = _DerivedChecker(reader, tally, index, batch_topics)
+        if index.differs and start <= reader.commit_log.min_offset:
+            follower.keys = _KeptKeys()
+        follower.walk(plan, start, jobs, tags)
+    return _Seen(reader, start, plan, unsound, tally, index, follower)
+
+
+def _behind(log: CommitLog, plan: LogPlan) -> Iterator[MappedFile]:
+    """Yield the segments behind the end, but for empty ones that a broker has made ahead."""
+    end = next((one.end_offset for one in log.segments if one.end_offset >= plan.end_offset), 0)
+    for segment in log.segments:
+        if segment.start_offset < plan.end_offset or segment is log.segments[0]:
+            continue
+        if segment.start_offset > end or segment.bytes.any():
+            yield segment
+        else:
+            end = segment.start_offset + log.file_size
+
+
+def _left_over(reader: StoreReader, plan: LogPlan) -> Iterator[tuple[MappedFile, int, int]]:
+    """Yield what is not zero in the last segment behind the end, but for a blank record that is right."""
+    for segment in reader.commit_log.segments:
+        if segment.start_offset <= plan.end_offset < segment.end_offset:
+            at = plan.end_offset - segment.start_offset
+            if plan.is_cut and isinstance(segment, PatchedFile):
+                segment = segment.on_disk  # nothing is put back behind the end
+            head = segment.read(at, layout.BLANK_SIZE)
+            is_blank = len(head) == layout.BLANK_SIZE and plain.int32(head, 4) == layout.MAGIC_BLANK
+            if is_blank and reader.commit_log.is_blank(segment, at):
+                continue
+            for start in range(at, segment.size, _STEP):
+                if (segment.bytes[start : start + _STEP] != 0).any():
+                    yield segment, at, segment.size
+                    break
+
+
+class _IndexFiles:
+    """Whether something is wrong with the index files by themselves.
+
+    Where the log is sound they are looked at beside it; where messages are lost the index is made again in any case.
+    """
+
+    def __init__(self, reader: StoreReader) -> None:
+        self._reader = reader
+        self._look: Future[bool] | None = None
+
+    def begin(self, beside: ThreadPoolExecutor) -> None:
+        """Have a thread begin to look, if none has begun."""
+        self._look = self._look or beside.submit(self._find)
+
+    @property
+    def differ(self) -> bool:
+        """Whether something is wrong."""
+        return self._look.result() if self._look else self._find()
+
+    def _find(self) -> bool:
+        reader = self._reader
+        found = [any(one.severity != "note" for one in index_checks.check_folder(reader))]
+        for file in reader.index_files:
+            found.append(any(index_checks.check_header(reader, file)))
+            found.append(bool(index_checks.check_chains(reader, file, scan.kernels_for(file.size), live=False)))
+        return any(found)
+
+
+def _index_is_wrong(reader: StoreReader, plan: LogPlan, verifier: _IndexView, files: _IndexFiles) -> bool:
+    if verifier.verifier.is_off:
+        return False
+    if not reader.index_files:
+        return bool(plan.kept)
+    if verifier.differs or files.differ:
+        return True
+    return any(one.severity != "note" for one in verifier.verifier.finish(plan.end_offset))
+
+
+def _checkpoint(reader: StoreReader, plan: LogPlan, must: bool) -> bytes | None:
+    """Return the checkpoint that belongs to the log, None where the old one may stay."""
+    old = None
+    with contextlib.suppress(BadDataError):  # too short
+        old = reader.checkpoint
+    if plan.last_start < 0:
+        return bytes(checkpoint.CHECKPOINT_SIZE) if old is None else None
+    fields: dict[str, Any] = dict.fromkeys(checkpoint.CHECKPOINT_DTYPE.names or (), 0)
+    if old is not None:
+        fields = {name: old[name] for name in fields}
+        times = ("physical_timestamp", "logics_timestamp", "index_timestamp")
+        ahead = any(fields[name] > plan.last_timestamp for name in times)
+        beyond = (
+            fields["confirm_physical_offset"] > plan.end_offset or fields["logics_physical_offset"] > plan.end_offset
+        )
+        is_long = reader.paths.checkpoint.stat().st_size != checkpoint.CHECKPOINT_SIZE
+        must = must or ahead or beyond or is_long
+    if not must and old is not None:
+        return None
+    fields["physical_timestamp"] = fields["logics_timestamp"] = plan.last_timestamp
+    full = [file.header.end_timestamp for file in reader.index_files[:-1]]
+    fields["index_timestamp"] = min(plan.last_timestamp, max(full, default=0))
+    for name in ("confirm_physical_offset", "logics_physical_offset"):
+        fields[name] = plan.last_start if fields[name] else 0
+    fields["rest"] = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
+    built = bytes(checkpoint.CHECKPOINT.build(fields))
+    return None if old is not None and built == reader.paths.checkpoint.read_bytes() else built
+
+
+# The plan in words
+
+
+def _changes(found: Recovery) -> Iterator[Change]:
+    reader, log = found.reader, found.reader.commit_log
+    relative = functools.cache(reader.paths.relative)
+    names = {one.path: one.target for one in found.placement.renamed}
+
+    def named(path: Path) -> str:  # as it is called by then
+        return relative(names.get(path, path))
+
+    sizes = {segment.start_offset: segment for segment in log.segments}
+    created = {segment.start_offset for segment in found.back.created}
+    for gone in found.placement.removed:
+        yield Change("remove", relative(gone.path), gone.reason, None, gone.size)
+    for one in found.placement.renamed:
+        yield Change("rename", relative(one.path), f"its records say that it is segment {one.target.name}")
+    for base in sorted({hole.segment_offset for hole in found.log.holes} - set(sizes) | created):
+        path = log.folders[0] / segment_name(base)
+        yield Change("create", relative(path), "the segment is missing", None, log.file_size)
+    for segment in _of_wrong_length(found):
+        yield _size_change(named(segment.path), segment.size, log.file_size)
+    for segment, start, size, count in found.back.told:
+        text = f"{count:,} record{'s belong here and are' if count > 1 else ' belongs here and is'} elsewhere"
+        yield Change("write", named(segment.path), text, start, size)
+    for hole in found.log.holes:
+        path = (
+            sizes[hole.segment_offset].path
+            if hole.segment_offset in sizes
+            else log.folders[0] / segment_name(hole.segment_offset)
+        )
+        text = "; ".join(hole.reasons)
+        if hole.lost or not hole.own:
+            count = hole.lost
+            text += f": {count:,} placeholder{'s bridge' if count != 1 else ' bridges'} the gap"
+        yield Change("write", named(path), text, hole.start - hole.segment_offset, hole.size)
+    for patch in found.log.patches:
+        path = sizes[patch.segment_offset].path
+        yield Change("write", named(path), patch.reason, patch.position - patch.segment_offset, len(patch.data))
+    for segment, start, stop in found.cleared:
+        text = "what is left after the last message is cleared, because it could come back"
+        yield Change("cut", named(segment.path), text, start, stop - start)
+    for segment in found.removed:
+        yield Change("remove", named(segment.path), "it is beyond the end of the log", None, segment.size)
+    for path in found.of_wrong_type:
+        yield Change("remove", relative(path), "the queues of this topic are of another type: brokers refuse them")
+    yield from _size_changes(reader, found.of_wrong_type)
+    for (topic, queue_id), count in sorted(found.queues.written.items()):
+        folder = relative(reader.paths.consume_queue / topic / str(queue_id))
+        yield Change(
+            "write", folder, f"{count:,} unit{'s are' if count != 1 else ' is'} missing or wrong", None, count * 20
+        )
+    for (topic, queue_id), end in sorted(found.queues.trimmed.items()):
+        folder = relative(reader.paths.consume_queue / topic / str(queue_id))
+        yield Change("cut", folder, f"units from {end:,} on have no message")
+    for topic, queue_id in found.batch_queues:
+        folder = relative(reader.paths.batch_consume_queue / topic / str(queue_id))
+        yield Change("replace", folder, "units are missing or wrong")
+    if found.index:
+        yield Change("replace", relative(reader.paths.index), "the index does not match the log")
+    if found.checkpoint is not None:
+        yield Change("write", "checkpoint", "it records how far log and queues reach", 0, len(found.checkpoint))
+    if reader.paths.abort.exists():
+        yield Change("remove", "abort", "the store is as after a clean stop")
+
+
+def _size_changes(reader: StoreReader, removed: Collection[Path]) -> Iterator[Change]:
+    if reader.rocksdb_queues is not None:
+        return
+    for queue, size in _queues_that_stay(reader, removed):
+        for stray in queue.strays:
+            if not stray.is_folder:
+                yield Change("remove", reader.paths.relative(stray.path), "not a queue file: brokers refuse it")
+        for segment in queue.segments:
+            if segment.size != size:
+                yield _size_change(reader.paths.relative(segment.path), segment.size, size)
+
+
+def _queues_that_stay(reader: StoreReader, removed: Collection[Path]) -> Iterator[tuple[FileQueue, int]]:
+    """Yield all queues but those in folders that are removed, each with the length that its files should have."""
+    sizes = Sizes.of(reader)
+    of_kinds: list[tuple[Iterable[FileQueue], int]] = [
+        (reader.consume_queues.values(), sizes.queue),
+        (reader.batch_consume_queues.values(), sizes.batch_queue),
+        (reader.consume_queue_exts.values(), sizes.ext),
+    ]
+    for queues, size in of_kinds:
+        yield from ((queue, size) for queue in queues if queue.folders[0].parent not in removed)
+
+
+def _size_change(file: str, size: int, right: int) -> Change:
+    text = f"the file is not {right:,} bytes long: brokers refuse to start with it"
+    return Change("cut" if size > right else "write", file, text, min(size, right), abs(size - right))
+
+
+def _remarks(found: Recovery) -> list[str]:
+    log = found.log
+    remarks = [*found.reader.remarks, *log.remarks, *older_versions.remarks(found.reader, log.kept, log.end_offset)]
+    if found.is_short:
+        remarks.append(
+            f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments, or are rebuilt, or these "
+            "segments contain no messages: the whole log is read and repaired, as with --abnormal"
+        )
+    if found.start_offset > found.reader.commit_log.min_offset:
+        before = f"{found.start_offset:,}"
+        remarks.append(f"as after a clean stop, the log before {before} was not checked: --abnormal reads all of it")
+    for gap in log.unplaced:
+        topic, queue_id = gap.queue
+        offsets = gap.start if gap.messages == 1 else f"{gap.start} to {gap.stop - 1}"
+        remarks.append(
+            f"there is no room for a placeholder for {topic} {queue_id} {offsets}: a broker that rebuilds its queues "
+            "will move the later units of that queue; those that exist lead to no message of it (LOG-QUEUE-ORDER, "
+            "QUEUE-DANGLING)"
+        )
+    if found.reader.rocksdb_queues is not None:
+        remarks.append("the queues are in RocksDB: they are left unchanged, the broker completes them itself")
+    return remarks
+
+
+def _left(reader: StoreReader, found: Recovery) -> Iterator[str]:
+    bridged = [(hole.start, hole.end) for hole in found.log.holes if hole.lost]
+    return left_alone.remarks(reader, found.ends, found.log.end_offset, found.log.left, bridged)
+
+
+def _rehearse(found: Recovery, journal: Journal) -> None:
+    """Make the changes that cost something; of those that need others to be made first, ``_made`` tells."""
+    reader = found.reader
+    if not found.placement.renamed:  # their new names lead nowhere yet
+        _apply_log(found, journal, _unwritten)
+    if reader.rocksdb_queues is None:
+        _apply_queue_files(found, reader, journal)
+        with journal.together():
+            found.queues.tell(QueueWriter(reader, journal))
+    if found.index and reader.paths.index.exists():
+        journal.remove(reader.paths.index)
+    _apply_rest(found, reader, journal)
+
+
+def _made(found: Recovery) -> tuple[int, int]:
+    """Return what cannot be rehearsed, at most: bytes that are written, and bytes that undo needs."""
+    reader, log = found.reader, found.log
+    written = noted = 0
+    if found.placement.renamed:
+        written = sum(hole.size for hole in log.holes)
+        written += sum(len(patch.data) for patch in (*log.patches, *found.back.patches))
+        noted = written + sum(stop - start for _, start, stop in found.cleared)
+        too_long = found.placement.too_long
+        noted += sum(min(one.size - reader.commit_log.file_size, allocated(one.path)) for one in too_long)
+    if found.queues.units is None:
+        size = sum(found.queues.written.values()) * consume_queue.UNIT_SIZE
+        written, noted = written + size, noted + size
+    keys = found.batch_queues
+    written += sum(allocated(reader.paths.batch_consume_queue / topic / str(queue_id)) for topic, queue_id in keys)
+    if found.index:
+        shape, entries = shape_of(reader), found.entries
+        if found.start_offset > reader.commit_log.min_offset:  # of the messages before it the old index tells
+            entries += sum(file.entry_stop for file in reader.index_files)
+        files = 1 + entries // max(1, shape.entries - 1)
+        written += files * int(index_file.HEADER_SIZE + shape.slots * index_file.SLOT_SIZE)
+        written += entries * int(index_file.ENTRY_SIZE)
+    return written, noted
+
+
+def _of_wrong_length(found: Recovery) -> list[MappedFile]:
+    """Return the segments that are too long or too short, as long as they are, but for those that are removed."""
+    removed = {segment.path for segment in found.removed}
+    return [one for one in found.placement.of_wrong_length if one.path not in removed]
+
+
+# Doing it
+
+
+Pieces = Iterable[tuple[int, bytes]]
+
+
+def _pieces(bridges: Bridges, holes: list[Hole]) -> Pieces:
+    """Yield positions and bytes of what bridges holes."""
+    for hole in holes:
+        made = bridges.pieces(hole.start, hole.end)
+        for position, data in one_ahead(made) if hole.size > _STEP else made:
+            yield position, cast(bytes, data.data)  # not copied: it is most of what is written
+
+
+def _unwritten(bridges: Bridges, holes: list[Hole]) -> Pieces:
+    """Yield the same, of the bytes only how many there are."""
+    for position, size in bridges.extents(holes):
+        yield position, cast(bytes, range(size))
+
+
+def _apply_log(found: Recovery, journal: Journal, pieces: Callable[[Bridges, list[Hole]], Pieces] = _pieces) -> None:
+    log = found.reader.commit_log
+    size = log.file_size
+    for gone in found.placement.removed:
+        journal.remove(gone.path)
+    if found.placement.renamed:
+        journal.rename([(one.path, one.target) for one in found.placement.renamed])
+        found.placement.carried_out(log)
+    for segment in found.removed:
+        journal.remove(segment.path)
+    for segment in _of_wrong_length(found):
+        journal.truncate(segment.path, size)
+    paths = {segment.start_offset: segment.path for segment in log.segments}
+    for base in sorted({hole.segment_offset for hole in found.log.holes} - set(paths)):
+        paths[base] = log.folders[0] / segment_name(base)
+        journal.create(paths[base], size)
+    for segment in found.back.created:
+        journal.create(segment.path, size)
+    with journal.together():
+        for patch in found.back.patches:
+            journal.write(paths[patch.segment_offset], patch.position - patch.segment_offset, patch.data)
+        if found.log.bridges:
+            _write_bridges(found.log.bridges, found.log.holes, paths, journal, pieces)
+        for patch in found.log.patches:
+            journal.write(paths[patch.segment_offset], patch.position - patch.segment_offset, patch.data)
+    for segment, start, _ in found.cleared:
+        journal.truncate(segment.path, start)
+        journal.truncate(segment.path, size)
+
+
+def _write_bridges(
+    bridges: Bridges,
+    holes: Collection[Hole],
+    paths: Mapping[int, Path],
+    journal: Journal,
+    pieces: Callable[[Bridges, list[Hole]], Pieces],
+) -> None:
+    """Write what bridges holes; ``paths``: of segments, by the address that each begins at."""
+    long = [hole for hole in holes if hole.size > _STEP]
+    for hole in long:  # first, so that no note of them waits for what is written before it
+        for position, size in bridges.extents([hole]):
+            at = position - hole.segment_offset
+            journal.note(paths[hole.segment_offset], at, at + size)
+    short = [hole for hole in holes if hole.size <= _STEP]
+    for write, some in ((journal.write, short), (journal.write_noted, long)):
+        for base, here in itertools.groupby(some, lambda hole: hole.segment_offset):
+            path = paths[base]
+            for position, data in pieces(bridges, list(here)):
+                write(path, position - base, data)
+
+
+def _apply_sizes(queue: FileQueue, size: int, journal: Journal) -> None:
+    """Give the files of a queue their length, and take away what is no file of it: brokers refuse both."""
+    for stray in queue.strays:
+        if not stray.is_folder:
+            journal.remove(stray.path)
+    for segment in queue.segments:
+        if segment.size != size:
+            journal.truncate(segment.path, size)
+
+
+def _apply_batch_queues(
+    reader: StoreReader, keys: list[tuple[str, int]], odd: Collection[tuple[str, int]], journal: Journal, jobs: int
+) -> None:
+    if not keys:
+        return
+    into = journal.workspace / "batch"
+    build_queues(reader, into, journal.disk, {topic for topic, _ in keys}, jobs, odd=odd)
+    for topic, queue_id in keys:
+        made = into / "batchconsumequeue" / topic / str(queue_id)
+        target = reader.paths.batch_consume_queue / topic / str(queue_id)
+        if made.exists():
+            journal.move_in(made, target)
+        else:
+            journal.remove(target)
+
+
+def _apply_queue_files(found: Recovery, reader: StoreReader, journal: Journal) -> None:
+    for topic in found.of_wrong_type:
+        journal.remove(topic)
+    for queue, size in _queues_that_stay(reader, found.of_wrong_type):
+        _apply_sizes(queue, size, journal)
+
+
+def _apply_rest(found: Recovery, reader: StoreReader, journal: Journal) -> None:
+    if found.checkpoint is not None:
+        path = reader.paths.checkpoint
+        if not path.exists():
+            journal.create(path, checkpoint.CHECKPOINT_SIZE)
+        elif path.stat().st_size != checkpoint.CHECKPOINT_SIZE:
+            journal.truncate(path, checkpoint.CHECKPOINT_SIZE)
+        journal.write(path, 0, found.checkpoint)
+    if reader.paths.abort.exists():
+        journal.remove(reader.paths.abort)
+
+
+def _apply_index(reader: StoreReader, keys: list[_Keys] | None, journal: Journal, jobs: int) -> None:
+    into = journal.workspace / "new"
+    if keys is None:
+        build_index(reader, into, journal.disk, None, jobs)
+    else:
+        kernels = scan.kernels_for(reader.commit_log.total_size)
+        journal.disk.make_folder(into)
+        builder = IndexBuilder(into / "index", journal.disk, shape_of(reader), kernels)
+        for some in keys:
+            some.add_to(builder)
+        builder.finish()
+    if (into / "index").exists():
+        journal.move_in(into / "index", reader.paths.index)
+    elif reader.paths.index.exists():
+        journal.remove(reader.paths.index)

@@ -1,0 +1,334 @@
+"""Consume queues after a recovery: what their files lack, and what they have too much.
+
+``QueueRepairer`` holds the units that the messages of the log should have against the files, and tells a sink where
+they differ: one that counts, for the plan, and one that writes. (Rules: store.md 4.)
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from mqtool.engine.repair.journal import Journal
+from mqtool.engine.repair.rebuild.queues import Packed, Sizes
+from mqtool.engine.repair.recover.log import BEHIND, LogPlan
+from mqtool.engine.repair.verify.log import stretches
+from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, used_units
+from mqtool.engine.store.dispatch import QueueKey, UnitRange, Units
+from mqtool.engine.store.file_queue import segment_name
+from mqtool.engine.store.reader import StoreReader
+from mqtool.formats import commit_log as layout
+from mqtool.formats import consume_queue, consume_queue_ext
+from mqtool.formats.scan import Ints
+
+SIZE = consume_queue.UNIT_SIZE
+KEPT = 32 << 20
+"""Bytes of units that a plan keeps in memory."""
+_STEP = 1 << 18
+_ELSEWHERE = "their units do not lead to their messages"
+_PRE_BLANK = consume_queue.UNIT.build({"physical_offset": 0, "size": consume_queue.PRE_BLANK_SIZE, "tags_code": 0})
+
+
+class DifferenceSink(Protocol):
+    """Takes the differences."""
+
+    def write(self, key: QueueKey, queue_offset: int, units: bytes) -> None:
+        """Put units at a queue offset."""
+
+    def trim(self, key: QueueKey, queue_offset: int) -> None:
+        """Leave nothing from a queue offset on."""
+
+
+class QueueRepairer:
+    """Takes the units of all messages in the order of the log."""
+
+    def __init__(self, reader: StoreReader, sink: DifferenceSink, batch_topics: Collection[str]) -> None:
+        self.reader = reader
+        self.sink = sink
+        self.batch_topics = batch_topics
+        """Topics that keep several messages in a unit."""
+        self.others: set[QueueKey] = set()
+        """Batch queues whose units differ."""
+        self.odd: Mapping[str, Ints] = {}
+        """Messages whose queue offset cannot be right, for ``Units.without``: they get no unit."""
+        self.is_short = False
+        """Whether a queue lacks units before the first that was taken: older messages may be missing in it."""
+        self._first: dict[QueueKey, int] = {}
+        self._next: dict[QueueKey, int] = {}
+        self._places: dict[QueueKey, int] = {}  # one past the last unit that was taken, of batch queues
+        self._trimmed: dict[QueueKey, int] = {}
+        self._most = reader.commit_log.total_size // layout.MIN_SIZE
+        self._file_units = Sizes.of(reader).queue // SIZE
+
+    def take(self, units: Units) -> None:
+        """Hold units against the files."""
+        for stretch in map(functools.partial(self._with_place, units), units.without(self.odd)):
+            if stretch.first < stretch.last:
+                compare = self._compare_batch if stretch.queue[0] in self.batch_topics else self._compare
+                compare(units, stretch)
+
+    def _compare(self, units: Units, stretch: UnitRange) -> None:
+        start = int(units.queue_offset[stretch.first])
+        stop = start + stretch.last - stretch.first
+        wanted = units.packed[stretch.first : stretch.last]
+        queue = self.reader.consume_queues.get(stretch.queue)
+        if self._first.setdefault(stretch.queue, start) == start > 0:
+            before = queue.units(start - 1, start)["size"][0] if queue else 0
+            self.is_short |= not 0 < before < consume_queue.PRE_BLANK_SIZE
+        self._next[stretch.queue] = max(stop, self._next.get(stretch.queue, 0))
+        if queue is None or not queue.segments:
+            self.sink.write(stretch.queue, start, wanted.tobytes())
+            return
+        stored = queue.units(start, stop)
+        if stored.tobytes() == wanted.tobytes():
+            return
+        differs = stored != wanted
+        for row in np.flatnonzero(differs & consume_queue_ext.is_address(stored["tags_code"])).tolist():
+            differs[row] = not self._says_the_same(stretch.queue, stored[row], units, stretch.first + row)
+        for first, last in stretches(differs):
+            self.sink.write(stretch.queue, start + first, wanted[first:last].tobytes())
+
+    def _with_place(self, units: Units, stretch: UnitRange) -> UnitRange:
+        """Return the part of a stretch whose messages can have the queue offsets that they say.
+
+        Damaged ones are taken, or none at all; of two logs that were mixed others have the first ones.
+        """
+        if stretch.first == stretch.last:
+            return stretch
+        start = int(units.queue_offset[stretch.first])
+        after = self._next.get(stretch.queue, start)
+        if not 0 <= start < consume_queue.OFFSET_END or start - after > self._most:
+            return stretch._replace(first=stretch.last)
+        taken = int(np.searchsorted(units.queue_offset[stretch.first : stretch.last], after))
+        return stretch._replace(first=stretch.first + taken)
+
+    def _says_the_same(self, key: QueueKey, stored: np.void, units: Units, row: int) -> bool:
+        """Tell whether a unit and the extension that it names hold what is due."""
+        ext = self.reader.consume_queue_exts.get(key)
+        unit = ext.unit_at(int(stored["tags_code"])) if ext else None
+        return (
+            unit is not None
+            and (stored["physical_offset"], stored["size"]) == (units.physical_offset[row], units.size[row])
+            and (unit["tags_code"][0], unit["store_timestamp"][0]) == (units.tags_code[row], units.store_timestamp[row])
+        )
+
+    def _compare_batch(self, units: Units, stretch: UnitRange) -> None:
+        key, rows, count = stretch.queue, slice(stretch.first, stretch.last), stretch.last - stretch.first
+        start, is_first = int(units.queue_offset[stretch.first]), key not in self._next
+        self._next[key] = int(units.queue_offset[stretch.last - 1] + units.batch_size[stretch.last - 1])
+        queue = self.reader.batch_consume_queues.get(key)
+        if queue is None:
+            self.others.add(key)
+            return
+        place = queue.place_of(start)
+        if is_first:
+            before = queue.units(place - 1, place)
+            self.is_short |= start > 0 and (before["queue_offset"] + before["batch_size"]).tolist() != [start]
+        stored = queue.units(place, min(place + count, queue.unit_count))
+        names = ("queue_offset", "physical_offset", "size", "tags_code", "store_timestamp", "batch_size")
+        if (
+            place != self._places.get(key, place)
+            or len(stored) < count
+            or any((stored[name] != getattr(units, name)[rows]).any() for name in names)
+        ):
+            self.others.add(key)
+        self._places[key] = place + count
+
+    def finish(self, start_offset: int, plan: LogPlan) -> None:
+        """Trim what lies behind the last message; units that point behind the end of the log are messages lost.
+
+        Args:
+            start_offset: address of the first message that was taken; of a whole log 0.
+            plan: of the log; what is lost is noted there.
+        """
+        for key, queue in self._queues.items():
+            last = queue.max_offset()
+            end = self._next.get(key)
+            if end is None:
+                end = _first_at_or_behind(queue, start_offset, last)
+            if last > end:
+                after, address = end, self.reader.commit_log.min_offset
+                for low, units in queue.windows(end, last):
+                    used = np.flatnonzero(units["size"] != 0)
+                    offsets = low + used
+                    # Units that are empty, or whose file is missing, stood between those of messages.
+                    begins = np.r_[after, offsets[:-1] + 1][: len(offsets)]
+                    addresses = units["physical_offset"][used].astype(np.int64)
+                    # As many as the log holds, or held between their messages: it may have become short.
+                    most = np.maximum(self._most, np.diff(addresses, prepend=address) // layout.MIN_SIZE)
+                    begins = np.where(offsets - begins <= most, begins, offsets)
+                    self._tell(key, begins, offsets + 1, units[used], plan)
+                    if len(offsets):
+                        after, address = int(offsets[-1]) + 1, int(addresses[-1])
+                self.sink.trim(key, end)
+                self._trimmed[key] = end
+            self._fill_front(key, queue, max(start_offset, self.reader.commit_log.min_offset))
+        for key, batch in self._batch_queues.items():
+            self._finish_batch(key, batch, max(start_offset, self.reader.commit_log.min_offset), plan)
+
+    def _finish_batch(self, key: QueueKey, queue: BatchConsumeQueue, start_offset: int, plan: LogPlan) -> None:
+        count = queue.used_count
+        units = queue.units(0, count)
+        place = self._places.get(key, int(np.argmax(np.r_[units["physical_offset"] >= start_offset, True])))
+        if count > place:
+            self.others.add(key)
+        last = units[min(place, count) - 1] if place and count else None
+        end = queue.first_offset if last is None else int(last["queue_offset"]) + int(last["batch_size"])
+        end = self._trimmed[key] = self._next.get(key, end)
+        units = queue.units_in_line(0, count)
+        firsts = units["queue_offset"].astype(np.int64)
+        self._tell(key, np.maximum(firsts, end), firsts + units["batch_size"], units, plan)
+
+    def _tell(self, key: QueueKey, starts: Ints, stops: Ints, units: Packed, plan: LogPlan) -> None:
+        """Tell of the messages whose units are trimmed, but for those that have gone by age."""
+        addresses, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+        some = (sizes > 0) & (sizes < consume_queue.PRE_BLANK_SIZE) & (stops > starts)
+        some &= addresses >= self.reader.commit_log.min_offset
+        is_behind = addresses >= plan.end_offset
+        for which, reason in ((some & is_behind, BEHIND), (some & ~is_behind, _ELSEWHERE)):
+            plan.losses.add_many(key, starts[which], stops[which], sizes[which], reason)
+
+    @property
+    def _queues(self) -> dict[QueueKey, ConsumeQueue]:
+        return {key: queue for key, queue in self.reader.consume_queues.items() if key[0] not in self.batch_topics}
+
+    @property
+    def _batch_queues(self) -> dict[QueueKey, BatchConsumeQueue]:
+        return {key: queue for key, queue in self.reader.batch_consume_queues.items() if key[0] in self.batch_topics}
+
+    def ends(self) -> dict[QueueKey, int]:
+        """Return one past the last queue offset of each queue, as it becomes; known once ``finish`` was called."""
+        ends = {key: queue.max_offset() for key, queue in self._queues.items()}
+        ends |= {key: queue.max_offset() for key, queue in self._batch_queues.items()}
+        return ends | self._trimmed | self._next
+
+    def _fill_front(self, key: QueueKey, queue: ConsumeQueue, start_offset: int) -> None:
+        """Put pre-blank units where empty or foreign ones stand before the first message: a queue ends there."""
+        first = min(self._first.get(key, queue.first_offset), queue.max_offset())
+        if first - queue.first_offset > self._most + self._file_units:
+            return  # a file under a wrong name
+        for low in range(queue.first_offset, first, _STEP):
+            units = queue.units(low, min(low + _STEP, first))
+            # All messages from there on were taken: no unit before those of this queue leads there.
+            is_wrong = (units["physical_offset"] >= start_offset) & (units["size"] != consume_queue.PRE_BLANK_SIZE)
+            for begin, end in stretches((units["size"] <= 0) | is_wrong):
+                self.is_short = True  # unless the whole log was taken
+                self.sink.write(key, low + begin, _PRE_BLANK * (end - begin))
+
+
+def _first_at_or_behind(queue: ConsumeQueue, offset: int, last: int) -> int:
+    """Return the first unit of a message at or behind an address, of a queue no message of which was met."""
+    for low, units in queue.windows(queue.first_offset, last):
+        sizes = units["size"]
+        later = np.flatnonzero((units["physical_offset"] >= offset) & (sizes != consume_queue.PRE_BLANK_SIZE))
+        if len(later):
+            return low + int(later[0])
+    return last
+
+
+@dataclasses.dataclass
+class DifferenceCounter:
+    """Counts differences, and keeps them as long as they are few."""
+
+    written: "collections.Counter[QueueKey]" = dataclasses.field(default_factory=collections.Counter)
+    trimmed: dict[QueueKey, int] = dataclasses.field(default_factory=dict)
+    units: dict[QueueKey, list[tuple[int, bytes]]] | None = dataclasses.field(default_factory=dict)
+    """All that is to be written, by queue; None where that is more than memory should hold."""
+    _size: int = 0
+
+    def write(self, key: QueueKey, queue_offset: int, units: bytes) -> None:
+        """Count units."""
+        self.written[key] += len(units) // SIZE
+        self._size += len(units)
+        if self._size > KEPT:
+            self.units = None
+        if self.units is not None:
+            self.units.setdefault(key, []).append((queue_offset, units))
+
+    def trim(self, key: QueueKey, queue_offset: int) -> None:
+        """Note the end."""
+        self.trimmed[key] = queue_offset
+
+    def tell(self, sink: DifferenceSink) -> bool:
+        """Tell another sink everything; false where that is no longer known."""
+        if self.units is None:
+            return False
+        for key, differences in self.units.items():
+            for queue_offset, units in _joined(differences):
+                sink.write(key, queue_offset, units)
+        for trim in self.trimmed.items():
+            sink.trim(*trim)
+        return True
+
+
+def _joined(differences: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Yield differences of a queue, as one those that follow each other."""
+    first = stop = 0
+    parts: list[bytes] = []
+    for queue_offset, units in differences:
+        if parts and queue_offset != stop:
+            yield first, b"".join(parts)
+            parts = []
+        first = first if parts else queue_offset
+        parts.append(units)
+        stop = queue_offset + len(units) // SIZE
+    if parts:
+        yield first, b"".join(parts)
+
+
+class QueueWriter:
+    """Writes differences into the files of the store."""
+
+    def __init__(self, reader: StoreReader, journal: Journal) -> None:
+        self.reader = reader
+        self.journal = journal
+        self.file_size = Sizes.of(reader).queue
+        self._made: set[Path] = set()
+        self._files: dict[tuple[QueueKey, int], Path] = {}  # those that are there
+
+    def write(self, key: QueueKey, queue_offset: int, units: bytes) -> None:
+        """Put units at a queue offset; the files that this takes are made."""
+        at = queue_offset * SIZE
+        while units:
+            start = at // self.file_size * self.file_size
+            path = self._files.get((key, start))
+            if path is None:
+                path = self.reader.paths.consume_queue / key[0] / str(key[1]) / segment_name(start)
+                if not path.exists():
+                    self._make(path, at - start)
+                self._files[key, start] = path
+            count = min(len(units), start + self.file_size - at)
+            if path in self._made:
+                self.journal.fill(path, at - start, units[:count])
+            else:
+                self.journal.write(path, at - start, units[:count])
+            at, units = at + count, units[count:]
+
+    def _make(self, path: Path, blank: int) -> None:
+        """Make a file; the first of a queue is filled up to its first unit, as a broker does."""
+        is_first = not path.parent.exists() or not any(path.parent.iterdir())
+        for folder in (path.parent.parent.parent, path.parent.parent, path.parent):
+            if not folder.exists():
+                self.journal.make_folder(folder)
+        self.journal.create(path, self.file_size)
+        if is_first and blank:
+            self.journal.fill(path, 0, _PRE_BLANK * (blank // SIZE))
+        self._made.add(path)
+
+    def trim(self, key: QueueKey, queue_offset: int) -> None:
+        """Clear units; files that lie wholly behind are removed."""
+        queue = self.reader.consume_queues[key]
+        end = queue_offset * SIZE
+        for segment in reversed(queue.segments):
+            if segment.start_offset >= end and segment is not queue.segments[0]:
+                self.journal.remove(segment.path)
+                self._files.pop((key, segment.start_offset), None)
+            elif segment.end_offset > end:
+                at = max(0, end - segment.start_offset)
+                used = used_units(segment, consume_queue.UNIT_DTYPE) * SIZE
+                if used > at:
+                    self.journal.write(segment.path, at, bytes(used - at))

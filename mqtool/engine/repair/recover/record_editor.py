@@ -1,0 +1,598 @@
+"""Records whose message is whole while a field beside it is damaged: what their fields should say.
+
+A message that lacks its place in a queue, though it lies in the log, has a damaged topic, queue, queue offset, flag or
+property. The unit of that place leads to it, or it is the only one that fits. (Rules: store.md 2, 4.)
+
+Cost: n log n in gaps and in messages that do not fit.
+"""
+
+import collections
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.parts import Span
+from mqtool.engine.repair.recover.bridges import Hole, QueueGap
+from mqtool.engine.repair.row_findings import FindingsOfRows
+from mqtool.engine.repair.verify.records import check_records
+from mqtool.engine.store.dispatch import QueueKey, dispatch
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import MqtoolError
+from mqtool.formats import commit_log as layout
+from mqtool.formats import kernels as plain
+from mqtool.formats import placeholder, record_edits, scan
+from mqtool.formats.message import Message, message_at
+from mqtool.formats.properties import (
+    CRC_NAME,
+    NAME_SEPARATOR,
+    PAIR_SEPARATOR,
+    build_properties,
+    parse_properties,
+)
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
+
+_LEAST = ("WAIT", "TRACE_ON", "MSG_REGION", "CLUSTER")
+"""Properties that nobody asks for once a message is stored: the first to make room."""
+_OWN = ("INNER_NUM", "INNER_BASE", CRC_NAME)
+"""Properties that a broker makes, and that are made anew."""
+_MAX_TOLD = 5
+"""So many records of one kind are told of each by itself."""
+_ROUNDS = 4
+"""So often messages are looked for that fit one place only, once others have theirs."""
+_OF_BATCH = "the number of messages in this batch is rewritten"
+
+
+class Patch(NamedTuple):
+    """A record that stays, with some of its fields written anew."""
+
+    segment_offset: int
+    position: int  # address
+    data: bytes
+    reason: str
+
+
+class _Record(NamedTuple):
+    """A record, and what it says."""
+
+    data: bytes
+    message: Message
+    topic_at: int  # in the record
+    topic_size: int
+
+
+class RecordEditor:
+    """Collects the records that are written anew, each once, with all that is changed in it."""
+
+    def __init__(self, reader: StoreReader, end_offset: int, has_crc: bool) -> None:
+        self.reader = reader
+        self.end_offset = end_offset
+        self.has_crc = has_crc
+        self._told: dict[str, list[str]] = {}  # by kind
+        self._edited: dict[int, tuple[bytes, str]] = {}  # by address
+        self.placed: set[int] = set()
+        """Addresses of the records that got a place in a queue."""
+        self.fitting: set[int] = set()
+        """Addresses of those that keep the place they say, as another that said the same got its own."""
+        self.unfit: set[Span] = set()
+        """Places that messages say and cannot have, and in whose place they got none."""
+
+    def patches(self) -> list[Patch]:
+        """Return the records in the order of the log."""
+        found = []
+        for position, (data, reason) in sorted(self._edited.items()):
+            segment = self.reader.commit_log.segment_at(position)
+            assert segment is not None
+            found.append(Patch(segment.start_offset, position, data, reason))
+        return found
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what is to be told, of many records of one kind a few."""
+        for texts in self._told.values():
+            yield from few_of(texts)
+
+    # Places in queues
+
+    def put_right(
+        self,
+        gaps: list[QueueGap],
+        holes: list[Hole],
+        odd: list[Span],
+        alone: list[Span],
+        ends: Mapping[QueueKey, tuple[int, int]],
+        open_ends: Iterable[QueueGap] = (),
+        rivals: Iterable[tuple[Span, Span]] = (),
+    ) -> list[QueueGap]:
+        """Give messages the place that is missing where they lie; return the gaps that are left.
+
+        Args:
+            gaps: places that no message has.
+            holes: where no message lies.
+            odd: messages that do not fit where they say they belong.
+            alone: the only messages of their queues.
+            ends: one past the last message of each queue, and its address.
+            open_ends: places before the first and behind the last message of queues, each of one that does not fit.
+            rivals: of these messages, some with the other that says the same place and may be the wrong one.
+        """
+        fixed: _Fixed = collections.defaultdict(dict)
+        by_position: dict[int, list[QueueGap]] = collections.defaultdict(list)
+        behind = [place for place, _ in self.led_to({span.physical_offset for span in (*odd, *alone)}, ends)]
+        for place, position in self._units_of([*gaps, *behind], holes):
+            by_position[position].append(place)
+        for position, places in by_position.items():
+            for place in self._follow_units(position, places):
+                fixed[place.queue][place.start] = place.messages, position
+                self.placed.add(position)
+        gaps = list(_without(gaps, fixed))
+        fixed.clear()
+        candidates = [span for span in (*odd, *alone) if span.is_one_record]
+        open_ends = list(open_ends)
+        for _ in range(_ROUNDS):
+            if not self._fill(candidates, list(_without([*open_ends, *gaps], fixed)), fixed):
+                break
+        others = {one.physical_offset: other for one, other in rivals if one.physical_offset not in self.placed}
+        fronts = [gap for gap in open_ends if not gap.start]
+        self._fill(others.values(), list(_without([*fronts, *gaps], fixed)), fixed)
+        self.fitting |= {position for position, other in others.items() if other.physical_offset in self.placed}
+        unfit = [span for span in odd if not self._is_settled(span)]
+        self.unfit = set(unfit)
+        text = "has a queue offset that its queue has elsewhere: it gets no unit where the place is taken"
+        for position in dict.fromkeys(span.physical_offset for span in unfit):
+            self._tell(
+                "unfit",
+                f"left as it is (LOG-QUEUE-ORDER, QUEUE-POSITION, QUEUE-MISSING): the message at {position:,} {text}",
+            )
+        return list(_without(gaps, fixed))
+
+    def _fill(self, spans: Iterable[Span], gaps: list[QueueGap], fixed: "_Fixed") -> int:
+        """Give messages the places that only they can have had, each place once; notes these as ``fixed``.
+
+        Returns how many places were filled.
+        """
+        count = 0
+        for span, gap in _fits(spans, gaps):
+            position = span.physical_offset
+            if position >= self.end_offset or gap.start in fixed[gap.queue] or self._is_of_lost(gap, position):
+                continue
+            if self._is_light(span):
+                is_filled = self._move_light(span, gap)
+            elif position in self.placed:
+                continue
+            elif is_filled := self._put(position, gap):
+                self.placed.add(position)
+            if is_filled:
+                fixed[gap.queue][gap.start] = gap.messages, position
+                count += 1
+        return count
+
+    def led_to(
+        self, positions: Collection[int], ends: Mapping[QueueKey, tuple[int, int]]
+    ) -> Iterator[tuple[QueueGap, int]]:
+        """Yield the places behind the last message of a queue whose units lead to some messages, and which.
+
+        Args:
+            positions: addresses of the messages.
+            ends: one past the last message of each queue, and its address.
+        """
+        if not positions:
+            return
+        wanted = np.array(list(positions), np.int64)
+        for key, queue in self.reader.consume_queues.items():
+            after, address = ends.get(key, (queue.first_offset, -1))
+            for low, units in queue.windows(after, queue.max_offset()):
+                at = units["physical_offset"].astype(np.int64)
+                for row in np.flatnonzero(np.isin(at, wanted) & (at > address)).tolist():
+                    yield QueueGap(key, low + row, low + row + 1, address, self.end_offset), int(at[row])
+        for key, batches in self.reader.batch_consume_queues.items():
+            after, address = ends.get(key, (batches.first_offset, -1))
+            units = batches.units_in_line(0, batches.used_count)
+            leads = np.isin(units["physical_offset"], wanted) & (units["physical_offset"] > address)
+            leads &= units["queue_offset"] >= after
+            for unit in units[leads]:
+                start, stop = int(unit["queue_offset"]), int(unit["queue_offset"]) + max(1, int(unit["batch_size"]))
+                yield QueueGap(key, start, stop, address, self.end_offset), int(unit["physical_offset"])
+
+    def _units_of(self, gaps: list[QueueGap], holes: list[Hole]) -> Iterator[tuple[QueueGap, int]]:
+        """Yield place and address of units in gaps that point to a record beside the holes."""
+        starts, ends = np.array([hole.start for hole in holes] or [0]), np.array([hole.end for hole in holes] or [0])
+        in_line: dict[QueueKey, Any] = {}  # units of batch queues, by queue offset
+        for gap in gaps:
+            queue = self.reader.consume_queues.get(gap.queue)
+            batches = self.reader.batch_consume_queues.get(gap.queue)
+            if batches is not None:
+                if gap.queue not in in_line:
+                    units = batches.units_in_line(0, batches.used_count)
+                    in_line[gap.queue] = units[np.argsort(units["queue_offset"], kind="stable")]
+                units = in_line[gap.queue]
+                units = units[slice(*np.searchsorted(units["queue_offset"], (gap.start, gap.stop)))]
+                offsets, counts = (units[name].astype(np.int64) for name in ("queue_offset", "batch_size"))
+            elif queue is not None:
+                low, high = max(gap.start, queue.first_offset), min(gap.stop, queue.max_offset())
+                units = queue.units(low, max(low, high))
+                offsets, counts = low + np.arange(len(units)), np.ones(len(units), np.int64)
+            else:
+                continue
+            positions, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+            number = np.maximum(np.searchsorted(starts, positions, "right") - 1, 0)
+            in_hole = (starts[number] <= positions) & (positions < ends[number])
+            before = min(gap.before, self.end_offset)
+            fits = ~in_hole & (positions > gap.after) & (positions < before) & (sizes >= layout.MIN_SIZE)
+            for row in np.flatnonzero(fits).tolist():
+                record = self._record(int(positions[row]))
+                if record is not None and len(record.data) == int(sizes[row]):
+                    start, stop = int(offsets[row]), int(offsets[row] + counts[row])
+                    yield gap._replace(start=start, stop=stop), int(positions[row])
+
+    def _follow_units(self, position: int, places: list[QueueGap]) -> Iterator[QueueGap]:
+        """Give a record the places that units lead to it from; yields those that it has then."""
+        record = self._record(position)
+        assert record is not None
+        light = [place for place in places if place.queue[0].startswith(LIGHT_QUEUE_PREFIX)]
+        others = [place for place in places if place not in light]
+        if others and not self._is_confirmed(record.message) and self._place(record, others[0].queue, others[0].start):
+            yield others[0]
+        if light and self._add_light(position, {place.queue[0]: place.start for place in light}):
+            yield from light
+
+    def _is_confirmed(self, message: Message) -> bool:
+        """Tell whether the unit of the place that a message claims leads to it."""
+        key = message.topic, message.queue_id
+        queue, batches = self.reader.consume_queues.get(key), self.reader.batch_consume_queues.get(key)
+        kind = message.sys_flag & layout.TRANSACTION_MASK
+        if kind in (layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK):
+            return False
+        if batches is not None:
+            return batches.offset_at(message.position) == message.queue_offset
+        if queue is None:
+            return False
+        offset = message.queue_offset
+        if not queue.first_offset <= offset < queue.max_offset():
+            return False
+        return int(queue.units(offset, offset + 1)["physical_offset"][0]) == message.position
+
+    def _is_of_lost(self, gap: QueueGap, position: int) -> bool:
+        """Tell whether the unit of a place leads to where a message was lost, and not to the one at ``position``."""
+        queue = self.reader.consume_queues.get(gap.queue)
+        if queue is None or not queue.first_offset <= gap.start < queue.max_offset():
+            return False
+        unit = queue.units(gap.start, gap.start + 1)[0]
+        address = int(unit["physical_offset"])
+        is_between = gap.after < address < min(gap.before, self.end_offset) and int(unit["size"]) >= layout.MIN_SIZE
+        if not is_between or address == position:
+            return False
+        record = self._record(address)
+        return record is None or placeholder.LOST in record.message.properties
+
+    def _put(self, position: int, gap: QueueGap) -> bool:
+        record = self._record(position)
+        return record is not None and self._place(record, gap.queue, gap.start)
+
+    def _place(self, record: _Record, queue: QueueKey, queue_offset: int) -> bool:
+        """Write topic, queue and offset into a record that is whole but for these; tell whether they fit."""
+        message, (topic, queue_id) = record.message, queue
+        if len(topic.encode()) != record.topic_size:
+            return False
+        flag = message.sys_flag
+        if flag & layout.TRANSACTION_MASK != layout.TRANSACTION_COMMIT:
+            flag &= ~layout.TRANSACTION_MASK
+        data = record_edits.with_place(record.data, record.topic_at, topic.encode(), queue_id, queue_offset, flag)
+        base = {"INNER_BASE": str(queue_offset)} if flag & layout.INNER_BATCH else {}
+        if any(message.properties.get(name) != value for name, value in base.items()):
+            properties = with_pairs(message, base, self.has_crc)
+            if properties is None:
+                return False
+            data = record_edits.with_properties(data, len(properties), properties)
+        self._edit(message.position, data, "its topic, queue and offset cannot be right")
+        text = f"the message at {message.position:,} is intact: it becomes {topic} {queue_id} {queue_offset} again"
+        self._tell("placed", text)
+        return True
+
+    # Properties
+
+    def _is_light(self, span: Span) -> bool:
+        """Tell whether a place is one in a light queue, which a property of the message names beside its own."""
+        name = span.queue[0]
+        record = self._record(span.physical_offset) if name.startswith(LIGHT_QUEUE_PREFIX) else None
+        return record is not None and record.message.topic != name
+
+    def _move_light(self, span: Span, gap: QueueGap) -> bool:
+        """Write another place in a light queue into a message that says one; tell whether it still did."""
+        return gap.queue[0].startswith(LIGHT_QUEUE_PREFIX) and self._change_light(
+            span, [(gap.queue[0], str(gap.start))]
+        )
+
+    def drop_light(self) -> None:
+        """Have messages say no more the places in light queues that they cannot have."""
+        for span in sorted(self.unfit, key=lambda span: span.physical_offset):
+            if self._is_light(span):
+                self._change_light(span, [])
+
+    def _is_settled(self, span: Span) -> bool:
+        """Tell whether a message that did not fit has another place, or may keep the one that it says."""
+        if span.physical_offset in self.fitting:
+            return True
+        if not self._is_light(span):
+            return span.physical_offset in self.placed
+        record = self._record(span.physical_offset)
+        return record is None or _number_of(span, _light_of(record.message)) is None
+
+    def _change_light(self, span: Span, instead: list[tuple[str, str]]) -> bool:
+        record = self._record(span.physical_offset)
+        said = _light_of(record.message) if record is not None else []
+        number = _number_of(span, said)
+        if record is None or number is None:
+            return False
+        return self._write_light(record, [*said[:number], *instead, *said[number + 1 :]])
+
+    def _add_light(self, position: int, light: dict[str, int]) -> bool:
+        record = self._record(position)
+        assert record is not None
+        said = _light_of(record.message)
+        for name, offset in light.items():
+            if (name, str(offset)) in said:
+                continue
+            places = [number for number, one in enumerate(said) if not self._leads(one, position)]
+            differing = {number: _differing(said[number][0], name) for number in places}
+            at = min(places, key=lambda number: differing[number], default=-1)
+            if at >= 0 and differing[at] <= len(name) // 3:
+                said[at] = name, str(offset)
+            else:
+                said.append((name, str(offset)))
+        return self._write_light(record, said)
+
+    def _write_light(self, record: _Record, said: list[tuple[str, str]]) -> bool:
+        """Write the light queues of a message, and its places in them; tell whether there is room."""
+        said = [(name, offset) for name, offset in said if offset.isdecimal()]
+        pairs = {
+            "INNER_MULTI_DISPATCH": ",".join(name for name, _ in said),
+            "INNER_MULTI_QUEUE_OFFSET": ",".join(offset for _, offset in said),
+        }
+        return self._add_properties(record, pairs, "its light queues, which its properties do not name, are rewritten")
+
+    def _leads(self, light: tuple[str, str], position: int) -> bool:
+        """Tell whether the unit at a place of a light queue, as properties tell it, leads to an address."""
+        name, offset = light
+        queue = self.reader.consume_queues.get((name, 0))
+        if queue is None or not offset.isdecimal() or not queue.first_offset <= int(offset) < queue.max_offset():
+            return False
+        return int(queue.units(int(offset), int(offset) + 1)["physical_offset"][0]) == position
+
+    def take_batches(self, records: dict[int, bytes]) -> None:
+        """Take inner batches that are to say anew what they hold, and messages that say so and are none, by address."""
+        for position, data in records.items():
+            record = self._record(position)
+            self._rewrite(position, data, of_batch(record.message) if record else _OF_BATCH)
+
+    def _add_properties(self, record: _Record, pairs: dict[str, str], reason: str) -> bool:
+        """Write properties into a record in place of damaged ones; tell whether there is room for them."""
+        text = with_pairs(record.message, pairs, self.has_crc)
+        if text is None:
+            return False
+        self._rewrite(record.message.position, record_edits.with_properties(record.data, len(text), text), reason)
+        return True
+
+    def _rewrite(self, position: int, data: bytes, reason: str) -> None:
+        """Write a record with other properties, and tell which of those that can be read had to make room."""
+        before = self._record(position)
+        self._edited[position] = data, reason
+        after = self._record(position)
+        room = "" if before is None or after is None else made_room(before.message, after.message)
+        self._tell(reason, f"the message at {position:,} is kept: {reason}{room}")
+
+    # Numbers
+
+    def repair_times(self, times: Mapping[int, int]) -> None:
+        """Write store times into messages, by address."""
+        for position, time in sorted(times.items()):
+            record = self._record(position)
+            if record is not None:
+                old = record.message.store_timestamp
+                self._edit(position, record_edits.with_time(record.data, time), "its store time cannot be right")
+                self._tell(
+                    "time", f"the message at {position:,} was not stored at {old}: it gets its neighbour's time, {time}"
+                )
+
+    def repair_flags(self, flags: Mapping[int, int]) -> None:
+        """Write system flags into messages that show what these should be, by address."""
+        for position, flag in sorted(flags.items()):
+            record = self._record(position)
+            if record is not None:
+                reason = "its system flag contradicts its body"
+                # The body tells nothing of a transaction.
+                flag = flag & ~layout.TRANSACTION_MASK | record.message.sys_flag & layout.TRANSACTION_MASK
+                self._edit(position, record_edits.with_flag(record.data, flag), reason)
+                self._tell("flag", f"the message at {position:,} is kept: {reason}, 0x{flag:x} is written")
+
+    def still_finds(self, found: Finding) -> bool:
+        """Tell whether what was found in a record is so in the one that is written in its place."""
+        edited = self._edited.get(-1 if found.physical_offset is None else found.physical_offset)
+        if edited is None:
+            return True
+        table = scan.scan(memoryview(edited[0]), found.physical_offset or 0, limit=1).table
+        findings = FindingsOfRows(table, found.file or "", None)
+        check_records(findings, dispatch(table, self.reader.delay_levels))
+        return any(one.code == found.code for _, one in findings.all)
+
+    def _edit(self, position: int, data: bytes, reason: str) -> None:
+        before = self._edited.get(position)
+        self._edited[position] = data, f"{before[1]}; {reason}" if before else reason
+
+    def repair_crcs(self, positions: Iterable[int]) -> None:
+        """Write the CRC property of records anew that are where they belong and whose bodies are whole."""
+        count = 0
+        for position in positions:
+            record = self._record(position)
+            if record is not None and position not in self._edited:
+                data = record_edits.with_new_crc(record.data, len(record.message.raw_properties))
+                self._edited[position] = data, "its CRC property does not fit"
+                count += 1
+        if count:
+            what = "one record contradicts its" if count == 1 else f"{count:,} records contradict their"
+            self._tell(
+                "crc",
+                f"{what} CRC property while body, topic, queue and offset are right: the property is rewritten; "
+                "times, hosts, keys or tags may be damaged; run `mqtool verify` beforehand to see where",
+            )
+
+    def _record(self, position: int) -> _Record | None:
+        """Return the record at an address as it will be, None where no sound one begins there."""
+        edited = self._edited.get(position)
+        try:
+            data = edited[0] if edited else bytes(self.reader.record_at(position))
+        except MqtoolError:
+            return None
+        table = scan.scan(memoryview(data), position, limit=1).table
+        if len(table) != 1 or table.faults[0] or int(table.column("physical_offset")[0]) != position:
+            return None
+        if table.broken()[0]:
+            return None
+        topic_at, topic_size = int(table.offsets(plain.TOPIC)[0]), int(table.sizes(plain.TOPIC)[0])
+        return _Record(data, message_at(table, 0), topic_at, topic_size)
+
+    def _tell(self, kind: str, text: str) -> None:
+        self._told.setdefault(kind, []).append(text)
+
+
+def few_of(sentences: list[str]) -> Iterator[str]:
+    """Yield some of the sentences on messages of one kind, and how many more there are."""
+    yield from sentences[:_MAX_TOLD]
+    if len(sentences) > _MAX_TOLD:
+        yield f"the same applies to {len(sentences) - _MAX_TOLD:,} more messages"
+
+
+def of_batch(message: Message) -> str:
+    """Return what is told of a message whose numbers of a batch are written anew, or taken away."""
+    is_batch = message.sys_flag & layout.INNER_BATCH
+    return _OF_BATCH if is_batch else "it is not a batch, and no longer has the numbers of one"
+
+
+def made_room(before: Message, after: Message) -> str:
+    """Return the end of a sentence on a message with other properties: which of those that could be read are gone."""
+    lost = [name for name in _whole(before) if name not in after.properties and name not in _OWN]
+    return f", which leaves no room for {', '.join(lost)}" if lost else ""
+
+
+def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes | None:
+    """Return the properties of a message with pairs in place of damaged ones, None where there is no room for them.
+
+    Pairs without a value are taken away. Only what little is damaged is changed; where more is, as many of
+    the others stay that are whole as leave room.
+    """
+    raw = message.raw_properties
+    text: bytes | None = raw
+    for name, value in pairs.items():
+        text = None if text is None else record_edits.with_pair(text, name, value)
+    left = _whole(message)
+    has_crc |= CRC_NAME in left
+    left = {name: value for name, value in left.items() if name not in (CRC_NAME, *pairs)}
+    if text is not None and (record_edits.ends_in_crc(text) or not has_crc):
+        found = parse_properties(text)
+        is_there = all(found.get(name) == value for name, value in pairs.items())
+        # The rest of a name that was written over is a new one, that of a value has no name.
+        is_torn = bool(found.keys() - message.properties.keys() - pairs.keys() and left.keys() - found.keys())
+        is_torn |= bool(_nameless(text) - _nameless(raw))
+        if is_there and not is_torn and all(found.get(name, value) == value for name, value in left.items()):
+            return text
+    crc = build_properties({CRC_NAME: "0" * 10}) if has_crc else b""
+    for name in ("", *_LEAST, *reversed([*left])):
+        left.pop(name, None)
+        text = build_properties({**left, **{name: value for name, value in pairs.items() if value}})
+        if not crc and len(text) == len(raw) + 1:
+            return text.removesuffix(PAIR_SEPARATOR.encode())
+        room = len(raw) - len(text) - len(crc)
+        if room >= 0:
+            return text + PAIR_SEPARATOR.encode() * room + crc
+    return None
+
+
+def _nameless(properties: bytes) -> set[bytes]:
+    """Return what stands between the separators of pairs and is none."""
+    parts = properties.split(PAIR_SEPARATOR.encode())
+    return {part for part in parts if part and NAME_SEPARATOR.encode() not in part}
+
+
+def _whole(message: Message) -> dict[str, str]:
+    """Return the properties that can be read."""
+    return {name: value for name, value in message.properties.items() if _is_whole(name + value)}
+
+
+def _differing(text: str, wanted: str) -> int:
+    """Return how many letters at the beginning of a text are not those that are wanted."""
+    return len(wanted) - sum(one == other for one, other in zip(text, wanted, strict=False))
+
+
+def _is_whole(text: str) -> bool:
+    return not any(letter < " " or letter == "\ufffd" for letter in text)
+
+
+def _light_of(message: Message) -> list[tuple[str, str]]:
+    """Return the light queues that properties name, and the offsets that they say."""
+    names = message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
+    offsets = message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+    return [one for one in itertools.zip_longest(names, offsets, fillvalue="") if one[0]]
+
+
+def _number_of(span: Span, said: list[tuple[str, str]]) -> int | None:
+    """Return which of the places in light queues that a message says is that of a span, None where none is."""
+    places = ((name, int(offset) if offset.isdecimal() else -1) for name, offset in said)
+    return next((number for number, place in enumerate(places) if place == (span.queue[0], span.start)), None)
+
+
+_Fixed = dict[QueueKey, dict[int, tuple[int, int]]]
+"""How many places from a queue offset on a record has again, and its address."""
+
+
+def _without(gaps: Iterable[QueueGap], fixed: _Fixed) -> Iterator[QueueGap]:
+    """Yield what is left of gaps when messages were found for some of their offsets.
+
+    Where the message is the one that seemed to lie before or behind the gap, the gap ends there.
+    """
+    ordered = {queue: sorted(offsets) for queue, offsets in fixed.items()}
+    for gap in gaps:
+        offsets = ordered.get(gap.queue)
+        if not offsets:
+            yield gap
+            continue
+        low, high = np.searchsorted(offsets, (gap.start, gap.stop)).tolist()
+        start = gap.start
+        for offset in [*offsets[low:high], gap.stop]:
+            count, position = fixed[gap.queue][offset] if offset < gap.stop else (0, None)
+            if start < offset and position != gap.after:
+                yield gap._replace(start=start, stop=offset)
+            start = offset + count
+            if position == gap.before:
+                break
+
+
+def _fits(spans: Iterable[Span], gaps: list[QueueGap]) -> Iterator[tuple[Span, QueueGap]]:
+    """Yield each message with the one place that is missing where it lies and that it could have had."""
+    events: list[tuple[int, int, Any]] = [(gap.before, 0, gap) for gap in gaps]
+    events += [(span.physical_offset, 1, span) for span in spans]
+    events += [(gap.after, 2, gap) for gap in gaps]
+    open_: dict[Any, dict[QueueGap, None]] = collections.defaultdict(dict)
+    for _, kind, what in sorted(events, key=lambda event: event[:2]):
+        if kind == 1:
+            fits = [open_[kind] for kind in kinds_of(what)]
+            if all(len(some) <= 1 for some in fits):
+                found = {gap for some in fits for gap in some}
+                if len(found) == 1:
+                    yield what, found.pop()
+            continue
+        for number in kinds_of(what):
+            if kind == 2:
+                open_[number][what] = None
+            else:
+                open_[number].pop(what, None)
+
+
+def kinds_of(what: Span | QueueGap) -> tuple[Any, Any]:
+    """Return what a record has in common with the place that it should have, if one of its fields is damaged.
+
+    How many messages it holds, and its topic; or queue and offset, and the length of the topic.
+    """
+    topic, queue_id = what.queue
+    length = len(topic) if "\ufffd" in topic else len(topic.encode())
+    count = what.stop - what.start
+    return (topic, count), (queue_id, what.start, length, count)

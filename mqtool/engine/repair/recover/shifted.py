@@ -1,0 +1,122 @@
+"""Which of several ways to join a record whose end was shifted is the right one, as the rest of the store tells.
+
+Bytes that were put into a record leave two ends of it. No CRC covers its head, its topic and its properties, so it can
+often be read whichever byte they are joined at. The units of its queues and the index tell what it said, and the
+records behind it what such records say. What nothing decides is no record, and no guess.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mqtool.engine.store.dispatch import QueueKey, dispatch
+from mqtool.engine.store.reader import StoreReader
+from mqtool.formats import commit_log as layout
+from mqtool.formats import consume_queue_ext, scan
+from mqtool.formats import kernels as plain
+from mqtool.formats.message import message_at
+from mqtool.formats.scan import MessageTable
+
+_MAX_JOINS = 256
+"""Where a record can be joined in more ways than these, nothing is likely to decide."""
+_HOSTS_AT = layout.offset_in_head("born_address")
+_BEHIND_HOSTS = 16
+_BODY_SIZE = 4  # bytes, the last of these
+
+
+class _Weight(NamedTuple):
+    """What speaks for a join."""
+
+    alike: int  # bytes of its head that are those of a record behind it
+    told: int  # parts of what it says that the store tells, too
+
+
+class Ways:
+    """The ways to join one record, and what speaks for each."""
+
+    def __init__(self, reader: StoreReader, at: int, behind: MessageTable) -> None:
+        self._reader = reader
+        self._at = at
+        index = (file for file in reader.index_files if file.shape)
+        self._index = [one for one in index if one.header.begin_physical_offset <= at <= one.header.end_physical_offset]
+        self._messages = [message_at(behind, row) for row in range(len(behind))]
+        self._heads = [_head(behind.record(row)) for row in range(len(behind))]
+        self._pairs = {pair for message in self._messages for pair in message.properties.items()}
+        self._names = {name for name, _ in self._pairs}
+
+    def decided(self, joins: Sequence[bytes]) -> bytes | None:
+        """Return the one of some sound records that is right, None where nothing decides or the store denies it.
+
+        Of two that differ in no more than addresses of hosts the first is taken.
+        """
+        if len(joins) > _MAX_JOINS:
+            return None
+        weights = {join: weight for join in joins if (weight := self._weight(join)) is not None}
+        if not weights:
+            return None
+        best = max(weights.values())
+        left = [join for join, weight in weights.items() if weight == best]
+        return left[0] if len({_but_hosts(join) for join in left}) == 1 else None
+
+    def _weight(self, record: bytes) -> _Weight | None:
+        """Return what speaks for a record, None where queues or index deny it."""
+        table = scan.scan(memoryview(record), self._at, limit=1).table
+        message = message_at(table, 0)
+        derived = dispatch(table, self._reader.delay_levels)
+        told = 0
+        units = derived.units
+        for queue, first, last in units.stretches:
+            for row in range(first, last):
+                is_told = self._is_told(queue, int(units.queue_offset[row]), int(units.tags_code[row]))
+                if is_told is False:
+                    return None
+                told += bool(is_told)
+        if self._index:
+            for key_hash in derived.entries.key_hash.tolist():
+                if not any(self._at in file.find(key_hash) for file in self._index):
+                    return None
+                told += 1
+        told += any(one.topic == message.topic for one in self._messages)
+        told += sum((pair in self._pairs) + (pair[0] in self._names) for pair in message.properties.items())
+        return _Weight(self._alike(_head(record)), told)
+
+    def _is_told(self, queue: QueueKey, offset: int, code: int) -> bool | None:
+        """Tell whether a unit tells of a place; it denies what leads here with another tag."""
+        batches = self._reader.batch_consume_queues.get(queue)
+        if batches is not None:
+            return batches.offset_at(self._at) == offset or None
+        found = self._reader.consume_queues.get(queue)
+        if found is None or not found.first_offset <= offset < found.max_offset():
+            return None
+        unit = found.units(offset, offset + 1)[0]
+        if int(unit["physical_offset"]) != self._at:
+            return None
+        said = int(unit["tags_code"])
+        return said == code or bool(consume_queue_ext.is_address(said))
+
+    def _alike(self, head: bytes) -> int:
+        """Return how many bytes of a head are those of the record behind that is most like it."""
+        return max((_same(head, other) for other in self._heads), default=0)
+
+
+def _same(head: bytes, other: bytes) -> int:
+    """Return how many bytes of two heads are the same; hosts of different lengths have none."""
+    pairs = [
+        (head[:_HOSTS_AT], other[:_HOSTS_AT]),
+        (head[-_BEHIND_HOSTS:-_BODY_SIZE], other[-_BEHIND_HOSTS:-_BODY_SIZE]),
+    ]
+    if len(head) == len(other):
+        pairs.append((head[_HOSTS_AT:-_BEHIND_HOSTS], other[_HOSTS_AT:-_BEHIND_HOSTS]))
+    return sum(one == two for pair in pairs for one, two in zip(*pair, strict=True))
+
+
+def _but_hosts(record: bytes) -> tuple[bytes, int, bytes]:
+    """Return a record without the addresses of its hosts."""
+    head = _head(record)
+    stored = message_at(scan.scan(memoryview(record), 0, limit=1).table, 0).store_timestamp
+    return head[:_HOSTS_AT], stored, record[len(head) - _BEHIND_HOSTS :]
+
+
+def _head(record: bytes) -> bytes:
+    """Return the head of a record, up to its body."""
+    flag = plain.int32(record, layout.offset_in_head("sys_flag"))
+    return record[: layout.HEAD_DTYPES[layout.head_form(flag)].itemsize]

@@ -1,0 +1,1 @@
+"""New stores made of the messages of others: salvaged, merged or imported."""

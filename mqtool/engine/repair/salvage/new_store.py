@@ -1,0 +1,450 @@
+"""A store made of messages: the log is written, and all that follows from it is built as after a clean stop.
+
+Until it is whole and on the disk it holds an ``abort`` file, as if its broker were still at work (``making``). What is
+in that file tells it from a broker's: the next attempt removes what one that was killed has left.
+"""
+
+import collections
+import contextlib
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mqtool.engine.repair.checks import finding
+from mqtool.engine.repair.findings import Finding, Severity
+from mqtool.engine.repair.journal import RepairFailedError
+from mqtool.engine.repair.parts import Progress
+from mqtool.engine.repair.rebuild import config as rebuild_config
+from mqtool.engine.repair.rebuild.plan import Built, build
+from mqtool.engine.repair.row_findings import MAX_LISTED, FindingsOfRows
+from mqtool.engine.repair.salvage.queue_order import Missing
+from mqtool.engine.repair.verify.log import TIME_ORDER
+from mqtool.engine.repair.verify.records import NO_CRC, check_records, is_repairable_crc, right_flags, right_offsets
+from mqtool.engine.repair.verify.store_times import CONTEXT, corrections
+from mqtool.engine.store.disk import Disk, inside
+from mqtool.engine.store.dispatch import dispatch, inner_batch_topics, properties_of
+from mqtool.engine.store.locks import hold_folder
+from mqtool.engine.store.log_writer import Bytes, LogWriter, ends_in_crc, is_apart, mark_crcs, put_numbers
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import MqtoolError, NotPermittedError, UsageError, WriteError
+from mqtool.formats import checkpoint, placeholder
+from mqtool.formats import commit_log as layout
+from mqtool.formats import kernels as plain
+from mqtool.formats.placeholder import RecordTemplate
+from mqtool.formats.scan import Ints, MessageTable
+
+_QUEUE_ID_AT, _QUEUE_OFFSET_AT, _SYS_FLAG_AT = (
+    layout.offset_in_head(name) for name in ("queue_id", "queue_offset", "sys_flag")
+)
+_MAX_IN_BATCH = 256  # lost messages for which one record stands
+_AT_ONCE = 1000
+
+
+_TELLING = layout.COMPRESSED | layout.INNER_BATCH | layout.TRANSACTION_MASK
+"""Flags of records that other parts of them may contradict."""
+_CONTRADICTED = (
+    (_SYS_FLAG_AT, ">i4", "LOG-FLAG", "its system flag contradicts its body, it is rewritten"),
+    (_QUEUE_OFFSET_AT, ">i8", "LOG-PROPERTIES", "its queue offset is not INNER_BASE, which is used instead"),
+)
+"""Position, form and finding of numbers that are put right, and what is told of it."""
+_MARK = b"mqtool is making this store: it is not whole\n"
+
+
+def refuse_used(root: Path) -> None:
+    """Raise ``UsageError`` where something is in the way of a new store; what ``is_unfinished`` is not."""
+    try:
+        is_used = root.exists() and (not root.is_dir() or bool(inside(root)))
+        is_used = is_used and not is_unfinished(root)
+    except PermissionError as error:
+        raise NotPermittedError(f"no permission to read {root}") from error
+    if is_used:
+        raise UsageError(f"{root} is not empty: give a folder that is empty or does not exist yet")
+
+
+def is_unfinished(root: Path) -> bool:
+    """Tell whether a folder holds what a making that was killed has left, and nothing else."""
+    abort = root / "abort"
+    if not abort.is_file():
+        return False
+    with abort.open("rb") as file:
+        mark = file.read(len(_MARK))
+    return mark == _MARK or (_MARK.startswith(mark) and inside(root) == [abort])
+
+
+def refuse_lack_of_room(path: Path, size: int) -> None:
+    """Raise ``WriteError`` where the disk under ``path``, which need not exist, has not ``size`` bytes left."""
+    place = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+    free = shutil.disk_usage(place).free
+    if free < size:
+        raise WriteError(f"no space left in {place}: {size:,} bytes are needed, {free:,} are free; nothing was written")
+
+
+@contextlib.contextmanager
+def making(root: Path, disk: Disk) -> Iterator[None]:
+    """Make the folder of a new store, with an ``abort`` file until all that is made in it is whole and synced.
+
+    What is in it is removed again if anything fails. Only a kill, a power loss or a disk that lets nothing be removed
+    leaves something behind, and then ``abort`` with it, by which the next making knows it and removes it.
+
+    Raises:
+        UsageError: it holds something.
+        StoreInUseError: another process is making a store there.
+        MendFailedError: something failed, and what was made cannot be removed.
+    """
+    refuse_used(root)
+    missing = [one for one in (root, *root.parents) if not one.exists()]
+    with contextlib.ExitStack() as held:
+        with _removed_on_failure(root, missing, disk):
+            for one in reversed(missing):
+                disk.make_folder(one)
+                disk.sync_folder(one.parent)
+        held.enter_context(hold_folder(root))
+        refuse_used(root)
+        with _removed_on_failure(root, missing, disk):
+            if is_unfinished(root):
+                _empty(root, disk)
+            _mark(root, disk)
+            yield
+            disk.sync_folder(root)
+            disk.remove(root / "abort")
+            disk.sync_folder(root)
+
+
+@contextlib.contextmanager
+def _removed_on_failure(root: Path, folders: Sequence[Path], disk: Disk) -> Iterator[None]:
+    """Leave an empty folder behind if anything fails, and none of ``folders``."""
+    try:
+        yield
+    except BaseException as error:
+        try:
+            if root.is_dir() and inside(root):
+                _empty(root, disk)
+            for one in folders:
+                if one.is_dir():
+                    disk.remove_folder(one)
+        except (MqtoolError, OSError) as second:
+            if isinstance(error, MqtoolError | OSError):
+                then = f"the incomplete output in {root} could not be removed ({second}): remove it"
+                raise RepairFailedError(error, then) from error
+        raise
+
+
+def _mark(root: Path, disk: Disk) -> None:
+    abort = root / "abort"
+    disk.create(abort)
+    disk.write(abort, 0, _MARK)
+    disk.sync(abort)
+    disk.sync_folder(root)
+
+
+def _empty(root: Path, disk: Disk) -> None:
+    """Remove what is in a folder, ``abort`` last, as it tells that the rest is not whole."""
+    abort = root / "abort"
+    if not abort.exists():
+        _mark(root, disk)
+    for path in inside(root):
+        if path != abort:
+            disk.remove_tree(path)
+    disk.sync_folder(root)
+    disk.remove(abort)
+
+
+_LOG_PLACES = ("storePathCommitLog", "readOnlyCommitLogStorePaths")
+
+
+class NewStore:
+    """A store that is being made in a folder of ``making``.
+
+    ``placeholders`` counts by topic the queue offsets for which there was no message.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        disk: Disk,
+        config: StoreConfig,
+        file_size: int,
+        start_offset: int = 0,
+        batch_topics: Collection[str] = (),
+    ) -> None:
+        """Begin.
+
+        Args:
+            root: the folder, empty.
+            disk: through which everything is written.
+            config: sizes of the files that are to be made, and delay levels.
+            file_size: bytes of a segment.
+            start_offset: address of the first segment.
+            batch_topics: whose units hold several messages; inner batches tell of more.
+        """
+        self.root = root
+        self.disk = disk
+        # Where another store keeps its log is no place for this one's.
+        self.config = StoreConfig({key: value for key, value in config.settings.items() if key not in _LOG_PLACES})
+        self.batch_topics = set(batch_topics)
+        self.placeholders: dict[str, int] = {}
+        self.last_timestamp = 0
+        self._held: _Put | None = None  # until the next tell whether its store times can be right
+        self._times = np.empty(0, np.int64)  # of the last messages
+        self._has_crc = False  # the last message
+        self._repaired: collections.Counter[str] = collections.Counter()
+        self._left: collections.Counter[tuple[str, str]] = collections.Counter()  # codes, and what they say
+        disk.make_folder(root / "commitlog")
+        self.log = LogWriter(disk, root / "commitlog", file_size, start_offset)
+
+    def put(
+        self,
+        table: MessageTable,
+        missing: Sequence[tuple[int, Missing]] = (),
+        queue_ids: Ints | None = None,
+        queue_offsets: Ints | None = None,
+    ) -> None:
+        """Append messages; numbers that cannot be right are put right, and told by ``remarks``.
+
+        Args:
+            table: of them; sound, and not empty; it must stay as it is until the next call.
+            missing: queue offsets to be filled by placeholders, each with the row before which that is done; in order.
+            queue_ids: where they are to be others.
+            queue_offsets: where they are to be others.
+
+        Raises:
+            BadDataError: a message is too large for a segment.
+            WriteError: the disk is full, or fails.
+        """
+        self._note_batches(table)
+        self._write_held(table.column("store_timestamp")[:CONTEXT], is_last=False)
+        self._held = _Put(table, missing, queue_ids, queue_offsets)
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what was put right in the messages so far, and what is wrong with them and stays."""
+        for what, count in self._repaired.items():
+            yield f"{count:,} message{'s' if count > 1 else ''}: {what}"
+        for (code, message), count in self._left.items():
+            times = "once" if count == 1 else f"{count:,} times"
+            yield f"left unchanged ({code}), {times}: {message}; see `mqtool explain {code}`"
+
+    def end(self) -> None:
+        """Write all messages."""
+        self._write_held(np.empty(0, np.int64), is_last=True)
+
+    def _write_held(self, ahead: Ints, *, is_last: bool) -> None:
+        """Write the messages that wait; ``ahead``: when those behind them were stored."""
+        if self._held is None:
+            return
+        table, missing, queue_ids, queue_offsets = self._held
+        self._held = None
+        sizes = table.column("size").astype(np.int64)
+        records = _records(table, sizes)
+        ends = np.cumsum(sizes)
+        times = self._right_times(table, ahead, is_last)
+        for form, head in enumerate(layout.HEAD_DTYPES):
+            fields: Any = head.fields
+            rows = np.flatnonzero((times != table.column("store_timestamp")) & (_forms(table) == form))
+            put_numbers(records, (ends - sizes)[rows] + int(fields["store_timestamp"][1]), times[rows], ">i8")
+        if queue_ids is not None:
+            put_numbers(records, ends - sizes + _QUEUE_ID_AT, queue_ids, ">i4")
+        if queue_offsets is not None:
+            put_numbers(records, ends - sizes + _QUEUE_OFFSET_AT, queue_offsets, ">i8")
+        self._put_right(table, records, ends - sizes)
+        self._repair_crcs(table, records, ends)
+        done = 0
+        for row, one in missing:
+            if row > done:
+                self._append(records, ends, sizes, done, row)
+                done = row
+            has_crc = bool(ends_in_crc(records, ends[row : row + 1])[0])
+            self._fill(one, RecordTemplate.of(table, row, has_crc)._replace(store_timestamp=int(times[row])))
+        self._append(records, ends, sizes, done, len(table))
+        self.last_timestamp = int(times[-1])
+
+    def _right_times(self, table: MessageTable, ahead: Ints, is_last: bool) -> Ints:
+        """Return the store times of messages, those put right that cannot be."""
+        before, times = len(self._times), table.column("store_timestamp").astype(np.int64)
+        stop = before + len(times)
+        joined = np.concatenate([self._times, times, ahead])
+        decided = corrections(joined, first=before, more=not is_last)
+        for row, time in decided.times.items():
+            if row < stop:
+                times[row - before] = time
+                self._repaired["its store time is impossible, it gets the time of the message beside it"] += 1
+        for row in decided.left:
+            if before <= row < stop:
+                self._leave(finding("LOG-TIME-ORDER", TIME_ORDER))
+        self._times = np.concatenate([self._times, times])[-CONTEXT:]
+        return times
+
+    def _put_right(self, table: MessageTable, records: Bytes, starts: Ints) -> None:
+        """Write system flags and queue offsets of batches that records themselves contradict; note what stays wrong."""
+        flags = table.column("sys_flag")
+        rows = np.flatnonzero(flags & _TELLING != 0)
+        if self.batch_topics:
+            ids, names = table.topics()
+            batches = [
+                number for number, name in enumerate(names) if name.decode("utf-8", "replace") in self.batch_topics
+            ]
+            rows = np.flatnonzero((flags & _TELLING != 0) | np.isin(ids, batches))
+        if not len(rows):
+            return
+        some = table.where(rows)
+        derived = dispatch(some, [])
+        places = some.column("position")
+        repaired: set[tuple[str, int]] = set()
+        right = right_flags(some, derived), right_offsets(some, derived)
+        for (at, form, code, what), numbers in zip(_CONTRADICTED, right, strict=True):
+            if numbers:
+                put_numbers(records, starts[rows[list(numbers)]] + at, np.array(list(numbers.values())), form)
+                self._repaired[what] += len(numbers)
+                repaired |= {(code, int(places[row])) for row in numbers}
+        findings = FindingsOfRows(some, "", MAX_LISTED)
+        check_records(findings, derived)
+        for place, one in findings.all:
+            if isinstance(one, Finding) and one.severity is not Severity.NOTE and (one.code, place) not in repaired:
+                self._leave(one)
+
+    def _repair_crcs(self, table: MessageTable, records: Bytes, ends: Ints) -> None:
+        """Write damaged CRC properties anew, of which the log then makes the digits; tell of messages that lack one."""
+        has = ends_in_crc(records, ends)
+        if has.any():
+            has &= is_apart(records, ends, table.sizes(plain.PROPERTIES))
+        had, self._has_crc = self._has_crc, bool(has[-1])
+        if has.all() or not (has.any() or had):
+            return
+        lacking = np.flatnonzero(~has)
+        rows = lacking[is_repairable_crc(table.where(lacking))]
+        if len(rows):
+            mark_crcs(records, ends[rows], table.sizes(plain.PROPERTIES)[rows])
+            self._repaired["its CRC property is damaged, it is rewritten"] += len(rows)
+            has[rows] = True
+            self._has_crc = bool(has[-1])
+        between = ~has & np.r_[had, has[:-1]] & np.r_[has[1:], False]
+        for _ in range(int(between.sum())):
+            self._leave(finding("LOG-PROPERTY-CRC", NO_CRC))
+
+    def _leave(self, one: Finding) -> None:
+        self._left[one.code, one.message] += 1
+
+    def _append(self, records: Bytes, ends: Ints, sizes: Ints, first: int, stop: int) -> None:
+        self.log.append(records[ends[first] - sizes[first] : ends[stop - 1]], sizes[first:stop])
+
+    def _note_batches(self, table: MessageTable) -> None:
+        rows = np.flatnonzero(table.column("sys_flag") & layout.INNER_BATCH)
+        if len(rows):
+            some = table.where(rows)
+            self.batch_topics |= inner_batch_topics(some, properties_of(some))
+
+    def _fill(self, missing: Missing, like: RecordTemplate) -> None:
+        """Write placeholders for queue offsets that no message has."""
+        topic, queue_id = missing.queue
+        step = 1
+        if topic in self.batch_topics:
+            step = min(_MAX_IN_BATCH, max(1, self.log.file_size // 2 // placeholder.ELEMENT_SIZE))
+        built: list[bytes] = []
+        for offset in range(missing.start, missing.stop, step):
+            count = min(step, missing.stop - offset)
+            built.append(_placeholder(topic, queue_id, offset, count, like))
+            if len(built) == _AT_ONCE:
+                self._append_built(built)
+        if built:
+            self._append_built(built)
+        self.placeholders[topic] = self.placeholders.get(topic, 0) + missing.stop - missing.start
+
+    def _append_built(self, built: list[bytes]) -> None:
+        sizes = np.array([len(one) for one in built], np.int64)
+        self.log.append(np.frombuffer(bytearray().join(built), np.uint8), sizes)
+        built.clear()
+
+    def copy_tables(self, tables: Mapping[str, bytes]) -> None:
+        """Write tables into config/, by their names."""
+        if tables:
+            self.disk.make_folder(self.root / "config")
+        for name, text in tables.items():
+            self._write(self.root / "config" / name, text)
+
+    def finish(self, version: str | None = None, jobs: int = 1, progress: Progress = lambda _: None) -> Built:
+        """Make queues, index, tables and checkpoint, and return when everything is on the disk.
+
+        Args:
+            version: whose broker will use the index, see ``build``.
+            jobs: threads.
+            progress: is told how many bytes of the log are done.
+        """
+        self.end()
+        self.log.finish()
+        reader = StoreReader(self.root, self.config)
+        built = build(reader, self.root, self.disk, version=version, jobs=jobs, progress=progress)
+        self._write(self.root / "checkpoint", self._checkpoint(built))
+        reader = StoreReader(self.root, self.config)
+        queues: dict[tuple[str, int], Any] = {**reader.consume_queues, **reader.batch_consume_queues}
+        for one in rebuild_config.tables(reader, ends={key: queue.max_offset() for key, queue in queues.items()}):
+            path = self.root / "config" / one.name
+            if not path.parent.exists():
+                self.disk.make_folder(path.parent)
+            self.disk.remove_tree(path)
+            self._write(path, one.text)
+        if (self.root / "config").exists():
+            self.disk.sync_folder(self.root / "config")
+        return built
+
+    def write(self, name: str, text: bytes) -> None:
+        """Write one more file."""
+        self._write(self.root / name, text)
+
+    def _write(self, path: Path, text: bytes) -> None:
+        self.disk.create(path)
+        self.disk.write(path, 0, text)
+        self.disk.sync(path)
+
+    def _checkpoint(self, built: Built) -> bytes:
+        """Return what says that all of it is on the disk; what older brokers do not know they leave alone."""
+        is_full = len(built.index_names) > 1
+        fields: dict[str, Any] = dict.fromkeys(checkpoint.CHECKPOINT_DTYPE.names or (), 0)
+        fields["rest"] = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
+        if self.log.last_start >= 0:
+            fields["physical_timestamp"] = fields["logics_timestamp"] = self.last_timestamp
+            fields["index_timestamp"] = min(self.last_timestamp, self._full_index_timestamp()) if is_full else 0
+            fields["confirm_physical_offset"] = fields["logics_physical_offset"] = self.log.last_start
+        return bytes(checkpoint.CHECKPOINT.build(fields))
+
+    def _full_index_timestamp(self) -> int:
+        files = StoreReader(self.root, self.config).index_files
+        return int(files[-2].header.end_timestamp)
+
+
+class _Put(NamedTuple):
+    """Messages to be appended, as ``NewStore.put`` takes them."""
+
+    table: MessageTable
+    missing: Sequence[tuple[int, Missing]]
+    queue_ids: Ints | None
+    queue_offsets: Ints | None
+
+
+def _forms(table: MessageTable) -> Ints:
+    """Return which form of the head each message has."""
+    flags = table.column("sys_flag")
+    forms: Ints = (flags & layout.BORN_HOST_V6 != 0) + 2 * (flags & layout.STORE_HOST_V6 != 0)
+    return forms
+
+
+def _records(table: MessageTable, sizes: Ints) -> Bytes:
+    """Return the records of a table end to end, copied."""
+    data = np.frombuffer(table.buffer, np.uint8)
+    starts, ends = table.starts, table.starts + sizes
+    edges = np.flatnonzero(starts[1:] != ends[:-1]) + 1
+    firsts, lasts = np.r_[0, edges], np.r_[edges, len(starts)] - 1
+    runs = zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True)
+    return np.concatenate([data[start:end] for start, end in runs])
+
+
+def _placeholder(topic: str, queue_id: int, offset: int, count: int, like: RecordTemplate) -> bytes:
+    why = f"{count} message{'' if count == 1 else 's'} from queue offset {offset}: none could be read"
+    properties = placeholder.needed(topic, queue_id, offset, count)
+    raw = topic.encode()
+    size = placeholder.min_size(raw, like) + len(properties) + len(why) - 1
+    if count > 1:
+        size += count * placeholder.ELEMENT_SIZE
+    return placeholder.build(size, 0, raw, queue_id, offset, why, like, properties=properties, batch_size=count)

@@ -1,0 +1,814 @@
+"""``salvage``: every message that checks out, copied from a damaged store into a new one.
+
+``plan_salvage`` walks over the log as ``recover`` does and decides which queue offset each message gets; ``salvage``
+copies. What could not be read is listed in ``salvage.jsonl`` beside the new files, byte range by byte range.
+"""
+
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from mqtool.engine.repair.missing_log import require_log
+from mqtool.engine.repair.parts import Progress
+from mqtool.engine.repair.placement import Placement, first_addresses, place
+from mqtool.engine.repair.rebuild.index import shape_of
+from mqtool.engine.repair.rebuild.plan import VERSIONS, batch_topics_of, has_tags
+from mqtool.engine.repair.rebuild.queues import Sizes, has_ext
+from mqtool.engine.repair.recover.bridges import LostMessage
+from mqtool.engine.repair.recover.displaced import OF_ANOTHER, DisplacedRecords, PutBack, Unsound, put_back, with_edits
+from mqtool.engine.repair.recover.log import Bad, RecordRun, edited_records, known_of, survey
+from mqtool.engine.repair.recover.record_editor import Patch, few_of, made_room, of_batch
+from mqtool.engine.repair.recover.torn_batches import renumbered, with_records
+from mqtool.engine.repair.salvage.new_store import NewStore, making, refuse_lack_of_room, refuse_used
+from mqtool.engine.repair.salvage.queue_order import Missing, OffsetRun, Order, arrange
+from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.consume_queue import ConsumeQueue
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import read_file
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import FormatError, MqtoolError, NotFoundError, StoreInUseError, UsageError
+from mqtool.formats import commit_log as layout
+from mqtool.formats import config_tables, consume_queue, scan
+from mqtool.formats.message import message_at
+from mqtool.formats.scan import Ints, MessageTable
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
+
+MANIFEST = "salvage.jsonl"
+_HEX_SIZE = 64
+_STEP = 16 << 20
+_UNITS_AT_ONCE = 1 << 18
+_LEFT_OVER = "left over from an earlier life of the log: its queue has other messages at these offsets"
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipped:
+    """Bytes of the log that are not copied; ``segment`` is None where a file is missing."""
+
+    segment: MappedFile | None
+    physical_offset: int
+    size: int
+    reason: str
+    known: LostMessage | None = None
+    position: int | None = None
+    """In a file that is none of the log; ``physical_offset`` is -1 then: its bytes have no address."""
+
+    @property
+    def offset(self) -> int | None:
+        """Where the bytes begin in their file, None where that is missing."""
+        if self.position is not None or self.segment is None:
+            return self.position
+        return self.physical_offset - self.segment.start_offset
+
+
+@dataclasses.dataclass(frozen=True)
+class CopiedRange:
+    """Records that follow each other, and the positions in the segment of those that are not copied."""
+
+    segment: MappedFile
+    start: int
+    end: int
+    bad: tuple[int, ...]
+    repaired: dict[int, bytes]  # inner batches that did not say what they hold, by address, as they are copied
+
+
+class Edit(NamedTuple):
+    """A record that is copied with other places in queues, or another system flag, than it says."""
+
+    patch: Patch
+    said: LostMessage
+    now: LostMessage
+    reason: str
+
+
+class CopySource(NamedTuple):
+    """Messages that follow each other and come from one of two stores."""
+
+    root: Path
+    physical_offset: int  # of the first
+    size: int
+    message_count: int
+
+
+@dataclasses.dataclass
+class Salvage:
+    """What a salvage copies, and what it cannot; counts are of messages by topic."""
+
+    reader: StoreReader
+    config: StoreConfig  # of the new store
+    start_offset: int  # of its log
+    batch_topics: set[str]
+    stretches: list[CopiedRange]
+    order: Order
+    skipped: list[Skipped]
+    kept: "collections.Counter[str]"
+    lost: "collections.Counter[str]"
+    placeholders: "collections.Counter[str]"
+    tables: dict[str, bytes]  # of config/
+    size: int  # bytes of what is copied
+    remarks: list[str]
+    edits: Sequence[Edit] = ()
+    from_each: "tuple[collections.Counter[str], collections.Counter[str]] | None" = None
+    """Of a merge: what is kept of each store."""
+    sources: list[CopySource] = dataclasses.field(default_factory=list)
+    left_out: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """Of a merge: sound messages of one store in whose place another is taken, as rows of the manifest."""
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the counts of each topic."""
+        for topic in sorted(self.kept.keys() | self.lost.keys()):
+            counts = self.kept, self.lost, self.placeholders
+            kept, lost, placeholders = (counted.get(topic, 0) for counted in counts)
+            row = {"topic": topic, "kept": kept, "lost": lost, "placeholders": placeholders}
+            if self.from_each:
+                row |= {"from_left": self.from_each[0][topic], "from_right": self.from_each[1][topic]}
+            yield row
+
+
+def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda _: None) -> Salvage:
+    """Look at every record and decide what becomes of it.
+
+    Args:
+        reader: of the store, which is only read.
+        jobs: threads.
+        progress: is told how many bytes of the log are done.
+
+    Raises:
+        NotFoundError: there is no log, or no message in it that can be read.
+        StoreInUseError: a broker writes to it.
+    """
+    refuse_live_or_empty(reader)
+    placement = place(reader.commit_log)
+    placement.keep_beginning(first_addresses(reader))
+    reader = reader.with_log(placement.log)
+    if not reader.commit_log.segments:
+        raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
+    look, back, log, edits = repaired(reader, placement, jobs, progress)
+    if edits:
+        look, *_ = _look_at(reader.with_log(log), jobs, progress)
+        look.edits = edits
+    if not look.kept:
+        raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
+    look.skip_left(back.left)
+    plan = look.finish()
+    if not plan.kept.total():
+        raise NotFoundError(f"no message in {reader.root} has a queue: there is nothing to salvage")
+    remarks = [*named_otherwise(reader, placement), *told_back(back)]
+    return dataclasses.replace(plan, remarks=[*plan.remarks, *remarks])
+
+
+class Repaired(NamedTuple):
+    """A log as it is copied."""
+
+    look: "Survey"  # at the log before ``edits``
+    back: PutBack
+    log: CommitLog  # with all that is put back and edited, in memory
+    edits: list[Edit]
+
+
+def repaired(reader: StoreReader, placement: Placement, jobs: int, progress: Progress) -> Repaired:
+    """Look at every record, and put those right that `recover` would.
+
+    Args:
+        reader: of the store, with the log of ``placement``.
+        placement: by ``place``.
+        jobs: threads.
+        progress: is told how many bytes of the log are done.
+    """
+    look, unsound, patches = _look_at(reader, jobs, progress)
+    back = PutBack(reader.commit_log)
+    if placement.too_long or placement.is_whole_in_doubt or look.is_damaged():
+        back = put_back(reader, placement, unsound)
+        if back.patches:
+            look, _, patches = _look_at(reader.with_log(back.log), jobs, progress)
+    edits = [*_edits_of(back.log, patches)]
+    return Repaired(look, back, with_edits(back.log, (edit.patch for edit in edits)) if edits else back.log, edits)
+
+
+def _look_at(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Survey, Unsound, list[Patch]]":
+    """Look at every record; return what is to be copied, where none is sound, and those that `recover` writes anew."""
+    start = reader.commit_log.min_offset
+    look, unsound = Survey(reader), Unsound(reader.commit_log, start)
+    pieces = look.watch(unsound.watch(survey(reader, start, jobs, progress)))
+    if reader.commit_log.envelope is scan.BARE:
+        return look, unsound, edited_records(reader, pieces, look.batch_topics)
+    for _ in pieces:  # of a DLedger log, which no ``recover`` changes
+        pass
+    return look, unsound, []
+
+
+def _edits_of(log: CommitLog, patches: Iterable[Patch]) -> Iterator[Edit]:
+    """Yield the records that get other places in queues, or flags; what else cannot be right the new store sees to."""
+    for patch in patches:
+        tables = (
+            scan.scan(memoryview(data), patch.position, limit=1).table
+            for data in (log.read(patch.position, len(patch.data)), patch.data)
+        )
+        old, new = ((known_of(table, 0, misplaced=False), message_at(table, 0)) for table in tables)
+        fields = [(known, message.sys_flag, message.queue_offset) for known, message in (old, new)]
+        if fields[0] != fields[1]:
+            yield Edit(patch, old[0], new[0], patch.reason + made_room(old[1], new[1]))
+
+
+def told_back(back: PutBack) -> Iterator[str]:
+    """Yield a remark on the records that were put back, where there are some."""
+    if count := sum(count for *_, count in back.told):
+        yield f"{count:,} record{'s' if count > 1 else ''} that are elsewhere are read as if they were in their places"
+
+
+def named_otherwise(reader: StoreReader, placement: Placement) -> Iterator[str]:
+    """Yield a remark on each file of the log that is taken for another segment than its name says, or for none."""
+    relative = reader.paths.relative
+    for one in placement.renamed:
+        yield f"{relative(one.path)} is read as segment {one.target.name}: its records say so"
+    for gone in placement.removed:
+        if gone.donor or gone.is_named:
+            yield f"{relative(gone.path)} is left out, {gone.size:,} bytes: {gone.reason}"
+
+
+def salvage(
+    plan: Salvage, into: Path, disk: Disk, jobs: int = 1, progress: Progress = lambda _: None
+) -> "collections.Counter[str]":
+    """Make the new store and return how many placeholders are in it, by topic; what fails leaves nothing behind.
+
+    What is put right in the messages on the way, the plan's remarks tell then.
+
+    Args:
+        plan: by ``plan_salvage``.
+        into: its folder, empty or not there yet.
+        disk: through which everything is written.
+        jobs: threads.
+        progress: is told how many bytes are done, of twice the log.
+
+    Raises:
+        UsageError: ``into`` holds something, or lies in the store.
+        WriteError: the disk is full, or fails.
+    """
+    check_target(plan.reader, into)
+    refuse_lack_of_room(into, plan.size)
+    with making(into, disk):
+        size = int(plan.config.settings["mappedFileSizeCommitLog"])
+        new = NewStore(into, disk, plan.config, size, plan.start_offset, plan.batch_topics)
+        new.copy_tables(plan.tables)
+        copied = _Copier(plan, new).run(progress)
+        new.end()
+        plan.remarks += new.remarks()
+        version = VERSIONS[-1] if has_tags(plan.reader, None) else VERSIONS[0]
+        new.write(MANIFEST, b"".join(orjson.dumps(row) + b"\n" for row in manifest(plan)))
+        new.finish(version, jobs, lambda done: progress(copied + done))
+    return collections.Counter(new.placeholders)
+
+
+def refuse_live_or_empty(reader: StoreReader) -> None:
+    """Raise ``StoreInUseError`` where a broker is at work, ``NotFoundError`` where the log is not, or not all of it."""
+    if reader.is_live:
+        raise StoreInUseError(f"a broker is running on {reader.root}: stop it first, or take a copy")
+    require_log(reader)
+    if not reader.commit_log.segments:
+        raise NotFoundError(f"{reader.root} has no commit log: there is nothing to salvage")
+
+
+def check_target(reader: StoreReader, into: Path) -> None:
+    """Raise ``UsageError`` where the new store would be in the way of something, or in the old one."""
+    refuse_used(into)
+    if into.resolve().is_relative_to(reader.root.resolve()):
+        raise UsageError(f"{into} is inside the store, which is left unchanged: choose another folder")
+
+
+# What there is
+
+
+class Survey:
+    """Takes what a survey yields, in the order of the log."""
+
+    def __init__(self, reader: StoreReader) -> None:
+        self.reader = reader
+        self.log = reader.commit_log
+        self.batch_topics = batch_topics_of(reader)
+        self.stretches: list[CopiedRange] = []
+        self.skipped: list[Skipped] = []
+        self.kept: collections.Counter[str] = collections.Counter()
+        self.size = 0
+        self.queues: dict[QueueKey, list[OffsetRun]] = {}
+        self.misplaced: dict[int, Skipped] = {}  # by address
+        self.next: dict[QueueKey, int] = {}
+        self.last_timestamp = 0
+        self.lost_size = 0
+        self.gaps: list[Gap] = []  # since the last sound record
+        self.segment: MappedFile | None = None
+        self.edits: Sequence[Edit] = ()  # records that the log which is looked at has otherwise than the store
+
+    def watch(self, pieces: Iterable[RecordRun | Gap]) -> Iterator[RecordRun | Gap]:
+        """Take what a survey yields, and pass it on."""
+        for piece in pieces:
+            self.take(piece)
+            yield piece
+
+    def take(self, piece: RecordRun | Gap) -> None:
+        """Take records or a gap."""
+        self.enter(piece.segment)
+        if isinstance(piece, Gap):
+            before = self.gaps[-1] if self.gaps else None
+            if before and before.segment is piece.segment and before.end == piece.start:
+                self.gaps[-1] = dataclasses.replace(before, end=piece.end)
+            else:
+                self.gaps.append(piece)
+            return
+        if piece.last_start >= 0 and self.gaps and self._is_stale(piece):
+            self._skip(piece.segment, piece.start, piece.end, _LEFT_OVER, None)
+            return
+        for bad in piece.bad:
+            self._take_bad(piece.segment, bad)
+        if piece.last_start >= 0:
+            self._take_sound(piece)
+        elif any(bad.misplaced for bad in piece.bad):  # some may have their place in a queue
+            self._note_stretch(piece)
+
+    def _is_stale(self, piece: RecordRun) -> bool:
+        """Tell whether messages behind a gap are left over from before a broker cut the log there."""
+        older = piece.like.store_timestamp < self.last_timestamp
+        return older and all(span.stop <= self.next.get(span.queue, 0) for span in piece.spans)
+
+    def enter(self, segment: MappedFile) -> None:
+        """Come to a segment, and note what is missing before it."""
+        before, self.segment = self.segment, segment
+        if before is None or before is segment:
+            return
+        end = before.start_offset + self.log.file_size
+        if before.size < self.log.file_size:
+            self.miss(before, before.end_offset, end - before.end_offset, "the file is too short")
+        if end < segment.start_offset:
+            self.miss(None, end, segment.start_offset - end, "the segment is missing")
+
+    def miss(self, segment: MappedFile | None, start_offset: int, size: int, reason: str) -> None:
+        """Note bytes that no file has."""
+        self.skipped.append(Skipped(segment, start_offset, size, reason))
+        self.lost_size += size
+
+    def _skip(self, segment: MappedFile, start: int, end: int, reason: str, known: LostMessage | None) -> None:
+        self.skipped.append(Skipped(segment, segment.start_offset + start, end - start, reason, known))
+
+    def _take_bad(self, segment: MappedFile, bad: Bad) -> None:
+        skipped = Skipped(segment, segment.start_offset + bad.start, bad.end - bad.start, bad.reason, bad.known)
+        if not bad.misplaced or bad.known is None:
+            self.skipped.append(skipped)
+            self.lost_size += skipped.size
+            return
+        known, self.misplaced[skipped.physical_offset] = bad.known, skipped
+        if _has_unit(known):
+            run = OffsetRun(skipped.physical_offset, known.queue_offset, known.queue_offset + known.batch_size, True)
+            self.queues.setdefault((known.topic, known.queue_id), []).append(run)
+
+    def _take_sound(self, piece: RecordRun) -> None:
+        for gap in self.gaps:
+            self._skip(gap.segment, gap.start, gap.end, "there is no record", None)
+            self.lost_size += gap.end - gap.start
+        self.gaps.clear()
+        self._note_stretch(piece)
+        self.kept.update(piece.topics)
+        self.last_timestamp = piece.like.store_timestamp
+        for span in piece.spans:
+            self._add(span.queue, OffsetRun(span.physical_offset, span.start, span.stop))
+
+    def _note_stretch(self, piece: RecordRun) -> None:
+        bad = tuple(one.start for one in piece.bad)
+        self.stretches.append(CopiedRange(piece.segment, piece.start, piece.end, bad, piece.repaired))
+        self.size += piece.end - piece.start
+
+    def _add(self, queue: QueueKey, run: OffsetRun) -> None:
+        self.next[queue] = run.stop
+        runs = self.queues.setdefault(queue, [])
+        # Misplaced records of this piece were taken before its sound ones.
+        later = []
+        while runs and runs[-1].position > run.position:
+            later.append(runs.pop())
+        if runs and not runs[-1].misplaced and runs[-1].stop == run.start and not later:
+            runs[-1] = runs[-1]._replace(stop=run.stop)
+        else:
+            runs.append(run)
+        runs += reversed(later)
+
+    def finish(self) -> Salvage:
+        """Decide what becomes of everything."""
+        most = self.log_size() // layout.MIN_SIZE
+        room = self.lost_size // layout.MIN_SIZE
+        order = arrange(self.queues, lambda run: most if run.length > 1 else room, self._is_fixed)
+        self._fill_light(order)
+        self.take_end()
+        self._take_misplaced(order)
+        for (topic, _), run in order.left_out:
+            self.kept[topic] -= 1 if topic in self.batch_topics else run.length  # a batch counts as one there
+        placeholders: collections.Counter[str] = collections.Counter()
+        for missing in order.missing.values():
+            for one in missing:
+                placeholders[one.queue[0]] += one.stop - one.start
+        tables, remarks = self.tables()
+        remarks += [*_not_copied(self.reader), *self._tell_of_batches(order), *_tell_of_edits(self.edits, order)]
+        config = config_of(self.reader)
+        size = int(config.settings["mappedFileSizeCommitLog"])
+        start = self.first_offset() // size * size
+        if not start and any(first for first, _ in order.ranges.values()):
+            start = size  # brokers take units that fill a queue up for messages where the log begins at 0
+        return Salvage(
+            reader=self.reader,
+            config=config,
+            start_offset=start,
+            batch_topics=self.batch_topics,
+            stretches=self.stretches,
+            order=order,
+            skipped=sorted(self.skipped, key=lambda one: one.physical_offset),
+            kept=self.kept,
+            lost=placeholders + self._lost_elsewhere(order),
+            placeholders=placeholders,
+            tables=tables,
+            size=self.size,
+            remarks=remarks,
+            edits=self.edits,
+        )
+
+    def _tell_of_batches(self, order: Order) -> Iterator[str]:
+        """Yield what is told of inner batches that say anew what they hold; note those that have another place then."""
+        told = []
+        for stretch in self.stretches:
+            for position, data in stretch.repaired.items():
+                old = stretch.segment.read(position - stretch.segment.start_offset, len(data))
+                before, after = (scan.scan(memoryview(one), position, limit=1).table for one in (old, data))
+                one, other = (message_at(table, 0) for table in (before, after))
+                told.append(f"the message at {position:,} is kept: {of_batch(one)}{made_room(one, other)}")
+                said, now = (known_of(one, 0, misplaced=False) for one in (before, after))
+                if said.queue_offset != now.queue_offset:
+                    run = OffsetRun(position, said.queue_offset, said.queue_offset + now.batch_size)
+                    queue = now.topic, now.queue_id
+                    order.moved.append((queue, run, queue, now.queue_offset))
+        yield from few_of(told)
+
+    def log_size(self) -> int:
+        """Return how many bytes of log there are."""
+        return self.log.total_size
+
+    def first_offset(self) -> int:
+        """Return the address at which the log begins."""
+        return self.log.min_offset
+
+    def tables(self) -> tuple[dict[str, bytes], list[str]]:
+        """Return the tables of config/ that can be read, and a remark on each that cannot."""
+        return read_tables(self.reader)
+
+    def told_by_units(self, order: Order) -> dict[QueueKey, tuple[int, int]]:
+        """Return for each queue how many messages units show before and behind those that are copied."""
+        return told_by_units(self.reader, order)
+
+    def _is_fixed(self, queue: QueueKey) -> bool:
+        """Tell whether the queue offsets stand in a list of the properties: those of light queues."""
+        return queue[0].startswith(LIGHT_QUEUE_PREFIX)
+
+    def take_end(self) -> None:
+        """List what lies behind the last message, unless it is the unused end of the log, and what is cut off."""
+        last = self.segment.start_offset if self.segment else 0
+        for segment in self.log.segments:
+            missing = self.log.file_size - segment.size
+            if missing > 0 and segment.start_offset >= last:
+                self.skipped.append(Skipped(segment, segment.end_offset, missing, "the file is too short"))
+        self.take_last_gaps()
+
+    def take_last_gaps(self) -> None:
+        """List what lies behind the last message but for zeros."""
+        for gap, content in self._last_contents():
+            self._skip(gap.segment, content, gap.end, "there is no record", None)
+
+    def _last_contents(self) -> Iterator[tuple[Gap, int]]:
+        """Yield the gaps behind the last message that are not all zeros, and where what they hold begins."""
+        for gap in self.gaps:
+            for at in range(gap.start, gap.end, _STEP):
+                content = np.flatnonzero(gap.segment.stretch(at, min(at + _STEP, gap.end)))
+                if len(content):
+                    yield gap, at + int(content[0])
+                    break
+
+    def is_damaged(self) -> bool:
+        """Tell whether there is anything that is no sound record in its place, zeros behind the end aside."""
+        return bool(self.skipped or self.misplaced) or any(True for _ in self._last_contents())
+
+    def skip_left(self, left: Iterable[DisplacedRecords]) -> None:
+        """Tell of sound records, each by itself, that lie elsewhere and are not put back, unless they are taken."""
+        for one in left:
+            file, at = one.source.file, int(one.table.starts[0])
+            is_outside = file.start_offset < 0
+            address = -1 if is_outside else file.start_offset + at
+            if address not in self.misplaced:
+                known = known_of(one.table, 0, misplaced=True)
+                size = int(one.table.column("size")[0])
+                self.skipped.append(Skipped(file, address, size, OF_ANOTHER, known, at if is_outside else None))
+
+    def _take_misplaced(self, order: Order) -> None:
+        for address, skipped in self.misplaced.items():
+            known = skipped.known
+            assert known is not None
+            if address in order.found:
+                self.kept[known.topic] += 1
+            else:
+                reason = f"{skipped.reason}, and its queue already has that message or lacks none there"
+                self.skipped.append(dataclasses.replace(skipped, reason=reason))
+
+    def _fill_light(self, order: Order) -> None:
+        """Leave out of what is missing the places in light queues of misplaced records that are copied."""
+        there: dict[QueueKey, list[int]] = collections.defaultdict(list)
+        for address in order.found:
+            known = self.misplaced[address].known
+            for name, offset in known.light if known else ():
+                there[name, 0].append(offset)
+        for address, some in order.missing.items() if there else ():
+            order.missing[address] = [part for one in some for part in _parts_without(one, there.get(one.queue, []))]
+
+    def _lost_elsewhere(self, order: Order) -> "collections.Counter[str]":
+        """Count the lost messages that heads and queue units tell of before and behind those that are copied."""
+        lost: collections.Counter[str] = collections.Counter()
+        told = self.told_by_units(order)
+        for (topic, _), offsets in told.items():
+            lost[topic] += sum(offsets)
+        for (topic, _), run in order.left_out:
+            lost[topic] += run.length
+        for one in self.skipped:
+            known = one.known
+            if known is None or one.physical_offset in self.misplaced:
+                continue
+            queue = known.topic, known.queue_id
+            first, stop = order.ranges.get(queue, (0, 0))
+            before, behind = told.get(queue, (0, 0))
+            counted = _has_unit(known) and first - before <= known.queue_offset < stop + behind
+            if not counted:
+                lost[known.topic] += known.batch_size
+        return lost
+
+
+def _tell_of_edits(edits: Sequence[Edit], order: Order) -> Iterator[str]:
+    """Yield what is told of records that are copied with other fields; note those that move."""
+    told: dict[str, list[str]] = collections.defaultdict(list)
+    for one in edits:
+        told[one.patch.reason].append(f"the message at {one.now.position:,} is kept: {one.reason}")
+        said, now = one.said, one.now
+        places = [(known.topic, known.queue_id, known.queue_offset) for known in (said, now)]
+        if places[0] != places[1]:
+            run = OffsetRun(said.position, said.queue_offset, said.queue_offset + said.batch_size)
+            order.moved.append(((said.topic, said.queue_id), run, (now.topic, now.queue_id), now.queue_offset))
+        targets = dict(now.light)
+        for name, offset in dict.fromkeys(said.light):
+            run = OffsetRun(said.position, offset, offset + 1)
+            if (name, offset) not in now.light and name in targets:
+                order.moved.append(((name, 0), run, (name, 0), targets[name]))
+            elif (name, offset) not in now.light:
+                order.left_out.append(((name, 0), run))
+    for sentences in told.values():
+        yield from few_of(sentences)
+
+
+def _parts_without(missing: Missing, there: list[int]) -> Iterator[Missing]:
+    """Yield what is missing without the offsets that are there."""
+    start = missing.start
+    for offset in sorted(offset for offset in there if missing.start <= offset < missing.stop):
+        if start < offset:
+            yield missing._replace(start=start, stop=offset)
+        start = offset + 1
+    if start < missing.stop:
+        yield missing._replace(start=start)
+
+
+def _has_unit(known: LostMessage) -> bool:
+    return known.transaction in (0, layout.TRANSACTION_COMMIT)
+
+
+def told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int, int]]:
+    """Return for each queue how many messages its units show before and behind those that are copied."""
+    told = {}
+    for key, queue in reader.consume_queues.items():
+        first, stop = order.ranges.get(key, (0, 0))
+        begin, end = queue.first_offset, queue.max_offset()
+        if key not in order.ranges:
+            first = stop = begin
+        ahead = _count_units(reader, queue, begin, min(first, end), first)
+        edge = stop if key in order.ranges else None
+        told[key] = ahead, _count_units(reader, queue, max(stop, begin), end, edge)
+    for key, batch_queue in reader.batch_consume_queues.items():
+        first, stop = order.ranges.get(key, (0, 0))
+        before = behind = 0
+        for low in range(0, batch_queue.used_count, _UNITS_AT_ONCE):
+            units = batch_queue.units(low, min(low + _UNITS_AT_ONCE, batch_queue.used_count))
+            units = units[(units["size"] > 0) & (units["physical_offset"] >= reader.commit_log.min_offset)]
+            offsets, counts = units["queue_offset"], np.maximum(units["batch_size"].astype(np.int64), 1)
+            before += int(counts[offsets < first].sum())
+            behind += int(counts[offsets >= stop].sum())
+        told[key] = before, behind
+    return told
+
+
+def _count_units(reader: StoreReader, queue: ConsumeQueue, start: int, stop: int, edge: int | None) -> int:
+    """Count the messages that units in a range of queue offsets tell of, and those between them and an edge of it.
+
+    A unit that is empty there was that of a message too. Of units that lie too far away only themselves are counted.
+    """
+    count, ends = 0, [] if edge is None else [edge]
+    for low, units in queue.windows(start, stop):
+        sizes = units["size"]
+        is_message = (sizes > 0) & (sizes < consume_queue.PRE_BLANK_SIZE)
+        rows = np.flatnonzero(is_message & (units["physical_offset"] >= reader.commit_log.min_offset))
+        if len(rows):
+            count += len(rows)
+            ends += [low + int(rows[0]), low + int(rows[-1]) + 1]
+    most = reader.commit_log.total_size // layout.MIN_SIZE
+    span = max(ends, default=0) - min(ends, default=0)
+    return span if span <= count + most else count
+
+
+def config_of(reader: StoreReader) -> StoreConfig:
+    """Return the settings of a store, those that only its files tell included."""
+    sizes, shape = Sizes.of(reader), shape_of(reader)
+    found = {
+        "mappedFileSizeCommitLog": reader.commit_log.file_size,
+        "mappedFileSizeConsumeQueue": sizes.queue,
+        "mapperFileSizeBatchConsumeQueue": sizes.batch_queue,
+        "mappedFileSizeConsumeQueueExt": sizes.ext,
+        "maxHashSlotNum": shape.slots,
+        "maxIndexNum": shape.entries,
+    }
+    settings = {key: str(size) for key, size in found.items()}
+    settings["enableConsumeQueueExt"] = str(has_ext(reader)).lower()
+    settings["messageDelayLevel"] = " ".join(f"{ms // 1000}s" for ms in reader.delay_levels)
+    return StoreConfig(settings)
+
+
+def read_tables(reader: StoreReader) -> tuple[dict[str, bytes], list[str]]:
+    """Return the tables of config/ that can be read, by name, and a remark on each that cannot."""
+    tables: dict[str, bytes] = {}
+    remarks = []
+    folder = reader.paths.config
+    names = {path.name.removesuffix(".bak") for pattern in ("*.json", "*.json.bak") for path in folder.glob(pattern)}
+    for name in sorted(names):
+        for path in (folder / name, folder / f"{name}.bak"):
+            with contextlib.suppress(FormatError, NotFoundError):
+                text = read_file(path)
+                config_tables.read_table(name, text)
+                tables[name] = text
+                break
+        else:
+            remarks.append(f"cannot read config/{name} or its backup: it is left out")
+    try:
+        for name, table in reader.rocksdb_tables.items():
+            tables.setdefault(name, config_tables.build_table(table, config_tables.Dialect.FASTJSON_1))
+    except MqtoolError as error:
+        remarks.append(f"the tables in RocksDB are left out: {error}")
+    return tables, remarks
+
+
+def _not_copied(reader: StoreReader) -> Iterator[str]:
+    if reader.rocksdb_queues:
+        yield "the queues of the new store are files: its broker needs storeType=default"
+    if reader.paths.timer_log.is_dir():
+        yield "the timer is not copied: the broker rereads delayed messages, and may deliver some twice"
+    if any((reader.root / "compaction").glob("compactionLog/*/*/*")):
+        yield "compaction/ is not copied: the broker compacts again what the log contains"
+
+
+# Copying
+
+
+class _Copier:
+    """Copies stretch by stretch."""
+
+    def __init__(self, plan: Salvage, new: NewStore) -> None:
+        self.plan = plan
+        self.new = new
+        self.log = plan.reader.commit_log
+        self.kernels = scan.kernels_for(plan.size)
+        self.missing_at = np.array(sorted(plan.order.missing), np.int64)
+        self.found = np.array(sorted(plan.order.found), np.int64)
+
+    def run(self, progress: Progress) -> int:
+        """Copy everything; return how many bytes that were."""
+        done = 0
+        for late in (False, True) if self.plan.order.has_late else (False,):
+            for stretch in self.plan.stretches:
+                self._copy(stretch, late)
+                stretch.segment.release(stretch.start, stretch.end)
+                done += stretch.end - stretch.start
+                progress(done)
+        return done
+
+    def _copy(self, stretch: CopiedRange, late: bool) -> None:
+        table = self._table(stretch)
+        queue_ids = queue_offsets = None
+        if self.plan.order.moves:
+            is_late, is_kept, queue_ids, queue_offsets = self._moved(table)
+            rows = np.flatnonzero(is_kept & (is_late == late))
+            table, queue_ids, queue_offsets = table.where(rows), queue_ids[rows], queue_offsets[rows]
+            table = renumbered(table, queue_offsets) if len(table) else table
+        if len(table):
+            missing = [] if late else list(self._missing(table))
+            self.new.put(table, missing, queue_ids, queue_offsets)
+
+    def _table(self, stretch: CopiedRange) -> MessageTable:
+        envelope = self.log.envelope
+        segment = stretch.segment
+        table = scan.scan(
+            self.log.buffer(segment, self.kernels),
+            segment.start_offset,
+            stretch.start - envelope.size,
+            stretch.end,
+            envelope,
+            self.kernels,
+        ).table
+        starts = table.starts
+        if stretch.repaired:
+            positions = table.column("position").tolist()
+            records = {row: stretch.repaired[at] for row, at in enumerate(positions) if at in stretch.repaired}
+            table = with_records(table, records)
+        if not stretch.bad:
+            return table
+        found = np.isin(table.column("position"), self.found)
+        return table.where(np.flatnonzero(found | ~np.isin(starts, stretch.bad)))
+
+    def _missing(self, table: MessageTable) -> Iterator[tuple[int, Missing]]:
+        """Yield what is missing, each with the row before which it is."""
+        positions = table.column("position")
+        low, high = np.searchsorted(self.missing_at, [positions[0], positions[-1] + 1])
+        for address in self.missing_at[low:high].tolist():
+            for one in self.plan.order.missing[address]:
+                yield int(np.searchsorted(positions, address)), one
+
+    def _moved(self, table: MessageTable) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], Ints, Ints]:
+        """Return which messages come late, which come at all, and the queue and offset that each gets."""
+        late, kept = np.zeros(len(table), np.bool_), np.ones(len(table), np.bool_)
+        queue_ids = table.column("queue_id").astype(np.int64)
+        queue_offsets = table.column("queue_offset").copy()
+        positions = table.column("position")
+        transaction = table.column("sys_flag") & layout.TRANSACTION_MASK
+        free = (transaction == 0) | (transaction == layout.TRANSACTION_COMMIT)
+        free &= ~np.isin(positions, self.found)
+        ids, names = table.topics()
+        numbers = {name.decode("utf-8", "replace"): number for number, name in enumerate(names)}
+        for (topic, queue_id), moves in self.plan.order.moves.items():
+            if topic in numbers:
+                is_it = free & (ids == numbers[topic]) & (table.column("queue_id") == queue_id)
+                rows = np.flatnonzero(is_it)
+                which = np.searchsorted(moves.positions, positions[rows], "right") - 1
+                late[rows], kept[rows] = moves.late[which], moves.kept[which]
+                queue_ids[rows] = moves.queue_ids[which]
+                queue_offsets[rows] += moves.shifts[which]
+        return late, kept, queue_ids, queue_offsets
+
+
+# The manifest
+
+
+def why_left_out(topic: str) -> str:
+    """Return why messages of a topic, or a light queue, are in no queue of the new store."""
+    if topic.startswith(LIGHT_QUEUE_PREFIX):
+        return "that place in a light queue cannot be right, and the message is in its other queues"
+    return "no broker has such a queue, and no queue of its topic lacks that place"
+
+
+def manifest(plan: Salvage) -> Iterator[dict[str, Any]]:
+    """Yield the rows of ``salvage.jsonl``: what was skipped, missing, moved, left out, and the counts by topic."""
+    relative = plan.reader.paths.relative
+    for one in plan.skipped:
+        file = relative(one.segment.path) if one.segment else None
+        address = one.physical_offset if one.position is None else None
+        row: dict[str, Any] = {"kind": "skipped", "file": file, "offset": one.offset, "physical_offset": address}
+        row |= {"size": one.size, "reason": one.reason}
+        if one.known:
+            known = one.known
+            row |= {"topic": known.topic, "queue_id": known.queue_id, "queue_offset": known.queue_offset}
+        row["hex"] = one.segment.read(one.offset or 0, min(one.size, _HEX_SIZE)).hex() if one.segment else ""
+        yield row
+    for missing in plan.order.missing.values():
+        for gap in missing:
+            row = {"kind": "placeholders", "topic": gap.queue[0], "queue_id": gap.queue[1]}
+            yield row | {"queue_offset": gap.start, "count": gap.stop - gap.start}
+    for (topic, queue_id), run, target, offset in plan.order.moved:
+        row = {"kind": "moved", "physical_offset": run.position, "topic": topic, "queue_id": queue_id}
+        row |= {"queue_offset": run.start, "count": run.length}
+        yield row | {"new_queue_id": target[1], "new_queue_offset": offset}
+    for (topic, queue_id), run in plan.order.left_out:
+        row = {"kind": "left out", "physical_offset": run.position, "topic": topic, "queue_id": queue_id}
+        row |= {"queue_offset": run.start, "count": run.length, "reason": why_left_out(topic)}
+        yield row
+    for edit in plan.edits:
+        row = {"kind": "edited", "physical_offset": edit.now.position, "topic": edit.now.topic}
+        row |= {"queue_id": edit.now.queue_id, "queue_offset": edit.now.queue_offset, "reason": edit.reason}
+        yield row
+    for source in plan.sources:
+        row = {"kind": "source", "store": str(source.root), "physical_offset": source.physical_offset}
+        yield row | {"size": source.size, "message_count": source.message_count}
+    yield from plan.left_out
+    for remark in plan.remarks:
+        yield {"kind": "remark", "text": remark}
+    for counts in plan.rows():
+        yield {"kind": "topic", **counts}

@@ -1,0 +1,525 @@
+"""Messages out of a store into a file, and from there into a new store.
+
+A row has every field of the record, raw properties and the body as it is stored, so that nothing else is needed to
+write the message back; beside them, for people, what the properties say. ``pyarrow`` is loaded for Parquet only.
+"""
+
+import base64
+import binascii
+import contextlib
+import io
+import itertools
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import orjson
+
+from mqtool.engine.repair.parts import Progress, Span, spans_of
+from mqtool.engine.repair.salvage.new_store import NewStore, making, refuse_lack_of_room, refuse_used
+from mqtool.engine.repair.salvage.queue_order import Missing
+from mqtool.engine.store.disk import Disk, scraps
+from mqtool.engine.store.dispatch import QueueKey, dispatch
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.errors import BadDataError, MissingExtraError, MqtoolError, NotFoundError, UsageError
+from mqtool.formats import commit_log as layout
+from mqtool.formats import kernels as plain
+from mqtool.formats import scan
+from mqtool.formats.hosts import parse_host
+from mqtool.formats.message import Message
+from mqtool.formats.properties import are_readable
+from mqtool.formats.scan import MessageTable
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, is_possible
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Row = dict[str, Any]
+
+NUMBERS = (
+    "physical_offset", "size", "magic_code", "queue_id", "queue_offset", "flag", "sys_flag", "born_timestamp",
+    "store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_crc", "body_size",
+)  # fmt: skip
+TEXTS = ("topic", "born_host", "store_host")
+RAW = ("body", "raw_properties")
+SAID = ("tags", "keys", "unique_key", "message_id")
+"""What follows from the others."""
+
+DEFAULT_SEGMENT = 1 << 30
+MAX_MISSING = 1 << 20
+"""Queue offsets that may be missing between two messages of an import."""
+_BATCH_ROWS = 4096
+_BATCH_SIZE = 8 << 20
+_PARQUET_MAGIC = b"PAR1"
+_TOPIC_MOST, _LARGE_TOPIC_MOST = 127, 32_767
+_STEP = 1 << 20
+
+
+# Out
+
+
+class RowSink(Protocol):
+    """Takes rows and writes a file."""
+
+    def row(self, row: Row) -> None:
+        """Take one row."""
+
+    def finish(self) -> None:
+        """Write what is left."""
+
+
+class File(io.RawIOBase):
+    """A new file that is written from its beginning to its end through a ``Disk``."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        """Make the file.
+
+        Raises:
+            WriteError: it is there already, or cannot be made.
+        """
+        self._disk = disk
+        self._path = path
+        self._at = 0
+        disk.create(path)
+
+    def writable(self) -> bool:
+        """Tell that it is."""
+        return True
+
+    def tell(self) -> int:
+        """Return how much is written."""
+        return self._at
+
+    def write(self, data: Any) -> int:
+        """Write all of ``data``."""
+        raw = bytes(data)
+        self._disk.write(self._path, self._at, raw)
+        self._at += len(raw)
+        return len(raw)
+
+
+class JsonLines:
+    """A JSON object a line; what is raw is in base64."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._lines: list[bytes] = []
+        self._size = 0
+
+    def row(self, row: Row) -> None:
+        """Take one row."""
+        text = {name: base64.b64encode(row[name]).decode() for name in RAW}
+        line = orjson.dumps({**row, **text}, option=orjson.OPT_APPEND_NEWLINE)
+        self._lines.append(line)
+        self._size += len(line)
+        if self._size >= _STEP:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write what is left."""
+        self._write(b"".join(self._lines))
+        self._lines.clear()
+        self._size = 0
+
+
+class Parquet:
+    """A Parquet file, zstd-compressed, in row groups of some MiB."""
+
+    def __init__(self, file: File) -> None:
+        """Begin.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+        """
+        self._arrow, self._parquet = _pyarrow()
+        self._schema = _schema(self._arrow)
+        self._writer = self._parquet.ParquetWriter(self._arrow.PythonFile(file, "w"), self._schema, compression="zstd")
+        self._rows: list[Row] = []
+        self._size = 0
+
+    def row(self, row: Row) -> None:
+        """Take one row."""
+        self._rows.append(row)
+        self._size += row["size"]
+        if self._size >= _BATCH_SIZE or len(self._rows) >= 16 * _BATCH_ROWS:
+            self._write()
+
+    def finish(self) -> None:
+        """Write what is left."""
+        self._write()
+        self._writer.close()
+
+    def _write(self) -> None:
+        if self._rows:
+            self._writer.write_table(self._arrow.Table.from_pylist(self._rows, schema=self._schema))
+            self._rows.clear()
+            self._size = 0
+
+
+def _pyarrow() -> "tuple[Any, Any]":
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError("Parquet", "parquet") from error
+    return pyarrow, pyarrow.parquet
+
+
+def _schema(arrow: Any) -> "pyarrow.Schema":
+    types = {name: arrow.int64() if name.endswith(("_offset", "_timestamp")) else arrow.int32() for name in NUMBERS}
+    types |= dict.fromkeys((*TEXTS, *SAID), arrow.string()) | dict.fromkeys(RAW, arrow.binary())
+    types["properties"] = arrow.map_(arrow.string(), arrow.string())
+    names = (*NUMBERS[:3], "topic", *NUMBERS[3:], *TEXTS[1:], *RAW, "properties", *SAID)
+    return arrow.schema([(name, types[name]) for name in names])
+
+
+def row_of(message: Message) -> Row:
+    """Return the row of a message."""
+    row = {name: getattr(message, name) for name in (*NUMBERS, *TEXTS, *RAW)}
+    return row | {"properties": message.properties} | {name: getattr(message, name) for name in SAID}
+
+
+@contextlib.contextmanager
+def writing_file(disk: Disk, path: Path) -> Iterator[File]:
+    """Make a file, and see that it is whole and on the disk before it gets its name, or gone if anything fails.
+
+    Until then it is called as ``scraps`` says; what an export that was killed has left there is removed.
+
+    Raises:
+        UsageError: it is there already.
+    """
+    if os.path.lexists(path):
+        raise UsageError(f"{path} already exists: give another name")
+    made, _ = scraps(path)
+    disk.remove_tree(made)
+    file = File(disk, made)
+    try:
+        yield file
+        disk.sync(made)
+        disk.rename(made, path)
+        made = path
+        disk.sync_folder(path.absolute().parent)
+    except BaseException:
+        with contextlib.suppress(MqtoolError):
+            disk.remove(made)
+        raise
+
+
+class ExportResult(NamedTuple):
+    """How an export went."""
+
+    messages: int
+    damaged: list[int]  # addresses of messages that are left out because their checks fail
+
+
+def export(messages: Iterable[Message], sink: RowSink) -> ExportResult:
+    """Write messages; those whose checks fail are left out."""
+    count, damaged = 0, []
+    for message in messages:
+        crc = zlib.crc32(message.body) & 0x7FFFFFFF
+        is_broken = (bool(message.body) and crc != message.body_crc) or not is_possible(message.topic.encode())
+        if is_broken or message.position != message.physical_offset or not are_readable(message.raw_properties):
+            damaged.append(message.position)
+        else:
+            sink.row(row_of(message))
+            count += 1
+    sink.finish()
+    return ExportResult(count, damaged)
+
+
+# In
+
+
+class Imported(NamedTuple):
+    """How an import went."""
+
+    messages: int
+    placeholders: dict[str, int]  # by topic
+    remarks: list[str]  # what was put right in messages, and what is wrong with them and stays
+
+
+def import_files(
+    files: Iterable[Path],
+    into: Path,
+    config: StoreConfig,
+    disk: Disk,
+    renumber: bool = False,
+    jobs: int = 1,
+    progress: Progress = lambda _: None,
+) -> Imported:
+    """Make a new store of exported messages; what fails leaves nothing behind.
+
+    Args:
+        files: by ``export``, JSON lines or Parquet, oldest messages first.
+        into: folder of the store, empty or not there yet.
+        config: sizes of its files; RocketMQ's defaults for what is not set.
+        disk: through which everything is written.
+        renumber: give the messages of each queue offsets from 0 on.
+        jobs: threads.
+        progress: is told how many bytes of the files are done.
+
+    Raises:
+        BadDataError: a file is no export, or the offsets of a queue do not go up.
+        UsageError: ``into`` holds something.
+        WriteError: the disk is full, or fails.
+    """
+    files = list(files)
+    refuse_used(into)
+    for path in files:
+        if not path.is_file():
+            raise NotFoundError(f"{path} is not a file: give one that `mqtool export` wrote")
+    size = sum(path.stat().st_size for path in files)
+    refuse_lack_of_room(into, size // 2)
+    kernels = scan.kernels_for(size)
+
+    def tables() -> Iterator[tuple[MessageTable, Origin]]:
+        done = 0
+        for path in files:
+            for batch in _batches(path):
+                yield batch.table(kernels), batch.origin
+                progress(done + batch.read)
+            done += path.stat().st_size
+
+    return import_tables(tables(), into, config, disk, renumber, jobs)
+
+
+Origin = Callable[[int], str]
+"""Tells where the message in a row of a table came from."""
+
+
+def import_tables(
+    tables: Iterable[tuple[MessageTable, Origin]],
+    into: Path,
+    config: StoreConfig,
+    disk: Disk,
+    renumber: bool = False,
+    jobs: int = 1,
+) -> Imported:
+    """Make a new store of messages; what fails leaves nothing behind.
+
+    Args:
+        tables: sound messages, the oldest first, whatever addresses they have; none is empty.
+        into: folder of the store, empty or not there yet.
+        config: sizes of its files; RocketMQ's defaults for what is not set.
+        disk: through which everything is written.
+        renumber: give the messages of each queue offsets from 0 on.
+        jobs: threads.
+
+    Raises:
+        BadDataError: there is no message, or the offsets of a queue do not go up.
+        UsageError: ``into`` holds something.
+        WriteError: the disk is full, or fails.
+    """
+    file_size = config.size("mappedFileSizeCommitLog") or DEFAULT_SEGMENT
+    count = 0
+    with making(into, disk):
+        # Brokers take units that fill a queue up for messages where the log begins at 0: it begins with the next file.
+        new = NewStore(into, disk, config, file_size, file_size)
+        numbering = _Numbering(config, renumber)
+        for table, origin in tables:
+            count += len(table)
+            numbering.put(new, table, origin)
+        if not count:
+            raise BadDataError("the input contains no messages: there is nothing to import")
+        new.finish(None, jobs)
+    return Imported(count, dict(new.placeholders), list(new.remarks()))
+
+
+class _Batch(NamedTuple):
+    """Records read from a file, and where each was."""
+
+    path: Path
+    records: list[bytes]
+    lines: list[int]
+    read: int  # bytes of the file up to its end
+
+    def table(self, kernels: Any) -> MessageTable:
+        """Return the messages."""
+        data = np.frombuffer(b"".join(self.records), np.uint8)
+        sizes = np.array([len(record) for record in self.records], np.int64)
+        buffer = memoryview(data) if kernels is plain else data
+        return scan.gather(buffer, 0, np.cumsum(sizes) - sizes, kernels)
+
+    def origin(self, row: int) -> str:
+        """Tell where a message came from."""
+        return f"{self.path} line {self.lines[row]:,}"
+
+
+def _batches(path: Path) -> Iterator[_Batch]:
+    with path.open("rb") as file:
+        is_parquet = file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+    rows = _parquet_rows(path) if is_parquet else _json_rows(path)
+    records: list[bytes] = []
+    lines: list[int] = []
+    size = 0
+    read = 0
+    for line, read, row in rows:
+        try:
+            records.append(record_of(row))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise BadDataError(f"{path} line {line:,} is not an exported message: {what}") from error
+        lines.append(line)
+        size += len(records[-1])
+        if size >= _BATCH_SIZE or len(records) == _BATCH_ROWS:
+            yield _Batch(path, records, lines, read)
+            records, lines, size = [], [], 0
+    if records:
+        yield _Batch(path, records, lines, read)
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, int, Row]]:
+    read = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            read += len(line)
+            if not line.strip():
+                continue
+            try:
+                row = orjson.loads(line)
+                for name in RAW:
+                    row[name] = base64.b64decode(row[name], validate=True)
+            except (orjson.JSONDecodeError, binascii.Error, KeyError, TypeError, ValueError) as error:
+                raise BadDataError(f"{path} line {number:,} is not an exported message: {error}") from error
+            yield number, read, row
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, int, Row]]:
+    arrow, parquet = _pyarrow()
+    try:
+        file = parquet.ParquetFile(path)
+        size, total = path.stat().st_size, max(1, file.metadata.num_rows)
+        number = itertools.count(1)
+        names = [name for name in (*NUMBERS, *TEXTS, *RAW) if name in file.schema_arrow.names]
+        for batch in file.iter_batches(_BATCH_ROWS // 4, columns=names):
+            for row in batch.to_pylist():
+                line = next(number)
+                yield line, size * line // total, row
+    except (arrow.ArrowInvalid, arrow.ArrowException, OSError) as error:
+        raise BadDataError(f"cannot read {path} as Parquet: {error}") from error
+
+
+_CODES = {">i4": "i", ">i8": "q"}
+
+
+def _packer(dtype: Any) -> tuple[struct.Struct, tuple[str, ...]]:
+    codes = [_CODES.get(dtype[name].str) or f"{dtype[name].itemsize}s" for name in dtype.names]
+    return struct.Struct(">" + "".join(codes)), dtype.names
+
+
+_HEADS = [_packer(dtype) for dtype in layout.HEAD_DTYPES]
+
+
+def record_of(row: Row) -> bytes:
+    """Return the record of a row; its address is left to the log that it goes to.
+
+    Raises:
+        KeyError: a field is missing.
+        TypeError: one is of another kind.
+        ValueError: the fields contradict each other.
+    """
+    born, store = parse_host(row["born_host"]), parse_host(row["store_host"])
+    form = layout.head_form(row["sys_flag"])
+    pack, names = _HEADS[form]
+    if (len(born[0]), len(store[0])) != (16 if form & 1 else 4, 16 if form & 2 else 4):
+        raise ValueError("sys_flag does not fit the addresses of its hosts")
+    body, topic, properties = row["body"], row["topic"].encode(), row["raw_properties"]
+    is_large = row["magic_code"] == layout.MAGIC_V2
+    most = _LARGE_TOPIC_MOST if is_large else _TOPIC_MOST
+    if row["magic_code"] not in (layout.MAGIC_V1, layout.MAGIC_V2) or len(topic) > most:
+        raise ValueError("magic_code is not valid for a message with this topic")
+    if body and zlib.crc32(body) & 0x7FFFFFFF != row["body_crc"]:
+        raise ValueError("the body does not match body_crc")
+    if not is_possible(topic):
+        raise ValueError("no broker can have a topic of this name")
+    if not are_readable(properties):
+        raise ValueError("raw_properties are not pairs of name and value as a broker writes them")
+    rest = len(topic).to_bytes(2 if is_large else 1, "big") + topic + struct.pack(">h", len(properties)) + properties
+    made = {
+        "size": pack.size + len(body) + len(rest),
+        "born_address": born[0],
+        "born_port": born[1],
+        "store_address": store[0],
+        "store_port": store[1],
+        "body_size": len(body),
+    }
+    return bytes(pack.pack(*(made[name] if name in made else row[name] for name in names)) + body + rest)
+
+
+class _Numbering:
+    """Sees to it that the offsets of each queue follow each other."""
+
+    def __init__(self, config: StoreConfig, renumber: bool) -> None:
+        self._levels = config.delay_levels()
+        self._renumber = renumber
+        self._next: dict[QueueKey, int] = {}
+
+    def put(self, new: NewStore, table: MessageTable, origin: Origin) -> None:
+        """Append messages to a store.
+
+        Raises:
+            BadDataError: the offsets of a queue do not go up, or cannot be made to.
+        """
+        if self._renumber:
+            new.put(table, (), None, self._numbered(table, origin))
+        else:
+            new.put(table, self._missing(table, origin))
+
+    def _missing(self, table: MessageTable, origin: Origin) -> list[tuple[int, Missing]]:
+        missing = []
+        for span in self._spans(table):
+            row = int(np.searchsorted(table.column("position"), span.physical_offset))
+            expected = self._next.get(span.queue, span.start)
+            where = f"{origin(row)}: {span.queue[0]} {span.queue[1]}"
+            if span.start < 0:
+                raise BadDataError(
+                    f"{where} has queue offset {span.start:,}, which is impossible: --renumber assigns another"
+                )
+            if span.start < expected:
+                raise BadDataError(
+                    f"{where} has queue offset {span.start:,} after {expected - 1:,}: give each message once, the "
+                    "oldest first, or use --renumber"
+                )
+            if span.start > expected + MAX_MISSING:
+                raise BadDataError(
+                    f"{where} lacks the {span.start - expected:,} messages before queue offset {span.start:,}: "
+                    "--renumber closes such gaps"
+                )
+            if span.start > expected:
+                missing.append((row, Missing(span.queue, expected, span.start)))
+            self._next[span.queue] = span.stop
+        return sorted(missing, key=lambda one: one[0])
+
+    def _numbered(self, table: MessageTable, origin: Origin) -> Any:
+        offsets = table.column("queue_offset").copy()
+        units = dispatch(table, self._levels).units
+        for queue, first, last in units.stretches:
+            row = int(units.rows[first])
+            if queue[0].startswith(LIGHT_QUEUE_PREFIX) or (units.batch_size[first:last] > 1).any():
+                raise BadDataError(
+                    f"{origin(row)}: the offsets of light queues and of inner batches are in their properties too, "
+                    "where --renumber cannot change them"
+                )
+            start = self._next.get(queue, 0)
+            offsets[units.rows[first:last]] = np.arange(start, start + last - first)
+            self._next[queue] = start + last - first
+        return offsets
+
+    def _spans(self, table: MessageTable) -> list[Span]:
+        return spans_of(dispatch(table, self._levels).units)
+
+
+def format_of(name: str | None, path: Path | None) -> str:
+    """Return the format that is chosen, or that a file's name tells.
+
+    Raises:
+        UsageError: Parquet without a file.
+    """
+    chosen = name or ("parquet" if path and path.suffix == ".parquet" else "jsonl")
+    if chosen == "parquet" and path is None:
+        raise UsageError("Parquet cannot be written to standard output: use --into FILE")
+    return chosen

@@ -1,0 +1,130 @@
+"""Reports of stretches that are judged far away, in other processes or on other machines, as they travel.
+
+A report travels without what can be made again: of the index entries of a run only what was found of them in the index
+goes along, ``Claim``, and who joins the reports makes them again in the rare case that this is not enough.
+"""
+
+import dataclasses
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from mqtool.engine.repair.parts import Part, PartReport
+from mqtool.engine.repair.verify.index import Claim, IndexVerifier, joined_runs
+from mqtool.engine.repair.verify.log import Run, VerifyRules, check_part
+from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, dispatch
+from mqtool.engine.store.file_queue import segment_name
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.errors import StoreChangedError
+from mqtool.formats import scan
+
+
+@dataclasses.dataclass
+class DistributedRun(Run):
+    """A run without its index entries."""
+
+    claim: Claim
+
+
+class StretchBounds(NamedTuple):
+    """A stretch of a log, by addresses: what travels to who judges it."""
+
+    segment: int  # address where its segment begins
+    start: int  # positions in the segment
+    stop: int
+
+    @classmethod
+    def of(cls, part: Part) -> "StretchBounds":
+        """Return the stretch that a part is."""
+        return cls(part.segment.start_offset, part.start, part.stop)
+
+    def cut(self, size: int) -> "Iterator[StretchBounds]":
+        """Yield it in stretches of so many bytes at most."""
+        for start in range(self.start, self.stop, size):
+            yield StretchBounds(self.segment, start, min(start + size, self.stop))
+
+
+class DistributedReport(NamedTuple):
+    """What one stretch holds, as it travels."""
+
+    stretch: StretchBounds
+    start: int | None
+    end: int
+    runs: list[dict[str, Any] | tuple[int, int, scan.Stop]]  # of each run or gap its fields, without the segment
+
+
+FIELDS = [field.name for field in dataclasses.fields(DistributedRun) if field.name not in ("segment", "entries")]
+
+
+def verify_distributed(rules: VerifyRules, index: IndexVerifier, stretch: StretchBounds) -> bytes:
+    """Judge the messages that begin in a stretch; return a ``DistributedReport``, pickled.
+
+    Args:
+        rules: of the store.
+        index: of the same; it is not live, and has no order to keep.
+        stretch: which.
+
+    Raises:
+        StoreChangedError: its segment is gone.
+        NotFoundError: it goes meanwhile.
+    """
+    report = check_part(rules, Part(segment_of(rules.reader.commit_log, stretch), stretch.start, stretch.stop))
+    runs: list[dict[str, Any] | tuple[int, int, scan.Stop]] = []
+    for piece in report.runs:
+        if isinstance(piece, Gap):
+            runs.append((piece.start, piece.end, piece.stop))
+        else:
+            far = DistributedRun(**{**vars(piece), "entries": NO_ENTRIES}, claim=index.claim(piece))
+            runs.append({name: getattr(far, name) for name in FIELDS})
+    return pickle.dumps(DistributedReport(stretch, report.start, report.end, runs))
+
+
+def report_of(log: CommitLog, far: DistributedReport) -> PartReport[Run]:
+    """Return the report that ``verify_distributed`` made, which travelled as that.
+
+    Raises:
+        StoreChangedError: the segment is gone meanwhile.
+    """
+    segment = segment_of(log, far.stretch)
+    runs: list[Run | Gap] = []
+    for one in far.runs:
+        if isinstance(one, dict):
+            runs.append(DistributedRun(segment=segment, entries=NO_ENTRIES, **one))
+        else:
+            runs.append(Gap(segment, *one))
+    return PartReport(Part(segment, far.stretch.start, far.stretch.stop), far.start, far.end, runs)
+
+
+def segment_of(log: CommitLog, stretch: StretchBounds) -> MappedFile:
+    """Return the segment of a stretch.
+
+    Raises:
+        StoreChangedError: there is none as long as that.
+    """
+    segment = log.segment_at(stretch.segment)
+    if segment is None or segment.start_offset != stretch.segment or segment.size < stretch.stop:
+        raise StoreChangedError(
+            f"{segment_name(stretch.segment)} is gone or was truncated: another process is changing it; try again"
+        )
+    return segment
+
+
+def with_entries(rules: VerifyRules, runs: Sequence[Run]) -> Run:
+    """Return the runs of a block as one, with index entries derived again where they did not travel."""
+    return joined_runs(
+        [
+            dataclasses.replace(run, entries=entries_of(rules, run)) if isinstance(run, DistributedRun) else run
+            for run in runs
+        ]
+    )
+
+
+def entries_of(rules: VerifyRules, run: Run) -> IndexEntries:
+    """Derive the index entries of a run again."""
+    log = rules.reader.commit_log
+    buffer, _ = log.buffer_of(run.segment, rules.kernels, run.start, run.end)
+    base = run.segment.start_offset
+    table = scan.scan(buffer, base, run.start, run.end, log.envelope, rules.kernels, run.count).table
+    sound = table if not table.faults.any() else table.where(table.faults == 0)
+    return dispatch(sound, rules.delay_levels, rules.tags_in_index).entries if len(sound) else NO_ENTRIES

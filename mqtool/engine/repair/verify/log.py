@@ -1,0 +1,608 @@
+"""Checks of the commit log: its files, each record, and what lies between and behind the records.
+
+``check_part`` judges one stretch of a segment by itself, so that stretches can be judged side by side; ``LogVerifier``
+takes the results in order and judges what only the whole shows: holes, the end of the log, the order of queues.
+"""
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mqtool.engine.repair.checks import finding
+from mqtool.engine.repair.findings import Finding, Rest, Severity
+from mqtool.engine.repair.parts import Part, PartReport, Span, spans_of, walk_part
+from mqtool.engine.repair.placement import place
+from mqtool.engine.repair.row_findings import MAX_LISTED, FindingsOfRows, Found
+from mqtool.engine.repair.verify import records
+from mqtool.engine.repair.verify.store_times import steps_back
+from mqtool.engine.store.commit_log import CommitLog, Gap, with_data
+from mqtool.engine.store.disk import LOST_AND_FOUND
+from mqtool.engine.store.dispatch import NO_ENTRIES, Dispatch, IndexEntries, QueueKey, Units, dispatch, property_crcs
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
+from mqtool.errors import NotFoundError
+from mqtool.formats import commit_log as layout
+from mqtool.formats import scan
+from mqtool.formats.scan import MessageTable
+
+_NONE = np.empty(0, np.int64)
+_NO_UNITS = Units([], *[_NONE] * 7)
+BLOCK = 16 << 20
+"""What takes messages many at once takes those of so many bytes of a segment, wherever else the log is cut."""
+TIME_ORDER = "stored more than ten minutes before the preceding message"
+
+
+class QueueStretch(NamedTuple):
+    """Units of a queue that follow each other, and are wrong in the same way."""
+
+    code: str  # QUEUE-MISSING, QUEUE-POSITION
+    queue: QueueKey
+    start: int  # queue offsets
+    stop: int
+    physical_offset: int  # of the first message, where its unit should point
+    found: int  # where it points instead
+
+
+@dataclasses.dataclass
+class Compared:
+    """Units that messages should have, held against those in the files."""
+
+    found: Found = dataclasses.field(default_factory=list)
+    stretches: list[QueueStretch] = dataclasses.field(default_factory=list)
+    claimed: list[tuple[QueueKey, int, int]] = dataclasses.field(default_factory=list)
+    """Places of batch queues whose units are those of these messages."""
+
+
+@dataclasses.dataclass
+class Run:
+    """Messages that follow each other without a gap, and what was found in them.
+
+    All of them begin in one block (``BLOCK``) of their segment.
+    """
+
+    segment: MappedFile
+    start: int  # positions in the segment
+    end: int
+    in_place: bool  # whether the records say that they lie where they lie
+    stated_offset: int  # where the first says that it lies
+    count: int
+    first_timestamp: int
+    last_timestamp: int
+    findings: Found
+    spans: list[Span]
+    entries: IndexEntries
+    lost: list[int] = dataclasses.field(default_factory=list, kw_only=True)
+    """Where those of them begin that no queue leads to: they say none that there can be."""
+    compared: Compared = dataclasses.field(default_factory=Compared, kw_only=True)
+    edges: records.Edges | None = dataclasses.field(default=None, kw_only=True)
+    too_early: Finding | None = dataclasses.field(default=None, kw_only=True)
+    """The finding to tell where the first was stored too long before the message in front of it."""
+
+    @property
+    def start_offset(self) -> int:
+        """Address of its first byte."""
+        return self.segment.start_offset + self.start
+
+    @property
+    def end_offset(self) -> int:
+        """One past the address of its last byte."""
+        return self.segment.start_offset + self.end
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyRules:
+    """What checks of a stretch need to know about the store."""
+
+    reader: StoreReader
+    kernels: Any
+    delay_levels: list[int]
+    tags_in_index: bool
+    check_units: Callable[[Units], Compared]
+    most: int | None = MAX_LISTED  # findings of one code that will be listed
+
+
+def last_start(log: CommitLog, kernels: Any) -> int:
+    """Return the address of the last record, or where the log begins."""
+    for segment in reversed(log.segments):
+        found = None
+        for piece in log.walk(segment, 0, segment.size, kernels):
+            if not isinstance(piece, Gap):
+                found = int(piece.starts[-1])
+        if found is not None:
+            return segment.start_offset + found - log.envelope.size
+    return log.min_offset
+
+
+def check_part(rules: VerifyRules, part: Part, start: int | None = None) -> PartReport[Run]:
+    """Judge the messages that begin in a stretch; ``start`` is where its first record begins, None: look for it."""
+    log = rules.reader.commit_log
+    return walk_part(log, rules.kernels, part, start, lambda table: _runs(rules, part.segment, table))
+
+
+def _runs(rules: VerifyRules, segment: MappedFile, table: MessageTable) -> Iterator[Run]:
+    """Cut a table where records in place and records from elsewhere meet, and where blocks do."""
+    placed = table.column("position") == table.column("physical_offset")
+    blocks = table.starts // BLOCK
+    edges = [0, *(np.flatnonzero((placed[1:] != placed[:-1]) | (blocks[1:] != blocks[:-1])) + 1).tolist(), len(table)]
+    for first, last in itertools.pairwise(edges):
+        whole = first == 0 and last == len(table)
+        yield _run(rules, segment, table if whole else table.where(slice(first, last)), bool(placed[first]))
+
+
+def _run(rules: VerifyRules, segment: MappedFile, table: MessageTable, in_place: bool) -> Run:
+    file = rules.reader.paths.relative(segment.path)
+    found = FindingsOfRows(table, file, rules.most)
+    head = rules.reader.commit_log.envelope.size
+    start = int(table.starts[0]) - head
+    end = int(table.starts[-1]) + int(table.column("size")[-1])
+
+    found.rows("LOG-SIZES", table.faults != 0, "the sizes in this record do not add up to its total size")
+    sound = table if not table.faults.any() else table.where(table.faults == 0)
+    derived, units = _no_dispatch(), _NO_UNITS
+    lost = table.starts[table.faults != 0] - head
+    edges = None
+    compared = Compared()
+    timestamps = table.column("store_timestamp")
+    if len(sound):
+        derived = dispatch(sound, rules.delay_levels, rules.tags_in_index)
+        of_sound = FindingsOfRows(sound, file, rules.most, found.all)
+        _check_bodies(of_sound, derived)
+        nameless = sound.nameless()
+        of_sound.rows("LOG-TOPIC", nameless, "no broker can have a topic of this name: no queue leads to the message")
+        lost = np.r_[lost, sound.starts[nameless] - head]
+        units = derived.units.of_possible()
+        of_sound.rows("LOG-PROPERTY-TEXT", derived.properties.damaged, "its properties are damaged: Java drops some")
+        records.check_records(of_sound, derived)
+        records.check_entries(of_sound, rules.reader.commit_log.envelope, segment.start_offset)
+        edges = records.edges_of(of_sound, derived, rules.reader.commit_log.envelope)
+        early = np.zeros(len(table), np.bool_)
+        early[steps_back(timestamps)] = True
+        found.rows(
+            "LOG-TIME-ORDER",
+            early,
+            TIME_ORDER,
+            found_in=timestamps,
+        )
+    if in_place:
+        compared = rules.check_units(units)
+        found.all += compared.found
+        compared.found = []
+    return Run(
+        segment=segment,
+        start=start,
+        end=end,
+        in_place=in_place,
+        stated_offset=int(table.column("physical_offset")[0]),
+        count=len(table),
+        first_timestamp=int(timestamps[0]),
+        last_timestamp=int(timestamps[-1]),
+        findings=found.all,
+        spans=spans_of(units),
+        entries=derived.entries,
+        lost=np.sort(lost).tolist(),
+        compared=compared,
+        edges=edges,
+        too_early=found.finding("LOG-TIME-ORDER", 0, TIME_ORDER, None, int(timestamps[0])),
+    )
+
+
+def _no_dispatch() -> Dispatch:
+    return Dispatch(Any, _NO_UNITS, NO_ENTRIES)  # type: ignore[arg-type]
+
+
+def _check_bodies(found: FindingsOfRows, derived: Dispatch) -> None:
+    table = found.table
+    stored = table.column("body_crc")
+    computed = table.body_crcs()
+    found.rows("LOG-CRC", stored != computed, "the body does not match its CRC", computed, stored)
+    rows, said, should = property_crcs(table, derived.properties)
+    if len(rows):
+        wrong = np.zeros(len(table), np.bool_)
+        expected, value = np.zeros(len(table), np.int64), np.zeros(len(table), np.int64)
+        wrong[rows] = said != should
+        expected[rows], value[rows] = should, said
+        found.rows("LOG-PROPERTY-CRC", wrong, "the record does not match its CRC property", expected, value)
+
+
+def stretches(mask: Any) -> list[tuple[int, int]]:
+    """Return start and stop of each stretch of true values."""
+    edged = np.zeros(len(mask) + 2, np.bool_)
+    edged[1:-1] = mask
+    edges = np.flatnonzero(edged[1:] != edged[:-1])
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def check_files(reader: StoreReader) -> Iterator[Finding]:
+    """Judge names, lengths and gaps of the segments."""
+    log = reader.commit_log
+    if not reader.paths.commit_log:
+        yield finding("LOG-MISSING", "there is no commit log", file="commitlog")
+    for stray in log.strays:
+        if stray.is_folder and stray.path.name == LOST_AND_FOUND:
+            text = "a folder of the file system: 4.9 refuses to start with it, 5.3 skips it"
+            note = finding("LOG-STRAY", text, file=reader.paths.relative(stray.path))
+            yield dataclasses.replace(note, severity=Severity.NOTE)
+            continue
+        text = f"a file of {stray.size:,} bytes that is not a segment: brokers refuse to start"
+        if stray.is_folder:
+            text = "a folder that is not a segment: 4.9 refuses to start, 5.3 skips it"
+        yield finding("LOG-STRAY", text, file=reader.paths.relative(stray.path))
+    previous: MappedFile | None = None
+    for segment in log.segments:
+        file = reader.paths.relative(segment.path)
+        if not segment.size and segment is log.segments[-1]:
+            if reader.is_live:
+                continue  # just made
+            text = "the last segment is empty: brokers before 5.1.3 refuse to start"
+            yield finding("LOG-EMPTY-FILE", text, file=file, expected=log.file_size, found=0)
+        elif segment.size != log.file_size:
+            yield finding(
+                "LOG-FILE-SIZE",
+                f"a segment of {segment.size:,} bytes, expected {log.file_size:,}",
+                file=file,
+                offset=min(segment.size, log.file_size),
+                expected=log.file_size,
+                found=segment.size,
+            )
+        if previous and segment.start_offset > previous.start_offset + log.file_size:
+            start = previous.start_offset + log.file_size
+            yield finding(
+                "LOG-GAP",
+                f"{segment.start_offset - start:,} bytes of the log are missing before this segment",
+                file=file,
+                offset=0,
+                expected=start,
+                found=segment.start_offset,
+                physical_offset=start,
+            )
+        previous = segment
+    if not reader.is_live:
+        yield from _check_names(reader)
+
+
+def _check_names(reader: StoreReader) -> Iterator[Finding]:
+    """Hold the names of segments against what the records in them say."""
+    log = reader.commit_log
+    try:
+        placement = place(log)
+    except NotFoundError:  # retention takes files just now
+        for segment in log.segments:
+            if not segment.path.exists():
+                log.let_go(segment)
+        placement = place(log)
+    for one in placement.renamed:
+        yield finding(
+            "LOG-NAME",
+            "its records say that it is another segment than its name says",
+            file=reader.paths.relative(one.path),
+            expected=one.target.name,
+            found=one.path.name,
+        )
+    for gone in placement.removed:
+        if gone.is_named:
+            yield finding("LOG-NAME", gone.reason, file=reader.paths.relative(gone.path), found=gone.path.name)
+
+
+@dataclasses.dataclass
+class _Hole:
+    """A stretch of the log without a record, and which messages the queues show to have been there."""
+
+    file: str
+    offset: int
+    physical_offset: int
+    lost: list[tuple[QueueKey, int]] = dataclasses.field(default_factory=list)  # the first of each queue
+    count: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Outlier:
+    """Messages out of the order of their queue; the one behind them may go on where the queue was."""
+
+    expected: int  # what should have come
+    count: int
+    jump: int | None  # number of the jump that they made, if it was one forward
+
+    def ends_at(self, offset: int) -> bool:
+        """Tell whether a message with this queue offset goes on where the queue was."""
+        return offset in (self.expected, self.expected + self.count)
+
+
+def _place(one: tuple[int, Finding | Rest]) -> tuple[int, str, str]:
+    """Return what findings of one run are put in order by."""
+    position, found = one
+    return position, found.code, "" if isinstance(found, Rest) else found.message
+
+
+def _follows(before: Run, after: Run) -> bool:
+    """Tell whether a run begins right where another ends."""
+    return before.segment is after.segment and before.end == after.start
+
+
+def _groups(pieces: list[Run | Gap]) -> list[list[Run | Gap]]:
+    """Join the runs of one kind that follow each other without anything between."""
+    groups: list[list[Run | Gap]] = []
+    for piece in pieces:
+        last = groups[-1][-1] if groups else None
+        if (
+            isinstance(piece, Run)
+            and isinstance(last, Run)
+            and piece.in_place == last.in_place
+            and _follows(last, piece)
+        ):
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
+    return groups
+
+
+class LogVerifier:
+    """Takes the stretches of a log in order; judges holes, misplaced records, queue order and the end.
+
+    ``end_offset`` is one past the last message that lies in place and is none of an earlier life of the log,
+    ``first_offsets`` and ``next_offsets`` are the first and one past the last queue offset of each queue,
+    ``first_addresses`` where its first message lies.
+    """
+
+    def __init__(self, reader: StoreReader, live: bool) -> None:
+        self.reader = reader
+        self.live = live
+        self.end_offset = reader.commit_log.min_offset
+        self.next_offsets: dict[QueueKey, int] = {}
+        self.first_offsets: dict[QueueKey, int] = {}
+        self.first_addresses: dict[QueueKey, int] = {}
+        self._jumps: dict[int, tuple[QueueKey, int | None, int]] = {}
+        self._jump_numbers = itertools.count()
+        self.count = 0
+        self._pending: list[Run | Gap] = []
+        self._stale: set[QueueKey] | None = None  # queues of the messages that follow each other at the end of those
+        self._beside = records.Beside()
+        self._holes: list[_Hole] = []
+        self._hole_offsets: list[int] = []  # their addresses
+        self._holes_before: dict[QueueKey, int] = {}  # how many lie before a queue's last message
+        self._outliers: dict[QueueKey, _Outlier] = {}
+        self._segment: MappedFile | None = None
+        self._accepted: Run | None = None
+        self.last_timestamp = 0
+
+    def take(self, report: PartReport[Run]) -> Iterator[Finding | Rest | Run]:
+        """Judge a stretch; yields findings, and each run that belongs to the log.
+
+        What is said does not depend on where a log was cut into stretches and runs.
+        """
+        for piece in report.runs:
+            if isinstance(piece, Gap):
+                self._add_gap(piece)
+                continue
+            if not piece.in_place:
+                self._pending.append(piece)
+                continue
+            if self.in_doubt and self._is_stale(piece):
+                self._pending.append(piece)
+                continue
+            pending, self._pending = self._pending, []
+            # Runs that seemed stale, and are followed by one that is not, are none.
+            last = pending[-1] if pending else None
+            count = len(pending)
+            if self._stale is not None and isinstance(last, Run) and last.in_place and _follows(last, piece):
+                while count and isinstance(one := pending[count - 1], Run) and one.in_place:
+                    count -= 1
+            self._stale = None
+            yield from self._between(pending[:count])
+            for one in pending[count:]:
+                assert isinstance(one, Run)
+                yield from self._accept(one)
+            yield from self._accept(piece)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the next messages may be none of the log: a gap lies before them."""
+        return any(isinstance(pending, Gap) for pending in self._pending)
+
+    def _add_gap(self, gap: Gap) -> None:
+        last = self._pending[-1] if self._pending else None
+        if isinstance(last, Gap) and last.segment is gap.segment and last.end == gap.start:
+            self._pending[-1] = dataclasses.replace(last, end=gap.end)
+        else:
+            self._pending.append(gap)
+
+    def _is_stale(self, run: Run) -> bool:
+        """Tell whether messages behind a gap are left over from before the log was cut there once.
+
+        They are if they go back in time, and the first message of each queue in its offsets.
+        """
+        last = self._pending[-1]
+        if self._stale is None or not isinstance(last, Run) or not _follows(last, run):
+            if run.first_timestamp >= self.last_timestamp:
+                return False
+            self._stale = set()
+        news = {span.queue: span for span in reversed(run.spans) if span.queue not in self._stale}
+        self._stale |= set(news)
+        return all(span.start < self.next_offsets.get(queue, 0) for queue, span in news.items())
+
+    def _accept(self, run: Run) -> Iterator[Finding | Rest | Run]:
+        found = list(run.findings)
+        if run.edges:
+            if not self._accepted or not _follows(self._accepted, run):
+                self._beside.part()
+            found += [(one.physical_offset or 0, one) for one in self._beside.join(run.edges)]
+        self._accepted = run
+        if run.too_early and run.first_timestamp < self.last_timestamp - CLOCK_STEP_MS:
+            found.append((run.start_offset, run.too_early))
+        if self._segment and self._segment is not run.segment and self._segment.end_offset != run.segment.start_offset:
+            log = self.reader.commit_log
+            if log.gone_until and run.segment.start_offset <= log.min_offset:
+                # What was between went by retention while the log was read.
+                self.next_offsets.clear()
+                self._outliers.clear()
+            else:
+                self._add_hole(run.segment, 0, self._segment.end_offset)
+        self._segment = run.segment
+        for start in run.lost:
+            self._add_hole(run.segment, start, run.segment.start_offset + start)
+        found += [(one.physical_offset or 0, one) for one in self._order(run)]
+        found.sort(key=_place)
+        yield from (one for _, one in found)
+        self.count += run.count
+        self.end_offset = run.end_offset
+        self.last_timestamp = run.last_timestamp
+        yield run
+
+    def _order(self, run: Run) -> Iterator[Finding]:
+        for span in run.spans:
+            expected = self.next_offsets.get(span.queue)
+            holes = bisect.bisect_left(self._hole_offsets, span.physical_offset)
+            outlier = self._outliers.pop(span.queue, None)
+            if outlier and span.start != expected and outlier.ends_at(span.start):
+                if outlier.jump is not None:
+                    del self._jumps[outlier.jump]
+                if span.start > outlier.expected:
+                    self._note_jump(span.queue, outlier.expected, span.start)
+            elif span.start != expected:
+                jump = None
+                if expected is None or span.start > expected:
+                    jump = self._note_jump(span.queue, expected, span.start)
+                if expected is None:
+                    self.first_offsets[span.queue] = span.start
+                    self.first_addresses[span.queue] = span.physical_offset
+                else:
+                    self._outliers[span.queue] = _Outlier(expected, span.stop - span.start, jump)
+                if expected is not None and span.start > expected and self._holes_before.get(span.queue, 0) < holes:
+                    self._holes[holes - 1].lost.append((span.queue, expected))
+                    self._holes[holes - 1].count += span.start - expected
+                elif expected is not None:
+                    yield self._out_of_order(run, span, expected)
+            elif outlier:
+                self._outliers[span.queue] = dataclasses.replace(outlier, count=outlier.count + span.stop - span.start)
+            self.next_offsets[span.queue] = span.stop
+            if self._holes:
+                self._holes_before[span.queue] = bisect.bisect_left(self._hole_offsets, span.last_physical_offset)
+
+    def _note_jump(self, queue: QueueKey, expected: int | None, start: int) -> int:
+        number = next(self._jump_numbers)
+        self._jumps[number] = queue, expected, start
+        return number
+
+    @property
+    def jumps(self) -> list[tuple[QueueKey, int | None, int]]:
+        """The queue offsets that no message has; from None: below the first message of the queue."""
+        return list(self._jumps.values())
+
+    def _add_hole(self, segment: MappedFile, offset: int, physical_offset: int) -> None:
+        self._hole_offsets.append(physical_offset)
+        self._holes.append(_Hole(self.reader.paths.relative(segment.path), offset, physical_offset))
+
+    def _losses(self) -> Iterator[Finding]:
+        """Tell of each hole what was in it, as far as the queue offsets of the messages around it show."""
+        for hole in self._holes:
+            place = {"file": hole.file, "offset": hole.offset, "physical_offset": hole.physical_offset}
+            if len(hole.lost) == 1:
+                (topic, queue_id), offset = hole.lost[0]
+                place |= {"topic": topic, "queue_id": queue_id, "queue_offset": offset}
+            if hole.count:
+                queues = "" if len(hole.lost) == 1 else f" of {len(hole.lost):,} queues"
+                text = "one message was" if hole.count == 1 else f"{hole.count:,} messages{queues} were"
+                yield finding("LOG-QUEUE-ORDER", f"{text} lost here", **place)
+
+    def _out_of_order(self, run: Run, span: Span, expected: int) -> Finding:
+        if span.start > expected:
+            missing = span.start - expected
+            what = "one message" if missing == 1 else f"{missing:,} messages"
+            text = f"{what} of its queue {'is' if missing == 1 else 'are'} missing before it"
+        else:
+            text = "the preceding message of its queue has the same queue offset or a later one"
+        return finding(
+            "LOG-QUEUE-ORDER",
+            text,
+            file=self.reader.paths.relative(run.segment.path),
+            offset=span.physical_offset - run.segment.start_offset,
+            expected=expected,
+            found=span.start,
+            topic=span.queue[0],
+            queue_id=span.queue[1],
+            queue_offset=span.start,
+            physical_offset=span.physical_offset,
+        )
+
+    def _between(self, pieces: list[Run | Gap]) -> Iterator[Finding | Rest | Run]:
+        """Judge what lies between messages of the log."""
+        for group in _groups(pieces):
+            first = group[0]
+            if isinstance(first, Gap):
+                self._add_hole(first.segment, first.start, first.start_offset)
+                yield self._hole(first)
+            elif first.in_place:
+                yield self._finding("LOG-STALE", "messages from an earlier life of the log", first)
+            else:
+                runs = [one for one in group if isinstance(one, Run)]
+                count = sum(run.count for run in runs)
+                text = "this record claims" if count == 1 else f"{count:,} records from here on claim"
+                found = self._finding(
+                    "LOG-POSITION", f"{text} to be at another address", first, expected=first.start_offset
+                )
+                yield dataclasses.replace(found, found=first.stated_offset)
+                for run in runs:
+                    yield from self._accept(run)
+
+    def _hole(self, gap: Gap) -> Finding:
+        size = gap.end - gap.start
+        reasons = {
+            scan.Stop.MAGIC: ("LOG-MAGIC", "no record starts here"),
+            scan.Stop.SIZE: ("LOG-SIZES", "a record with an impossible size"),
+            scan.Stop.BLANK: ("LOG-BLANK", "a blank record that does not fill its segment"),
+            scan.Stop.END: ("LOG-BLANK", "the segment ends without a blank record"),
+        }
+        code, text = reasons.get(gap.stop, reasons[scan.Stop.MAGIC])
+        return self._finding(code, f"{text}: {size:,} bytes are skipped, messages follow after them", gap)
+
+    def finish(self) -> Iterator[Finding]:
+        """Judge what lies behind the last message."""
+        yield from self._losses()
+        pending, self._pending = self._pending, []
+        if self.live:
+            return
+        told: set[str] = set()
+        stale = sum(piece.count for piece in pending if isinstance(piece, Run))
+        for piece in pending:
+            if isinstance(piece, Run):
+                what = "a whole record is" if stale == 1 else f"{stale:,} whole records are"
+                code, text = "LOG-STALE", f"{what} beyond the end of the log: brokers may adopt them"
+            else:
+                content = self._first_content(piece)
+                if content is None:
+                    continue
+                if piece.stop is scan.Stop.BLANK:
+                    code, text = "LOG-BLANK", "a blank record that does not fill its segment"
+                elif self._begins_record(piece):
+                    code, text = "LOG-TORN", "a record that was not written completely"
+                else:
+                    code, text = "LOG-NOISE", "bytes after the end of the log that are not a record"
+                    piece = dataclasses.replace(piece, start=content)
+            if code not in told:
+                told.add(code)
+                yield self._finding(code, text, piece)
+
+    def _first_content(self, gap: Gap) -> int | None:
+        """Return the position of the first byte of a gap that is not zero."""
+        for low, high in with_data(gap.segment, gap.start, gap.end, 1 << 20):
+            content = np.flatnonzero(gap.segment.stretch(low, high) != 0)
+            if len(content):
+                return low + int(content[0])
+        return None
+
+    def _begins_record(self, gap: Gap) -> bool:
+        head = gap.segment.read(gap.start + self.reader.commit_log.envelope.size, layout.BLANK_SIZE)
+        return len(head) == layout.BLANK_SIZE and layout.BLANK.parse(head).magic_code in scan.MAGICS[:2]
+
+    def _finding(self, code: str, text: str, piece: Run | Gap, expected: int | None = None) -> Finding:
+        return finding(
+            code,
+            text,
+            file=self.reader.paths.relative(piece.segment.path),
+            offset=piece.start,
+            expected=expected,
+            physical_offset=piece.start_offset,
+        )

@@ -1,0 +1,323 @@
+"""Checks of what a record says about itself, beyond sizes and CRC: what brokers or consumers trip over."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.row_findings import FindingsOfRows
+from mqtool.engine.store.dispatch import CRC_PROPERTY, Dispatch, Properties
+from mqtool.errors import FormatError
+from mqtool.formats import commit_log, dledger
+from mqtool.formats import kernels as plain
+from mqtool.formats.layout import offset_of
+from mqtool.formats.properties import (
+    CRC_NAME,
+    CRC_SIZE,
+    NAME_SEPARATOR,
+    PAIR_SEPARATOR,
+    are_readable,
+    build_properties,
+)
+from mqtool.formats.record_edits import with_new_crc
+from mqtool.formats.scan import Envelope, Ints, MessageTable
+from mqtool.formats.topics import SCHEDULE_TOPIC
+
+NO_CRC = "the record has no CRC property, although those around it have one"
+_NUMBER = "its DLedger entry is not numbered consecutively after the one before it"
+_MAX_OF_CRC = 15
+"""Of the twenty bytes of a CRC property, so many show one that is damaged."""
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
+_KNOWN_FLAGS = 0x7FF
+_COMPRESSION_SHIFT = 8
+_DIGITS = 19  # numbers of fewer fit into 63 bits
+_ZLIB = (3, 0)  # old producers name no type
+_MAGICS = {1: 0x04224D18, 2: 0x28B52FFD}  # LZ4 frame, zstd frame
+_BATCH = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
+_INDEX_AT, _POSITION_AT, _BODY_SIZE_AT = (
+    offset_of(dledger.ENTRY_HEAD_DTYPE, name) for name in ("index", "position", "body_size")
+)
+
+
+class Edges(NamedTuple):
+    """What the checks that hold a record against those beside it need of the first and the last of some."""
+
+    has_crc: tuple[bool, bool]  # of the first, of the last
+    alone: bool  # whether there is only one
+    first_lacks: Finding | None  # the first has no CRC property, though the one behind it, if there is one, has
+    last_lacks: Finding | None  # the last has none, though the one before it has
+    numbers: tuple[int, int] | None  # of DLedger entries, the first and the last
+    first_number: Finding | None  # of the first entry, should it be wrong; ``expected`` is to be set
+    second_number: Finding | None  # the second entry is not numbered after the first
+    last_differs: bool  # the last is not numbered after the one before it
+
+
+class Beside:
+    """Holds records against those beside them across runs, so that it does not matter where a log is cut.
+
+    ``join`` is given runs in the order of the log; ``part`` says that something lies between two.
+    """
+
+    def __init__(self) -> None:
+        self.part()
+
+    def part(self) -> None:
+        """Forget what was before."""
+        self._has_crc = False
+        self._lacks: Finding | None = None
+        self._number: int | None = None
+        self._differs = False
+
+    def join(self, edges: Edges) -> Iterator[Finding]:
+        """Yield what is wrong with the first and last records of a run, or with the last one of the run before."""
+        if self._lacks and edges.has_crc[0]:
+            yield self._lacks
+        self._lacks = edges.last_lacks
+        if edges.first_lacks and self._has_crc:
+            if edges.alone:
+                self._lacks = edges.first_lacks
+            else:
+                yield edges.first_lacks
+        self._has_crc = edges.has_crc[1]
+        if edges.numbers and edges.first_number:
+            first, last = edges.numbers
+            differs = self._number is not None and first != self._number + 1
+            if differs and not self._differs and self._number is not None:
+                yield dataclasses.replace(edges.first_number, expected=self._number + 1)
+            if edges.second_number and not differs:
+                yield edges.second_number
+            self._number, self._differs = last, differs if edges.alone else edges.last_differs
+
+
+def edges_of(found: FindingsOfRows, derived: Dispatch, envelope: Envelope) -> Edges:
+    """Judge each of some sound records against those beside it; return what is to be judged of the outermost."""
+    table = found.table
+    has = has_crc_property(table, derived.properties)
+    alone = len(table) == 1
+    between = np.zeros(len(table), np.bool_)
+    between[1:-1] = ~has[1:-1] & has[:-2] & has[2:]
+    found.rows("LOG-PROPERTY-CRC", between, NO_CRC)
+
+    def lacking(row: int) -> Finding:
+        return found.finding("LOG-PROPERTY-CRC", row, NO_CRC)
+
+    first_lacks = lacking(0) if not has[0] and (alone or has[1]) else None
+    last_lacks = lacking(len(table) - 1) if not alone and not has[-1] and has[-2] else None
+    edges = Edges((bool(has[0]), bool(has[-1])), alone, first_lacks, last_lacks, None, None, None, False)
+    if not envelope.size:
+        return edges
+    numbers = _numbers_at(table, table.starts - envelope.size + _INDEX_AT, 8)
+    follows = np.r_[numbers[:1], numbers[:-1] + 1]
+    differs = numbers != follows
+    # The number after a wrong one seems wrong too: tell of the first.
+    wrong = differs & ~np.r_[False, differs[:-1]]
+    wrong[:2] = False
+    found.rows("LOG-ENTRY", wrong, _NUMBER, follows, numbers)
+
+    def numbered(row: int) -> Finding:
+        return found.finding("LOG-ENTRY", row, _NUMBER, int(follows[row]), int(numbers[row]))
+
+    return edges._replace(
+        numbers=(int(numbers[0]), int(numbers[-1])),
+        first_number=numbered(0),
+        second_number=numbered(1) if not alone and differs[1] else None,
+        last_differs=bool(differs[-1]),
+    )
+
+
+def check_records(found: FindingsOfRows, derived: Dispatch) -> None:
+    """Judge flags, and the properties that a broker must be able to read, of sound records."""
+    _check_compression(found)
+    _check_transactions(found)
+    _check_batches(found, derived)
+    _check_numbers(found, derived)
+
+
+def right_flags(table: MessageTable, derived: Dispatch) -> dict[int, int]:
+    """Return what the system flags of sound records should be, where the records themselves tell, by row.
+
+    A body shows how it is packed, and whether it is a batch.
+    """
+    flags = table.column("sys_flag")
+    right = {}
+    for row, kind in zip(*(column.tolist() for column in _packed_otherwise(table)), strict=True):
+        bits = commit_log.COMPRESSED | kind << _COMPRESSION_SHIFT if kind >= 0 else 0
+        right[row] = int(flags[row]) & ~(commit_log.COMPRESSED | commit_log.COMPRESSION_MASK) | bits
+    for row in np.flatnonzero(_batch_differs(table, derived)).tolist():
+        said = derived.properties.text(table, "INNER_NUM", row)
+        count = batch_count(table.bytes_of(plain.BODY, row))
+        if said and said == str(count):
+            right[row] = right.get(row, int(flags[row])) | _BATCH
+        elif not said and not count:
+            right[row] = right.get(row, int(flags[row])) & ~_BATCH
+    return right
+
+
+def right_offsets(table: MessageTable, derived: Dispatch) -> dict[int, int]:
+    """Return the queue offsets that inner batches tell in their properties, by row, where their heads say otherwise."""
+    if not (derived.properties.at("INNER_BASE")[1] > 0).any():
+        return {}
+    offsets = table.column("queue_offset")
+    right = {}
+    for row in np.flatnonzero(table.column("sys_flag") & commit_log.INNER_BATCH).tolist():
+        base = derived.properties.text(table, "INNER_BASE", row)
+        if base.isascii() and base.isdecimal() and len(base) < _DIGITS and int(base) != offsets[row]:
+            right[row] = int(base)
+    return right
+
+
+def batch_count(body: bytes) -> int:
+    """Return how many messages a batch holds, 0 where the body is none."""
+    try:
+        return len(commit_log.parse_client_batch(body))
+    except FormatError:
+        return 0
+
+
+def _packed_otherwise(table: MessageTable) -> tuple[Ints, Ints]:
+    """Return the rows whose bodies are not packed as their flags say, and how they are packed, -1: not at all."""
+    flags = table.column("sys_flag")
+    packed = np.flatnonzero((flags & commit_log.COMPRESSED != 0) & (table.sizes(plain.BODY) > 0))
+    if not len(packed):
+        return packed, packed
+    heads = _numbers_at(table, table.offsets(plain.BODY)[packed], 4) & 0xFFFFFFFF
+    said = (flags[packed] & commit_log.COMPRESSION_MASK) >> _COMPRESSION_SHIFT
+    zlib = (heads >> 24 & 0x0F == 8) & ((heads >> 16) % 31 == 0)
+    kinds = np.where(zlib, _ZLIB[0], -1)
+    for kind, magic in _MAGICS.items():
+        kinds[heads == magic] = kind
+    wrong = (said != kinds) & ~(zlib & np.isin(said, _ZLIB))
+    return packed[wrong], kinds[wrong]
+
+
+def _check_compression(found: FindingsOfRows) -> None:
+    """Judge whether a body is packed as its flag says: the body's CRC does not cover the flag."""
+    wrong = np.zeros(len(found.table), np.bool_)
+    wrong[_packed_otherwise(found.table)[0]] = True
+    text = "the body is not compressed as its system flag says: consumers cannot decompress it"
+    found.rows("LOG-FLAG", wrong, text, None, found.table.column("sys_flag"))
+
+
+def _check_transactions(found: FindingsOfRows) -> None:
+    """Judge the queue offset of records that have no place in a queue."""
+    table = found.table
+    kind = table.column("sys_flag") & commit_log.TRANSACTION_MASK
+    aside = (kind == commit_log.TRANSACTION_PREPARED) | (kind == commit_log.TRANSACTION_ROLLBACK)
+    if aside.any():
+        offsets = table.column("queue_offset")
+        text = "a prepared or rolled back transaction has a queue offset, although it has no place in a queue"
+        found.rows("LOG-FLAG", aside & (offsets != 0), text, np.zeros_like(offsets), offsets)
+
+
+def _check_batches(found: FindingsOfRows, derived: Dispatch) -> None:
+    """Judge whether records with several messages are flagged as such, and bits that mean nothing."""
+    flags = found.table.column("sys_flag")
+    strange = flags & ~_KNOWN_FLAGS != 0
+    text = "the system flag has bits that no known version sets"
+    found.rows("LOG-FLAG-BITS", strange, text, flags & _KNOWN_FLAGS, flags)
+    differs = _batch_differs(found.table, derived) & ~derived.properties.damaged
+    text = "the system flag and the property INNER_NUM disagree on whether the record contains several messages"
+    found.rows("LOG-FLAG", differs, text, None, flags)
+
+
+def _batch_differs(table: MessageTable, derived: Dispatch) -> npt.NDArray[np.bool_]:
+    """Tell which records are flagged as batches and have no count, or the other way round."""
+    differs: npt.NDArray[np.bool_] = (table.column("sys_flag") & commit_log.INNER_BATCH != 0) != (
+        derived.properties.at("INNER_NUM")[1] > 0
+    )
+    return differs
+
+
+def _check_numbers(found: FindingsOfRows, derived: Dispatch) -> None:
+    """Judge the numbers in properties that a broker parses: a record where it cannot ends the log for it."""
+    table = found.table
+    names = []
+    if (derived.properties.at("INNER_NUM")[1] > 0).any():
+        both = (derived.properties.at("INNER_NUM")[1] > 0) & (derived.properties.at("INNER_BASE")[1] > 0)
+        names += [("INNER_NUM", both, (1 << 15) - 1), ("INNER_BASE", both, (1 << 63) - 1)]
+    delayed = derived.properties.at("DELAY")[1] > 0
+    if delayed.any():
+        topic_ids, topics = table.topics()
+        if SCHEDULE_TOPIC.encode() in topics:
+            delayed &= topic_ids == topics.index(SCHEDULE_TOPIC.encode())
+            names.append(("DELAY", delayed, (1 << 31) - 1))
+    for name, mask, most in names:
+        wrong, differs = np.zeros(len(table), np.bool_), np.zeros(len(table), np.bool_)
+        bases = table.column("queue_offset").copy()
+        for row in np.flatnonzero(mask).tolist():
+            value = _number(derived.properties.text(table, name, row), most)
+            wrong[row] = value is None
+            if name == "INNER_BASE" and value is not None:
+                differs[row] = value != bases[row]
+                bases[row] = value
+        found.rows("LOG-PROPERTIES", wrong, f"its property {name} is not a number: a broker ends the log here")
+        text = "its property INNER_BASE is not its queue offset"
+        found.rows("LOG-PROPERTIES", differs, text, table.column("queue_offset"), bases)
+
+
+def _number(text: str, most: int) -> int | None:
+    if not _INTEGER.fullmatch(text):
+        return None
+    value = int(text)
+    return value if -most - 1 <= value <= most else None
+
+
+def has_crc_property(table: MessageTable, properties: Properties) -> npt.NDArray[np.bool_]:
+    """Tell of each record whether it ends with a CRC property: damage may hide in one without, among those with."""
+    offsets, sizes = properties.at(CRC_PROPERTY)
+    has: npt.NDArray[np.bool_] = (sizes == 10) & (offsets + sizes + 1 == table.starts + table.column("size"))
+    return has
+
+
+def ends_like_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
+    """Tell which records end in a CRC property, whole or with some of its bytes changed."""
+    ends = table.starts + table.column("size")
+    raw: Any = np.frombuffer(table.buffer, np.uint8)
+    tails = raw[(ends - CRC_SIZE)[:, None] + np.arange(CRC_SIZE)]
+    pattern = np.frombuffer(build_properties({CRC_NAME: "0" * 10}), np.uint8)
+    is_digit = (tails >= ord("0")) & (tails <= ord("9"))
+    agree = np.where(pattern == ord("0"), is_digit, tails == pattern).sum(axis=1)
+    found: npt.NDArray[np.bool_] = (table.sizes(plain.PROPERTIES) >= CRC_SIZE) & (agree >= _MAX_OF_CRC)
+    return found
+
+
+def is_repairable_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
+    """Tell which records end in a damaged CRC property, and can be read once it is written anew, over no other one."""
+    found = ends_like_crc(table)
+    for row in np.flatnonzero(found).tolist():
+        properties = table.bytes_of(plain.PROPERTIES, row)
+        anew = with_new_crc(table.record(row), len(properties))[-len(properties) :]
+        found[row] = are_readable(anew) and not _ends_within_crc(properties)
+    return found
+
+
+def _ends_within_crc(properties: bytes) -> bool:
+    """Tell whether a property ends where the CRC property belongs, so that this would be written over its end."""
+    separator, edge = PAIR_SEPARATOR.encode(), len(properties) - CRC_SIZE
+    start = properties.rfind(separator, 0, edge) + 1
+    end = properties.find(separator, edge)
+    return start < edge < end < len(properties) - 1 and NAME_SEPARATOR.encode() in properties[start:end]
+
+
+def check_entries(found: FindingsOfRows, envelope: Envelope, base: int) -> None:
+    """Judge the heads of DLedger's entries: where they lie, and how long they are."""
+    if not envelope.size:
+        return
+    table = found.table
+    heads = table.starts - envelope.size
+    text = "its DLedger entry claims another address"
+    positions = _numbers_at(table, heads + _POSITION_AT, 8)
+    found.rows("LOG-ENTRY", positions != heads + base, text, heads + base, positions)
+    sizes = _numbers_at(table, heads + _BODY_SIZE_AT, 4)
+    expected = table.column("size").astype(np.int64)
+    found.rows("LOG-ENTRY", sizes != expected, "its DLedger entry has another size", expected, sizes)
+
+
+def _numbers_at(table: MessageTable, at: Ints, width: int) -> Ints:
+    raw: Any = np.frombuffer(table.buffer, np.uint8)
+    columns = raw[at[:, None] + np.arange(width)]
+    return np.ascontiguousarray(columns).view(f">i{width}")[:, 0].astype(np.int64)

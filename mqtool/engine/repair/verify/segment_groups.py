@@ -1,0 +1,231 @@
+"""Reports of segments that follow each other, joined into one, and such ones again: a tree above a log of any size.
+
+A queue has a span in each stretch that holds a message of it. Where nothing lies between, one span says what all of
+them say, so a group tells of each queue about once, and who judges the whole log takes few groups. What comes out is
+what ``LogVerifier`` says of the stretches themselves, which does not depend on where a log is cut.
+
+Spans are not joined over what may separate them: a gap, a record that cannot be read or lies elsewhere. Messages behind
+a gap may be none of the log, which only the judge of the whole can tell, and by the spans of each segment: a group that
+was joined as if it followed sound messages, and follows a gap, is judged again, and so is one of which retention has
+taken a segment meanwhile.
+"""
+
+import contextlib
+import functools
+import itertools
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from mqtool.engine.repair.parts import PART, Part, PartReport, Span, joined, parts_below
+from mqtool.engine.repair.verify.distributed import FIELDS, DistributedReport, DistributedRun, report_of
+from mqtool.engine.repair.verify.index import Claim
+from mqtool.engine.repair.verify.log import Run, VerifyRules, check_part
+from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.dispatch import NO_ENTRIES, QueueKey
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.errors import StoreChangedError
+from mqtool.formats import scan
+
+Piece = tuple[int, dict[str, Any] | tuple[int, int, scan.Stop]]
+"""Address of its segment, and of a run or gap its fields, without the segment."""
+
+
+class Group(NamedTuple):
+    """What segments that follow each other hold, as it travels."""
+
+    first: int  # addresses of the first segment and the last
+    last: int
+    stop: int  # one past the last address that was looked at
+    pieces: list[Piece]
+
+
+class _Doubt:
+    """Whether messages may be taken for an earlier life of the log: whether a gap lies before them that counts.
+
+    Those behind a gap that are stored later than those before it are none. All else only ``LogVerifier`` knows.
+    """
+
+    def __init__(self) -> None:
+        self.is_there = False
+        self._is_lasting = False
+        self._last_timestamp: int | None = None
+
+    def take(self, piece: Run | Gap) -> None:
+        if isinstance(piece, Gap):
+            self.is_there = True
+        elif piece.in_place and not self._is_lasting:
+            if self.is_there and (self._last_timestamp is None or piece.first_timestamp < self._last_timestamp):
+                self._is_lasting = True
+            else:
+                self.is_there = False
+                self._last_timestamp = piece.last_timestamp
+
+
+class _Spans:
+    """Joins the spans of runs: those of a queue that go on where the one before them ends."""
+
+    def __init__(self) -> None:
+        self._open: dict[QueueKey, tuple[list[Span], int]] = {}
+        self._last: Run | None = None
+
+    def take(self, run: Run, in_doubt: bool) -> None:
+        """Take the next run, whose spans become part of those before them where they can."""
+        if run.lost or not run.in_place:
+            self.part()
+            return
+        if not self._follows(run, in_doubt):
+            self._open.clear()
+        self._last = run
+        spans, run.spans = run.spans, []
+        for span in spans:
+            place = self._open.get(span.queue)
+            before = place[0][place[1]] if place else None
+            if place and before and before.stop == span.start:
+                place[0][place[1]] = before._replace(stop=span.stop, last_physical_offset=span.last_physical_offset)
+            else:
+                self._open[span.queue] = run.spans, len(run.spans)
+                run.spans.append(span)
+
+    def _follows(self, run: Run, in_doubt: bool) -> bool:
+        last = self._last
+        if last is None:
+            return False
+        if last.segment is run.segment:
+            return last.end == run.start
+        return not in_doubt and last.segment.end_offset == run.segment.start_offset
+
+    def part(self) -> None:
+        """Begin anew behind what is no message of the log for sure."""
+        self._last = None
+        self._open.clear()
+
+
+def groups_of(rules: VerifyRules, claim: Callable[[Run], Claim], reports: Iterable[bytes]) -> Iterator[Group]:
+    """Join reports of all stretches of some segments, and groups of such; yields one, where damage has it so several.
+
+    Args:
+        rules: of the store.
+        claim: looks for the index entries of a run that had to be judged again.
+        reports: what ``verify_distributed`` and this made, pickled, in the order of the log.
+
+    Raises:
+        StoreChangedError: a segment goes meanwhile, and not by retention.
+    """
+    log = rules.reader.commit_log
+    growing = _Growing(claim)
+    for group, stretches in _in_turn(reports):
+        if group is None:
+            for report in _joined(rules, stretches):
+                address = report.part.segment.start_offset
+                growing.add(address, address, address + report.part.stop, report.runs)
+        elif growing.in_doubt or (segments := _segments_of(log, group)) is None:
+            # What it was made of may be needed: who judges the whole log sees to that.
+            yield from growing.made()
+            yield group
+            growing = _Growing(claim)
+        else:
+            growing.add(group.first, group.last, group.stop, _unpacked(group, segments))
+    yield from growing.made()
+
+
+class _Growing:
+    """A group that is being made."""
+
+    def __init__(self, claim: Callable[[Run], Claim]) -> None:
+        self._claim = claim
+        self._doubt, self._spans = _Doubt(), _Spans()
+        self._pieces: list[Piece] = []
+        self._ends: tuple[int, int, int] | None = None
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether messages that come now may be taken for an earlier life of the log."""
+        return self._doubt.is_there
+
+    def add(self, first: int, last: int, stop: int, pieces: Iterable[Run | Gap]) -> None:
+        """Take what the next segments, or a part of one, hold."""
+        ends = self._ends or (first, last, stop)
+        self._ends = min(first, ends[0]), max(last, ends[1]), max(stop, ends[2])
+        for piece in pieces:
+            self._doubt.take(piece)
+            if isinstance(piece, Gap):
+                self._spans.part()
+            else:
+                self._spans.take(piece, self.in_doubt)
+            self._pieces.append(_packed(piece, self._claim))
+
+    def made(self) -> Iterator[Group]:
+        """Yield it, if there is anything in it."""
+        if self._ends:
+            yield Group(*self._ends, self._pieces)
+
+
+def reports_of(rules: VerifyRules, reports: Iterable[bytes], in_doubt: Callable[[], bool]) -> Iterator[PartReport[Run]]:
+    """Yield what ``verify_distributed`` and ``groups_of`` made, for who judges the whole log.
+
+    Args:
+        rules: of the store.
+        reports: pickled, in the order of the log.
+        in_doubt: tells whether messages that come now may be none of the log, by what was yielded so far.
+    """
+    for group, stretches in _in_turn(reports):
+        if group is None:
+            yield from _joined(rules, stretches)
+            continue
+        segments = _segments_of(rules.reader.commit_log, group)
+        if in_doubt() or segments is None:
+            yield from _verified_again(rules, group)
+            continue
+        for piece in _unpacked(group, segments):
+            yield PartReport(Part(piece.segment, piece.start, piece.end), piece.start, piece.end, [piece])
+
+
+def _in_turn(reports: Iterable[bytes]) -> Iterator[tuple[Group | None, Iterable[DistributedReport]]]:
+    """Yield each group, and between them the reports of stretches that follow each other."""
+    known = map(pickle.loads, reports)
+    for is_group, some in itertools.groupby(known, key=lambda one: isinstance(one, Group)):
+        if is_group:
+            yield from ((group, ()) for group in some)
+        else:
+            yield None, some
+
+
+def _joined(rules: VerifyRules, stretches: Iterable[DistributedReport]) -> Iterator[PartReport[Run]]:
+    return joined(_there(rules.reader.commit_log, stretches), functools.partial(check_part, rules))
+
+
+def _there(log: CommitLog, stretches: Iterable[DistributedReport]) -> Iterator[PartReport[Run]]:
+    for far in stretches:
+        with contextlib.suppress(StoreChangedError):  # its segment went by retention meanwhile
+            yield report_of(log, far)
+
+
+def _segments_of(log: CommitLog, group: Group) -> dict[int, MappedFile] | None:
+    """Return the segments of a group by their addresses, None where one is gone or shorter."""
+    ends = {address: one["end"] if isinstance(one, dict) else one[1] for address, one in group.pieces}
+    segments = {one.start_offset: one for one in log.segments if one.size >= ends.get(one.start_offset, one.size + 1)}
+    return segments if len(segments) == len(ends) else None
+
+
+def _verified_again(rules: VerifyRules, group: Group) -> Iterator[PartReport[Run]]:
+    segments = [one for one in rules.reader.commit_log.segments if group.first <= one.start_offset <= group.last]
+    parts = [Part(one, start, min(start + PART, one.size)) for one in segments for start in range(0, one.size, PART)]
+    check = functools.partial(check_part, rules)
+    return joined(map(check, parts_below(parts, group.stop)), check)
+
+
+def _packed(piece: Run | Gap, claim: Callable[[Run], Claim]) -> Piece:
+    if isinstance(piece, Gap):
+        return piece.segment.start_offset, (piece.start, piece.end, piece.stop)
+    if not isinstance(piece, DistributedRun):
+        piece = DistributedRun(**{**vars(piece), "entries": NO_ENTRIES}, claim=claim(piece))
+    return piece.segment.start_offset, {name: getattr(piece, name) for name in FIELDS}
+
+
+def _unpacked(group: Group, segments: dict[int, MappedFile]) -> Iterator[Run | Gap]:
+    for address, one in group.pieces:
+        if isinstance(one, dict):
+            yield DistributedRun(segment=segments[address], entries=NO_ENTRIES, **one)
+        else:
+            yield Gap(segments[address], *one)
