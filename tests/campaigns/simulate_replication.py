@@ -32,7 +32,7 @@ def main() -> None:
         logging.disable(logging.CRITICAL)
         sys.unraisablehook = lambda _: None  # what was killed cannot end in good order
     begun, failed = time.monotonic(), 0
-    sends = acknowledged = consumed = 0
+    sends = acknowledged = consumed = cuts = 0
     faults: Counter[str] = Counter()
     for seed in given.seeds:
         with tempfile.TemporaryDirectory(
@@ -41,12 +41,14 @@ def main() -> None:
             one = run_seed(seed, Path(folder), on_note=print if given.log else None)
         sends, acknowledged, consumed = sends + one.sends, acknowledged + one.acknowledged, consumed + one.consumed
         faults += one.faults
+        cuts += one.cuts
         failed += bool(one.violation)
         if one.violation:
             print(f"seed {seed}: {one.violation}")
     print(
         f"{len(given.seeds):,} seeds, {failed:,} failed; {sends:,} messages sent, {acknowledged:,} acknowledged, "
-        f"{consumed:,} consumed; faults: {dict(faults.most_common())}; {time.monotonic() - begun:,.0f} s"
+        f"{consumed:,} consumed; {cuts:,} logs cut; faults: {dict(faults.most_common())}; "
+        f"{time.monotonic() - begun:,.0f} s"
     )
     sys.exit(1 if failed else 0)
 
