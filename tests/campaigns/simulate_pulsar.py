@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 
 from mqtool.engine.repair.findings import Severity
-from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.reader import StoreReader
 from tests.campaigns.simulate import MEMORY
 from tests.simulation.pulsar import BrokenLawError, PulsarWorld

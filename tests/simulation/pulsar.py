@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.broker.operations.send import NewTopic
 from mqtool.engine.pulsar.door import PulsarDoor
 from mqtool.engine.pulsar.frames import (
@@ -24,7 +24,7 @@ from mqtool.engine.pulsar.frames import (
     split_payload,
 )
 from mqtool.engine.pulsar.session import words_of
-from mqtool.engine.pulsar.subscription import Kind
+from mqtool.engine.pulsar.subscription import SubscriptionType
 from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, command, parse
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
@@ -66,7 +66,7 @@ class Consumer:
 class Subscription:
     """What a subscription must do: each message in its time."""
 
-    def __init__(self, name: str, kind: Kind) -> None:
+    def __init__(self, name: str, kind: SubscriptionType) -> None:
         self.name = name
         self.kind = kind
         self.consumers: list[Consumer] = []
@@ -90,7 +90,7 @@ class PulsarWorld:
         self.deliveries = 0
         self._peers = 0
         self._sequence = 0
-        self.subscriptions = [Subscription(kind.name.lower(), kind) for kind in Kind]
+        self.subscriptions = [Subscription(kind.name.lower(), kind) for kind in SubscriptionType]
         self._begin(folder / "store-0")
 
     # The broker
@@ -98,7 +98,7 @@ class PulsarWorld:
     def _begin(self, root: Path) -> None:
         self.root = root
         self.store = MessageStore(root, StoreConfig(SMALL_FILES), now=self.now)
-        self.broker = Broker(self.store, self.now)
+        self.broker = BrokerController(self.store, self.now)
         self.door = PulsarDoor(self.broker, self.now)
         self._of_peer: dict[Peer, tuple[Subscription, Consumer]] = {}
         self._producer = self._connect()
@@ -201,7 +201,7 @@ class PulsarWorld:
 
     def join(self, subscription: Subscription) -> None:
         """Have a consumer come, if there is a place for one."""
-        if subscription.kind is Kind.EXCLUSIVE and subscription.consumers:
+        if subscription.kind is SubscriptionType.EXCLUSIVE and subscription.consumers:
             return
         if len(subscription.consumers) < len(_NAMES):
             self._join(subscription, self.random.choice(_NAMES))
@@ -276,7 +276,10 @@ class PulsarWorld:
 
     def ack_until(self, subscription: Subscription) -> None:
         """Have a consumer acknowledge all up to an entry."""
-        if subscription.kind not in (Kind.EXCLUSIVE, Kind.FAILOVER) or (chosen := self._chosen(subscription)) is None:
+        if (
+            subscription.kind not in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+            or (chosen := self._chosen(subscription)) is None
+        ):
             return
         consumer, entry = chosen
         for number in range(entry + consumer.sizes[entry]):
@@ -297,7 +300,7 @@ class PulsarWorld:
             return
         consumer, entry = chosen
         made = command("redeliver", consumer_id=0)
-        if subscription.kind in (Kind.SHARED, Kind.KEY_SHARED) and self.random.random() < 0.7:
+        if subscription.kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED) and self.random.random() < 0.7:
             del consumer.has[entry]
             made.redeliver.message_ids.add(ledgerId=1, entryId=entry)
         else:
@@ -327,11 +330,11 @@ class PulsarWorld:
             subscription.acked.pop(number, None)
             subscription.maybe.discard(number)
         others = [one for one in subscription.consumers if one is not consumer]
-        if subscription.kind is Kind.FAILOVER:
+        if subscription.kind is SubscriptionType.FAILOVER:
             self._law(consumer.is_active, "only the active consumer is sent messages")
-        elif subscription.kind in (Kind.SHARED, Kind.KEY_SHARED):
+        elif subscription.kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
             self._law(all(entry not in one.has for one in others), f"{entry} is with two")
-        if subscription.kind is Kind.KEY_SHARED:
+        if subscription.kind is SubscriptionType.KEY_SHARED:
             key = self.keys[entry]
             earlier = {
                 number for number in range(entry) if self.keys[number] == key and number not in subscription.acked
