@@ -151,7 +151,7 @@ def plan(stores: Sequence[Store], level: Level, partition_size: int) -> tuple[li
             max(1, reader.commit_log.file_size), segments, left_out,
         )  # fmt: skip
         scopes.append(scope)
-        # Or nobody would join a store of which there is nothing to verifier.
+        # Or nobody would join a store of which there is nothing to verify.
         items.append(VerifyTask(number, scope, [], None, False))
         items += [
             VerifyTask(number, scope, [], file.path.name, False) for file in (checks.chained if checks.whole else ())

@@ -86,7 +86,7 @@ def take_fast_path(
         rows = np.empty(_ENTRIES * room + 64, np.int64)
         hashes, is_tag = np.empty(len(rows), np.int32), np.empty(len(rows), np.bool_)
         unsound = np.empty(room, np.int64)
-        count, end, entry_count, topic_count, unsound_count = kernels.take_fast_path(
+        count, end, entry_count, topic_count, unsound_count = kernels.fast_path(
             buffer,
             start,
             stop,
