@@ -28,6 +28,7 @@ SHARE = {
         "key_shared_sticky",
         "ack_gaps",
         "ack_receipt",
+        "pattern",
         "retry_topic",
         "reader_batch_and_partitions",
         "seek_by_id",
