@@ -133,7 +133,7 @@ def test_several_stores_are_one_table(tmp_path: Path) -> None:
     assert stores("", paths=orjson.dumps([f"{tmp_path}/b/store", f"{tmp_path}/[ab]/store"]).decode()) == [*"bbbaaa"]
     with pytest.raises(NotFoundError, match="no store matches"):
         stores(tmp_path / "d*")
-    with pytest.raises(NotFoundError, match="no RocketMQ store"):
+    with pytest.raises(NotFoundError, match="not a RocketMQ store"):
         stores(tmp_path / "d")
 
 
@@ -183,7 +183,7 @@ def test_columns_are_chosen_by_a_schema() -> None:
     rows = [row for part in batches(one) for batch in part for row in batch.to_pylist()]
 
     assert rows[0] == {"topic": "OrderEvents", "queue_id": 0}
-    with pytest.raises(UsageError, match="the column queue_id is int, not bigint"):
+    with pytest.raises(UsageError, match="column queue_id is int, not bigint"):
         source.reader(StructType([StructField("queue_id", LongType())]))
     with pytest.raises(UsageError, match="unknown column topics"):
         source.reader(StructType([StructField("topics", StringType())]))
