@@ -283,7 +283,7 @@ def _run_in_child(arguments: list[str]) -> int:
     if status >= 0:
         return status
     if status == -signal.SIGBUS:
-        return _complain("a file became shorter, or its disk failed, while it was read: try again", Status.BUSY)
+        return _complain("a file was truncated, or its disk failed, while it was being read: try again", Status.BUSY)
     if -status in _ENDING:
         return _status_of(-status)
     then = f"; {_AFTER_A_KILL}" if arguments[:1] and arguments[0] in _TAKEN_BACK else ""

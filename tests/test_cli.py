@@ -498,7 +498,7 @@ def test_a_mapped_file_that_is_cut_while_it_is_read_ends_with_75(surroundings: d
         output, remarks = process.communicate()
 
     assert (process.returncode, output) == (Status.BUSY, "")
-    assert remarks == "mqtool: a file became shorter, or its disk failed, while it was read: try again\n"
+    assert remarks == "mqtool: a file was truncated, or its disk failed, while it was being read: try again\n"
 
 
 def test_a_store_that_shrinks_under_a_command_ends_with_75(surroundings: dict[str, str], tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_what_is_misspelt_or_not_there_is_said_in_a_sentence(broker: mqtool.Brok
         (
             {"topic": topic, "startingOffsets": '{"There": {"0": -2}}'},
             UsageError,
-            "-2 of There broker-a:0 is no",
+            "-2 is not a valid offset for There broker-a:0",
         ),
         ({"topic": topic, "accessKey": "me"}, UsageError, "access_key and secret_key belong together"),
         ({"topic": topic, "nameServer": address}, UsageError, "namesrv and nameServer mean the same"),
@@ -581,7 +581,7 @@ def test_what_cannot_be_sent_is_said_in_a_sentence(broker: mqtool.Broker) -> Non
     for columns, options, told in (
         ({"topic": "string"}, {}, "a message needs a column body"),
         (body, {}, "no topic given: add a column topic, or set the option topic"),
-        ({**body, "tag": "string"}, {"topic": "T"}, "no message column tag: did you mean tags"),
+        ({**body, "tag": "string"}, {"topic": "T"}, "unknown message column tag: did you mean tags"),
         ({"body": "int"}, {"topic": "T"}, "column body is int, not binary or string: cast it in the query"),
         (
             body,

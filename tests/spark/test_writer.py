@@ -120,7 +120,7 @@ def test_a_store_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_columns_that_no_message_has_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no message column tag: did you mean tags"):
+    with pytest.raises(UsageError, match="unknown message column tag: did you mean tags"):
         writer(tmp_path / "new", spark_schema({"topic": "string", "body": "binary", "tag": "string"}))
     with pytest.raises(UsageError, match="body is missing"):
         writer(tmp_path / "new", StructType([StructField("topic", spark_schema({"x": "string"})["x"].dataType)]))

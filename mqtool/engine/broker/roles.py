@@ -26,7 +26,7 @@ _WITHOUT_REPLICAS = 4
 """The dialect that knows no inSyncReplicas: a SYNC_MASTER waits for one slave."""
 _REFUSED = {
     "enableControllerMode": "a controller chooses the master, and slaves speak another protocol",
-    "enableDLegerCommitLog": "a log of DLedger can be read here, and not written",
+    "enableDLegerCommitLog": "DLedger logs can be read here, but not written",
     "duplicationEnable": "the log would have to be one that others write",
     "enableSlaveActingMaster": "a slave would act as its master by way of other masters",
 }

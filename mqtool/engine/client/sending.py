@@ -150,7 +150,7 @@ def broker_of_handle(recall_handle: str) -> str:
     try:
         return parse_handle(recall_handle).broker_name
     except FormatError as error:
-        raise UsageError("this is no recall handle: give that of the result of a send") from error
+        raise UsageError("this is not a recall handle: give the one from the result of a send") from error
 
 
 def recall(group: str, topic: str, recall_handle: str) -> Call[str]:
