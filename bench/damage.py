@@ -122,7 +122,7 @@ def _changes(root: Path, look: Spent) -> list[Row]:
         done.append(_spend([*HELPER, "recover", "--abnormal", "--yes", "-s", str(root)], told))
         files = 1 + sum(path.is_file() and path.stat().st_mtime_ns > before for path in root.rglob("*"))
         undone.append(_spend([*HELPER, "undo", "--yes", "-s", str(root)]))
-    written, noted = (_told(told, text) for text in ("written into the store", "beside the store"))
+    written, noted = (_told(told, text) for text in ("written to the store", "next to the store"))
     told.unlink()
     limit = _write_and_sync(root.parent / "limit", written + noted, files)
     repair, undo = min(done), min(undone)

@@ -197,15 +197,16 @@ _HOMES = {
 
 
 def open_store(path: "str | PathLike[str]", settings: "Mapping[str, str] | None" = None) -> "StoreReader":
-    """Open the store of a broker, or one file of it, for reading.
+    """Open the store of a broker, or one of its files, for reading.
 
     Args:
         path: the directory that contains ``commitlog``, ``consumequeue`` and the other folders.
-        settings: of the broker, by RocketMQ's names (``mappedFileSizeCommitLog``, ..), where files do not show them.
+        settings: broker settings, by RocketMQ's names (``mappedFileSizeCommitLog``, ..), if they cannot be
+            determined from the files.
 
     Raises:
         NotFoundError: there is no store.
-        NotPermittedError: this user may not read it.
+        NotPermittedError: this user has no permission to read it.
     """
     from mqtool.engine.store.paths import StoreConfig
     from mqtool.engine.store.reader import StoreReader

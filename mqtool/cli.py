@@ -24,42 +24,42 @@ class CommandEntry(NamedTuple):
 
 
 COMMANDS = {
-    "info": CommandEntry("info", "Tell what this store is."),
+    "info": CommandEntry("info", "Describe a store."),
     "dump": CommandEntry("dump", "List the records of one kind of file."),
     "get": CommandEntry("get", "Show one message."),
     "find": CommandEntry("find", "Find messages by key, tag, body, property or time."),
     "pull": CommandEntry("pull", "Read messages of one queue as a consumer would."),
     "stats": CommandEntry("stats", "Count messages and bytes by topic, queue, tag, hour, size or producer."),
     "verify": CommandEntry("verify", "Check a store and list what is wrong."),
-    "doctor": CommandEntry("doctor", "Tell why a broker does not start or deliver, and what to do."),
-    "compare": CommandEntry("compare", "Tell what two stores have of each other."),
-    "recover": CommandEntry("recover", "Mend log, queues, index and checkpoint."),
-    "rebuild": CommandEntry("rebuild", "Make queues, index or config again from the commit log."),
+    "doctor": CommandEntry("doctor", "Explain why a broker does not start or deliver, and what to do."),
+    "compare": CommandEntry("compare", "Compare two stores."),
+    "recover": CommandEntry("recover", "Repair the log, queues, index and checkpoint."),
+    "rebuild": CommandEntry("rebuild", "Rebuild queues, index or config from the commit log."),
     "salvage": CommandEntry("salvage", "Copy every readable message into a new store."),
     "export": CommandEntry("export", "Write messages to JSON lines or Parquet."),
-    "import": CommandEntry("import_", "Make a new store of exported messages."),
-    "explain": CommandEntry("explain", "Tell what a check means and what to do."),
-    "apply": CommandEntry("apply", "Carry out a plan saved with --save-plan."),
-    "undo": CommandEntry("undo", "Take the last mend back."),
+    "import": CommandEntry("import_", "Create a store from exported messages."),
+    "explain": CommandEntry("explain", "Explain a check and what to do about it."),
+    "apply": CommandEntry("apply", "Apply a plan saved with --save-plan."),
+    "undo": CommandEntry("undo", "Undo the last repair."),
     "serve": CommandEntry("serve", "Run a name server and a broker.", in_child=False),
-    "trace": CommandEntry("trace", "Show the way of a message."),
+    "trace": CommandEntry("trace", "Trace the path of a message."),
     "send": CommandEntry("send", "Send messages to a broker."),
     "consume": CommandEntry("consume", "Consume messages as a member of a group."),
-    "bench": CommandEntry("bench", "Put a load on brokers and tell how they bear it."),
-    "mirror": CommandEntry("mirror", "Copy topics to another cluster, and go on doing so."),
-    "topic": CommandEntry("topic", "List, show, make and delete topics."),
-    "group": CommandEntry("group", "List, show, make and delete groups of consumers."),
-    "offset": CommandEntry("offset", "List and set how far groups have read."),
-    "dlq": CommandEntry("dlq", "List, show, send again and purge dead letters."),
-    "cluster": CommandEntry("cluster", "List brokers and show how they are."),
-    "promote": CommandEntry("promote", "Make a slave the master."),
-    "spark": CommandEntry("spark", "Ask stores too large for one machine, on Spark."),
+    "bench": CommandEntry("bench", "Load-test brokers and report throughput and latency."),
+    "mirror": CommandEntry("mirror", "Copy topics to another cluster, continuously."),
+    "topic": CommandEntry("topic", "List, show, create and delete topics."),
+    "group": CommandEntry("group", "List, show, create and delete consumer groups."),
+    "offset": CommandEntry("offset", "List and set consumer offsets, and show lag."),
+    "dlq": CommandEntry("dlq", "List, show, resend and purge dead letters."),
+    "cluster": CommandEntry("cluster", "List brokers and show their state."),
+    "promote": CommandEntry("promote", "Promote a slave to master."),
+    "spark": CommandEntry("spark", "Process stores too large for one machine, on Spark."),
 }
 
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _TAKEN_BACK = ("recover", "rebuild", "apply", "undo", "topic", "group", "offset", "dlq")
-_AFTER_A_KILL = "what was begun in a store is taken back by `mqtool undo`, or when the same command is run again"
+_AFTER_A_KILL = "partial changes to a store are undone by `mqtool undo`, or when the same command is run again"
 
 
 class Commands(click.Group):
@@ -124,7 +124,7 @@ def _version() -> None:
     click.echo(", ".join(installed))
 
 
-@click.command("help", help="Show what a command does and takes.")
+@click.command("help", help="Show help for a command.")
 @click.argument("names", metavar="[COMMAND]..", nargs=-1)
 @click.pass_context
 def _help(context: click.Context, names: tuple[str, ...]) -> None:
@@ -132,7 +132,7 @@ def _help(context: click.Context, names: tuple[str, ...]) -> None:
     shown, command = context.parent, context.parent.command
     for name in names:
         if not isinstance(command, click.Group):
-            raise click.UsageError(f"{shown.command_path} has no commands of its own", context)
+            raise click.UsageError(f"{shown.command_path} has no subcommands", context)
         _, found, _ = command.resolve_command(shown, [name])
         assert found
         command = found
@@ -155,7 +155,7 @@ _TYPED = {"version": _version, "help": _help}
     help="Show the version and platform.",
 )
 def cli() -> None:
-    """Read, check, mend and serve the stores of Apache RocketMQ brokers, and talk to brokers.
+    """Read, check, repair and serve the stores of Apache RocketMQ brokers, and talk to brokers.
 
     The store is -s DIR, else MQTOOL_STORE, else ./store, else ~/store.
     """
@@ -195,9 +195,9 @@ def run(arguments: list[str]) -> int:
         _forget_output()
         return Status.OK
     except MemoryError:
-        return _complain("there is not enough memory for this", Status.FAULT)
+        return _complain("there is not enough memory", Status.FAULT)
     except PermissionError as error:
-        return _complain(f"{error.filename} may not be read or written by this user", Status.NOT_PERMITTED)
+        return _complain(f"this user has no permission to read or write {error.filename}", Status.NOT_PERMITTED)
     except OSError as error:
         return _complain(f"{error.filename or 'the output'}: {error.strerror or error}", Status.IO_ERROR)
     except Exception as error:
@@ -248,7 +248,7 @@ def _fault(error: Exception) -> Status:
         where = f"please report it with {name}"
     except (OSError, RuntimeError):  # the second where no home is known
         where = text
-    return _complain(f"a fault in mqtool itself ({type(error).__name__}): {where}", Status.FAULT)
+    return _complain(f"internal error in mqtool ({type(error).__name__}): {where}", Status.FAULT)
 
 
 def _run_in_child(arguments: list[str]) -> int:
@@ -287,7 +287,7 @@ def _run_in_child(arguments: list[str]) -> int:
     if -status in _ENDING:
         return _status_of(-status)
     then = f"; {_AFTER_A_KILL}" if arguments[:1] and arguments[0] in _TAKEN_BACK else ""
-    return _complain(f"ended by {signal.Signals(-status).name}{then}", Status.FAULT)
+    return _complain(f"killed by {signal.Signals(-status).name}{then}", Status.FAULT)
 
 
 def _status_of_interrupt(interrupt: BaseException | None) -> int:

@@ -27,12 +27,12 @@ class Status(enum.IntEnum):
 
 
 class MqtoolError(Exception):
-    """The base of all errors; its text is the sentence that a user reads.
+    """The base of all errors; its text is the message shown to the user.
 
     Attributes:
-        code: the response code of RocketMQ, where a server has answered with one.
-        address: of the server, where it is known which one.
-        retriable: whether the same call may succeed later, as nothing is wrong with what was asked.
+        code: RocketMQ's response code, if a server answered with one.
+        address: of the server, if known.
+        retriable: whether the same call may succeed later, because nothing is wrong with the request.
     """
 
     exit_code = Status.FAULT
@@ -42,7 +42,7 @@ class MqtoolError(Exception):
 
 
 class FormatError(MqtoolError):
-    """Bytes that cannot be what the format says they are."""
+    """Bytes that do not match the format."""
 
     exit_code = Status.BAD_DATA
 
@@ -53,18 +53,18 @@ class FormatError(MqtoolError):
 
 
 class HeaderError(MqtoolError):
-    """A command whose header lacks a field that it must have, or whose field is not what it should be."""
+    """A command whose header lacks a required field, or has a field with an invalid value."""
 
     exit_code = Status.BAD_DATA
 
     def __init__(self, field: str, reason: str) -> None:
         self.field = field
         self.reason = reason
-        super().__init__(f"the field {field} of the header {reason}")
+        super().__init__(f"header field {field} {reason}")
 
 
 class FilterError(MqtoolError):
-    """A tag expression or SQL92 filter that a broker would refuse; the position counts characters from 1."""
+    """A tag expression or SQL92 filter that a broker would refuse; ``position`` counts characters from 1."""
 
     exit_code = Status.USAGE
 
@@ -75,13 +75,13 @@ class FilterError(MqtoolError):
 
 
 class UsageError(MqtoolError):
-    """Arguments that make no sense together."""
+    """Invalid arguments, or a combination of them."""
 
     exit_code = Status.USAGE
 
 
 class BadDataError(MqtoolError):
-    """A file that is there and readable, but not what it should be."""
+    """A file that exists and is readable, but has unexpected contents."""
 
     exit_code = Status.BAD_DATA
 
@@ -93,7 +93,7 @@ class NotFoundError(MqtoolError):
 
 
 class LimitError(MqtoolError):
-    """More of something than a server keeps for its clients."""
+    """A limit of a server on what it stores for its clients."""
 
 
 class ReadError(MqtoolError):
@@ -109,25 +109,25 @@ class WriteError(MqtoolError):
 
 
 class StoreInUseError(MqtoolError):
-    """A running broker, or another mend, holds the store."""
+    """A running broker, or another repair, holds the store."""
 
     exit_code = Status.BUSY
 
 
 class RecoveryNeededError(MqtoolError):
-    """A store that cannot be written to as it is: its broker did not stop cleanly, or its files disagree."""
+    """A store that cannot be written to as it is: its broker did not stop cleanly, or its files are inconsistent."""
 
     exit_code = Status.BAD_DATA
 
 
 class StoreChangedError(MqtoolError):
-    """A file of the store changed while it was read: a broker is at work, or somebody else."""
+    """A file of the store changed while it was being read: by a running broker, or by another program."""
 
     exit_code = Status.BUSY
 
 
 class NotPermittedError(MqtoolError):
-    """The file system, or a server, does not let this user read or write."""
+    """This user has no permission for a file, or on a server."""
 
     exit_code = Status.NOT_PERMITTED
 
@@ -144,11 +144,11 @@ class UnavailableError(MqtoolError):
 
 
 class AnswerTimeoutError(UnavailableError):
-    """A server has not answered, read or let itself be reached in time; it may have done what it was asked."""
+    """A server could not be reached, did not read, or did not answer in time; it may have carried out the request."""
 
 
 class RefusedError(MqtoolError):
-    """A broker or name server has answered that it does not do what it was asked; the subclasses tell why."""
+    """A broker or name server refused the request; the subclasses tell why."""
 
     exit_code = Status.UNAVAILABLE
     code: int
@@ -158,50 +158,50 @@ class RefusedError(MqtoolError):
         self.address = address
         self.code = code
         self.remark = remark
-        super().__init__(f"{address} refuses: {(remark or f'response code {code}').strip()}")
+        super().__init__(f"{address} refused the request: {(remark or f'response code {code}').strip()}")
 
 
 class BusyError(RefusedError):
-    """A server is overloaded, starting or stopping: later it may do it."""
+    """A server is overloaded, starting or stopping; the request may succeed later."""
 
     retriable = True
 
 
 class AccessDeniedError(RefusedError, NotPermittedError):
-    """A server does not let this client do that: its keys are wrong, or the topic may not be read or written."""
+    """A server denies access to this client: its keys are wrong, or the topic is not readable or writable."""
 
     exit_code = Status.NOT_PERMITTED
 
 
 class UnknownTopicError(RefusedError, NotFoundError):
-    """A server has no such topic."""
+    """A server does not have the topic."""
 
     exit_code = Status.NO_INPUT
 
 
 class UnknownGroupError(RefusedError, NotFoundError):
-    """A server has no such group."""
+    """A server does not have the group."""
 
     exit_code = Status.NO_INPUT
 
 
 class InvalidRequestError(RefusedError, UsageError):
-    """A server cannot use what it was given: a filter, a parameter."""
+    """A server refused a parameter: for example, a filter."""
 
     exit_code = Status.USAGE
 
 
 class IllegalMessageError(RefusedError, BadDataError):
-    """A broker takes no such message: it is too large, or its parts do not go together."""
+    """A broker refused a message: it is too large, or its parts are inconsistent."""
 
     exit_code = Status.BAD_DATA
 
 
 class SendError(MqtoolError):
-    """A message that no broker has stored, after all attempts; it may be stored all the same where an answer was lost.
+    """A message that no broker has stored, after all attempts; it may be stored anyway if an answer was lost.
 
-    ``errors`` holds what each attempt came to, ``brokers`` the name of the broker it went to. ``code``, ``address`` and
-    ``retriable`` are those of the last attempt.
+    ``errors`` holds the error of each attempt, ``brokers`` the name of the broker it was sent to. ``code``,
+    ``address`` and ``retriable`` are those of the last attempt.
     """
 
     def __init__(self, topic: str, brokers: Sequence[str], errors: Sequence[MqtoolError], waited_ms: int) -> None:
@@ -213,13 +213,14 @@ class SendError(MqtoolError):
         self.retriable = last.retriable
         attempts = f"{len(brokers)} attempt{'s' * (len(brokers) != 1)} in {waited_ms:,} ms"
         came_to = f"; the last: {last}" if errors else ""
-        super().__init__(f"the message to {topic} could not be sent, {attempts}{came_to}")
+        super().__init__(f"could not send the message to {topic}: {attempts}{came_to}")
 
 
 class AcknowledgeError(MqtoolError):
-    """Popped messages that were consumed but could not be acknowledged: they come again.
+    """Popped messages that were consumed but could not be acknowledged, and will be delivered again.
 
-    ``messages`` holds them, ``errors`` why, in the same order; ``code``, ``address`` and ``retriable`` are the last's.
+    ``messages`` holds them, ``errors`` why, in the same order; ``code``, ``address`` and ``retriable`` are the
+    last's.
     """
 
     def __init__(self, messages: Sequence[Any], errors: Sequence[MqtoolError], count: int) -> None:
@@ -228,18 +229,20 @@ class AcknowledgeError(MqtoolError):
         last = errors[-1]
         self.exit_code, self.code, self.address = last.exit_code, last.code, last.address
         self.retriable = last.retriable
-        super().__init__(f"{len(messages):,} of {count:,} messages could not be acknowledged, and come again; {last}")
+        super().__init__(
+            f"{len(messages):,} of {count:,} messages could not be acknowledged and will be delivered again; {last}"
+        )
 
 
 class CallbackError(MqtoolError):
-    """Code of the application raised what is no ordinary exception; ``__cause__`` is that."""
+    """Code of the application raised something that is not an ordinary exception; ``__cause__`` is that."""
 
     def __init__(self, what: str, error: BaseException) -> None:
         super().__init__(f"the {what} raised {error!r}")
 
 
 class MissingExtraError(MqtoolError):
-    """Something needs a package that only an extra of mqtool installs."""
+    """A package is missing that an extra of mqtool installs."""
 
     exit_code = Status.UNAVAILABLE
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class OpenTelemetryHook(Hook):
-    """Begins a span for each send, each call of a listener, and each time that the program gets what it asked for."""
+    """Starts a span for each send, each listener call, and each time that the program receives requested messages."""
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
-        """Take the global provider where none is given."""
+        """Use the global provider if none is given."""
         self._tracer = trace.get_tracer("mqtool", tracer_provider=tracer_provider)
 
     def before_send(self, messages: "Sequence[ProducerMessage]", group: str) -> Any:
-        """Begin a span within the current one, and have the messages name it."""
+        """Start a span within the current one, and add its context to the messages."""
         topic = messages[0].topic
         attributes = {**_attributes("send", topic, group), **_batch(len(messages))}
         span = self._tracer.start_span(f"send {topic}", kind=SpanKind.PRODUCER, attributes=attributes)
@@ -53,7 +53,7 @@ class OpenTelemetryHook(Hook):
         _end(given, error)
 
     def before_consume(self, messages: "Sequence[ConsumerMessage]", group: str) -> Any:
-        """Begin a span in the trace of the message, or one that is linked with those of several."""
+        """Start a span in the trace of the message, or one that is linked to those of several messages."""
         topic = messages[0].topic
         sent = [propagate.extract(message.properties) for message in messages]
         spans = [trace.get_current_span(one).get_span_context() for one in sent]
@@ -80,7 +80,7 @@ class OpenTelemetryHook(Hook):
         span, token = given
         context.detach(token)
         if status is ConsumeStatus.LATER:
-            span.set_status(Status(StatusCode.ERROR, "the messages are to come again"))
+            span.set_status(Status(StatusCode.ERROR, "the messages will be redelivered"))
         _end(span, error)
 
 

@@ -128,7 +128,7 @@ def test_where_no_store_is_named_and_none_is_near_it_ends_with_66(surroundings: 
     done = mqtool_at(surroundings, "info", cwd=tmp_path)
 
     assert done.returncode == Status.NO_INPUT
-    assert "give -s DIR or set MQTOOL_STORE" in done.stderr
+    assert "use -s DIR or set MQTOOL_STORE" in done.stderr
 
 
 def test_a_store_is_the_one_named_or_the_one_near(surroundings: dict[str, str], tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_user_without_a_home_is_no_fault(surroundings: dict[str, str], tmp_pat
     )
 
     assert done.returncode == Status.NO_INPUT
-    assert "give -s DIR or set MQTOOL_STORE" in done.stderr
+    assert "use -s DIR or set MQTOOL_STORE" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_a_fault_is_one_sentence_and_a_file(surroundings: dict[str, str], tmp_pa
 
     assert (process.returncode, output) == (Status.FAULT, "some\n")
     assert remarks.count("\n") == 1
-    assert remarks.startswith("mqtool: a fault in mqtool itself (ZeroDivisionError): please report it with ")
+    assert remarks.startswith("mqtool: internal error in mqtool (ZeroDivisionError): please report it with ")
     (kept,) = (cache / "mqtool").iterdir()
     assert str(kept) in remarks
     assert "1 / 0" in kept.read_text() or "ZeroDivisionError: division by zero" in kept.read_text()
@@ -353,7 +353,11 @@ def test_a_fault_whose_file_cannot_be_written_is_told_in_full(surroundings: dict
     [
         ("MemoryError", Status.FAULT, "not enough memory"),
         ("OSError(5, 'Input/output error', 'some/file')", Status.IO_ERROR, "some/file: Input/output error"),
-        ("PermissionError(13, 'Permission denied', 'some/file')", Status.NOT_PERMITTED, "some/file may not be read"),
+        (
+            "PermissionError(13, 'Permission denied', 'some/file')",
+            Status.NOT_PERMITTED,
+            "no permission to read or write some/file",
+        ),
         ("click.Abort", Status.INTERRUPTED, ""),
         ("KeyboardInterrupt", Status.INTERRUPTED, ""),
     ],
@@ -520,7 +524,7 @@ def test_another_signal_is_told_by_name(surroundings: dict[str, str], tmp_path: 
         _, remarks = process.communicate()
 
     assert process.returncode == Status.FAULT
-    assert remarks == "mqtool: ended by SIGKILL\n"
+    assert remarks == "mqtool: killed by SIGKILL\n"
 
 
 # What is loaded.

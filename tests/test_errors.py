@@ -40,7 +40,7 @@ def test_a_refusal_is_an_exception_of_its_own(
     assert type(error) is kind
     assert isinstance(error, also)
     assert (error.code, error.address, error.retriable) == (code, "host:10911", retriable)
-    assert str(error) == f"host:10911 refuses: {remark or f'response code {code}'}"
+    assert str(error) == f"host:10911 refused the request: {remark or f'response code {code}'}"
 
 
 def test_all_that_clients_raise_is_in_both_modules() -> None:

@@ -96,8 +96,9 @@ def _signature(function: Callable[..., Any]) -> str:
     text = str(signature.replace(parameters=taken))
     text = re.sub(r"<function .*? at 0x\w+>|<factory>", "...", text)
     text = re.sub(r"<(\w+)\.(\w+): [^>]*>", r"\1.\2", text)
-    text = re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)  # names without their modules
-    return text.replace("'", "").replace('"', "").removesuffix(" -> None")
+    text = re.sub(r"\b(?:[A-Za-z_]\w*\.)+(\w+)", r"\1", text)  # names without their modules
+    text = re.sub(r"(?<!= )'([^']*)'", r"\1", text)  # annotations without quotes, defaults with theirs
+    return text.replace('"', "").removesuffix(" -> None")
 
 
 def _has_text(thing: Any) -> bool:

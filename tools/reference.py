@@ -163,8 +163,7 @@ def checks_page() -> str:
     every = {**CHECKS, **PAGES}
     rows = [f"| [{code}](#{code.lower()}) | {check.severity} | {check.title} |\n" for code, check in every.items()]
     texts = [
-        f"\n## {code}\n\n**{check.severity}**: {check.title}\n\n"
-        f"- How it occurs: {check.cause}\n- What to do: {check.remedy}\n"
+        f"\n## {code}\n\n**{check.severity}**: {check.title}\n\n- Cause: {check.cause}\n- What to do: {check.remedy}\n"
         for code, check in every.items()
     ]
     return _CHECKS_HEAD + "".join(rows) + "".join(texts)

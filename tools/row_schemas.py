@@ -73,13 +73,11 @@ ROWS: Mapping[str, Kind] = {
         "A message of `consume`.", ("consume -n NS --topic Orders --group g --peek --begin first --idle 300ms",)
     ),
     "sent_message": Kind(
-        "What `send` tells of a message.", ("send -n NS --topic Orders --queue 0 --tag a --key k one two",)
+        "The result of `send` for a message.", ("send -n NS --topic Orders --queue 0 --tag a --key k one two",)
     ),
-    "finding": Kind(
-        "What a check found, of `verify`.", ("verify -s sick", *(f"verify -s {store}" for store in STORES))
-    ),
+    "finding": Kind("A finding of `verify`.", ("verify -s sick", *(f"verify -s {store}" for store in STORES))),
     "check": Kind("A check, of `explain`.", ("explain", "explain LOG-CRC")),
-    "store": Kind("What a store is, of `info`.", tuple(f"info -s {store}" for store in STORES)),
+    "store": Kind("The description of a store, of `info`.", tuple(f"info -s {store}" for store in STORES)),
     **{
         f"stats_{by}": Kind(
             f"Counts, of `stats --by {by}`.",
@@ -105,24 +103,27 @@ ROWS: Mapping[str, Kind] = {
         "Counts of a topic, of `compare --by key`.", ("compare mixed-533-kill sick --by key",), "topic"
     ),
     "doctor_start": Kind(
-        "What a start of a broker comes to, of `doctor`.", ("doctor -s sick", "doctor -s retry-533-clean"), "start"
+        "The outcome of starting a broker, of `doctor`.", ("doctor -s sick", "doctor -s retry-533-clean"), "start"
     ),
-    "doctor_group": Kind("What a start does to a consumer group, of `doctor`.", ("doctor -s lost",), "group"),
+    "doctor_group": Kind(
+        "The effect of starting a broker on a consumer group, of `doctor`.", ("doctor -s lost",), "group"
+    ),
     "doctor_cause": Kind("A cause, of `doctor`.", ("doctor -s sick", "doctor -s lost"), "cause"),
     "plan_change": Kind(
         "A step of a repair, of `recover`, `rebuild`, `apply` and the like.",
         ("recover -s sick --dry-run", "rebuild all -s mixed-533-kill --dry-run"),
         "change",
     ),
-    "plan_loss": Kind("What a repair gives up, of the same commands.", ("recover -s sick --dry-run",), "loss"),
-    "salvaged_topic": Kind("What was salvaged of a topic, of `salvage`.", ("salvage -s sick --into new --dry-run",)),
+    "plan_loss": Kind("A loss of a repair, of the same commands.", ("recover -s sick --dry-run",), "loss"),
+    "salvaged_topic": Kind("Counts of a topic, of `salvage`.", ("salvage -s sick --into new --dry-run",)),
     "topic": Kind("A topic, of `topic list`.", ("topic list -s mixed-533-kill", "topic list -n NS")),
     "topic_queue": Kind(
         "A queue, of `topic show`.", ("topic show -s mixed-533-kill OrderEvents", "topic show -n NS Orders")
     ),
     "group": Kind("A consumer group, of `group list`.", ("group list -s retry-533-clean", "group list -n NS")),
     "offset": Kind(
-        "How far a group has read a queue, of `offset list`.", ("offset list -s retry-533-clean", "offset list -n NS")
+        "The consumer offset of a group in a queue, of `offset list`.",
+        ("offset list -s retry-533-clean", "offset list -n NS"),
     ),
     "dead_letters": Kind("The dead letters of a group, of `dlq list`.", ("dlq list -s retry-533-clean",)),
     "broker": Kind("A broker, of `cluster list`.", ("cluster list -n NS",)),

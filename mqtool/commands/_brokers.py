@@ -39,7 +39,7 @@ class Brokers:
         """Say so where the environment alone has a command look at brokers, not at a store."""
         if self.is_of_environment:
             where = ";".join(self.name_servers)
-            output.remark(f"the brokers of {where} are asked, as {NAMESRV_ADDR} says; -s DIR looks at a store")
+            output.remark(f"querying the brokers of {where}, from {NAMESRV_ADDR}; use -s DIR to read a store")
 
     def client_options(self) -> dict[str, Any]:
         """Return what ``ClientOptions`` say of how to connect."""
@@ -103,7 +103,7 @@ def _addresses(option: str, text: str) -> tuple[str, ...]:
 
     addresses = split_addresses(text)
     if not addresses:
-        raise UsageError(f"{option} names no name server")
+        raise UsageError(f"{option} does not name a name server")
     return tuple(addresses)
 
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 Plan = Callable[["AdminClient"], Awaitable["Changes"]]
 """Returns what is to be changed on brokers."""
 
-broker_option = click.option("--broker", "broker_name", metavar="NAME", help="Only on this broker. Default: on all.")
+broker_option = click.option(
+    "--broker", "broker_name", metavar="NAME", help="Only on this broker. Default: all brokers."
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Target:
             return self.brokers.admin(lambda admin: self._change(admin, plan))
         assert self.repair
         if broker_name is not None:
-            raise UsageError("--broker names one of several brokers: a store is of one")
+            raise UsageError("--broker selects one of several brokers, but a store belongs to only one: leave it out")
         return self.repair.run(edit.partition(" ")[0], {"edit": edit, **options})
 
     async def _change(self, admin: "AdminClient", plan: Plan) -> int:
@@ -65,7 +67,7 @@ class Target:
             self.output.remark("there is nothing to change")
             return Status.OK
         self.output.flush()
-        if not self.confirmation.is_answered_yes("Do this?"):
+        if not self.confirmation.is_answered_yes("Proceed?"):
             return Status.DAMAGE
         await admin.apply(changes)
         self.output.remark("done")
@@ -122,4 +124,4 @@ def _refuse_two_meanings(brokers: Brokers) -> None:
     except NotFoundError:
         return
     where = ";".join(brokers.name_servers)
-    raise UsageError(f"{NAMESRV_ADDR} names brokers ({where}) and there is the store {store.resolve()}: give -n or -s")
+    raise UsageError(f"{NAMESRV_ADDR} is set ({where}), and the store {store.resolve()} exists: choose with -n or -s")

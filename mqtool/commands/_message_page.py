@@ -85,7 +85,9 @@ def message_page(
     yield _heading("properties", "" if message.properties else "none")
     yield from _property_lines(message, width, 2)
     if not whole:
-        text = f"one of the messages in the inner batch at {message.position:,}: give that offset to see all of it"
+        text = (
+            f"one of the messages in the inner batch at {message.position:,}: give that offset to see the whole batch"
+        )
         yield from _hanging(click.style("note: ", fg="yellow"), text, width, 6)
     for note in annotations(store, message):
         yield from _hanging(click.style("note: ", fg="yellow"), printable(note), width, 6)
@@ -194,13 +196,13 @@ def annotations(store: "StoreReader | None", message: Message) -> Iterator[str]:
     elif topic == TIMER_TOPIC:
         due = iso_time(_number(properties, "TIMER_OUT_MS"))
         when = f" at {due}" if due and "TIMER_OUT_MS" in properties else ""
-        yield f"waits in the timer for its delivery to {real}{when}"
+        yield f"waits in the timer to be delivered to {real}{when}"
         if "TIMER_DEL_UNIQKEY" in properties:
             yield f"cancels the timer message {properties['TIMER_DEL_UNIQKEY']}"
     elif topic == HALF_TOPIC:
         checks = properties.get("TRANSACTION_CHECK_TIMES")
         yield (
-            f"half message: a transaction that would send it to {real}"
+            f"half message: its transaction would deliver it to {real}"
             + (f", checked back {checks} times" if checks else "")
             + f"; decided when an op message in {OP_TOPIC} lists its queue offset {message.queue_offset:,}"
         )
@@ -210,13 +212,13 @@ def annotations(store: "StoreReader | None", message: Message) -> Iterator[str]:
     elif topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
         yield _retry_note(message)
     elif kind == commit_log.TRANSACTION_COMMIT:
-        yield f"a committed transaction; its half message lies at {message.prepared_transaction_offset:,}"
+        yield f"a committed transaction; its half message is at {message.prepared_transaction_offset:,}"
     elif level > 0 and "REAL_TOPIC" in properties:
-        yield f"delivered after a delay of level {level}"
+        yield f"delivered after delay level {level}"
     elif "TIMER_OUT_MS" in properties:
         yield "delivered by the timer"
     if kind in (commit_log.TRANSACTION_PREPARED, commit_log.TRANSACTION_ROLLBACK):
-        yield f"a {_TRANSACTIONS[kind]} transaction: no queue has a unit for it, its queue offset means nothing"
+        yield f"a {_TRANSACTIONS[kind]} transaction: no queue has a unit for it, so its queue offset is meaningless"
     names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
     offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
     light = [f"{name} at {offset}" for name, offset in zip(names, offsets, strict=False) if name]
@@ -233,13 +235,13 @@ def _number(properties: dict[str, str], name: str) -> int:
 def _delay_note(store: "StoreReader | None", message: Message, level: int, real: str) -> str:
     delays = store.delay_levels if store else ()
     if not delays:
-        return f"waits for its delivery to {real}"
+        return f"waits to be delivered to {real}"
     delay = delays[min(level, len(delays)) - 1]
     due = message.store_timestamp + delay
-    capped = f", taken as {len(delays)}" if level > len(delays) else ""
+    capped = f", capped at {len(delays)}" if level > len(delays) else ""
     return (
-        f"waits for its delivery to {real} at {iso_time(due)}: delay level {level}{capped} is {_span(delay)}; "
-        f"the tags code in its queue is that time, {due}"
+        f"waits to be delivered to {real} at {iso_time(due)}: delay level {level}{capped} is {_span(delay)}; "
+        f"the tags code in its queue holds that time, {due}"
     )
 
 
@@ -249,7 +251,7 @@ def _retry_note(message: Message) -> str:
     group = message.topic.removeprefix(prefix)
     origin = properties.get("ORIGIN_MESSAGE_ID")
     what = "a retry for" if prefix == RETRY_PREFIX else "a dead letter of"
-    of = f" of a message of {properties['RETRY_TOPIC']}" if "RETRY_TOPIC" in properties else ""
+    of = f" of a message from {properties['RETRY_TOPIC']}" if "RETRY_TOPIC" in properties else ""
     first = f", first stored as {origin}" if origin else ""
     return f"{what} the group {group}{of}, consumed {message.reconsume_times} times without success{first}"
 

@@ -49,7 +49,9 @@ class Time(click.ParamType):  # type: ignore[type-arg]
             moment = datetime.datetime.fromisoformat(value)
         except ValueError:
             self.fail(
-                f"{value} is no time: give ISO 8601 (2026-11-21T03:00:00Z), milliseconds, or a span like 2h", param, ctx
+                f"{value} is not a time: give ISO 8601 (2026-11-21T03:00:00Z), milliseconds, or a duration like 2h",
+                param,
+                ctx,
             )
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=datetime.UTC)
@@ -67,7 +69,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
             return value
         span = _SPAN.fullmatch(value)
         if span is None:
-            self.fail(f"{value} is no span of time: give it like 500ms, 5s or 2h", param, ctx)
+            self.fail(f"{value} is not a duration: give one like 500ms, 5s or 2h", param, ctx)
         return int(span[1]) * _SPAN_MS[span[2]]
 
 
@@ -94,7 +96,7 @@ class Offset(click.ParamType):  # type: ignore[type-arg]
             return int(value, 16)
         if size := _SIZE.fullmatch(value.replace(",", "")):
             return int(size[1]) * _SIZE_BYTES[(size[2] or "b").lower()]
-        self.fail(f"{value} is no number of bytes: give 4096, 0x1000 or 4KiB", param, ctx)
+        self.fail(f"{value} is not a number of bytes: give 4096, 0x1000 or 4KiB", param, ctx)
         return None
 
 
@@ -118,11 +120,13 @@ class BrokerLine(click.ParamType):  # type: ignore[type-arg]
             *others, last = self.tried
             known = f"{', '.join(others)} and {last}"
             self.fail(
-                f"what a broker {value} does is not known here: give one of {known}, or a release of these", param, ctx
+                f"the behaviour of broker {value} is unknown: give one of {known}, or a release of one of these",
+                param,
+                ctx,
             )
         release = self.tried[line[1]]
         if value not in (line[1], release):
-            Output("jsonl").remark(f"{value} is taken for {release}, the release of {line[1]} whose starts were tried")
+            Output("jsonl").remark(f"treating {value} as {release}, the release of {line[1]} whose startup was tested")
         return line[1]
 
 
@@ -151,7 +155,7 @@ class NewPath(click.Path):
         from mqtool.engine.store.remote import is_remote
 
         if isinstance(value, str) and is_remote(value):
-            self.fail(f"{value}: files are written on this machine only: give a path", param, ctx)
+            self.fail(f"{value}: files are written to this machine only: give a path", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -193,12 +197,12 @@ def store_names(command: Callable[..., Any]) -> Callable[..., Any]:
             "-s",
             "--store",
             type=STORE,
-            help="The store's directory, or one file of it; also s3://, gs://, abfs:// and hdfs://.",
+            help="The store's directory, or one of its files; also s3://, gs://, abfs:// and hdfs://.",
         ),
         click.option(
             "-c", "--config", type=click.Path(path_type=Path, readable=False), help="The broker's configuration file."
         ),
-        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the broker; repeats."),
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A broker setting; repeatable."),
     )
     for option in reversed(options):
         command = option(command)
@@ -209,7 +213,7 @@ def live_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--live``, above ``store_options`` or ``source_options``."""
     return click.option(
         "--live", "is_live", is_flag=True,
-        help="A broker writes to the store, or did when it was copied: what it was just writing is no damage.",
+        help="A broker is writing to the store, or was when it was copied: in-flight writes are not damage.",
     )(command)  # fmt: skip
 
 
@@ -222,8 +226,8 @@ def tell_may_be_live(store: "StoreReader", output: Output, is_ahead: bool = Fals
 
     if store.may_be_live and (is_ahead or is_torn(store.commit_log)):
         output.remark(
-            f"{store.root}: it ends like a store in use, and no lock would show a broker here: "
-            "if one is at work, or was when this was copied, give --live"
+            f"{store.root} ends like a store in use, and no lock would reveal a broker here: if one is "
+            "running, or was when this was copied, give --live"
         )
 
 
@@ -252,16 +256,16 @@ def load_config(file: Path | None, settings: Iterable[str]) -> "StoreConfig":
     for key in given:
         if not is_known(key):
             near = nearest(key)
-            hint = f"did you mean {near}?" if near else "give the name that broker.conf has for it"
-            raise UsageError(f"--set {key}: RocketMQ has no setting of this name: {hint}")
+            hint = f"did you mean {near}?" if near else "use its name in broker.conf"
+            raise UsageError(f"--set {key}: RocketMQ has no setting with this name: {hint}")
     config = StoreConfig.load(file, given)
     strange = [key for key in config.settings if not is_known(key)]
     meant = {key: near for key in strange if (near := nearest(key))}
     for key, near in meant.items():
-        click.echo(f"mqtool: {file}: {key} has no effect, RocketMQ has no such setting: is {near} meant?", err=True)
+        click.echo(f"mqtool: {file}: {key} has no effect, RocketMQ has no such setting: did you mean {near}?", err=True)
     if others := [key for key in strange if key not in meant]:
         listed = ", ".join(others)
-        click.echo(f"mqtool: {file}: RocketMQ up to 5.5.0 knows no such settings, no effect here: {listed}", err=True)
+        click.echo(f"mqtool: {file}: settings unknown to RocketMQ up to 5.5.0, without effect here: {listed}", err=True)
     return config
 
 
@@ -275,7 +279,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, str]:
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
-            raise UsageError(f"--set {setting}: give it as KEY=VALUE, with a broker's key")
+            raise UsageError(f"--set {setting}: give it as KEY=VALUE, where KEY is a broker setting")
         overrides[key] = value
     return overrides
 
@@ -298,7 +302,7 @@ def default_store() -> Path:
         home = Path.home() / "store"
         if home.is_dir():
             return home
-    raise NotFoundError("no store is named: give -s DIR or set MQTOOL_STORE (neither ./store nor ~/store is one)")
+    raise NotFoundError("no store given: use -s DIR or set MQTOOL_STORE (neither ./store nor ~/store is a store)")
 
 
 def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -317,9 +321,9 @@ def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
             from mqtool.commands._template import Template
 
             if kwargs.get("as_hex"):
-                raise UsageError("--hex shows fields of its own: leave it out with --format or --body raw")
+                raise UsageError("--hex cannot be combined with --format or --body raw")
             if output:
-                raise UsageError("-o writes rows of its own: leave it out with --format or --body raw")
+                raise UsageError("-o cannot be combined with --format or --body raw")
             out.template, kwargs["body"] = template or Template("%b"), _RAW
         try:
             return command(*args, output=out, **kwargs)
@@ -337,13 +341,13 @@ def jobs_option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="N",
         type=click.IntRange(1),
         default=lambda: len(os.sched_getaffinity(0)),
-        help="How much runs at once. Default: every core.",
+        help="How much to run in parallel. Default: all cores.",
     )(command)
 
 
 def limit_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--limit``."""
-    return click.option("--limit", metavar="N", type=click.IntRange(0), help="Stop after so many.")(command)
+    return click.option("--limit", metavar="N", type=click.IntRange(0), help="Stop after this many.")(command)
 
 
 _BODIES = ("auto", "text", "json", "hex", "base64", "none")
@@ -364,35 +368,35 @@ def message_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "template",
         metavar="TEMPLATE",
         callback=read_template,
-        help="Write messages so: '%t %k %b\\n' are topic, keys, body and a line end.",
+        help="Output template: '%t %k %b\\n' prints topic, keys, body and a line end.",
     )
     return _body((*_BODIES, _RAW))(template(command))
 
 
 def _body(modes: tuple[str, ...]) -> Decorator:
     return click.option(
-        "--body", type=click.Choice(modes), default="auto", show_default=True, help="How bodies are shown."
+        "--body", type=click.Choice(modes), default="auto", show_default=True, help="How to show bodies."
     )
 
 
 def _filter(name: str, text: str, kind: Any = None) -> Decorator:
     """Return what adds a filter that repeats and takes patterns; the command receives a tuple, as ``topics``."""
     return click.option(
-        f"--{name}", f"{name}s", multiple=True, type=kind, metavar="GLOB", help=f"{text}; repeats: any of them."
+        f"--{name}", f"{name}s", multiple=True, type=kind, metavar="GLOB", help=f"{text}; repeatable, matches any."
     )
 
 
 topic_filter = _filter("topic", "Only these topics", TOPIC_NAME)
 queue_filter = _filter("queue", "Only queues with this id")
-tag_filter = _filter("tag", "Only messages with such a tag")
-key_filter = _filter("key", "Only messages with such a key or unique key")
+tag_filter = _filter("tag", "Only messages with a matching tag")
+key_filter = _filter("key", "Only messages with a matching key or unique key")
 group_filter = _filter("group", "Only these consumer groups", GROUP_NAME)
 
 
 def range_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--from`` and ``--to``: offsets, the second excluded; the command receives ``start`` and ``stop``."""
-    command = click.option("--to", "stop", type=OFFSET, help="Only what lies before this offset.")(command)
-    return click.option("--from", "start", type=OFFSET, help="Only what lies at this offset or later.")(command)
+    command = click.option("--to", "stop", type=OFFSET, help="Only what is before this offset.")(command)
+    return click.option("--from", "start", type=OFFSET, help="Only what is at this offset or later.")(command)
 
 
 def time_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -406,7 +410,7 @@ def tell_left_over(into: Path, output: Output) -> None:
     from mqtool.engine.repair.salvage.new_store import is_unfinished
 
     if is_unfinished(into):
-        output.remark(f"{into} holds what a run that was killed has left: that is removed first")
+        output.remark(f"{into} holds leftovers of a killed run, which are removed first")
 
 
 def write_new(into: Path, lines: Iterable[bytes]) -> None:
@@ -419,7 +423,7 @@ def write_new(into: Path, lines: Iterable[bytes]) -> None:
     part = into.with_name(f"{into.name}.part")
     try:
         if into.exists():
-            raise UsageError(f"{into} is there already: give another name")
+            raise UsageError(f"{into} already exists: give another name")
         with part.open("wb") as file:
             file.writelines(lines)
         part.rename(into)
@@ -480,7 +484,7 @@ def matching(patterns: Iterable[str], names: Iterable[str], what: str) -> set[st
 
             own = [name for name in known if not is_system_topic(name) and not name.startswith("%")]
             near = difflib.get_close_matches(pattern, known, 5, 0.4) or (own or known)[:5]
-            hint = f"; near it: {', '.join(near)}" if near else ""
+            hint = f"; similar: {', '.join(near)}" if near else ""
             raise NotFoundError(f"no {what} matches {pattern}{hint}")
         chosen.update(found)
     return chosen

@@ -197,9 +197,9 @@ class Output:
         if byte_count < COMPILE_FROM or not compiles_first_time():
             return
         if why := why_compiled_again():
-            self.remark(f"the kernels are compiled first, which takes 10 to 15 seconds in each run, as {why}")
+            self.remark(f"compiling kernels first, which takes 10 to 15 seconds in every run, because {why}")
         else:
-            self.remark("the kernels are compiled first, which takes some seconds")
+            self.remark("compiling kernels first, which takes a few seconds")
 
     def close(self) -> None:
         """Write what is still held back."""

@@ -38,14 +38,14 @@ def read_profile(name: str) -> Profile:
     try:
         profiles = _profiles(path)
     except FileNotFoundError:
-        raise NotFoundError(f"--profile {name}: there is no file {path}") from None
+        raise NotFoundError(f"--profile {name}: {path} does not exist") from None
     except OSError as error:
         raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadDataError(f"{path} is no TOML: {error}") from error
+        raise BadDataError(f"{path} is not valid TOML: {error}") from error
     if not isinstance(profiles.get(name), dict):
         near = ", ".join(difflib.get_close_matches(name, profiles, 5, 0.4) or [*profiles][:5])
-        raise NotFoundError(f"{path} has no [profiles.{name}]{f'; near it: {near}' if near else ''}")
+        raise NotFoundError(f"{path} has no [profiles.{name}]{f'; similar: {near}' if near else ''}")
     return _profile(f"{path}: [profiles.{name}]", profiles[name])
 
 
@@ -62,15 +62,15 @@ def _profiles(path: Path) -> dict[str, Any]:
 def _profile(where: str, members: dict[str, Any]) -> Profile:
     for key in members:
         if key not in _KEYS:
-            raise BadDataError(f"{where} has {key}: there are {', '.join(_KEYS)}")
+            raise BadDataError(f"{where} has the unknown key {key}: the keys are {', '.join(_KEYS)}")
     servers = members.get("namesrv", "")
     if isinstance(servers, list):
         servers = ";".join(map(str, servers))
     tls, authorities = members.get("tls", False), members.get("ca")
     if not (isinstance(servers, str) and servers):
-        raise BadDataError(f"{where} needs namesrv, like 'host:9876;host2:9876', or a list of such")
+        raise BadDataError(f"{where} needs namesrv, like 'host:9876;host2:9876', or a list of addresses")
     if not isinstance(tls, bool) or not isinstance(authorities, str | None):
-        raise BadDataError(f"{where}: tls is true or false, and ca the name of a file")
+        raise BadDataError(f"{where}: tls must be true or false, and ca a file name")
     keys = (_secret(where, members, "access_key_env"), _secret(where, members, "secret_key_env"))
     return Profile(servers, *keys, tls, Path(authorities).expanduser() if authorities else None)
 
@@ -81,5 +81,5 @@ def _secret(where: str, members: dict[str, Any], key: str) -> str | None:
         return None
     value = os.environ.get(str(name))
     if not value:
-        raise UsageError(f"{where} takes a key from {name}, which is not set")
+        raise UsageError(f"{where} takes a key from the environment variable {name}, which is not set")
     return value

@@ -24,5 +24,7 @@ def topics_of(store: "StoreReader", patterns: tuple[str, ...]) -> frozenset[str]
         return frozenset(matching(patterns, known, "topic"))
     for pattern in patterns:
         if is_glob(pattern):
-            raise NotFoundError(f"nothing here tells the names of the topics that {pattern} selects: write them out")
+            raise NotFoundError(
+                f"the names of the topics that {pattern} selects cannot be determined here: write them out"
+            )
     return frozenset(patterns)

@@ -57,7 +57,7 @@ class Confirmation:
         elif self.yes:
             return True
         elif not sys.stdin.isatty():
-            self.output.remark("nothing was changed: there is no terminal to ask on; --yes answers")
+            self.output.remark("nothing was changed: there is no terminal to ask for confirmation; use --yes")
         elif click.confirm(text, err=True):
             return True
         else:
@@ -108,7 +108,7 @@ class RepairCommand:
             self.output.remark(f"nothing was changed: {plan.refusal}")
             return Status.DAMAGE
         if not plan.changes:
-            self.output.remark("there is nothing to mend")
+            self.output.remark("there is nothing to repair")
             return Status.OK
         if not self._is_wanted():
             return Status.DAMAGE
@@ -122,15 +122,15 @@ class RepairCommand:
                 self.output.remark(note)
             raise
         self.output.remark(
-            f"done; `mqtool undo -s {self.root}` takes it back, `mqtool verify -s {self.root}` checks the store"
+            f"done; `mqtool undo -s {self.root}` undoes it, `mqtool verify -s {self.root}` checks the store"
         )
         return Status.GIVEN_UP if plan.losses else Status.OK
 
     def _is_wanted(self) -> bool:
         if self.save_plan and not self.confirmation.yes:
-            self.output.remark(f"nothing was changed; `mqtool apply {self.save_plan}` carries the plan out")
+            self.output.remark(f"nothing was changed; `mqtool apply {self.save_plan}` applies the plan")
             return False
-        return self.confirmation.is_answered_yes("Do this?")
+        return self.confirmation.is_answered_yes("Proceed?")
 
     def _take_back_cut_off(self) -> bool:
         """Undo a mend that was killed, as a new one must begin with a whole store; tell whether that is done."""
@@ -142,13 +142,13 @@ class RepairCommand:
         info = cut_off(self.root)
         if info is None:
             return True
-        self.output.remark(f"the mend {info.name} was cut off; it is taken back before another begins")
-        if not self.confirmation.is_answered_yes("Take it back?"):
+        self.output.remark(f"the repair {info.name} was interrupted; it is undone before another one starts")
+        if not self.confirmation.is_answered_yes("Undo it?"):
             return False
         with changing() as interrupts:
             interrupts.settle()  # half of it helps nobody
             undo(self.root, Disk())
-        self.output.remark(f"{info.name} was taken back")
+        self.output.remark(f"{info.name} was undone")
         return True
 
     def _size_of_log(self) -> int:
@@ -158,7 +158,7 @@ class RepairCommand:
 
     def _check_save_plan(self) -> None:
         if self.save_plan and self.save_plan.resolve().is_relative_to(self.root.resolve()):
-            raise UsageError(f"{self.save_plan} lies in the store, which a plan must not change: save it elsewhere")
+            raise UsageError(f"{self.save_plan} is inside the store, which a plan must not change: save it elsewhere")
 
     def _save(self, plan: "Plan", path: Path) -> None:
         from mqtool.engine.store.disk import writing
@@ -170,13 +170,15 @@ class RepairCommand:
 def confirmation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--yes``, ``--dry-run`` and ``-o``; the command receives a ``Confirmation`` and the ``Output``."""
 
-    @click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
-    @click.option("--dry-run", is_flag=True, help="Only tell what would be done; status 3 when there is something.")
+    @click.option("-y", "--yes", is_flag=True, help="Proceed without asking.")
+    @click.option(
+        "--dry-run", is_flag=True, help="Only report what would be done; exit with status 3 if there is anything to do."
+    )
     @output_option
     @functools.wraps(command)
     def wrapped(*args: Any, yes: bool, dry_run: bool, output: Output, **kwargs: Any) -> Any:
         if yes and dry_run:
-            raise UsageError("--yes and --dry-run cannot both be meant")
+            raise UsageError("--yes and --dry-run are mutually exclusive")
         outlast_readers()
         return command(*args, confirmation=Confirmation(yes, dry_run, output), output=output, **kwargs)
 
@@ -234,10 +236,10 @@ def _tell_cost(plan: "Plan", output: Output, rate: float) -> None:
     """Tell space and time of the work: what is read again goes at the rate of the plan, what is written at a disk's."""
     written = plan.write_size + plan.journal_size
     seconds = plan.read_size / max(rate, 1) + written / _WRITE_RATE
-    grows = f", which takes up to {plan.growth:,} more on its disk" if plan.growth else ""
+    grows = f", using up to {plan.growth:,} more on its disk" if plan.growth else ""
     span = f"{round(seconds):,} s" if seconds > 1 else "a second"
-    output.remark(f"{plan.write_size:,} bytes are written into the store{grows}, in about {span}")
-    output.remark(f"undo needs up to {plan.journal_size:,} bytes beside the store")
+    output.remark(f"{plan.write_size:,} bytes are written to the store{grows}, in about {span}")
+    output.remark(f"undo needs up to {plan.journal_size:,} bytes next to the store")
 
 
 def _row(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,7 +262,7 @@ def _show_to_people(plan: "Plan", output: Output) -> None:
             of = f", {size:,} bytes" if size else ""
             is_same = len({change.reason for change in changes}) == 1
             why = changes[0].reason if is_same else reason
-            _tell(output, f"{what:8}{len(changes):,} places below {folder}{of}: {why}")
+            _tell(output, f"{what:8}{len(changes):,} places in {folder}{of}: {why}")
     if plan.losses:
         show_losses(plan.losses, output)
         output.text()
@@ -280,7 +282,7 @@ def _show_groups(groups: "tuple[GroupEffect, ...]", at: str, output: Output) -> 
     output.text()
     commands = [command for effect in groups if (command := advice(effect, at))]
     if commands:
-        output.text("So that nothing that is sent later is skipped, run afterwards:")
+        output.text("Run afterwards, so that messages sent later are not skipped:")
     for command in commands:
         output.text(click.style(f"   {command}", fg="green"))
 
@@ -294,7 +296,7 @@ def show_losses(losses: "tuple[Loss, ...]", output: Output) -> None:
     if not losses:
         return
     output.text()
-    output.text(click.style("This is lost:", fg="red", bold=True))
+    output.text(click.style("Lost:", fg="red", bold=True))
     by_queue = _grouped(losses, lambda loss: (loss.topic, loss.queue_id, loss.reason))
     if len(by_queue) <= _MAX_QUEUES:
         output.new_table(("messages", "bytes", "topic", "queue", "offsets", "reason"))
@@ -305,7 +307,7 @@ def show_losses(losses: "tuple[Loss, ...]", output: Output) -> None:
     output.new_table(("messages", "bytes", "topic", "queues", "reason"))
     for group in _grouped(losses, lambda loss: (loss.topic, loss.reason)):
         output.row(_sum_of(group) | {"queues": len({loss.queue_id for loss in group})})
-    output.remark("`-o jsonl` tells what is lost of each queue by queue offset")
+    output.remark("`-o jsonl` lists the losses of each queue by queue offset")
 
 
 def _grouped(losses: "tuple[Loss, ...]", key: "Callable[[Loss], Any]") -> "list[list[Loss]]":

@@ -95,7 +95,7 @@ class Finder:
         without = [store for store in stores if not any(fnmatch.fnmatchcase(store.path, one) for one in patterns)]
         beside = configs_beside(without)
         for path, file in beside.items():
-            self._output.remark(f"{path}: settings are taken from {file}")
+            self._output.remark(f"{path}: using settings from {file}")
         own = [(glob.escape(path), file) for path, file in beside.items()]
         if not own:
             return stores
@@ -198,10 +198,10 @@ class Job:
         if gone:
             segments = "a segment" if len(gone) == 1 else f"{len(gone):,} segments"
             self.output.remark(
-                f"{segments} went while the job ran, {gone[0].path} the first: what was not read before is left out"
+                f"{segments} disappeared while the job ran, {gone[0].path} first: what had not been read is left out"
             )
         if self.into is not None:
-            self.output.remark(f"written into {self.into}")
+            self.output.remark(f"written to {self.into}")
 
     def tell_may_be_live(self, ahead: Container[str] = ()) -> None:
         """Do for each store what the function does; ``ahead`` are the paths of those whose queues or index are."""
@@ -223,15 +223,16 @@ def _task_error(text: str, first: str) -> TaskFailedError:
         kind = getattr(errors, raised[-1][0], MqtoolError)
         return TaskFailedError(raised[-1][1].strip(), kind.exit_code)
     if "PATH_ALREADY_EXISTS" in text:
-        return TaskFailedError("there is something in the folder of --into already: give another", Status.USAGE)
+        return TaskFailedError("the folder of --into is not empty: give another", Status.USAGE)
     missing = _NO_FILE_SYSTEM.search(text)
     if missing:
         return TaskFailedError(
-            f"Spark has no library for this file system ({missing[1] or missing[2]} is missing): name it, for s3a:// "
-            f"by --conf spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION, with the version of its Hadoop",
+            f"Spark has no library for this file system ({missing[1] or missing[2]} is missing): add it, for "
+            "s3a:// with --conf spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION, where VERSION is "
+            "that of its Hadoop",
             Status.UNAVAILABLE,
         )
-    return TaskFailedError(f"Spark gave up: {first}", Status.FAULT)
+    return TaskFailedError(f"Spark failed: {first}", Status.FAULT)
 
 
 def _conf(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -239,7 +240,7 @@ def _conf(_context: click.Context, _parameter: click.Parameter, values: tuple[st
     for value in values:
         key, equals, setting = value.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"{value}: give it as KEY=VALUE, with a key of Spark")
+            raise click.BadParameter(f"{value}: give it as KEY=VALUE, where KEY is a Spark setting")
         pairs[key] = setting
     return pairs
 
@@ -251,7 +252,7 @@ def _config_of(
     for value in values:
         pattern, equals, file = value.rpartition("=")
         if not equals or not pattern or not file:
-            raise click.BadParameter(f"{value}: give it as PATTERN=FILE, with a pattern of stores' paths")
+            raise click.BadParameter(f"{value}: give it as PATTERN=FILE, where PATTERN matches paths of stores")
         pairs.append((pattern, Path(file)))
     return tuple(pairs)
 
@@ -260,7 +261,7 @@ def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``-s``, which repeats."""
     return click.option(
         "-s", "--store", "paths", multiple=True, metavar="DIR",
-        help="A store's directory, or a pattern for several; repeats.",
+        help="A store's directory, or a pattern matching several; repeatable.",
     )(command)  # fmt: skip
 
 
@@ -273,18 +274,18 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--config-of", multiple=True, metavar="PATTERN=FILE", callback=_config_of,
-            help="The configuration file of the stores whose path the pattern matches; repeats.",
+            help="The configuration file of the stores whose path matches the pattern; repeatable.",
         ),
-        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the broker; repeats."),
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A broker setting; repeatable."),
         live_option,
         click.option(
             "--master", metavar="URL",
             help="local[N], local-cluster[..], spark://.., yarn, k8s://.. or sc://.. Default: local[*].",
         ),
-        click.option("--conf", multiple=True, metavar="KEY=VALUE", callback=_conf, help="A setting of Spark; repeats."),
+        click.option("--conf", multiple=True, metavar="KEY=VALUE", callback=_conf, help="A Spark setting; repeatable."),
         click.option(
             "--partition-size", type=OFFSET, metavar="SIZE",
-            help="Bytes of log for one task. Default: 128MiB, of stats and verify up to 4GiB; more of very large logs.",
+            help="Bytes of log per task. Default: 128MiB, for stats and verify up to 4GiB; more for very large logs.",
         ),
         store_option,
     )  # fmt: skip
@@ -315,7 +316,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
             finder = Finder(config, config_of, settings, output, is_live, unpacks)
             stores = finder.find(paths or (str(default_store()),))
             if isinstance(into, Path) and into.exists() and name not in _GOING_ON:
-                raise UsageError(f"{into} is there already: give another name")
+                raise UsageError(f"{into} already exists: give another name")
             size = None if partition_size is None else max(1 << 20, partition_size)
             job = Job(name, stores, master, conf, size, output, into, form, finder)
             return command(*args, job=job, **kwargs)
@@ -328,9 +329,13 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def into_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--into`` and ``--form``: executors write rows there, however many."""
     command = click.option(
-        "--form", type=click.Choice(FORMS), default="parquet", show_default=True, help="Of what --into makes."
+        "--form",
+        type=click.Choice(FORMS),
+        default="parquet",
+        show_default=True,
+        help="Format of the files that --into writes.",
     )(command)
     return click.option(
         "--into", type=Into(), metavar="DIR",
-        help="Have the executors write the rows into this new folder, or URL of Spark's.",
+        help="Have the executors write the rows to this new folder, or URL that Spark can write to.",
     )(command)  # fmt: skip

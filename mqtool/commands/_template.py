@@ -51,7 +51,7 @@ class Template:
             UsageError: it is no row of a message.
         """
         if not isinstance(row.get("body"), bytes):
-            raise UsageError("--format and --body raw are for messages: these rows are none")
+            raise UsageError("--format and --body raw apply to messages only: these rows are not messages")
         return b"".join(part if isinstance(part, bytes) else part(row) for part in self._parts)
 
 
@@ -62,7 +62,7 @@ def _part(piece: "re.Match[str]") -> Part:
         return bytes.fromhex(piece["hex"])
     if piece["escape"] is not None:
         if piece["escape"] not in _ESCAPES:
-            raise UsageError(f"--format knows no {piece[0]}: there are \\n \\t \\r \\0 \\xHH and \\\\")
+            raise UsageError(f"--format: unknown escape {piece[0]}: use \\n \\t \\r \\0 \\xHH and \\\\")
         return _ESCAPES[piece["escape"]].encode()
     if piece["field"] is None:
         return piece[0].encode("utf-8", "surrogateescape")
@@ -70,7 +70,7 @@ def _part(piece: "re.Match[str]") -> Part:
         return b"%"
     if piece["field"] not in _FIELDS:
         known = ", ".join(f"%{letter} {field}" for letter, field in _FIELDS.items())
-        raise UsageError(f"--format knows no {piece[0]}: there are {known}, %{{NAME}} for a property, and %%")
+        raise UsageError(f"--format: unknown field {piece[0]}: use {known}, %{{NAME}} for a property, and %%")
     field = _FIELDS[piece["field"]]
     return lambda row: _bytes(row.get(field))
 

@@ -24,7 +24,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 def wire_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``-n`` and how to connect; the command receives ``Brokers`` as ``brokers``."""
 
-    @_namesrv("Name servers, with ; between. Default: NAMESRV_ADDR.")
+    @_namesrv("Name servers, separated by semicolons. Default: NAMESRV_ADDR.")
     @_connection
     @functools.wraps(command)
     def wrapped(*args: Any, namesrv: str | None, connection: "Profile", **kwargs: Any) -> Any:
@@ -55,7 +55,7 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Any:
         if brokers and is_live:
-            raise UsageError("--live is of a store, and brokers are meant: give -s, or leave it out")
+            raise UsageError("--live applies to a store, not to brokers: give -s, or leave it out")
         unpacks = bool(kwargs.get("scan"))  # what walks over the log takes compressed copies
         source: Brokers | StoreReader = brokers or open_store(store, config, settings, is_live, unpacks)
         return command(*args, source=source, **kwargs)
@@ -69,14 +69,14 @@ def either_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ``is_explicit`` tells it whether an option says so, and not the environment alone.
     """
 
-    @_namesrv("Name servers, with ; between: ask the brokers there. Default: NAMESRV_ADDR, if no -s is given.")
+    @_namesrv("Name servers, separated by semicolons: query their brokers. Default: NAMESRV_ADDR, if no -s is given.")
     @_connection
     @store_names
     @functools.wraps(command)
     def wrapped(*args: Any, namesrv: str | None, connection: "Profile", store: Path | None, **kwargs: Any) -> Any:
         named = namesrv or connection.namesrv
         if named and store:
-            raise UsageError(f"{'-n' if namesrv else '--profile'} means brokers and -s a store: give one")
+            raise UsageError(f"{'-n' if namesrv else '--profile'} selects brokers and -s a store: give only one")
         meant = named or (None if store else os.environ.get(NAMESRV_ADDR))
         brokers = brokers_at(meant, connection) if meant else None
         if brokers and not named:
@@ -93,7 +93,9 @@ def _namesrv(text: str) -> Decorator:
 def _connection(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add keys, TLS and profiles; the command receives a ``Profile`` as ``connection``, of what all of them say."""
 
-    @click.option("--profile", type=PROFILE_NAME, metavar="NAME", help="A connection of ~/.config/mqtool/config.toml.")
+    @click.option(
+        "--profile", type=PROFILE_NAME, metavar="NAME", help="A connection from ~/.config/mqtool/config.toml."
+    )
     @_credentials
     @functools.wraps(command)
     def wrapped(*args: Any, profile: str | None, credentials: "Profile", **kwargs: Any) -> Any:
@@ -108,15 +110,15 @@ def pair_options(command: Callable[..., Any]) -> Callable[..., Any]:
     Keys and TLS that are typed are for both.
     """
 
-    @click.option("--from", "from_", metavar="HOST:PORT", help="Name servers of the cluster that messages come from.")
-    @click.option("--to", metavar="HOST:PORT", help="Name servers of the cluster that they go to.")
+    @click.option("--from", "from_", metavar="HOST:PORT", help="Name servers of the source cluster.")
+    @click.option("--to", metavar="HOST:PORT", help="Name servers of the target cluster.")
     @click.option(
         "--from-profile",
         type=PROFILE_NAME,
         metavar="NAME",
-        help="The first, by a connection of ~/.config/mqtool/config.toml.",
+        help="The source cluster, as a connection from ~/.config/mqtool/config.toml.",
     )
-    @click.option("--to-profile", type=PROFILE_NAME, metavar="NAME", help="The second, likewise.")
+    @click.option("--to-profile", type=PROFILE_NAME, metavar="NAME", help="The target cluster, likewise.")
     @_credentials
     @functools.wraps(command)
     def wrapped(
@@ -146,10 +148,13 @@ def _credentials(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add keys and TLS; the command receives a ``Profile`` without name servers as ``credentials``."""
 
     @click.option(
-        "--access-key", envvar="MQTOOL_ACCESS_KEY", metavar="TEXT", help="Sign requests. Default: MQTOOL_ACCESS_KEY."
+        "--access-key",
+        envvar="MQTOOL_ACCESS_KEY",
+        metavar="TEXT",
+        help="Access key to sign requests with. Default: MQTOOL_ACCESS_KEY.",
     )
     @click.option(
-        "--secret-key", envvar="MQTOOL_SECRET_KEY", metavar="TEXT", help="Its secret. Default: MQTOOL_SECRET_KEY."
+        "--secret-key", envvar="MQTOOL_SECRET_KEY", metavar="TEXT", help="Its secret key. Default: MQTOOL_SECRET_KEY."
     )
     @click.option("--tls", is_flag=True, help="Connect with TLS.")
     @click.option(

@@ -35,28 +35,37 @@ _BUSY = 0.9
 _BARS = "▏▎▍▌▋▊▉█"
 
 
-@click.command(short_help="Put a load on brokers and tell how they bear it.")
+@click.command(short_help="Load-test brokers and report throughput and latency.")
+@click.option("--topic", type=TOPIC_NAME, metavar="NAME", help="The topic. Default: a new one, deleted afterwards.")
 @click.option(
-    "--topic", type=TOPIC_NAME, metavar="NAME", help="The topic. Default: one that is made, and deleted afterwards."
-)
-@click.option("--size", type=OFFSET, default="1KiB", show_default=True, metavar="SIZE", help="Bytes of a body.")
-@click.option(
-    "--in-flight", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Sends under way at a time."
+    "--size", type=OFFSET, default="1KiB", show_default=True, metavar="SIZE", help="Size of a message body in bytes."
 )
 @click.option(
-    "--consumers", type=click.IntRange(0), default=1, show_default=True, metavar="N", help="How many consume; 0: none."
+    "--in-flight", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Concurrent sends."
 )
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Send at most so many a second.")
+@click.option(
+    "--consumers",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Number of consumers; 0: none.",
+)
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Send at most this many messages per second."
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(0, min_open=True),
     default=10,
     show_default=True,
     metavar="N",
-    help="For how long, for each target.",
+    help="How long to run, for each target.",
 )
 @limit_option
-@click.option("--against", metavar="HOST:PORT", help="Name servers of a second target, compared in short turns.")
+@click.option(
+    "--against", metavar="HOST:PORT", help="Name servers of a second target, compared in short alternating turns."
+)
 @wire_options
 @output_option
 def command(
@@ -71,23 +80,24 @@ def command(
     brokers: Brokers,
     output: Output,
 ) -> int:
-    """Send and consume messages as fast as brokers take them, or at a rate, and tell how fast that was.
+    """Load-test brokers: send and consume messages at full speed, or at a rate, and report throughput and latency.
 
     \b
       mqtool bench -n localhost:9876
       mqtool bench -n localhost:9876 --size 4KiB --rate 500 --seconds 60
       mqtool bench -n localhost:9876 --against otherhost:9876
 
-    `send` is from the call to the broker's answer, `deliver` from the call to the consumer. With --rate both begin
-    when a message is due, also where it has to wait for room. Ctrl-C ends it early and shows what was measured.
+    `send` is measured from the call to the broker's answer, `deliver` from the call to the consumer. With --rate
+    both start when a message is due, even if it has to wait for room. Ctrl-C ends the test early and shows what
+    was measured.
     """  # noqa: D301
     from mqtool.engine.client_runtime.load import LEAST_SIZE, LoadOptions
 
     outlast_readers()
     if size < LEAST_SIZE:
-        raise UsageError(f"--size {size}: a body holds when it was sent, so it has {LEAST_SIZE} bytes at least")
+        raise UsageError(f"--size {size}: a body holds the time it was sent, so it needs at least {LEAST_SIZE} bytes")
     if against is not None and limit is not None:
-        raise UsageError("two targets are compared for a time: leave out --limit")
+        raise UsageError("two targets are compared by time: leave out --limit")
     options = LoadOptions(size=size, in_flight=in_flight, consumers=consumers, rate=rate)
     targets = [_Target(brokers, topic)]
     if against is not None:
@@ -180,7 +190,7 @@ async def _topic_of_our_own(wire: "Wire", brokers: Brokers, output: Output) -> A
             try:
                 await admin.delete_topic(topic)
             except MqtoolError as error:
-                output.remark(f"the topic {topic} is left behind: {error}")
+                output.remark(f"the topic {topic} was not deleted: {error}")
 
 
 async def _until_known(wire: "Wire", topic: str, broker_count: int) -> None:
@@ -192,7 +202,7 @@ async def _until_known(wire: "Wire", topic: str, broker_count: int) -> None:
         if route and len(route.queues) == broker_count:
             return
         await asyncio.sleep(_LOOK_S / 10)
-    raise UnavailableError(f"the name servers have not heard of the new topic {topic} within {_KNOWN_S:.0f} s")
+    raise UnavailableError(f"the name servers did not learn of the new topic {topic} within {_KNOWN_S:.0f} s")
 
 
 # What is shown meanwhile
@@ -338,7 +348,7 @@ class _Report:
             )
         processor, seconds = (now - then for now, then in zip(_processor_and_time(), self._start, strict=True))
         if processor > _BUSY * seconds:
-            output.remark("mqtool itself was busy all the time: the brokers may be faster than this tells")
+            output.remark("mqtool itself was busy all the time: the brokers may be faster than measured")
 
 
 def _processor_and_time() -> tuple[float, float]:

@@ -21,18 +21,18 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@click.group(short_help="List brokers and show how they are.")
+@click.group(short_help="List brokers and show their state.")
 def command() -> None:
-    """Ask name servers which brokers there are, and brokers how they are."""
+    """Ask name servers which brokers exist, and brokers for their state."""
 
 
 @command.command("list", short_help="List the brokers.")
 @wire_options
 @output_option
 def list_(brokers: Brokers, output: Output) -> int:
-    """List all brokers: where they are, their version, messages stored and given in a second, how full their disk is.
+    """List all brokers: address, version, messages stored and delivered per second, and disk usage.
 
-    Rates are those of the last ten seconds. Ends with status 69 when a broker does not answer.
+    Rates are averages of the last ten seconds. Exits with status 69 if a broker does not answer.
     """
     output.columns = _COLUMNS
     return brokers.admin(lambda admin: _list(admin, output))
@@ -48,22 +48,22 @@ async def _list(admin: "AdminClient", output: Output) -> int:
     return status
 
 
-@command.command(short_help="Show what brokers tell of themselves.")
+@command.command(short_help="Show what brokers report about themselves.")
 @click.argument("names", nargs=-1, metavar="[BROKER]...")
 @click.option(
     "--max-lag",
     type=click.IntRange(min=0),
     metavar="BYTES",
-    help="End with status 4 where a slave is farther behind its master, does not follow it, or has none.",
+    help="Exit with status 4 if a slave is more than this behind its master, does not follow it, or has no master.",
 )
 @wire_options
 @output_option
 def show(names: tuple[str, ...], max_lag: int | None, brokers: Brokers, output: Output) -> int:
-    """Show all figures that brokers tell of themselves, by RocketMQ's names; of those named, or of all.
+    """Show all statistics that brokers report, by RocketMQ's names; for the brokers given, or for all.
 
-    Of replication it tells the role; of a slave lag_bytes and lag_seconds, how far it is behind its master (the seconds
-    where the master is one of mqtool); of a master in_sync_count, how many brokers have its log, itself included.
-    Ends with status 69 when a broker does not answer.
+    For replication it shows the role; for a slave lag_bytes and lag_seconds, how far it is behind its master (the
+    seconds if the master runs mqtool); for a master in_sync_count, how many brokers have its log, itself
+    included. Exits with status 69 if a broker does not answer.
     """
     return brokers.admin(lambda admin: _show(admin, names, max_lag, output))
 
@@ -114,8 +114,8 @@ def _lateness(replica: "Replication", max_lag: int) -> str:
     if replica.fault:
         return f"{slave} does not follow its master: {replica.fault}"
     if lag is None:
-        return f"{slave}: how far it is behind is not known, as it or its master does not answer"
-    return f"{slave} is {lag:,} bytes behind its master, and {max_lag:,} are allowed" if lag > max_lag else ""
+        return f"{slave}: its lag is unknown, because it or its master does not answer"
+    return f"{slave} is {lag:,} bytes behind its master; the limit is {max_lag:,}" if lag > max_lag else ""
 
 
 def _row(broker: "BrokerPlace", told: dict[str, str]) -> dict[str, Any]:

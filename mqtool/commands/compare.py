@@ -18,7 +18,7 @@ _LISTED = 100
 _NAMED = ("queue_id", "queue_offset", "store_timestamp", "unique_key", "keys", "tags", "message_id")
 
 
-@click.command(short_help="Tell what two stores have of each other.")
+@click.command(short_help="Compare two stores.")
 @click.argument("left", metavar="STORE", type=STORE)
 @click.argument("right", metavar="STORE2", type=STORE)
 @click.option(
@@ -27,27 +27,25 @@ _NAMED = ("queue_id", "queue_offset", "store_timestamp", "unique_key", "keys", "
 )  # fmt: skip
 @click.option(
     "-c", "--config", "configs", multiple=True, type=click.Path(path_type=Path, readable=False),
-    help="The broker's configuration file, of both stores; given twice, of one each.",
+    help="The broker's configuration file, for both stores; given twice, one for each.",
 )  # fmt: skip
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the broker, for both; repeats."
-)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A broker setting, for both; repeatable.")
 @jobs_option
 @output_option
 def command(
     left: Path, right: Path, by: str, configs: tuple[Path, ...], settings: tuple[str, ...], jobs: int, output: Output
 ) -> int:
-    """Tell what two stores have of each other: a master and its slave, a store and its backup, before and after a move.
+    """Compare two stores: a master and its slave, a store and its backup, before and after a move.
 
-    By offset, what lies at the same address: ranges of addresses that are damaged or missing in one, then messages by
-    queue, then queues and tables of config/. By key, which messages one has more often than the other, wherever they
-    lie. Both stores are only read; they may be damaged, and in use.
+    By offset it compares what is at the same address: ranges of addresses that are damaged or missing in one,
+    then messages by queue, then queues and tables of config/. By key it lists messages that one store has more
+    often than the other, wherever they are. Both stores are only read; they may be damaged, and in use.
 
-    Ends with status 0 when they are equal, 3 when messages differ, 4 when only queues or tables do, or when something
+    Exits with status 0 if they are equal, 3 if messages differ, 4 if only queues or tables do, or if something
     could be read in neither.
     """
     if len(configs) > 2:
-        raise UsageError("-c is given once for both stores, or twice, for one each")
+        raise UsageError("give -c once for both stores, or twice, one for each")
     stores = [
         open_store(path, configs[min(number, len(configs) - 1)] if configs else None, settings)
         for number, path in enumerate((left, right))
@@ -96,7 +94,7 @@ def _by_offset(left: "StoreReader", right: "StoreReader", jobs: int, output: Out
     _tell_logs(logs, left, right, output)
     if files:
         output.remark(
-            f"{len(files):,} queues and tables differ: `mqtool verify` tells whether a store agrees with its log"
+            f"{len(files):,} queues and tables differ: `mqtool verify` shows whether a store agrees with its log"
         )
     output.remark(f"not compared: {'; '.join(not_compared(left, right))}")
     if not logs.is_equal:
@@ -114,30 +112,28 @@ def _tell_logs(logs: "Logs", left: "StoreReader", right: "StoreReader", output: 
         output.remark(said)
     if logs.is_equal:
         if logs.ranges or any(side.unreadable_count for side in logs.sides):
-            output.remark(f"both hold the same {logs.common:,} messages; `mqtool verify` tells what is damaged")
+            output.remark(f"both hold the same {logs.common:,} messages; `mqtool verify` shows what is damaged")
         else:
             output.remark(f"both logs are the same: {logs.common:,} messages")
         return
     empty = [name for name, side in zip(("left", "right"), logs.sides, strict=True) if not side.message_count]
     if empty:
-        output.remark(f"no message in {empty[0]} can be read where it should lie: `mqtool verify` tells why")
+        output.remark(f"no message in {empty[0]} can be read at its address: `mqtool verify` shows why")
         return
     if not logs.common:
-        output.remark("no record is the same at the same address: these are different logs, compare them --by key")
+        output.remark("no record is the same at the same address: these are different logs, compare them with --by key")
         return
     output.remark(f"{logs.common:,} messages are the same; the first difference is at {logs.first_difference:,}")
     if logs.parted_at is not None:
-        output.remark(f"they part at {logs.parted_at:,}: behind it each has messages of its own")
+        output.remark(f"they diverge at {logs.parted_at:,}: after it each has messages of its own")
     elif logs.contradictions:
-        output.remark(
-            f"at {logs.contradictions:,} addresses they have different messages, with common ones behind them"
-        )
+        output.remark(f"at {logs.contradictions:,} addresses they have different messages, followed by common ones")
     base, reason = better_base(logs)
     if base is None:
-        output.remark(f"either will do as the base of a repair: {reason}")
+        output.remark(f"either is suitable as the base of a repair: {reason}")
     else:
         output.remark(f"the better base of a repair is {base}, {(left if base == 'left' else right).root}: {reason}")
-    output.remark(f"`mqtool salvage --merge {left.root} {right.root} --into DIR` makes a store of what either has")
+    output.remark(f"`mqtool salvage --merge {left.root} {right.root} --into DIR` creates a store from what either has")
 
 
 def _by_key(left: "StoreReader", right: "StoreReader", jobs: int, output: Output) -> int:
@@ -178,16 +174,16 @@ def _by_key(left: "StoreReader", right: "StoreReader", jobs: int, output: Output
         )
     for name, count in zip(readers, found.unreadable, strict=True):
         if count:
-            output.remark(f"{name}: {count:,} ranges of addresses cannot be read, what was there is not compared")
+            output.remark(f"{name}: {count:,} ranges of addresses cannot be read and were not compared")
     said = f"left has {found.left.total():,} messages, right {found.right.total():,}"
     if found.is_equal:
-        output.remark(f"{said}: the same ones, as often")
+        output.remark(f"{said}: the same messages, equally often")
     else:
         output.remark(
             f"{said}; {found.only_left.total():,} are only in left, {found.only_right.total():,} only in right"
         )
     output.remark(
-        "queues, index and tables are not compared, nor where messages lie: --by offset does, for copies of one log"
+        "queues, index, tables and addresses of messages are not compared: --by offset does that, for copies of one log"
     )
     if not found.is_equal:
         return Status.DAMAGE

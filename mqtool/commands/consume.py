@@ -49,9 +49,11 @@ class _ConsumeSelection(NamedTuple):
 
 @click.command(short_help="Consume messages as a member of a group.")
 @click.option(
-    "--topic", "topics", multiple=True, required=True, type=TOPIC_NAME, metavar="NAME", help="A topic; repeats."
+    "--topic", "topics", multiple=True, required=True, type=TOPIC_NAME, metavar="NAME", help="A topic; repeatable."
 )
-@click.option("--group", type=GROUP_NAME, metavar="NAME", help="The group: what it has consumed does not come again.")
+@click.option(
+    "--group", type=GROUP_NAME, metavar="NAME", help="The consumer group: what it has consumed is not delivered again."
+)
 @click.option(
     "--begin",
     "where",
@@ -59,16 +61,16 @@ class _ConsumeSelection(NamedTuple):
     default="last",
     metavar="first|last|TIME",
     show_default=True,
-    help="Where to begin in a queue of which the group has consumed nothing yet.",
+    help="Where to start in a queue from which the group has consumed nothing yet.",
 )
 @click.option("--filter", "expression", metavar="TAGS", help="Only messages with these tags: 'TagA || TagB'.")
 @click.option("--sql", metavar="SQL92", help="Only messages whose properties match: \"a > 5 AND color = 'red'\".")
 @click.option(
-    "--peek", is_flag=True, help="Show what would come, and leave it to the group; without a group, anything."
+    "--peek", is_flag=True, help="Show what would be delivered, without consuming it; works without a group, too."
 )
-@click.option("--orderly", is_flag=True, help="Lock queues, as consumers do for which the order counts.")
+@click.option("--orderly", is_flag=True, help="Lock queues, as orderly consumers do.")
 @limit_option
-@click.option("--idle", type=SPAN, metavar="SPAN", help="Stop when nothing has come for so long: 5s.")
+@click.option("--idle", type=SPAN, metavar="DURATION", help="Stop when nothing has arrived for this long: 5s.")
 @message_options
 @wire_options
 @output_option
@@ -92,17 +94,19 @@ def command(
       mqtool consume -n localhost:9876 --topic Orders --group billing
       mqtool consume -n localhost:9876 --topic Orders --peek --begin first
 
-    A message counts as consumed once its row is written; one that another member could not consume comes here, too.
-    With --peek nobody notices: the group goes on where it is.
+    A message counts as consumed once its row is written; messages that another member failed to consume are
+    delivered here, too. --peek has no effect on the group, which continues where it is.
     """  # noqa: D301
     from mqtool.engine.client.names import DEFAULT_CONSUMER, check_group
 
     if sql is not None and expression is not None:
-        raise UsageError("a subscription has tags or an SQL92 filter, not both: leave out --sql or --filter")
+        raise UsageError(
+            "--sql and --filter are mutually exclusive: a subscription has tags or an SQL92 filter, not both"
+        )
     if peek and orderly:
-        raise UsageError("--peek locks nothing: leave out --orderly")
+        raise UsageError("--peek and --orderly are mutually exclusive: --peek locks nothing")
     if not peek and not group:
-        raise UsageError("give the group with --group; or look without one with --peek")
+        raise UsageError("give the group with --group; or use --peek, which needs none")
     wanted = _ConsumeSelection(
         topics, sql if sql is not None else expression or "*", sql is not None, where, limit, idle
     )
@@ -130,7 +134,7 @@ def command(
     except BrokenPipeError as error:
         if peek:
             raise
-        raise WriteError("nobody reads the output any more: what could not be written was not consumed") from error
+        raise WriteError("the output is no longer read: what could not be written was not consumed") from error
     sink.sum_up()
     return Status.OK
 
@@ -320,7 +324,7 @@ async def _go_to(
         route = await wire.request_name_server(calls.route(queue.topic))
         found = broker_to_read(route, queue.broker_name) if route else None
         if found is None:
-            raise NotFoundError(f"there is no topic {queue.topic} on {queue.broker_name} any more")
+            raise NotFoundError(f"the topic {queue.topic} no longer exists on {queue.broker_name}")
         offset = await wire.request(found[1], fetching.committed_offset(group, queue))
     if offset is not None:
         try:

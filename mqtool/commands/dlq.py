@@ -47,9 +47,9 @@ _COLUMNS = (
 )  # fmt: skip
 _SENT_COLUMNS = ("outcome", "origin_topic", "queue_id", "queue_offset", "copy_message_id", "reason", "broker_name")
 
-broker_of_store = click.option("--broker", "broker_name", metavar="NAME", help="The broker that the store is of.")
+broker_of_store = click.option("--broker", "broker_name", metavar="NAME", help="The broker that the store belongs to.")
 group_option = click.option(
-    "--group", required=True, type=GROUP_NAME, metavar="NAME", help="The group whose dead letters are meant."
+    "--group", required=True, type=GROUP_NAME, metavar="NAME", help="The group that the dead letters belong to."
 )
 
 
@@ -91,8 +91,10 @@ def chosen_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @key_filter
     @tag_filter
     @time_options
-    @click.option("--attempts", type=click.IntRange(0), default=0, metavar="N", help="Only those consumed so often.")
-    @click.option("--passed", is_flag=True, help="Also those that purge has moved past.")
+    @click.option(
+        "--attempts", type=click.IntRange(0), default=0, metavar="N", help="Only those consumed this many times."
+    )
+    @click.option("--passed", is_flag=True, help="Also those that purge has passed.")
     @limit_option
     @functools.wraps(command)
     def wrapped(
@@ -113,9 +115,9 @@ def chosen_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-@click.group(short_help="List, show, send again and purge dead letters.")
+@click.group(short_help="List, show, resend and purge dead letters.")
 def command() -> None:
-    """List, show, send again, export and purge dead letters: of brokers with -n, or of a store."""
+    """List, show, resend, export and purge dead letters: of brokers with -n, or of a store."""
 
 
 @command.command("list", short_help="List groups that have dead letters.")
@@ -123,7 +125,7 @@ def command() -> None:
 @source_options
 @output_option
 def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Output) -> int:
-    """List groups that have dead letters: how many, how many of them purge has moved past, when the last one came."""
+    """List groups that have dead letters: how many, how many purge has passed, and when the last one arrived."""
     output.columns = _GROUP_COLUMNS
     rows = source.admin(_groups_of_brokers) if isinstance(source, Brokers) else _groups_of_store(source)
     names = matching(patterns, {row["group"] for row in rows}, "group") if patterns else None
@@ -196,7 +198,7 @@ def _committed_in(store: "StoreReader") -> dict[tuple[str, str, int], int]:
 @source_options
 @output_option
 def show(chosen: DeadLetterSelection, body: str, source: "Brokers | StoreReader", output: Output) -> int:
-    """Show the dead letters of a group, in the order in which they died; reconsume_times tells how often each failed.
+    """Show the dead letters of a group, in the order in which they arrived; reconsume_times is how often each failed.
 
     \b
       mqtool dlq show -n localhost:9876 --group billing --since 2h
@@ -216,7 +218,7 @@ def show(chosen: DeadLetterSelection, body: str, source: "Brokers | StoreReader"
 @source_options
 @output_option
 def export(chosen: DeadLetterSelection, into: Path, source: "Brokers | StoreReader", output: Output) -> int:
-    """Write the dead letters of a group to a file of JSON lines, as `mqtool send --jsonl` takes them."""
+    """Write the dead letters of a group to a file of JSON lines, which `mqtool send --jsonl` accepts."""
     return export_rows(into, _rows(source, chosen, "base64", output), "dead letter", output)
 
 
@@ -258,8 +260,8 @@ def _no_letters(group: str, topics: set[str]) -> NotFoundError:
     from mqtool.formats.topics import DEAD_LETTER_PREFIX
 
     having = sorted(name.removeprefix(DEAD_LETTER_PREFIX) for name in topics if name.startswith(DEAD_LETTER_PREFIX))
-    listed = f"; groups that have some: {', '.join(having[:10])}" if having else ""
-    return NotFoundError(f"the group {group} has no topic of dead letters{listed}")
+    listed = f"; groups that have one: {', '.join(having[:10])}" if having else ""
+    return NotFoundError(f"the group {group} has no dead-letter topic{listed}")
 
 
 async def _letters(admin: "AdminClient", chosen: DeadLetterSelection, output: Output) -> "list[DeadLetter]":
@@ -285,7 +287,7 @@ async def _letters(admin: "AdminClient", chosen: DeadLetterSelection, output: Ou
                     letters.append(DeadLetter(found, origin_topic(found.message)))
     except AccessDeniedError as error:
         raise NotFoundError(
-            f"{error}; where the topic may not be read, `mqtool topic create {chosen.topic} --perm rw` changes that"
+            f"{error}; if the topic is not readable, change that with `mqtool topic create {chosen.topic} --perm rw`"
         ) from error
     _tell(browser, output)
     return letters
@@ -299,7 +301,7 @@ def _tell(browser: "Browser", output: Output) -> None:
 # Sending again
 
 
-@command.command(short_help="Send dead letters again.")
+@command.command(short_help="Resend dead letters.")
 @chosen_options
 @click.option(
     "--to",
@@ -307,14 +309,14 @@ def _tell(browser: "Browser", output: Output) -> None:
     type=click.Choice(["retry", "origin"]),
     default="retry",
     show_default=True,
-    help="To this group alone, by its retry topic, or to all groups, by the topic that each came from.",
+    help="To this group only, by its retry topic, or to all groups, by the original topic.",
 )
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Send at most so many a second.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Send at most this many per second.")
 @click.option(
     "--state",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Where it is noted what was sent. Default: a file in ~/.local/state/mqtool/dlq.",
+    help="Record of what was sent. Default: a file in ~/.local/state/mqtool/dlq.",
 )
 @broker_of_store
 @wire_options
@@ -333,25 +335,26 @@ def resend(
     confirmation: Confirmation,
     output: Output,
 ) -> int:
-    """Send the dead letters of a group again, each once, however often this is run.
+    """Resend the dead letters of a group, each once, however often this is run.
 
     \b
       mqtool dlq resend --group billing --dry-run
       mqtool dlq resend --group billing --since 2h --rate 50 --yes
       mqtool dlq resend -s ./store --broker broker-a -n localhost:9876 --group billing
 
-    With -s the dead letters are those of a store, of the broker that --broker names: by that name they are known again.
+    With -s the dead letters are read from a store of the broker that --broker names; later runs recognize them by
+    that name.
 
-    Each copy is read back, and carries the address of its dead letter in the property MQTOOL_ORIGIN: by that, and by a
-    file, a later run knows what was sent. Dead letters stay where they are: see purge. A run that was ended goes on
-    when it is run again.
+    Each copy is read back, and carries the address of its dead letter in the property MQTOOL_ORIGIN: by that, and
+    by a file, a later run knows what was sent. Dead letters stay where they are: see purge. Run the command again
+    to continue an interrupted run.
     """  # noqa: D301
     every = chosen._replace(limit=None)
     stored: list[DeadLetter] | None = None
     if store is not None:
         stored = _letters_of_store(open_store(store, config, settings), every, broker_name)
     elif broker_name is not None or config or settings:
-        raise UsageError("--broker, -c and --set tell of a store: give -s DIR, or leave them out")
+        raise UsageError("--broker, -c and --set apply to a store: give -s DIR, or leave them out")
 
     async def send(admin: "AdminClient") -> int:
         letters = await _letters(admin, every, output) if stored is None else stored
@@ -370,8 +373,8 @@ def _letters_of_store(store: "StoreReader", chosen: DeadLetterSelection, broker_
     name = broker_name or settings.get("brokerName")
     if name is None:
         raise UsageError(
-            "nothing in a store tells its broker, by whose name letters that were sent before are known: "
-            "give --broker NAME, or its broker.conf with -c"
+            "the store does not show its broker's name, by which letters sent earlier are recognized: give "
+            "--broker NAME, or its broker.conf with -c"
         )
     cluster = settings.get("brokerClusterName")
     return [
@@ -405,15 +408,15 @@ async def _resend(
         waiting = [letter for letter, was_sent in zip(letters, were_sent, strict=True) if not was_sent]
         if len(waiting) < len(letters):
             already = counted(len(letters) - len(waiting), "dead letter")
-            output.remark(f"{already} of these were sent again before, as {log.path} and the brokers tell")
+            output.remark(f"{already} of these were resent before, according to {log.path} and the brokers")
         waiting = waiting[: chosen.limit]
         _show_plan(chosen, waiting, where, output)
         if not waiting:
-            output.remark("there is nothing to send")
+            output.remark("there is nothing to resend")
             return Status.OK
         await resender.check_target(waiting)
         output.flush()
-        if not confirmation.is_answered_yes("Send them?"):
+        if not confirmation.is_answered_yes("Resend them?"):
             return Status.DAMAGE
         output.new_table(_SENT_COLUMNS)
         return await _send_all(resender, waiting, rate, output)
@@ -425,7 +428,7 @@ def _show_plan(chosen: DeadLetterSelection, waiting: "list[DeadLetter]", where: 
     for letter in waiting:
         topics[letter.topic] = topics.get(letter.topic, 0) + 1
     for topic, count in sorted(topics.items(), key=lambda one: one[0] or ""):
-        to = "the retry topic of the group" if where == "retry" else "the topic of origin, for all groups"
+        to = "the retry topic of the group" if where == "retry" else "the original topic, for all groups"
         row = {"kind": "plan", "group": chosen.group, "origin_topic": topic, "messages": count, "to": to}
         output.row(row)
 
@@ -460,7 +463,7 @@ async def _send_all(resender: "Resender", waiting: "list[DeadLetter]", rate: flo
         output.remark(f"{done}: run it again for the rest")
         raise
     failed = f", {outcomes['failed']:,} failed" if outcomes["failed"] else ""
-    output.remark(f"{counted(outcomes['sent'], 'dead letter')} sent again and read back{failed}")
+    output.remark(f"{counted(outcomes['sent'], 'dead letter')} resent and read back{failed}")
     return Status.GIVEN_UP if failed else Status.OK
 
 
@@ -483,16 +486,16 @@ def _outcome(letter: "DeadLetter", outcome: str, copy_id: str | None, reason: st
 # Done with them
 
 
-@command.command(short_help="Be done with the dead letters of a group.")
+@command.command(short_help="Purge the dead letters of a group.")
 @group_option
-@click.option("--delete-topic", is_flag=True, help="Delete their topic, in place of moving past them.")
+@click.option("--delete-topic", is_flag=True, help="Delete their topic, instead of moving past them.")
 @broker_option
 @target_options
 def purge(group: str, delete_topic: bool, broker_name: str | None, target: Target) -> int:
-    """Be done with all dead letters of a group: move past them, or delete their topic with --delete-topic.
+    """Purge all dead letters of a group: move past them, or delete their topic with --delete-topic.
 
-    RocketMQ deletes no single message. Moving past them commits the end of the topic as an offset of the group: `dlq`
-    leaves out what lies before it (--passed shows it), until the broker deletes it with its log.
+    RocketMQ cannot delete single messages. Moving past them commits the end of the topic as an offset of the
+    group: `dlq` leaves out what is before it (--passed shows it), until the broker deletes it with its log.
     """
     from mqtool.formats.topics import DEAD_LETTER_PREFIX
 

@@ -25,14 +25,14 @@ _WIDEST = 120
 _MAX_TOPICS = 3
 
 
-@click.command(short_help="Tell why a broker does not start or deliver, and what to do.")
+@click.command(short_help="Explain why a broker does not start or deliver, and what to do.")
 @click.option(
     "--for",
     "version",
     type=BROKER_LINE,
-    help="The broker that is to start. Default: those not older than the one that wrote the store.",
+    help="The version of the broker to start. Default: those not older than the one that wrote the store.",
 )
-@click.option("-u", "--user", help="Whom the broker runs as. Default: the owner of most files.")
+@click.option("-u", "--user", help="User the broker runs as. Default: the owner of most files.")
 @jobs_option
 @store_names
 @output_option
@@ -45,13 +45,13 @@ def command(
     settings: tuple[str, ...],
     output: Output,
 ) -> int:
-    """Tell why a broker does not start on this store or does not deliver, without writing anything.
+    """Explain why a broker does not start on this store or does not deliver, without writing anything.
 
-    Tells first what happens when a broker is started now: whether it starts, what it deletes or hides, and which
-    groups miss or repeat messages, as `recover --as-broker` finds it. Then looks at what brokers 4.9, 5.3 and 5.5 look
-    at: files, rights, locks, disks, tables, with -c broker.conf the settings, and runs the quick checks of `verify`.
-    Names each cause, the likeliest first, what was seen of it, and the command to run next. Ends with status 3 when a
-    broker does not start or loses data, 4 when there are only warnings.
+    First shows what happens if a broker is started now: whether it starts, what it deletes or hides, and which
+    groups miss or repeat messages, as `recover --as-broker` determines it. Then checks what brokers 4.9, 5.3 and
+    5.5 depend on: files, permissions, locks, disks, tables, with -c broker.conf the settings, and runs the quick
+    checks of `verify`. Lists each cause, the most likely first, with the evidence and the command to run next.
+    Exits with status 3 if a broker does not start or loses data, 4 if there are only warnings.
     """
     from mqtool.engine.repair.doctor.diagnosis import examine
     from mqtool.engine.store.remote import is_remote
@@ -61,7 +61,7 @@ def command(
     root = store or (Path(named) if named else default_store())
     if is_remote(root):
         raise UsageError(
-            f"doctor looks at rights and disks as a broker finds them, and {root} is no folder of a machine"
+            f"doctor checks permissions and disks as a broker sees them, and {root} is not a local directory"
         )
     try:
         case = _open(root, given, config, user, version)
@@ -75,10 +75,10 @@ def command(
         if not found:
             raise
         _tell_all(output, starts, found, f"-s {root}")
-        output.remark("nothing but the rights was looked at: run the command, then doctor again")
+        output.remark("only permissions were checked: run the command, then doctor again")
         return Status.DAMAGE
     counts = _tell_all(output, starts, found, case.at)
-    for remark in [*case.reader.remarks, *(f"not looked at: {problem}" for problem in case.problems)]:
+    for remark in [*case.reader.remarks, *(f"not checked: {problem}" for problem in case.problems)]:
         output.remark(remark)
     output.remark(_summary(case, starts, counts))
     return Status.DAMAGE if counts["error"] else Status.WARNINGS if counts["warning"] else Status.OK
@@ -173,9 +173,9 @@ def _consequences(one: "StartOutcome") -> Iterator[str]:
     if one.removed_queue_files:
         yield f"deletes {_count(len(one.removed_queue_files), 'file')} of queues"
     if one.forgotten:
-        yield f"forgets {_count(one.forgotten, 'message')} that {'is' if one.forgotten == 1 else 'are'} gone already"
+        yield f"forgets {_count(one.forgotten, 'message')} that {'is' if one.forgotten == 1 else 'are'} already gone"
     if one.keys_from:
-        yield f"finds nothing by key that is stored before {one.keys_from:,}"
+        yield f"finds nothing by key that was stored before {one.keys_from:,}"
     if one.topics:
         more = f" and {len(one.topics) - _MAX_TOPICS:,} more" if len(one.topics) > _MAX_TOPICS else ""
         yield f"topics {', '.join(one.topics[:_MAX_TOPICS])}{more}"
@@ -199,7 +199,7 @@ def _tell(output: Output, number: int, one: "Diagnosis") -> None:
     output.text(click.style(f"{number}. {one.code} {one.severity}{harm}", fg=_STYLES[one.severity], bold=True))
     lines = [one.title, *(_sentence(sign) for sign in one.seen)]
     if one.count > len(one.seen):
-        lines.append(f"{one.count - len(one.seen):,} more of these")
+        lines.append(f"{one.count - len(one.seen):,} more like this")
     for line in lines:
         for part in textwrap.wrap(
             printable(line), width - len(_INDENT), subsequent_indent="  ", break_on_hyphens=False
@@ -228,11 +228,12 @@ def _summary(case: "Case", starts: "list[StartOutcome]", counts: "collections.Co
     if counts["error"] or counts["warning"]:
         said = [f"{counts[name]:,} {name}{'s' if counts[name] != 1 else ''}" for name in _STYLES]
         return f"{', '.join(said)} for a {brokers} broker; run the commands of the first cause, then doctor again"
-    verify = f"`mqtool verify {case.at}` looks into every message"
+    verify = f"`mqtool verify {case.at}` checks every message"
     if any(one.starts is None for one in starts):
         return (
-            f"nothing was found that stands in the way of a {brokers} broker, but its start was not followed; {verify}"
+            f"nothing was found that prevents a {brokers} broker from working, but its startup was not "
+            f"simulated; {verify}"
         )
     since = max((one.looked_from or 0 for one in starts), default=0)
-    unseen = f"; messages before {since:,} were not looked at, {verify}" if since else f"; {verify}"
-    return f"nothing stands in the way of a {brokers} broker{unseen}"
+    unseen = f"; messages before {since:,} were not checked, {verify}" if since else f"; {verify}"
+    return f"nothing prevents a {brokers} broker from working{unseen}"

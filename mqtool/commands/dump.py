@@ -50,7 +50,7 @@ class DumpKind(NamedTuple):
 
 KINDS = {
     "commitlog": DumpKind(
-        "Messages; those of a DLedger log too. --from and --to are physical offsets.",
+        "Messages; also those of a DLedger log. --from and --to are physical offsets.",
         "log:messages",
         (*_PICK, "tag", "key", *_RANGE, *_TIME, "limit", "body", "format", "follow"),
     ),
@@ -61,13 +61,13 @@ KINDS = {
         _UNIT,
     ),
     "rocksdbconsumequeue": DumpKind(
-        "Units of queues that lie in RocksDB. --from and --to are queue offsets.",
+        "Units of queues in RocksDB. --from and --to are queue offsets.",
         "queues:rocksdb_units",
         (*_PICK, *_RANGE, *_TIME, "limit"),
         (*_UNIT, "store_time"),
     ),
     "consumequeueext": DumpKind(
-        "Units of the extensions of queues. --from and --to are positions.",
+        "Units of queue extensions. --from and --to are positions.",
         "queues:ext_units",
         (*_PICK, *_RANGE, *_TIME, "limit"),
         ("topic", "queue_id", "position", "size", "tags_code", "store_time", "bit_map_size", "address", "bit_map"),
@@ -80,18 +80,18 @@ KINDS = {
          "compacted_offset"),
     ),
     "index": DumpKind(
-        "Entries of the index files. --from and --to are physical offsets.",
+        "Entries of index files. --from and --to are physical offsets.",
         "index:entries",
         (*_RANGE, *_TIME, "limit"),
         ("file", "entry", "slot", "key_hash", "physical_offset", "seconds_since_begin", "previous_entry"),
     ),
     "indexheader": DumpKind(
-        "Headers of the index files.",
+        "Headers of index files.",
         "index:headers",
         ("limit",),
         ("file", "entry_count", "slot_count", "begin_time", "end_time", "begin_physical_offset", "end_physical_offset"),
     ),
-    "checkpoint": DumpKind("How far the broker says everything is on disk.", "files:checkpoint_page"),
+    "checkpoint": DumpKind("The times up to which everything is on disk, as the broker says.", "files:checkpoint_page"),
     "config": DumpKind(
         "Tables: topics, groups, offsets, ..; FILE is one of them (topics.json, or topics).",
         "config:tables",
@@ -110,8 +110,8 @@ KINDS = {
         ("position", "physical_offset", "message_size", "enqueue_time", "delay_ms", "magic_code", "previous_position",
          "topic_hash"),
     ),
-    "timercheck": DumpKind("How far the timer has come.", "files:timer_check_page"),
-    "abort": DumpKind("Whether the broker runs or did not stop cleanly.", "files:abort"),
+    "timercheck": DumpKind("The progress of the timer.", "files:timer_check_page"),
+    "abort": DumpKind("Whether the broker is running or did not stop cleanly.", "files:abort"),
     "lock": DumpKind("Whether a broker holds the store.", "files:lock"),
     "dledger": DumpKind(
         "Heads of the entries of a DLedger log. --from and --to are positions.",
@@ -156,7 +156,7 @@ class _Dump(click.Command):
 @time_options
 @limit_option
 @message_options
-@click.option("--follow", is_flag=True, help="Go on as a broker appends, until Ctrl-C or --limit.")
+@click.option("--follow", is_flag=True, help="Keep printing as a broker appends, until Ctrl-C or --limit.")
 @live_option
 @packed_store_options
 @output_option
@@ -169,8 +169,8 @@ def command(ctx: click.Context, /, kind: str, store: "StoreReader", output: Outp
       mqtool dump consumequeue --topic Orders --queue 0 --from 100 --to 200
       mqtool dump config topics
 
-    What cannot be read is skipped, and a remark says what and where; the status is 3 then. A store in use may be read:
-    what its broker is just writing is left out, or with --follow shown as soon as it is whole.
+    What cannot be read is skipped, and a remark says what and where; the status is 3 then. The store may be in
+    use: in-flight writes are left out, or with --follow shown once they are complete.
     """  # noqa: D301
     from mqtool.commands._dump.request import DumpRequest
 
@@ -186,10 +186,10 @@ def command(ctx: click.Context, /, kind: str, store: "StoreReader", output: Outp
                 output.row(row)
         except KeyboardInterrupt:
             if ask.reached:
-                output.remark(f"came as far as {ask.reached}")
+                output.remark(f"stopped at {ask.reached}")
             raise
     if not output.count and ask.limit != 0 and kind != "config":
-        ask.remark("no record is what was asked for")
+        ask.remark("no record matches")
     if ask.is_damaged:
         tell_may_be_live(store, output)
     ask.finish()
@@ -220,9 +220,9 @@ def _refuse(ctx: click.Context, kind: str) -> None:
         if option not in options:
             written = "a file name" if option == "file" else f"--{option}"
             taken = ", ".join("FILE" if one == "file" else f"--{one}" for one in options) or "only -s, -c, --set and -o"
-            raise UsageError(f"{written} means nothing for dump {kind}; it takes {taken}")
+            raise UsageError(f"{written} does not apply to dump {kind}; it takes {taken}")
     if "follow" in given and {"to", "until"} & set(given):
-        raise UsageError("--follow goes on without an end: it takes neither --to nor --until")
+        raise UsageError("--follow has no end: leave out --to and --until")
 
 
 def _is_file(stream: Any) -> bool:

@@ -17,11 +17,11 @@ def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> 
     return [CompletionItem(code, help=_ALL[code].title) for code in _ALL if code.startswith(incomplete.upper())]
 
 
-@click.command(short_help="Tell what a check means and what to do.")
+@click.command(short_help="Explain a check and what to do about it.")
 @click.argument("codes", metavar="[CODE]...", nargs=-1, shell_complete=_complete)
 @output_option
 def command(codes: tuple[str, ...], output: Output) -> int:
-    """Tell what a code of `verify` or `doctor` means, how it comes about, and what to do; without CODE, list all."""
+    """Explain a code of `verify` or `doctor`: what it means, its causes, and what to do; without CODE, list all."""
     chosen = [code for code in _ALL if code in matching((code.upper() for code in codes), _ALL, "check")]
     for code in chosen or _ALL:
         check = _ALL[code]
@@ -37,7 +37,7 @@ def command(codes: tuple[str, ...], output: Output) -> int:
             width = min(output.width, 100)
             for name, text in (
                 ("", check.title),
-                ("How it comes about: ", check.cause),
+                ("Cause: ", check.cause),
                 ("What to do: ", check.remedy),
             ):
                 output.text(textwrap.fill(name + text, width, initial_indent="  ", subsequent_indent="  "))

@@ -38,11 +38,11 @@ _LISTED = 10
 @click.command(short_help="Write messages to JSON lines or Parquet.")
 @click.option(
     "--into", type=NewPath(), metavar="FILE",
-    help="The file to make. Default: standard output, for JSON lines.",
+    help="The file to create. Default: standard output, for JSON lines.",
 )  # fmt: skip
 @click.option(
     "-o", "--output", "form", type=click.Choice(["jsonl", "parquet"]),
-    help="Default: as the name of FILE tells, else jsonl.",
+    help="Default: by the extension of FILE, else jsonl.",
 )  # fmt: skip
 @topic_filter
 @queue_filter
@@ -72,8 +72,9 @@ def command(
     \b
       mqtool export --topic 'Order*' --since 2d --into orders.parquet
 
-    Each row has all fields of the record, the body as it is stored and the raw properties (in JSON both in base64).
-    Messages whose checks fail are left out, and the status is 3 then; `mqtool salvage` gets more from a damaged store.
+    Each row has all fields of the record, the body as stored and the raw properties (in JSON both in base64).
+    Messages whose checks fail are left out, and the status is 3 then; `mqtool salvage` gets more from a damaged
+    store.
     """  # noqa: D301
     from mqtool.engine.repair.salvage.transfer import export, format_of
     from mqtool.engine.store.search import Query, Search

@@ -47,7 +47,7 @@ def _regexes(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
     try:
         return tuple(re.compile(value) for value in values)
     except re.error as error:
-        raise click.BadParameter(f"{error.pattern!r} is no regular expression: {error}") from error
+        raise click.BadParameter(f"{error.pattern!r} is not a regular expression: {error}") from error
 
 
 def _properties(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -68,15 +68,15 @@ _CONDITIONS = (
     key_filter,
     click.option(
         "--text", "texts", multiple=True, metavar="TEXT",
-        help="Only messages with this in the body; repeats: all of them.",
+        help="Only messages with this text in the body; repeatable, must match all.",
     ),
     click.option(
         "--regex", "regexes", multiple=True, callback=_regexes, metavar="RE",
-        help="Only messages with a match of this in the body; repeats: all of them.",
+        help="Only messages whose body matches this; repeatable, must match all.",
     ),
     click.option(
         "--property", "properties", multiple=True, callback=_properties, metavar="NAME[=GLOB]",
-        help="Only messages with this property, of such a value; repeats: all of them.",
+        help="Only messages with this property and value; repeatable, must match all.",
     ),
     range_options,
     time_options,
@@ -110,7 +110,7 @@ def query_of(
 
     filters = (topics, queues, tags, keys, texts, regexes, properties)
     if not any(filters) and all(bound is None for bound in (start, stop, since, until)):
-        raise UsageError("nothing is said about the messages to find: give --key, --tag, --text or another condition")
+        raise UsageError("no condition given: use --key, --tag, --text or another condition")
     return Query(
         keys=keys, tags=tags, texts=texts, regexes=regexes, properties=properties, queues=queues, since=since,
         until=until, start_offset=start or 0, stop_offset=stop,
@@ -120,7 +120,7 @@ def query_of(
 @click.command(short_help="Find messages by key, tag, body, property or time.")
 @query_options
 @limit_option
-@click.option("--scan", is_flag=True, help="Search the log itself, whatever the index files say.")
+@click.option("--scan", is_flag=True, help="Search the log itself, without the index files.")
 @click.option("--broker", "broker_name", metavar="NAME", help="Only this broker. Default: all.")
 @message_options
 @live_option
@@ -135,7 +135,7 @@ def command(
     output: Output,
     **conditions: Any,
 ) -> int:
-    """Find the messages for which every condition holds, in the order of the log.
+    """Find the messages that match every condition, in the order of the log.
 
     \b
       mqtool find --key order-4106
@@ -143,13 +143,13 @@ def command(
       mqtool find --text 'connection refused' --property 'KEYS=order-*' --limit 10
       mqtool find -n localhost:9876 --topic Orders --text refused --since 2h
 
-    A GLOB is a name, or a pattern with * and ?. Bodies are searched as the producer gave them, compressed or not.
+    A GLOB is a name, or a pattern with * and ?. Bodies are searched as the producer sent them, compressed or not.
     Messages in an inner batch count: the record that holds them is shown. --from and --to are physical offsets.
 
-    A key is looked up in the index files. What they do not cover, or where they make no sense, is scanned, as is
-    everything for other conditions; --topic, --since, --until, --from and --to make that less. Brokers look up a key
-    that is no pattern; for anything else whole queues are pulled, which needs --since or --limit. Ends with status 3
-    when part of the log that was scanned could not be read.
+    A key is looked up in the index files. The log is scanned where they do not cover it or are inconsistent, and
+    for all other conditions; --topic, --since, --until, --from and --to reduce that. Brokers look up a key that
+    is not a pattern; for anything else whole queues are pulled, which needs --since or --limit. Exits with status
+    3 if part of the log that was scanned could not be read.
     """  # noqa: D301
     from mqtool.engine.store.search import Search
 
@@ -159,7 +159,7 @@ def command(
         wanted = _FindQuery(query, conditions["topics"], broker_name, limit, scan)
         return source.admin(lambda admin: _find_on_brokers(admin, wanted, body, output))
     if broker_name is not None:
-        raise UsageError("--broker names one of several brokers: a store is of one")
+        raise UsageError("--broker selects one of several brokers, but a store belongs to only one: leave it out")
     store = source
     require_log(store)
     query = dataclasses.replace(query, topics=topics_of(store, conditions["topics"]))
@@ -171,7 +171,7 @@ def command(
             for message in itertools.islice(search.messages(advance), limit):
                 output.row(_row(message, query, body, output))
     except KeyboardInterrupt:
-        output.remark(_summary(search, output.count, f"interrupted: --from {search.position} goes on from here"))
+        output.remark(_summary(search, output.count, f"interrupted: continue with --from {search.position}"))
         raise
     for remark in _remarks(store, search):
         output.remark(remark)
@@ -216,8 +216,8 @@ async def _find_on_brokers(admin: "AdminClient", wanted: _FindQuery, body: str, 
         places = await browser.starts(await browser.places(topics), wanted.query.since)
         size = sum(place.max_offset - place.min_offset for place in places)
         output.remark(
-            f"{_count(size, 'message')} in {_count(len(places), 'queue')} of {_count(len(topics), 'topic')} "
-            f"{'is' if size == 1 else 'are'} pulled, or fewer where --limit is reached"
+            f"pulling {_count(size, 'message')} in {_count(len(places), 'queue')} of "
+            f"{_count(len(topics), 'topic')}, or fewer if --limit is reached"
         )
         messages = browser.search(places, wanted.query)
         looked = f"{_count(len(places), 'queue')} pulled"
@@ -277,7 +277,7 @@ def _remarks(store: "StoreReader", search: "Search") -> list[str]:
             f"the first at {first.start_offset:,}: see `mqtool verify`"
         )
     if search.faulty_count:
-        remarks.append(f"{_count(search.faulty_count, 'damaged record')} passed over: see `mqtool verify`")
+        remarks.append(f"{_count(search.faulty_count, 'damaged record')} skipped: see `mqtool verify`")
     return remarks
 
 

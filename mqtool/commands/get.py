@@ -55,8 +55,8 @@ class LocatedRecord:
 
 @click.command(short_help="Show one message.")
 @click.argument("ids", metavar="ID | TOPIC QUEUE OFFSET", nargs=-1, required=True)
-@click.option("--hex", "as_hex", is_flag=True, help="Show the bytes of each field, whatever shape the record is in.")
-@click.option("--broker", "broker_name", metavar="NAME", help="The broker, where several have such a place or address.")
+@click.option("--hex", "as_hex", is_flag=True, help="Show the bytes of each field, whatever the state of the record.")
+@click.option("--broker", "broker_name", metavar="NAME", help="The broker, if several have this queue or address.")
 @message_options
 @source_options
 @output_option
@@ -72,7 +72,7 @@ def command(
 
     \b
     ID is one of
-      an offset message id   32 or 56 hexadecimal digits, as brokers give it
+      an offset message id   32 or 56 hexadecimal digits, as brokers return it
       a unique key           what clients call the message id
       a physical offset      decimal, or hexadecimal with 0x
       a key                  one of its KEYS
@@ -84,16 +84,16 @@ def command(
       mqtool get Orders 0 17
       mqtool get -n localhost:9876 order-4106
 
-    Keys are looked up in the index files, then in the log; by brokers in their indexes, topic by topic. Several
-    messages with one key are listed: choose by physical offset. Ends with status 65 where the bytes are damaged; --hex
-    shows them all the same.
+    Keys are looked up in the index files, then in the log; on brokers in their indexes, topic by topic. If
+    several messages have the key, they are listed: choose one by physical offset. Exits with status 65 if the
+    bytes are damaged; --hex shows them anyway.
     """  # noqa: D301 (what click takes for a mark is one character, not two)
     if isinstance(source, Brokers):
         source.remark(output)
         found = source.admin(lambda admin: _locate_on_brokers(admin, broker_name, ids, output))
         return _show_all(None, found, as_hex, body, output)
     if broker_name is not None:
-        raise UsageError("--broker names one of several brokers: a store is of one")
+        raise UsageError("--broker selects one of several brokers, but a store belongs to only one: leave it out")
     require_log(source)
     status = _show_all(source, _locate(source, ids, output), as_hex, body, output)
     for remark in source.remarks:
@@ -129,7 +129,7 @@ def _locate(store: "StoreReader", ids: tuple[str, ...], output: Output) -> list[
     if len(ids) == 3:
         return [_in_queue(store, *ids, output)]
     if len(ids) != 1:
-        raise UsageError(f"{len(ids)} arguments name no message: give one ID, or TOPIC QUEUE OFFSET")
+        raise UsageError(f"{len(ids)} arguments do not identify a message: give one ID, or TOPIC QUEUE OFFSET")
     name = ids[0]
     address, position = _address_in(name), _position_in(name)
     if address is not None:
@@ -140,7 +140,7 @@ def _locate(store: "StoreReader", ids: tuple[str, ...], output: Output) -> list[
             found = _indexed(store, name)
             if not found:
                 raise
-            output.remark(f"{error}; it is a key")
+            output.remark(f"{error}; treating it as a key")
             return found
     if position is not None:
         try:
@@ -162,7 +162,7 @@ async def _locate_on_brokers(
         topic, queue, offset = ids
         return [_browsed(await browser.in_queue(topic, _number(queue, "QUEUE"), _number(offset, "OFFSET")))]
     if len(ids) != 1:
-        raise UsageError(f"{len(ids)} arguments name no message: give one ID, or TOPIC QUEUE OFFSET")
+        raise UsageError(f"{len(ids)} arguments do not identify a message: give one ID, or TOPIC QUEUE OFFSET")
     name = ids[0]
     address, position = _address_in(name), _position_in(name)
     if address is not None:
@@ -172,7 +172,7 @@ async def _locate_on_brokers(
             found = await browser.by_key(name)
             if not found:
                 raise
-            output.remark(f"{error}; it is a key")
+            output.remark(f"{error}; treating it as a key")
     else:
         if position is not None and (of_id := await browser.by_message_id(name, position)):
             return [_browsed(of_id)]
@@ -189,11 +189,11 @@ async def _locate_on_brokers(
 
 def _nowhere(name: str, position: int | None, addresses: list[str]) -> str:
     """Return the sentence for an id that no broker knows; an offset message id names the broker that gave it."""
-    asked = f"no message has the id or key {name}: the indexes of {', '.join(addresses)} do not know it"
+    asked = f"no message has the id or key {name}: it is not in the indexes of {', '.join(addresses)}"
     host = host_of_message_id(name) if position is not None else None
     if host is None or host in addresses or int(host.rpartition(":")[2]) > 65_535:
         return asked
-    return f"{asked}; as the id of a place it names {host}, which is no master of this cluster"
+    return f"{asked}; as an offset message id it refers to {host}, which is not a master of this cluster"
 
 
 def _browsed(found: "Browsed") -> LocatedRecord:
@@ -244,7 +244,7 @@ def _by_key(store: "StoreReader", name: str, position: int | None, output: Outpu
     from mqtool.engine.store.search import Search, is_glob
 
     if is_glob(name):
-        raise UsageError(f"{name} is a pattern: `mqtool find --key` takes those")
+        raise UsageError(f"{name} is a pattern: use `mqtool find --key`")
     search = Search(store, _query(name))
     several = _first(store, search.indexed())
     if not several:
@@ -263,12 +263,12 @@ def _by_key(store: "StoreReader", name: str, position: int | None, output: Outpu
             raise NotFoundError(f"the message at {position:,} has another id: {found.message.message_id}")
         if found:
             return [found]  # damage where the message of this id should be
-    place = f"the log reaches from {log.min_offset:,} to {search.end_offset:,}"
+    place = f"the log covers {log.min_offset:,} to {search.end_offset:,}"
     if not search.index_files_used or search.scanned_size == search.total_size:
-        raise NotFoundError(f"no message has the id or key {name}: all of the log was scanned; {place}")
+        raise NotFoundError(f"no message has the id or key {name}: the whole log was scanned; {place}")
     raise NotFoundError(
-        f"no message has the id or key {name}: the index files do not know it; {place}; "
-        f"`mqtool find --scan --key {name}` looks at all of it"
+        f"no message has the id or key {name}: it is not in the index files; {place}; `mqtool find --scan --key "
+        f"{name}` searches the whole log"
     )
 
 
@@ -286,7 +286,7 @@ def _at_address(store: "StoreReader", offset: int) -> LocatedRecord:
             _explain_place(store, offset)
             return _damaged(store, offset, error)
     if log.min_offset <= offset < log.end_offset:
-        raise BadDataError(f"the segment of the commit log that held {offset:,} is not there")
+        raise BadDataError(f"the commit log segment that held {offset:,} does not exist")
     if not log.segments:
         raise NotFoundError("the store has no commit log")
     raise NotFoundError(
@@ -302,12 +302,12 @@ def _found(store: "StoreReader", offset: int) -> LocatedRecord:
 
 def _wrong_in(message: Message, record: bytes) -> Iterator[str]:
     if message.physical_offset != message.position:
-        yield f"the record at {message.position:,} says that it lies at {message.physical_offset:,}"
+        yield f"the record at {message.position:,} says that it is at {message.physical_offset:,}"
     actual = body_crc(message.body)
     if not is_possible(message.topic.encode()):
-        yield "the topic is damaged: no broker can have such a one"
+        yield "the topic is damaged: no broker accepts such a name"
     if not are_readable(message.raw_properties):
-        yield "the properties are damaged: only those are shown that Java would read"
+        yield "the properties are damaged: only those that Java would read are shown"
     if message.body and actual != message.body_crc:
         yield f"the body is damaged: its CRC is {actual}, the record says {message.body_crc}"
     digits = message.properties.get(CRC_NAME)
@@ -331,7 +331,7 @@ def _damaged(store: "StoreReader", offset: int, error: FormatError) -> LocatedRe
     size = until - offset
     if next_one is None or not _resembles_record(log.read(offset, commit_log.MIN_SIZE), offset):
         size = min(size, _SHOWN_OF_DAMAGE)
-    follows = f"; the next message begins at {until:,}" if next_one is not None else ""
+    follows = f"; the next message starts at {until:,}" if next_one is not None else ""
     return LocatedRecord(offset, log.read(offset, size), None, [f"damage: {error}{follows}"])
 
 
@@ -364,7 +364,7 @@ def _explain_place(store: "StoreReader", offset: int) -> None:
         if len(walk.table) and walk.table.faults[-1] == 0:
             inside = walk.table.column("position")[-1]
             raise NotFoundError(
-                f"no message begins at {offset:,}: it lies inside the one at {inside:,} "
+                f"no message starts at {offset:,}: it is inside the one at {inside:,} "
                 f"({int(walk.table.column('size')[-1]):,} bytes)"
             )
         return
@@ -372,14 +372,12 @@ def _explain_place(store: "StoreReader", offset: int) -> None:
     blank = walk.stop is scan.Stop.BLANK or _is_blank(store, offset)
     if blank and log.is_blank(segment, walk.end):
         raise NotFoundError(
-            f"no message is at {offset:,}: from {end:,} to {segment.end_offset:,}, where its segment ends, is filler"
+            f"no message is at {offset:,}: {end:,} to {segment.end_offset:,}, where its segment ends, is filler"
         )
     rest = segment.bytes[walk.end : min(segment.size, at + _SHOWN_OF_DAMAGE)]
     later = [one for one in log.segments if one.start_offset > offset and any(one.read(0, 8))]
     if not later and not rest.any() and scan.resync(buffer, segment.start_offset, at, None, log.envelope) is None:
-        raise NotFoundError(
-            f"nothing was ever written at {offset:,}: the log reaches from {log.min_offset:,} to {end:,}"
-        )
+        raise NotFoundError(f"nothing was ever written at {offset:,}: the log covers {log.min_offset:,} to {end:,}")
 
 
 def _is_blank(store: "StoreReader", offset: int) -> bool:
@@ -414,17 +412,19 @@ def _in_queue(store: "StoreReader", topic: str, queue: str, offset: str, output:
 def _no_queue(keys: set[tuple[str, int]], topic: str, queue_id: int) -> NotFoundError:
     ids = sorted(number for name, number in keys if name == topic)
     if not keys:
-        return NotFoundError(f"the store has no queues, and its log no message with that place in {topic}")
+        return NotFoundError(
+            f"the store has no queues, and its log has no message with that queue and offset in {topic}"
+        )
     if not ids:
         matching((topic,), {name for name, _ in keys}, "topic")
-        return NotFoundError(f"{topic} is a pattern: write out the topic")
+        return NotFoundError(f"{topic} is a pattern: give the whole name of the topic")
     listed = ", ".join(map(str, ids[:_LISTED_QUEUES])) + (", .." if len(ids) > _LISTED_QUEUES else "")
     return NotFoundError(f"{topic} has no queue {queue_id}; it has {listed}")
 
 
 def _number(text: str, what: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        raise UsageError(f"{text} is no {what}: give TOPIC QUEUE OFFSET, the last two as whole numbers")
+        raise UsageError(f"{text} is not a valid {what}: give TOPIC QUEUE OFFSET, the last two as whole numbers")
     return int(text)
 
 
@@ -432,7 +432,7 @@ def _of_unit(store: "StoreReader", key: tuple[str, int, int], offset: int) -> Lo
     """Return the message that a unit names, or the one in its batch."""
     topic, queue_id, queue_offset = key
     log = store.commit_log
-    expired = f"the message was at {offset:,}, and the log begins at {{:,}}: it has expired"
+    expired = f"the message was at {offset:,}, and the log starts at {{:,}}: it has expired"
     if offset < log.min_offset:
         raise NotFoundError(expired.format(log.min_offset))
     try:
@@ -449,7 +449,7 @@ def _of_unit(store: "StoreReader", key: tuple[str, int, int], offset: int) -> Lo
     if topic in light:
         return found
     if (topic, queue_id) not in queues:
-        found.wrong.append(f"the unit names a message of {message.topic}, queue {message.queue_id}")
+        found.wrong.append(f"the unit points to a message of {message.topic}, queue {message.queue_id}")
         return found
     if is_inner_batch(message):
         try:
@@ -461,7 +461,7 @@ def _of_unit(store: "StoreReader", key: tuple[str, int, int], offset: int) -> Lo
             found.inner = inner[0]
             return found
     if message.queue_offset != queue_offset and not _is_transaction(message):
-        found.wrong.append(f"the unit names a message whose queue offset is {message.queue_offset:,}")
+        found.wrong.append(f"the unit points to a message whose queue offset is {message.queue_offset:,}")
     return found
 
 

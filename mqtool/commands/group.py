@@ -28,9 +28,9 @@ _SUBSCRIPTION = ("topic", "expression", "expression_type", "consume_type", "mess
 _QUEUE = ("topic", "queue_id", "consumer_offset", "max_offset", "lag", "client_id", "broker_name", "min_offset")
 
 
-@click.group(short_help="List, show, make and delete groups of consumers.")
+@click.group(short_help="List, show, create and delete consumer groups.")
 def command() -> None:
-    """List, show, make and delete groups of consumers: of brokers with -n, or of a store."""
+    """List, show, create and delete consumer groups: of brokers with -n, or of a store."""
 
 
 @command.command("list", short_help="List groups.")
@@ -38,7 +38,7 @@ def command() -> None:
 @source_options
 @output_option
 def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Output) -> int:
-    """List groups: how many consumers are online, how many messages are left for them (lag), and their settings."""
+    """List groups: how many consumers are online, how many messages are left to read (lag), and their settings."""
     from mqtool.engine.broker.subscription_groups import is_system_group
 
     output.columns = _COLUMNS
@@ -92,9 +92,9 @@ def _row(group: "SubscriptionGroup", broker_name: str | None, members: int | Non
 @source_options
 @output_option
 def show(group: str, source: "Brokers | StoreReader", output: Output) -> int:
-    """Show the settings of a group, who consumes for it, what it has subscribed to, and how far it has read."""
+    """Show the settings of a group, its consumers, their subscriptions, and its consumer offsets."""
     if output.format is Format.CSV:
-        raise UsageError("the rows of a group differ in their columns: give -o jsonl, or see mqtool offset list")
+        raise UsageError("the rows of a group have different columns: give -o jsonl, or see mqtool offset list")
     rows = source.admin(lambda admin: _shown_by_brokers(admin, group)) if isinstance(source, Brokers) else None
     if rows is None:
         assert not isinstance(source, Brokers)
@@ -113,7 +113,7 @@ def _show(rows: list[dict[str, Any]], output: Output) -> None:
         for row in of_kind:
             output.row(row)
     if not any(row["kind"] == "member" for row in rows):
-        output.remark("no consumer of the group is online, as far as can be told")
+        output.remark("no consumer of the group is online, as far as is known")
 
 
 def _shown_by_store(store: "StoreReader", group: str) -> list[dict[str, Any]]:
@@ -170,9 +170,9 @@ def _online_rows(broker_name: str, online: "Members | None") -> list[dict[str, A
     return rows
 
 
-@command.command(short_help="Make a group, or change it.")
+@command.command(short_help="Create or change a group.")
 @click.argument("group", type=GROUP_NAME)
-@click.option("--retries", type=click.IntRange(-1), metavar="N", help="How often a message is tried again at most.")
+@click.option("--retries", type=click.IntRange(-1), metavar="N", help="Maximum number of retries per message.")
 @click.option("--consume/--no-consume", default=None, help="Whether the group may consume.")
 @click.option("--broadcast/--no-broadcast", default=None, help="Whether it may consume by broadcasting.")
 @broker_option
@@ -185,7 +185,7 @@ def create(
     broker_name: str | None,
     target: Target,
 ) -> int:
-    """Make a group, or change the one that there is: on every broker, on the one named, or in a store.
+    """Create a group, or change an existing one: on every broker, on the given one, or in a store.
 
     \b
       mqtool group create -n localhost:9876 billing --retries 3
@@ -207,9 +207,9 @@ def create(
 @broker_option
 @target_options
 def delete(group: str, broker_name: str | None, target: Target) -> int:
-    """Delete a group, what it has read, and its topics for retries and dead letters.
+    """Delete a group, its consumer offsets, and its retry and dead-letter topics.
 
-    Consumers that are online make it again.
+    Consumers that are online create it again.
     """
     return target.run(
         "group delete",

@@ -10,29 +10,30 @@ from mqtool.commands._output import Output, progress
 from mqtool.errors import Status
 
 
-@click.command(short_help="Make a new store of exported messages.")
+@click.command(short_help="Create a store from exported messages.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path, readable=False))
 @click.option(
     "--into", required=True, type=NewPath(), metavar="DIR",
-    help="Folder of the new store: empty, or not there yet.",
+    help="Directory of the new store: empty, or not existing yet.",
 )  # fmt: skip
-@click.option("--renumber", is_flag=True, help="Number the messages of each queue from 0 on, without gaps.")
+@click.option("--renumber", is_flag=True, help="Number the messages of each queue from 0, without gaps.")
 @click.option(
     "-c", "--config", type=click.Path(path_type=Path, readable=False), help="The broker's configuration file."
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the broker; repeats.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A broker setting; repeatable.")
 @jobs_option
 def command(
     files: tuple[Path, ...], into: Path, renumber: bool, config: Path | None, settings: tuple[str, ...], jobs: int
 ) -> int:
-    """Make a new store of what `mqtool export` wrote, JSON lines or Parquet, the oldest messages first.
+    """Create a store from what `mqtool export` wrote, JSON lines or Parquet, the oldest messages first.
 
     \b
       mqtool import --into store orders.parquet
 
-    Messages keep queues, queue offsets, times and everything else but their addresses and what follows from these (the
-    offset message ids). Where messages of a queue are missing in between, placeholders with the property MQTOOL_LOST
-    keep their places, or --renumber closes the gaps. Sizes of files are RocketMQ's defaults, or as -c and --set say.
+    Messages keep queues, queue offsets, times and everything else except their addresses and what is derived from
+    these (the offset message ids). If messages of a queue are missing, placeholders with the property MQTOOL_LOST
+    take their places, or --renumber closes the gaps. File sizes are RocketMQ's defaults, or those set with -c and
+    --set.
     """  # noqa: D301
     from mqtool.engine.repair.salvage.transfer import import_files
 
@@ -45,7 +46,7 @@ def command(
         done = import_files(files, into, given, interrupts.disk(), renumber, jobs, interrupts.progress(advance))
         interrupts.settle()
     for topic, count in sorted(done.placeholders.items()):
-        many = f"{count:,} placeholders stand" if count > 1 else "one placeholder stands"
+        many = f"{count:,} placeholders were written" if count > 1 else "one placeholder was written"
         output.remark(f"{topic}: {many} for queue offsets without a message")
     for remark in done.remarks:
         output.remark(remark)

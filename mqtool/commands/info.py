@@ -19,14 +19,15 @@ _NAME_WIDTH = 26
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-@click.command(short_help="Tell what this store is.")
+@click.command(short_help="Describe a store.")
 @packed_store_options
 @output_option
 def command(store: "StoreReader", output: Output) -> int:
-    """Tell what this store is: its log, topics, index and state, which versions of RocketMQ wrote it, what it takes up.
+    """Describe a store: its log, topics, index and state, which versions of RocketMQ wrote it, its size.
 
-    Only names, ends and headers of files are read, so this is quick on any store. Message counts come from the queues.
-    What cannot be told of a sick store is named at the end. For programs it is one JSON object.
+    Only names, ends and headers of files are read, so this is fast on any store. Message counts come from the
+    queues. What cannot be determined in a damaged store is listed at the end. For programs the output is one JSON
+    object.
     """
     from mqtool.engine.store.summary import describe
 
@@ -60,12 +61,12 @@ class _Page:
         self.output.text(click.style(printable(self.told["store"]), bold=True))
         versions = self.told["versions"]
         if versions and versions["written_by"]:
-            self._line("last written by", f"RocketMQ {versions['written_by']} (what tells so stands below)")
+            self._line("last written by", f"RocketMQ {versions['written_by']} (evidence below)")
         for name in ("state", "commit_log", "topics", "index", "disk", "checkpoint", "timer", "config", "versions"):
             if self.told[name] is not None:
                 getattr(self, f"_{name}")(self.told[name])
         self._list("Inferred", self.told["inferred"])
-        self._list("Could not be told", self.told["problems"])
+        self._list("Could not be determined", self.told["problems"])
 
     def _section(self, title: str) -> None:
         self.output.text()
@@ -104,7 +105,7 @@ class _Page:
         stop = "there is no abort file, as after a clean stop"
         if state["abort"]:
             content = f" ({state['abort_content']})" if state["abort_content"] else ""
-            stop = f"the abort file{content} is there: " + (
+            stop = f"the abort file{content} exists: " + (
                 "as it must be while a broker runs" if state["in_use"] else "the last broker did not stop cleanly"
             )
         self._line("last stop", stop)
@@ -112,12 +113,12 @@ class _Page:
     def _commit_log(self, log: Mapping[str, Any]) -> None:
         self._section("Commit log")
         if log["is_dledger"]:
-            self._line("kind", "a DLedger log: each record lies in an entry")
+            self._line("kind", "a DLedger log: each record is in an entry")
         self._line("folders", ", ".join(log["folders"]) or "none")
         if not log["segment_count"]:
             self._line("segments", "none")
             return
-        unused = f", {log['unused_segment_count']:,} of them not used yet" if log["unused_segment_count"] else ""
+        unused = f", {log['unused_segment_count']:,} of them not yet used" if log["unused_segment_count"] else ""
         self._line("segments", f"{_count(log['segment_count'], 'file')} of {_size(log['segment_size'])}{unused}")
         if log["max_offset"] is not None:
             self._line("offsets", f"{log['min_offset']:,} to {log['max_offset']:,}, the end of the last message")
@@ -128,7 +129,7 @@ class _Page:
         if log["missing_size"]:
             self._line("missing", f"{_size(log['missing_size'])} between segments")
         if log["stray_count"]:
-            self._line("strays", f"{_count(log['stray_count'], 'entry', 'entries')} that are no segments")
+            self._line("strays", f"{_count(log['stray_count'], 'entry', 'entries')} that are not segments")
         self._times(log["first_store_timestamp"], log["last_store_timestamp"])
 
     def _times(self, first: int | None, last: int | None) -> None:
@@ -151,7 +152,7 @@ class _Page:
         if len(topics) > _MAX_TOPICS:
             rest = topics[_MAX_TOPICS:]
             left = sum(topic["message_count"] for topic in rest)
-            self.output.text(f"{_INDENT}and {_count(len(rest), 'more topic')} with {_count(left, 'message')} in all")
+            self.output.text(f"{_INDENT}and {_count(len(rest), 'more topic')} with {_count(left, 'message')} in total")
 
     def _index(self, index: Mapping[str, Any]) -> None:
         self._section("Index")
@@ -168,7 +169,7 @@ class _Page:
     def _disk(self, disk: list[dict[str, Any]]) -> None:
         size = sum(kind["size"] for kind in disk)
         allocated = sum(kind["allocated_size"] for kind in disk)
-        self._section(f"Disk: {_short(size)} in files, which take up {_short(allocated)}")
+        self._section(f"Disk: {_short(size)} in files, which occupy {_short(allocated)}")
         self.output.new_table(("size", "allocated_size", "file_count", "kind"))
         for kind in disk:
             self.output.row(kind)
@@ -209,9 +210,9 @@ class _Page:
             self._line("tables", "none")
 
     def _versions(self, versions: Mapping[str, Any]) -> None:
-        hint = ", if nothing else speaks against it"
+        hint = ", unless something else contradicts it"
         self._list(
-            "What tells of versions",
+            "Evidence of versions",
             (f"{one['evidence']}: {one['written_by']}{hint * (not one['certain'])}" for one in versions["evidence"]),
         )
 

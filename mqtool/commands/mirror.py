@@ -27,9 +27,9 @@ _SHOW_S = 0.25
 _TELL_S = 5.0
 
 
-@click.command(short_help="Copy topics to another cluster, and go on doing so.")
+@click.command(short_help="Copy topics to another cluster, continuously.")
 @click.option(
-    "--topic", "topics", multiple=True, required=True, type=TOPIC_NAME, metavar="GLOB", help="Topics; repeats."
+    "--topic", "topics", multiple=True, required=True, type=TOPIC_NAME, metavar="GLOB", help="Topics; repeatable."
 )
 @click.option(
     "--group",
@@ -37,7 +37,7 @@ _TELL_S = 5.0
     multiple=True,
     type=GROUP_NAME,
     metavar="GLOB",
-    help="Groups whose offsets go along; repeats. Default: all.",
+    help="Consumer groups whose offsets are copied, too; repeatable. Default: all.",
 )
 @click.option(
     "--begin",
@@ -45,11 +45,13 @@ _TELL_S = 5.0
     default="first",
     metavar="first|last|TIME",
     show_default=True,
-    help="Where to begin in queues that were not copied yet.",
+    help="Where to start in queues that have not been copied yet.",
 )
-@click.option("--idle", type=SPAN, metavar="SPAN", help="Stop when nothing was left to copy for so long: 5s.")
-@click.option("--from-name", metavar="NAME", help="What copies call the first cluster. Default: its own name.")
-@click.option("--to-name", metavar="NAME", help="What copies call the second. Default: its own name.")
+@click.option(
+    "--idle", type=SPAN, metavar="DURATION", help="Stop when there was nothing left to copy for this long: 5s."
+)
+@click.option("--from-name", metavar="NAME", help="Name of the source cluster in copies. Default: its own name.")
+@click.option("--to-name", metavar="NAME", help="Name of the target cluster in copies. Default: its own name.")
 @pair_options
 @confirmation_options
 def command(
@@ -70,9 +72,9 @@ def command(
       mqtool mirror --from ns-a:9876 --to ns-b:9876 --topic 'Order*'
       mqtool mirror --from-profile a --to-profile b --topic '*' --yes
 
-    It goes on where it ended, however it ended. What groups have consumed goes along, where nobody of them consumes at
-    the second cluster. Topics that match later are copied, too, and made there where they are not. A message never
-    comes back to a cluster that it was copied from.
+    It continues where it stopped, however it ended. Consumer offsets are copied, too, for groups that have no
+    consumer online at the target. Topics that match later are copied as well, and created there if missing. A
+    message never returns to a cluster that it was copied from.
     """  # noqa: D301
     mirroring = _Mirroring(topics, groups, begin, idle, confirmation, output)
 
@@ -225,7 +227,7 @@ class _Mirroring:
         lost = sum(one.lost for one in every)
         skipped = sum(one.skipped for one in every)
         told = [f"{counted(sum(one.copied for one in every), 'message')} copied"]
-        told += [f"{skipped:,} left out, as they have been there before"] * bool(skipped)
+        told += [f"{skipped:,} left out because they had been there before"] * bool(skipped)
         told += [f"{lost:,} could not be copied"] * bool(lost)
         self._output.remark(", ".join(told))
         self._mirror = None
@@ -250,12 +252,12 @@ async def _names(
     for admin, given, option in ((source, from_name, "--from-name"), (target, to_name, "--to-name")):
         clusters = sorted({master.cluster for master in await admin.masters()})
         if given is None and len(clusters) > 1:
-            raise UsageError(f"there are the clusters {', '.join(clusters)}: give one name for all with {option}")
+            raise UsageError(f"there are several clusters, {', '.join(clusters)}: give one name for all with {option}")
         names.append(given or clusters[0])
         check_cluster_name(names[-1])
     if names[0] == names[1]:
         raise UsageError(
-            f"both clusters are named {names[0]}: give them names of their own, always the same, with --from-name and "
-            "--to-name"
+            f"both clusters are named {names[0]}: give them different names, always the same ones, with "
+            "--from-name and --to-name"
         )
     return names[0], names[1]

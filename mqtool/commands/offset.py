@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from mqtool.engine.store.reader import StoreReader
 
 
-@click.group(short_help="List and set how far groups have read.")
+@click.group(short_help="List and set consumer offsets, and show lag.")
 def command() -> None:
-    """List and set how far groups have read: of brokers with -n, or of a store."""
+    """List and set consumer offsets, and show lag: of brokers with -n, or of a store."""
 
 
-@command.command("list", short_help="List how far groups have read.")
+@command.command("list", short_help="List consumer offsets and lag.")
 @group_filter
 @topic_filter
 @source_options
 @output_option
 def list_(groups: tuple[str, ...], topics: tuple[str, ...], source: "Brokers | StoreReader", output: Output) -> int:
-    """List what each group reads next of each queue, and how many messages are left for it (lag)."""
+    """List the consumer offset of each group in each queue, and how many messages it has left to read (lag)."""
     output.columns = OFFSET_COLUMNS
     if isinstance(source, Brokers):
         offsets = source.admin(lambda admin: admin.offsets())
@@ -48,19 +48,21 @@ def list_(groups: tuple[str, ...], topics: tuple[str, ...], source: "Brokers | S
         ):
             output.row(offset_row(one))
     if not offsets:
-        output.remark("no group has told how far it has read")
+        output.remark("no group has committed an offset")
     return Status.OK
 
 
-@command.command("set", short_help="Set what a group reads next of a queue.")
+@command.command("set", short_help="Set the consumer offset of a group in one queue.")
 @click.option("--group", required=True, type=GROUP_NAME, metavar="NAME", help="The group.")
 @click.option("--topic", required=True, type=TOPIC_NAME, metavar="NAME", help="The topic.")
 @click.option("--queue", "queue_id", type=click.IntRange(0), required=True, metavar="ID", help="The queue.")
-@click.option("--offset", type=click.IntRange(0), required=True, metavar="N", help="The queue offset to read next.")
+@click.option(
+    "--offset", type=click.IntRange(0), required=True, metavar="N", help="The queue offset that the group reads next."
+)
 @broker_option
 @target_options
 def set_(group: str, topic: str, queue_id: int, offset: int, broker_name: str | None, target: Target) -> int:
-    """Set what a group reads next of one queue. Consumers that are online go on there.
+    """Set the consumer offset of a group in one queue. Consumers that are online continue there.
 
     \b
       mqtool offset set --group billing --topic Orders --queue 0 --offset 17
@@ -74,13 +76,13 @@ def set_(group: str, topic: str, queue_id: int, offset: int, broker_name: str | 
     )
 
 
-@command.command(short_help="Set a group back, or forward, in whole topics.")
+@command.command(short_help="Reset the consumer offsets of a group in whole topics.")
 @click.option("--group", required=True, type=GROUP_NAME, metavar="NAME", help="The group.")
 @click.option(
-    "--topic", "topics", required=True, multiple=True, type=TOPIC_NAME, metavar="NAME", help="A topic; repeats."
+    "--topic", "topics", required=True, multiple=True, type=TOPIC_NAME, metavar="NAME", help="A topic; repeatable."
 )
-@click.option("--earliest", is_flag=True, help="To the first message that there is.")
-@click.option("--latest", is_flag=True, help="To the end: what is there is not read.")
+@click.option("--earliest", is_flag=True, help="To the first message that exists.")
+@click.option("--latest", is_flag=True, help="To the end: existing messages are not read.")
 @click.option("--since", type=TIME, help="To the first message stored at this time or later.")
 @broker_option
 @target_options
@@ -93,7 +95,7 @@ def reset(
     broker_name: str | None,
     target: Target,
 ) -> int:
-    """Set what a group reads next in all queues of topics. Consumers that are online go on there.
+    """Set the consumer offsets of a group in all queues of topics. Consumers that are online continue there.
 
     \b
       mqtool offset reset --group billing --topic Orders --earliest
@@ -119,7 +121,7 @@ def _move(target: Target, broker_name: str | None, plan: Plan) -> int:
         UsageError: a store is meant.
     """
     if target.brokers is None:
-        raise UsageError("this goes by what brokers tell: give -n (`mqtool offset set` changes a store)")
+        raise UsageError("this needs information from brokers: give -n (`mqtool offset set` changes a store)")
     return target.run("offset set", {}, broker_name, plan)
 
 
@@ -127,14 +129,18 @@ def _now() -> int:
     return int(time.time() * 1000)
 
 
-@command.command(short_help="Have a group go on where another is.")
-@click.option("--from-group", required=True, type=GROUP_NAME, metavar="NAME", help="The group whose offsets are taken.")
-@click.option("--to-group", required=True, type=GROUP_NAME, metavar="NAME", help="The group that goes on there.")
+@command.command(short_help="Copy the consumer offsets of a group to another.")
+@click.option(
+    "--from-group", required=True, type=GROUP_NAME, metavar="NAME", help="The group whose offsets are copied."
+)
+@click.option("--to-group", required=True, type=GROUP_NAME, metavar="NAME", help="The group that continues there.")
 @topic_filter
 @broker_option
 @target_options
 def copy(from_group: str, to_group: str, topics: tuple[str, ...], broker_name: str | None, target: Target) -> int:
-    """Have a group go on where another is, in all topics that it has read, or in some. Retries stay with the first.
+    """Copy the consumer offsets of a group to another, in all topics that it has read, or in some.
+
+    Retries stay with the first group.
 
     \b
       mqtool offset copy --from-group billing --to-group billing-v2
@@ -166,23 +172,23 @@ class _SignedSpan(click.ParamType):  # type: ignore[type-arg]
         return -span if value.startswith("-") else span
 
 
-@command.command(short_help="Move a group back or forward.")
+@command.command(short_help="Rewind or forward a group.")
 @click.option("--group", required=True, type=GROUP_NAME, metavar="NAME", help="The group.")
 @topic_filter
-@click.option("--by", type=int, metavar="N", help="Messages of each queue: -1000 is back, 1000 forward.")
-@click.option("--by-time", "by_ms", type=_SignedSpan(), metavar="SPAN", help="A span of time: -2h is back, 2h forward.")
+@click.option("--by", type=int, metavar="N", help="Messages in each queue: -1000 is back, 1000 forward.")
+@click.option("--by-time", "by_ms", type=_SignedSpan(), metavar="DURATION", help="A duration: -2h is back, 2h forward.")
 @broker_option
 @target_options
 def shift(
     group: str, topics: tuple[str, ...], by: int | None, by_ms: int | None, broker_name: str | None, target: Target
 ) -> int:
-    """Move a group back or forward in all topics that it has read, or in some, within what their queues hold.
+    """Rewind or forward a group in all topics that it has read, or in some, within the limits of their queues.
 
     \b
       mqtool offset shift --group billing --by -1000
       mqtool offset shift --group billing --topic Orders --by-time -2h
 
-    A span counts from the message that is next, or from now in a queue that is read to its end.
+    A duration counts from the next message to read, or from now in a queue that is read to its end.
     """  # noqa: D301
     if (by is None) == (by_ms is None):
         raise UsageError("give one of --by and --by-time")
@@ -196,7 +202,7 @@ def shift(
     return _move(target, broker_name, plan)
 
 
-@command.command(short_help="Write how far groups have read to a file.")
+@command.command(short_help="Write consumer offsets to a file.")
 @group_filter
 @click.option(
     "--into", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE", help="A new file."
@@ -204,7 +210,7 @@ def shift(
 @wire_options
 @output_option
 def export(groups: tuple[str, ...], into: Path, brokers: Brokers, output: Output) -> int:
-    """Write how far groups have read to a file of JSON lines, with the store time of what is next, for `import`."""
+    """Write consumer offsets to a file of JSON lines, with the store time of the next message, for `import`."""
 
     async def kept(admin: "AdminClient") -> "list[KeptOffset]":
         names = matching(groups, {one.group for one in await admin.offsets()}, "group") if groups else None
@@ -213,15 +219,16 @@ def export(groups: tuple[str, ...], into: Path, brokers: Brokers, output: Output
     return export_rows(into, [one._asdict() for one in brokers.admin(kept)], "offset", output)
 
 
-@command.command("import", short_help="Have groups go on where a file says.")
+@command.command("import", short_help="Set consumer offsets from a file.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, readable=False))
 @broker_option
 @target_options
 def import_(file: Path, broker_name: str | None, target: Target) -> int:
-    """Have groups go on where a file of `offset export` says, in this cluster or in another.
+    """Set consumer offsets from a file of `offset export`, in this cluster or in another.
 
-    A topic whose queues still have what was next goes on there exactly. Elsewhere all queues of the topic go on at the
-    first message stored at that time or later: none is left out, some may come again. The plan says which.
+    In a topic whose queues still hold those next messages, groups continue there exactly. Otherwise they continue
+    in all queues of the topic at the first message stored at that time or later: none is left out, some may be
+    delivered again. The plan shows which.
     """
     offsets = _read_offsets(file)
     return _move(
@@ -243,10 +250,12 @@ def _read_offsets(file: Path) -> "list[KeptOffset]":
             row = orjson.loads(line)
             kept = KeptOffset(*(row[name] for name in KeptOffset._fields))
         except (ValueError, TypeError, KeyError) as error:
-            raise BadDataError(f"{file} line {number:,} is no offset as `mqtool offset export` writes them") from error
+            raise BadDataError(
+                f"{file} line {number:,} is not an offset as `mqtool offset export` writes it"
+            ) from error
         if [type(one) for one in kept] != [str, str, str, int, int, int, bool]:
-            raise BadDataError(f"{file} line {number:,} is no offset as `mqtool offset export` writes them")
+            raise BadDataError(f"{file} line {number:,} is not an offset as `mqtool offset export` writes it")
         offsets.append(kept)
     if not offsets:
-        raise BadDataError(f"{file} holds no offset")
+        raise BadDataError(f"{file} contains no offsets")
     return offsets

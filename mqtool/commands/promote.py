@@ -14,25 +14,26 @@ if TYPE_CHECKING:
     from mqtool.engine.client_runtime.admin_client import AdminClient
 
 
-@click.command(short_help="Make a slave the master.")
+@click.command(short_help="Promote a slave to master.")
 @click.option("--broker", "broker_name", required=True, metavar="NAME", help="The name that master and slaves share.")
 @click.option(
     "--slave",
     "slave_id",
     type=click.IntRange(min=1),
     metavar="ID",
-    help="The slave. Default: the one with most of the log.",
+    help="The slave. Default: the one with the longest log.",
 )
 @wire_options
 @confirmation_options
 def command(
     broker_name: str, slave_id: int | None, brokers: Brokers, confirmation: Confirmation, output: Output
 ) -> int:
-    """Make a slave the master of its name, after a plan that says what would be lost and repeated.
+    """Promote a slave to master, after a plan that shows what would be lost and repeated.
 
-    Where the old master answers it takes no messages any more, the slave gets what it lacks, and the two swap, each in
-    its process: nothing is lost. Where it is dead the slave becomes master with what it has. Both must be brokers of
-    mqtool; for one of RocketMQ it is said what to do by hand. Under ACL it takes an administrator.
+    If the old master answers, it stops accepting messages, the slave fetches what it lacks, and the two swap
+    roles, each in its process: nothing is lost. If it is dead, the slave becomes master with what it has. Both
+    must be brokers of mqtool; for brokers of RocketMQ the manual steps are printed. With ACL this requires an
+    administrator.
     """
     return brokers.admin(lambda admin: _promote(admin, broker_name, slave_id, confirmation, output))
 
@@ -57,7 +58,7 @@ async def _promote(
     for remark in plan.remarks:
         output.remark(remark)
     output.flush()
-    if not confirmation.is_answered_yes("Do this?"):
+    if not confirmation.is_answered_yes("Proceed?"):
         return Status.DAMAGE
     await promote(admin, plan, output.remark)
     return Status.OK

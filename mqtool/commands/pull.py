@@ -34,9 +34,7 @@ _COLUMNS = (
 @click.option(
     "--queue", "queue_id", type=click.IntRange(0), metavar="ID", help="The queue. Default: the only one of the topic."
 )
-@click.option(
-    "--offset", type=click.IntRange(0), metavar="N", help="Queue offset to start at. Default: the first there is."
-)
+@click.option("--offset", type=click.IntRange(0), metavar="N", help="Queue offset to start at. Default: the first one.")
 @click.option("--since", type=TIME, help="Start at the offset that a broker finds for this time.")
 @click.option(
     "--as-broker",
@@ -44,12 +42,14 @@ _COLUMNS = (
     metavar="VERSION",
     default="5",
     show_default=True,
-    help="Whose way to find a time in a store: 4.x takes file times and the nearest message, 5.x the first at the time "
-    "or later.",
+    help="How to find a time in a store: 4.x uses file times and the nearest message, 5.x the first message at that "
+    "time or later.",
 )
-@click.option("--broker", "broker_name", metavar="NAME", help="The broker, where several have the queue.")
+@click.option("--broker", "broker_name", metavar="NAME", help="The broker, if several have the queue.")
 @limit_option
-@click.option("--tag", "tags", multiple=True, metavar="NAME", help="Only messages with this tag; repeats: any of them.")
+@click.option(
+    "--tag", "tags", multiple=True, metavar="NAME", help="Only messages with this tag; repeatable, matches any."
+)
 @click.option("--filter", "expression", metavar="TAGS", help="A consumer's tag expression: 'TagA || TagB'.")
 @click.option("--sql", metavar="SQL92", help="Only messages whose properties match: \"a > 5 AND color = 'red'\".")
 @message_options
@@ -78,9 +78,10 @@ def command(
       mqtool pull --topic Orders --queue 0 --sql "price > 5 AND color = 'red'"
       mqtool pull -n localhost:9876 --topic Orders --queue 0 --offset 17
 
-    A last remark tells the status a client would see (FOUND, NO_NEW_MSG, NO_MATCHED_MSG or OFFSET_ILLEGAL), and the
-    offset to go on at. Tags are matched as a broker and its client do, SQL92 filters as RocketMQ reads them. Without
-    --limit all messages up to the end of the queue are read. Ends with status 3 when a message could not be read.
+    A final remark gives the status a client would see (FOUND, NO_NEW_MSG, NO_MATCHED_MSG or OFFSET_ILLEGAL), and
+    the offset to continue at. Tags are matched as a broker and its client match them, SQL92 filters as RocketMQ
+    parses them. Without --limit all messages up to the end of the queue are read. Exits with status 3 if a
+    message could not be read.
     """  # noqa: D301
     start = _Start(offset, since, version)
     start.check()
@@ -90,7 +91,7 @@ def command(
         name = (topic, queue_id, broker_name)
         return source.run(lambda wire: _pull_from_broker(wire, name, start, limit, subscription, body, output))
     if broker_name is not None:
-        raise UsageError("--broker names one of several brokers: a store is of one")
+        raise UsageError("--broker selects one of several brokers, but a store belongs to only one: leave it out")
     return _pull_from_store(source, topic, queue_id, start, limit, subscription, body, output)
 
 
@@ -104,9 +105,9 @@ class _Start(NamedTuple):
     def check(self) -> None:
         """Refuse what cannot be meant; raises ``UsageError``."""
         if self.offset is not None and self.since is not None:
-            raise UsageError("--offset and --since both say where to start: give one")
+            raise UsageError("--offset and --since are mutually exclusive: both say where to start")
         if self.major not in ("4", "5"):
-            raise UsageError(f"--as-broker {self.version}: give a version of RocketMQ, 4.x or 5.x")
+            raise UsageError(f"--as-broker {self.version}: give a RocketMQ version, 4.x or 5.x")
 
     @property
     def major(self) -> str:
@@ -138,7 +139,7 @@ def _pull_from_store(
     queue = open_queue(store, topic, queue_id)
     at = _start(queue, start)
     if subscription.tags and subscription.tags.codes and isinstance(queue, BatchQueueView):
-        output.remark("a broker knows no tags of messages in an inner batch: it passes over all of them")
+        output.remark("a broker does not know the tags of messages in an inner batch: it skips all of them")
     count, lost, faults = 0, 0, 0
     while True:
         room = _PAGE if limit is None else min(_PAGE, limit - count)
@@ -173,7 +174,7 @@ def _subscription(tags: tuple[str, ...], expression: str | None, sql: str | None
         compiled = compile_sql92(sql)
         ignored = compiled.ignored.strip()
         if ignored:
-            output.remark(f"RocketMQ leaves the end of this filter unread, and so does mqtool: {ignored}")
+            output.remark(f"RocketMQ ignores the end of this filter, and so does mqtool: {ignored}")
         return MessageFilter(sql92=compiled)
     if tags or expression is not None:
         return MessageFilter(tags=parse_tags("||".join((*tags, *([expression] if expression is not None else ())))))
@@ -188,7 +189,7 @@ def _queue(store: "StoreReader", topic: str, queue_id: int | None) -> tuple[str,
     counts = _configured(store)
     found = matching((topic,), {name for name, _ in keys} | counts.keys(), "topic")
     if len(found) > 1:
-        raise UsageError(f"{topic} names {len(found):,} topics: pull reads one")
+        raise UsageError(f"{topic} matches {len(found):,} topics: pull reads only one")
     topic = found.pop()
     ids = sorted({number for name, number in keys if name == topic} | set(range(counts.get(topic, 0))))
     return topic, _queue_id(topic, ids, queue_id)
@@ -199,7 +200,7 @@ def _queue_id(topic: str, ids: list[int], queue_id: int | None) -> int:
     listed = ", ".join(map(str, ids[:20])) + (", .." if len(ids) > 20 else "")
     if queue_id is None:
         if len(ids) != 1:
-            raise UsageError(f"{topic} has {len(ids):,} queues ({listed}): name one with --queue")
+            raise UsageError(f"{topic} has {len(ids):,} queues ({listed}): choose one with --queue")
         return ids[0]
     if queue_id not in ids:
         raise NotFoundError(f"{topic} has no queue {queue_id}; it has {listed or 'none'}")
@@ -230,7 +231,7 @@ def _start(queue: "QueueView | None", start: _Start) -> int:
 
 
 def _fault(fault: "UnreadableUnit") -> str:
-    what = "no message can be read" if fault.lost else "read all the same"
+    what = "no message can be read" if fault.lost else "read anyway"
     return f"queue offset {fault.queue_offset:,}: {fault.reason}; {what}"
 
 
@@ -297,7 +298,7 @@ async def _route(wire: "Wire", pattern: str) -> tuple[str, "TopicRoute"]:
     names = await wire.request_name_server(calls.topic_names())
     found = matching((pattern,), names, "topic")
     if len(found) > 1:
-        raise UsageError(f"{pattern} names {len(found):,} topics: pull reads one")
+        raise UsageError(f"{pattern} matches {len(found):,} topics: pull reads only one")
     topic = found.pop()
     route = await wire.request_name_server(calls.route(topic))
     if route is None:  # it has gone meanwhile
@@ -319,7 +320,9 @@ def _queue_of_route(route: "TopicRoute", topic: str, queue_id: int | None, broke
     queue_id = _queue_id(topic, sorted({queue.queue_id for queue in queues}), queue_id)
     found = [queue for queue in queues if queue.queue_id == queue_id]
     if len(found) > 1:
-        raise UsageError(f"{len(found):,} brokers have a queue {queue_id} ({', '.join(names)}): name one with --broker")
+        raise UsageError(
+            f"{len(found):,} brokers have a queue {queue_id} ({', '.join(names)}): choose one with --broker"
+        )
     return found[0]
 
 

@@ -17,37 +17,37 @@ if TYPE_CHECKING:
     from mqtool.engine.store.reader import StoreReader
 
 
-@click.command(short_help="Make queues, index or config again from the commit log.")
+@click.command(short_help="Rebuild queues, index or config from the commit log.")
 @click.argument("target", type=click.Choice(["queues", "index", "config", "all"]))
 @topic_filter
 @click.option(
     "--into",
     type=NewPath(file_okay=False),
-    help="Make them in a folder of their own.",
+    help="Create them in a directory of their own.",
 )
 @click.option(
     "--for",
     "version",
     type=click.Choice(["4.9", "5.3", "5.5"]),
-    help="The broker that will use the index: from 5.4 on it has entries by tag. Default: as the store shows.",
+    help="The broker that will use the index: from 5.4 on it has entries by tag. Default: determined from the store.",
 )
-@click.option("--survey", is_flag=True, help="Read the log for the plan even with --yes, to foretell what is lost.")
+@click.option("--survey", is_flag=True, help="Read the log for the plan even with --yes, to predict losses.")
 @repair_options
 def command(
     target: str, topics: tuple[str, ...], into: Path | None, version: str | None, survey: bool, repair: RepairCommand
 ) -> int:
-    """Make queues, index or config again from the commit log, byte for byte as a broker would.
+    """Rebuild queues, index or config from the commit log, byte for byte as a broker would build them.
 
-    They are made beside the store and then swapped in; `mqtool undo` brings the old ones back. With --into DIR the
-    store stays as it is. The log itself is never changed: `mqtool recover` mends that, and comes first where it is
-    damaged.
+    They are built next to the store and then swapped in; `mqtool undo` restores the old ones. With --into DIR the
+    store is not changed. The log itself is never changed: `mqtool recover` repairs it, and should be run first if
+    it is damaged.
     """
     from mqtool.engine.store.reader import StoreReader
 
     reader = StoreReader(repair.root, repair.config)
     chosen = sorted(matching(topics, _known_topics(reader), "topic")) if topics else None
     if chosen and target != "queues":
-        raise UsageError("--topic goes with `rebuild queues`: all else is of the whole store")
+        raise UsageError("--topic applies to `rebuild queues` only: everything else covers the whole store")
     if into is not None:
         return _build_into(reader, into, target, chosen, version, repair)
     # Nobody reads a plan that --yes answers, and it would take as long as the work.
@@ -73,11 +73,11 @@ def _build_into(
     from mqtool.engine.repair.salvage.new_store import making, refuse_used
 
     if target == "config":
-        raise UsageError("--into goes with queues, index and all")
+        raise UsageError("--into applies to queues, index and all only")
     if repair.confirmation.dry_run or repair.save_plan:
-        raise UsageError("--into makes a folder of its own and plans nothing: leave --dry-run and --save-plan out")
+        raise UsageError("--into writes a new directory and plans nothing: leave out --dry-run and --save-plan")
     if into.resolve().is_relative_to(reader.root.resolve()):
-        raise UsageError(f"{into} lies in the store: give another folder")
+        raise UsageError(f"{into} is inside the store: give another directory")
     refuse_used(into)
     refuse_log(reader)
     output, total = repair.output, reader.commit_log.total_size
@@ -103,8 +103,8 @@ def _build_into(
         output.remark(remark)
     if is_live:
         output.remark(
-            f"a broker is at work on this store: messages from {built.end_offset:,} on are left out; "
-            "stop it to make all of it"
+            f"a broker is running on this store: messages from {built.end_offset:,} on are left out; stop it to "
+            "include them"
         )
     return tell_built(built, into, output, losses_of(reader, built, topics) if target != "index" else [])
 
@@ -115,11 +115,11 @@ def tell_built(built: "Built", into: Path | str, output: Output, losses: "list[L
         place = {"topic": topic, "queue_id": queue_id}
         output.row({**place, "min_offset": queue.first, "max_offset": queue.next, "units": queue.units})
     for topic, count in sorted(built.unplaced_topics.items()):
-        output.remark(f"{topic}: {count:,} messages have queue offsets that other messages have: they are in no queue")
+        output.remark(f"{topic}: {count:,} messages have the queue offsets of other messages: they are in no queue")
     for topic, count in sorted(built.filled.items()):
-        output.remark(f"{topic}: {count:,} messages are missing in the log; filler takes their places")
+        output.remark(f"{topic}: {count:,} messages are missing from the log; filler takes their places")
     if built.holes:
-        output.remark("the log is damaged: `mqtool verify` tells where, `mqtool recover` mends it")
+        output.remark("the log is damaged: `mqtool verify` shows where, `mqtool recover` repairs it")
     output.remark(
         f"{into}: {len(built.queues):,} queues with {built.units:,} units, {len(built.index_names):,} index files with "
         f"{built.entries:,} entries"

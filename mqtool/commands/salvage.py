@@ -21,13 +21,14 @@ _LISTED = 10
 @click.command(short_help="Copy every readable message into a new store.")
 @click.option(
     "--into", required=True, type=NewPath(), metavar="DIR",
-    help="Folder of the new store: empty, or not there yet.",
+    help="Directory of the new store: empty, or not existing yet.",
 )  # fmt: skip
 @click.option(
     "--merge", nargs=2, type=STORE, metavar="A B",
-    help="Two copies of one log, of a master and its slave, say: what is damaged in one is taken from the other.",
+    help="Two copies of one log, for example of a master and its slave: what is damaged in one is taken from the "
+        "other.",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only tell what would be copied and what would be lost.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be copied and what would be lost.")
 @jobs_option
 @store_names
 @output_option
@@ -41,22 +42,23 @@ def command(
     settings: tuple[str, ...],
     output: Output,
 ) -> int:
-    """Copy every message that checks out into a new store, past any damage. The store itself is only read.
+    """Copy every message that passes its checks into a new store, past any damage. The store itself is only read.
 
-    Messages keep their queues and queue offsets; a placeholder, with the property MQTOOL_LOST, stands where one of a
-    queue is lost. Queues, index and checkpoint are made as after a clean stop, tables of config/ are taken over as far
-    as they can be read. DIR/salvage.jsonl lists what was skipped, byte range by byte range, with its first bytes.
+    Messages keep their queues and queue offsets; a placeholder, with the property MQTOOL_LOST, takes the place of
+    each lost message of a queue. Queues, index and checkpoint are built as after a clean stop, tables of config/
+    are copied as far as they can be read. DIR/salvage.jsonl lists what was skipped, byte range by byte range,
+    with its first bytes.
 
-    With --merge, DIR/salvage.jsonl also tells which messages come from which store, and what was left out where two
-    copies part. Copies of different logs are refused.
+    With --merge, DIR/salvage.jsonl also lists which messages come from which store, and what was left out where
+    the two copies diverge. Copies of different logs are refused.
 
-    Rows are counts by topic. Ends with status 5 when something could not be copied (with --dry-run 3).
+    Rows are counts by topic. Exits with status 5 if something could not be copied (with --dry-run 3).
     """
     from mqtool.engine.repair.salvage.plan import check_target, plan_salvage, salvage
 
     outlast_readers()
     if merge and store:
-        raise UsageError("--merge names both stores: leave -s out")
+        raise UsageError("--merge gives both stores: leave out -s")
     readers = [open_store(path, config, settings) for path in (merge or (store,))]
     for reader in readers:
         check_target(reader, into)
@@ -95,8 +97,8 @@ def _tell_merge(merged: "Merge", roots: tuple[Path, Path], output: Output) -> No
     if logs.parted_at is not None:
         other = roots[1 - base]
         output.remark(
-            f"the two part at {logs.parted_at:,}: what {other} has behind it is left out; "
-            f"`mqtool export -s {other} --from {logs.parted_at}` writes it to a file"
+            f"the two diverge at {logs.parted_at:,}: what {other} has after it is left out; `mqtool export "
+            f"-s {other} --from {logs.parted_at}` writes it to a file"
         )
     for row in plan.left_out[:_LISTED]:
         if row["count"] == 1 and row["physical_offset"] is not None:
@@ -123,7 +125,7 @@ def _tell(plan: "Salvage", output: Output) -> None:
         goes = f"{target[0]} {target[1]} {offset:,}"
         output.remark(f"{many} at {run.position:,}, {topic} {queue_id} {run.start:,}: moved to {goes}")
     if len(plan.order.moved) > _LISTED:
-        output.remark(f"{len(plan.order.moved) - _LISTED:,} more stretches of messages are moved")
+        output.remark(f"{len(plan.order.moved) - _LISTED:,} more runs of messages are moved")
     for remark in (*plan.reader.remarks, *plan.remarks):
         output.remark(remark)
 
@@ -132,7 +134,7 @@ def _summary(plan: "Salvage", into: Path, dry_run: bool) -> str:
     kept, lost, placeholders = plan.kept.total(), plan.lost.total(), plan.placeholders.total()
     said = f"{kept:,} messages {'would be copied' if dry_run else f'copied into {into}'}, {lost:,} known to be lost"
     if placeholders:
-        said += f", {placeholders:,} placeholders among the others"
+        said += f", {placeholders:,} placeholders among the copied ones"
     if dry_run:
         return f"{said}; nothing was written"
     return f"{said}; {into / 'salvage.jsonl'} has the details, `mqtool verify -s {into}` checks the new store"

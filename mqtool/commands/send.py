@@ -35,25 +35,25 @@ _GROUP = "mqtool"
 @click.command(short_help="Send messages to a broker.")
 @click.argument("bodies", nargs=-1, metavar="[BODY]...")
 @click.option("--topic", required=True, type=TOPIC_NAME, metavar="NAME", help="The topic.")
-@click.option(
-    "--queue", "queue_id", type=click.IntRange(0), metavar="ID", help="The queue. Default: each of them in turn."
-)
+@click.option("--queue", "queue_id", type=click.IntRange(0), metavar="ID", help="The queue. Default: each in turn.")
 @click.option("--tag", metavar="NAME", help="The tag of the messages.")
-@click.option("--key", "keys", multiple=True, metavar="TEXT", help="A key of the messages; repeats.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; repeats.")
-@click.option("--delay-level", type=click.IntRange(1), metavar="N", help="Deliver them later: 1 is 1s, 18 is 2h.")
-@click.option("--delay", type=SPAN, metavar="SPAN", help="Deliver them so much later: 90s. Brokers of 5.x only.")
+@click.option("--key", "keys", multiple=True, metavar="TEXT", help="A key of the messages; repeatable.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; repeatable.")
+@click.option("--delay-level", type=click.IntRange(1), metavar="N", help="Delay level: 1 is 1s, 18 is 2h.")
+@click.option("--delay", type=SPAN, metavar="DURATION", help="Deliver after this delay: 90s. Brokers of 5.x only.")
 @click.option(
     "--file",
     "files",
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="A file whose content is a message; repeats.",
+    help="A file whose content is a message; repeatable.",
 )
-@click.option("--jsonl", is_flag=True, help="Each line of standard input is a row as dump and consume write them.")
-@click.option("--batch", type=click.IntRange(1), metavar="N", help="Send so many in one request.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Send at most so many a second.")
+@click.option("--jsonl", is_flag=True, help="Each line of standard input is a row as written by dump and consume.")
+@click.option("--batch", type=click.IntRange(1), metavar="N", help="Messages per request.")
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Send at most this many messages per second."
+)
 @wire_options
 @output_option
 def command(
@@ -79,8 +79,8 @@ def command(
       mqtool send -n localhost:9876 --topic Orders < lines.txt
       mqtool consume --topic A --group G | mqtool send --topic B --jsonl
 
-    A row for each tells where it is stored. Empty lines are passed over, as a message has a body. A topic that there is
-    not yet comes about where the broker allows that.
+    A row for each message shows where it is stored. Empty lines are skipped, because a message needs a body.
+    Unknown topics are created if the broker allows it.
     """  # noqa: D301
     from mqtool.engine.client.outgoing import ProducerMessage
 
@@ -98,7 +98,7 @@ def command(
     async def send_all(_: "Wire") -> None:
         nonlocal sent
         if is_typed:
-            output.remark("each line is a message; Ctrl-D ends")
+            output.remark("each line is a message; Ctrl-D ends the input")
             # An event loop answers Ctrl-C when it is back at work, which it is not while a line is read.
             signal.signal(signal.SIGINT, signal.default_int_handler)
         from mqtool.engine.client_runtime.producer import Producer, ProducerOptions
@@ -136,7 +136,7 @@ def _pairs(properties: Iterable[str]) -> dict[str, str]:
         if not name or not equals or not value:
             raise UsageError(f"--property {text}: give it as NAME=VALUE")
         if name == UNIQUE_KEY:
-            raise UsageError(f"{name} is no property of an application: the producer gives each message its own")
+            raise UsageError(f"{name} cannot be set by an application: the producer sets it on each message")
         pairs[name] = value
     return pairs
 
@@ -161,12 +161,12 @@ def _messages(
             try:
                 message = _of_row(each, text) if jsonl else dataclasses.replace(each, body=text)
             except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise FormatError(f"{what} is no row of a message", at) from error
+                raise FormatError(f"{what} is not a row of a message", at) from error
             yield message
         at += len(line)
     if empty:
         lines = "1 empty line was" if empty == 1 else f"{empty:,} empty lines were"
-        output.remark(f"{lines} passed over: a message has a body")
+        output.remark(f"{lines} skipped: a message needs a body")
 
 
 def _of_row(each: "ProducerMessage", line: bytes) -> "ProducerMessage":
@@ -227,7 +227,7 @@ async def _queue(producer: "Producer", topic: str, queue_id: int) -> "MessageQue
     for queue in await producer.queues(topic):
         if queue.queue_id == queue_id:
             return queue
-    raise NotFoundError(f"the topic {topic} has no queue {queue_id} that a broker lets be written to")
+    raise NotFoundError(f"the topic {topic} has no writable queue {queue_id}")
 
 
 async def _send(

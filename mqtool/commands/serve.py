@@ -29,9 +29,9 @@ _FEW_CONNECTIONS = 1000
 
 
 @click.command(short_help="Run a name server and a broker.")
-@click.option("--no-broker", is_flag=True, help="A name server alone.")
-@click.option("--no-namesrv", is_flag=True, help="A broker alone, which registers with --namesrv.")
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
+@click.option("--no-broker", is_flag=True, help="Run only a name server.")
+@click.option("--no-namesrv", is_flag=True, help="Run only a broker, which registers with --namesrv.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option(
     "--namesrv-port",
     type=click.IntRange(0, 65535),
@@ -47,51 +47,52 @@ _FEW_CONNECTIONS = 1000
     "--namesrv",
     envvar="NAMESRV_ADDR",
     metavar="HOST:PORT",
-    help="Name servers for --no-namesrv, with ; between. Default: NAMESRV_ADDR, or namesrvAddr of the configuration.",
+    help="Name servers for --no-namesrv, separated by semicolons. Default: NAMESRV_ADDR, or namesrvAddr of the "
+    "configuration.",
 )
 @click.option(
     "-s",
     "--store",
     type=NewPath(file_okay=False),
-    help="The store's directory, made if it is not there. Default: storePathRootDir of the configuration, or ./store.",
+    help="The store's directory, created if missing. Default: storePathRootDir of the configuration, or ./store.",
 )
 @click.option(
     "--metrics",
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="Serve metrics for Prometheus on this port too, at /metrics; 0 chooses one. Needs mqtool[metrics].",
+    help="Also serve metrics for Prometheus on this port, at /metrics; 0 chooses one. Needs mqtool[metrics].",
 )
 @click.option(
     "--acl",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Serve only who has an account in this plain_acl.yml; made, with accounts, if it is not there.",
+    help="Require an account from this plain_acl.yml; created, with accounts, if missing.",
 )
 @click.option(
     "--ha-allow",
     multiple=True,
     metavar="CIDR",
-    help="A network that slaves may come from, such as 10.0.0.0/8; repeats. Default: this machine.",
+    help="A network that slaves may connect from, such as 10.0.0.0/8; repeatable. Default: this machine.",
 )
 @click.option(
     "--pulsar-port",
     type=click.IntRange(0, 65535),
-    help="Serve clients of Apache Pulsar on this port too; 0 chooses one. Needs mqtool[pulsar].",
+    help="Also serve clients of Apache Pulsar on this port; 0 chooses one. Needs mqtool[pulsar].",
 )
 @click.option(
     "--pulsar-admin-port",
     type=click.IntRange(0, 65535),
-    help="Serve pulsar-admin, and Pulsar clients that look topics up over HTTP, on this port too; 0 chooses one.",
+    help="Also serve pulsar-admin, and Pulsar clients that look up topics over HTTP, on this port; 0 chooses one.",
 )
 @click.option(
     "--pulsar-advertised",
     metavar="HOST:PORT",
-    help="Where Pulsar's clients are told to find the broker. Default: the address that they have reached.",
+    help="Address of the broker that is given to Pulsar clients. Default: the address that they have reached.",
 )
 @click.option(
     "-c", "--config", type=click.Path(path_type=Path, readable=False), help="A broker.conf, or a namesrv.conf."
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of either; repeats.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of either; repeatable.")
 def command(
     no_broker: bool,
     no_namesrv: bool,
@@ -109,22 +110,22 @@ def command(
     config: Path | None,
     settings: tuple[str, ...],
 ) -> int:
-    """Run a name server and a broker until they are told to stop, by Ctrl-C or SIGTERM.
+    """Run a name server and a broker until stopped by Ctrl-C or SIGTERM.
 
-    Brokers and clients of RocketMQ 4.x and 5.x register with it and ask it for routes. One line on standard output
-    tells when it is ready, and where. It listens on 127.0.0.1 unless --host says otherwise. TLS is off unless the
-    settings tls.server.certPath and tls.server.keyPath name a certificate and its key.
+    Brokers and clients of RocketMQ 4.x and 5.x register with it and ask it for routes. One line on standard
+    output says when it is ready, and where. It listens on 127.0.0.1 unless --host says otherwise. TLS is off
+    unless the settings tls.server.certPath and tls.server.keyPath name a certificate and its key.
     """
     outlast_readers()
     if no_broker and no_namesrv:
-        raise click.UsageError("--no-broker and --no-namesrv leave nothing to run")
+        raise click.UsageError("--no-broker and --no-namesrv are mutually exclusive: nothing would be left to run")
     is_given = click.get_current_context().get_parameter_source("namesrv") is ParameterSource.COMMANDLINE
     if is_given and not no_namesrv:
-        raise click.UsageError("-n is for --no-namesrv; without that there is a name server in here")
+        raise click.UsageError("-n is for --no-namesrv; without it the name server runs in this process")
     if metrics is not None and no_broker:
-        raise click.UsageError("--metrics are those of a broker")
+        raise click.UsageError("--metrics is for a broker: leave out --no-broker")
     if acl is not None and no_broker:
-        raise click.UsageError("--acl is for a broker: a name server knows no accounts")
+        raise click.UsageError("--acl is for a broker: a name server has no accounts")
     from mqtool.engine.cluster import run
     from mqtool.engine.streams.ports import is_loopback
     from mqtool.engine.streams.tls import OF_REGISTRATION
@@ -137,7 +138,7 @@ def command(
         given["haAllow"] = ",".join(ha_allow)
     if pulsar_port is not None:
         if no_broker:
-            raise click.UsageError("--pulsar-port is that of a broker")
+            raise click.UsageError("--pulsar-port is for a broker: leave out --no-broker")
         given["pulsarPort"] = str(pulsar_port)
     if pulsar_admin_port is not None:
         given["pulsarAdminPort"] = str(pulsar_admin_port)
@@ -161,7 +162,9 @@ def command(
     if not no_broker:
         broker = _broker(host, port, store or Path(given.get("storePathRootDir") or "store"), given, used)
     if broker and not broker.settings.acl_enabled and not is_loopback(host):
-        click.echo(f"mqtool: whoever reaches {host} may do everything here: --acl FILE lets in only accounts", err=True)
+        click.echo(
+            f"mqtool: anyone who can reach {host} has full access: --acl FILE restricts it to accounts", err=True
+        )
     if unused := sorted(given.keys() - used):
         click.echo(f"mqtool: these settings have no effect here: {', '.join(unused)}", err=True)
     _prepare_process()
@@ -186,7 +189,7 @@ def _make_accounts(path: Path) -> None:
         os.fsync(file.fileno())
     beside.rename(path)  # whole at once: a file that was cut short would keep all out
     names = " and ".join(one.access_key for one in accounts)
-    click.echo(f"mqtool: {path} is made: the accounts {names}, with their secrets", err=True)
+    click.echo(f"mqtool: created {path} with the accounts {names} and their secrets", err=True)
 
 
 def _given(file: Path | None, settings: tuple[str, ...]) -> dict[str, str]:
@@ -197,7 +200,7 @@ def _given(file: Path | None, settings: tuple[str, ...]) -> dict[str, str]:
         try:
             given = parse_file(file.read_text("utf-8", "replace"))
         except (FileNotFoundError, IsADirectoryError) as error:
-            raise NotFoundError(f"there is no configuration file {file}") from error
+            raise NotFoundError(f"the configuration file {file} does not exist") from error
     return given | parse_settings(settings)
 
 
@@ -254,8 +257,8 @@ def _prepare_process() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if (connections := most_connections()) < _FEW_CONNECTIONS:
         click.echo(
-            f"mqtool: no more than {connections:,} clients can connect at a time: {most:,} open files are allowed "
-            f"(ulimit -n)",
+            f"mqtool: at most {connections:,} clients can connect at a time: {most:,} open files are allowed "
+            "(ulimit -n)",
             err=True,
         )
 

@@ -32,26 +32,26 @@ from mqtool.errors import Status, UsageError
 _MAX_SHOWN = 1000
 _limit_option = click.option(
     "--limit", metavar="N", type=click.IntRange(0), default=_MAX_SHOWN, show_default=True,
-    help="Show so many at most; --into has them all.",
+    help="Show at most this many; --into writes all.",
 )  # fmt: skip
 
 
-@click.group(short_help="Ask stores too large for one machine, on Spark.")
+@click.group(short_help="Process stores too large for one machine, on Spark.")
 def command() -> None:
-    """Ask stores too large for one machine, on Spark: here, or on a cluster.
+    """Process stores too large for one machine, on Spark: locally, or on a cluster.
 
     \b
       mqtool spark verify -s '/brokers/*/store'
       mqtool spark stats -s /mnt/store --by hour --master spark://host:7077
 
-    Every executor must see the files of a store under the same path. Each job runs with spark-submit too.
+    Every executor must see the files of a store under the same path. Each job can also be run with spark-submit.
     """  # noqa: D301
 
 
 @command.command("verify", short_help="Check stores and list what is wrong.")
 @click.option(
     "--level", type=click.Choice(["quick", "full"]), default="full", show_default=True,
-    help="quick: all files, but only into the last two segments.",
+    help="quick: all files, but contents only of the last two segments.",
 )  # fmt: skip
 @into_options
 @output_option
@@ -77,7 +77,7 @@ def verify(level: str, job: Job) -> int:
         job.output.line(values, place + sentence(one), STYLES[one.severity])
     job.tell_inferred()
     if any(store.open().is_packed for store in job.stores):
-        job.output.remark("of compressed copies only the log is checked: unpack them to have queues and index checked")
+        job.output.remark("only the log of compressed copies is checked: unpack them to check queues and index")
     if counts["error"] or counts["warning"]:
         job.tell_may_be_live({row["store"] for row in rows if row["code"] in AHEAD})
     job.tell(summary(counts))
@@ -92,7 +92,7 @@ def _require_logs(job: Job) -> None:
 @command.command("find", short_help="Find messages by key, trace id, tag, property, text or time.")
 @query_options
 @_limit_option
-@click.option("--scan", is_flag=True, help="Search the log itself, whatever the index files say.")
+@click.option("--scan", is_flag=True, help="Search the log itself, without the index files.")
 @body_option
 @into_options
 @output_option
@@ -104,9 +104,9 @@ def find(
     job: Job,
     **conditions: Any,
 ) -> int:
-    """Find the messages for which every condition holds, as `mqtool find` does.
+    """Find the messages that match every condition, as `mqtool find` does.
 
-    A message is found by its keys and by its unique key, which is the id that a trace names it by.
+    A message is found by its keys and by its unique key, which is the id by which traces refer to it.
     """
     from mqtool.formats.message import message_of
     from mqtool.spark.find import messages, plan
@@ -165,8 +165,8 @@ def stats(
 ) -> int:
     """Count messages and bytes as `mqtool stats` does.
 
-    By queue also: how many queue offsets are missing between the first and the last, and how many messages have one
-    that another message of their queue has.
+    By queue it also shows how many queue offsets are missing between the first and the last, and how many
+    messages have one that another message of their queue has.
     """
     from mqtool.engine.store.stats import HOUR_MS, KEYS, By, Count, Selection
     from mqtool.spark.stats import counts
@@ -216,16 +216,16 @@ def stats(
 @time_options
 @click.option(
     "--into", type=Into(), metavar="DIR", required=True,
-    help="The new folder to make, which all executors see, or a URL that Spark writes to.",
+    help="The new folder to create, which all executors see, or a URL that Spark writes to.",
 )  # fmt: skip
 @output_option
 @job_options
 def export(
     topics: tuple[str, ...], start: int | None, stop: int | None, since: int | None, until: int | None, job: Job
 ) -> int:
-    """Write messages to Parquet files, compressed, in folders by topic and by date of storage (UTC).
+    """Write messages to compressed Parquet files, in folders by topic and by store date (UTC).
 
-    Files have the columns of `mqtool export`, and `mqtool import` takes them. Damaged messages are left out.
+    Files have the columns of `mqtool export`, and can be read by `mqtool import`. Damaged messages are left out.
     """
     from mqtool.spark.export import ExportSelection, run
 
@@ -244,17 +244,18 @@ def export(
     return Status.DAMAGE if done.damaged else Status.OK
 
 
-@command.command("offsets", short_help="Tell how far consumer groups have come, by files and log.")
+@command.command("offsets", short_help="Show the progress of consumer groups, from files and log.")
 @_limit_option
 @into_options
 @output_option
 @job_options
 def offsets(limit: int, job: Job) -> int:
-    """Tell how far consumer groups have come in each queue: what is saved, and what the log tells.
+    """Show the progress of consumer groups in each queue: the saved offsets, and what the log shows.
 
-    The log tells of messages that were given back, that went to the dead letters, that pop consumers took or
-    acknowledged, and of ended transactions. That is a lower bound: what was consumed at the first attempt leaves no
-    trace. Where nothing is saved, consumer_offset is that bound. Ends with status 3 when saved offsets cannot be read.
+    The log shows messages that were sent back, that went to the dead letters, that pop consumers took or
+    acknowledged, and ended transactions. That is a lower bound: what was consumed at the first attempt leaves no
+    trace. Where no offset is saved, consumer_offset is that bound. Exits with status 3 if saved offsets cannot be
+    read.
     """
     from mqtool.spark.offsets import progress
 
@@ -271,37 +272,37 @@ def offsets(limit: int, job: Job) -> int:
         job.output.row(job.named(row.asDict()))
     if without := sum(row["lag"] is None for row in rows):
         job.output.remark(
-            f"{without:,} have no lag: their queue is gone or cannot be read (RocksDB: with mqtool[rocksdb])"
+            f"{without:,} have no lag: their queue is missing or cannot be read (RocksDB: with mqtool[rocksdb])"
         )
     if unread:
         tables = "a table of saved offsets" if unread == 1 else f"{unread:,} tables of saved offsets"
-        job.output.remark(f"{tables} cannot be read: of its groups only what the log tells is shown")
+        job.output.remark(f"{tables} cannot be read: for its groups only what the log shows is listed")
     job.tell(f"{len(rows):,} groups and queues" + ("; --limit is reached" if len(rows) == limit else ""))
     return Status.DAMAGE if unread else Status.OK
 
 
-@command.command("compare", short_help="Tell which messages are in only one of two stores.")
+@command.command("compare", short_help="List messages that are in only one of two stores.")
 @click.option(
-    "--with", "other", required=True, metavar="DIR", help="The other store: a slave's, say.",
+    "--with", "other", required=True, metavar="DIR", help="The other store: for example a slave's.",
 )  # fmt: skip
 @click.option(
     "--by", type=click.Choice(["key", "offset"]), default="key", show_default=True,
-    help="What a message is known by; offset: of a master and its slave, byte for byte.",
+    help="What identifies a message; offset: for a master and its slave, byte for byte.",
 )  # fmt: skip
 @_limit_option
 @into_options
 @output_option
 @job_options
 def compare(other: str, by: str, limit: int, job: Job) -> int:
-    """Tell which messages are in only one of two stores: a master and its slave, before and after a move.
+    """List messages that are in only one of two stores: a master and its slave, before and after a move.
 
-    By key as `mqtool compare --by key` does: messages are counted, so one that a store has twice and the other once is
-    told too. Ends with status 3 when there are any, 4 when what cannot be read was not compared.
+    By key, as `mqtool compare --by key` does: messages are counted, so one that is twice in one store and once in
+    the other is listed too. Exits with status 3 if there are any, 4 if unreadable parts were not compared.
     """
     from mqtool.spark.compare import by_key, by_offset
 
     if len(job.stores) != 1:
-        raise UsageError("two stores are compared: give one with -s and the other one --with")
+        raise UsageError("two stores are compared: give one with -s and the other with --with")
     (second,) = job.finder.find((other,))
     stores = job.stores[0], second
     job.total += second.open().commit_log.total_size
@@ -322,33 +323,33 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
     for side in ("left", "right"):
         if unread := seen.get(f"{side}_unread"):
             places = "a place" if unread == 1 else f"{unread:,} places"
-            job.output.remark(f"{side}: {places} of the log cannot be read, what was there is not compared")
+            job.output.remark(f"{side}: {places} of the log cannot be read and were not compared")
     differences = {"differ": seen["differs"], "only left": seen["only_left"], "only right": seen["only_right"]}
     said = [f"{count:,} {what}" for what, count in differences.items() if count]
     same = "both stores hold the same messages"
     if by == "key":
-        same = f"left has {seen['left']:,} messages, right {seen['right']:,}: the same ones, as often"
+        same = f"left has {seen['left']:,} messages, right {seen['right']:,}: the same messages, equally often"
     job.tell(", ".join(said) or same)
     if said:
         return Status.DAMAGE
     return Status.WARNINGS if seen.get("left_unread") or seen.get("right_unread") else Status.OK
 
 
-@command.command("rebuild", short_help="Make queues and index again from the commit log.")
+@command.command("rebuild", short_help="Rebuild queues and index from the commit log.")
 @click.argument("target", type=click.Choice(["queues", "index", "all"]))
 @topic_filter
 @click.option(
     "--into", type=SharedPath(), metavar="DIR", required=True,
-    help="The new folder to make, which all executors see, or a URL in object storage or HDFS.",
+    help="The new folder to create, which all executors see, or a URL in object storage or HDFS.",
 )  # fmt: skip
 @click.option(
     "--for", "version", type=click.Choice(["4.9", "5.3", "5.5"]),
-    help="The broker that will use the index: from 5.4 on it has entries by tag. Default: as the store shows.",
+    help="The broker that will use the index: from 5.4 on it has entries by tag. Default: determined from the store.",
 )  # fmt: skip
 @output_option
 @job_options
 def rebuild(target: str, topics: tuple[str, ...], version: str | None, job: Job) -> int:
-    """Make queues and index again from the commit log, byte for byte what `mqtool rebuild --into` makes."""
+    """Rebuild queues and index from the commit log, byte for byte what `mqtool rebuild --into` writes."""
     from mqtool.engine.repair.rebuild.plan import losses_of, refuse_log
     from mqtool.engine.repair.salvage.new_store import refuse_used
     from mqtool.spark.rebuild import run
@@ -357,7 +358,7 @@ def rebuild(target: str, topics: tuple[str, ...], version: str | None, job: Job)
     if len(job.stores) != 1:
         raise UsageError("one store is rebuilt at a time: give one with -s")
     if topics and target != "queues":
-        raise UsageError("--topic goes with `rebuild queues`: all else is of the whole store")
+        raise UsageError("--topic applies to `rebuild queues` only: everything else covers the whole store")
     (store,) = job.stores
     chosen = topics_of(store.open(), topics)
     assert job.into is not None

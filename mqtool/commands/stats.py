@@ -69,10 +69,11 @@ def command(
       mqtool stats --by queue --topic 'Order*'
       mqtool stats --by host --since 2h -o csv
 
-    The log is read, not the queues: what is counted is there. --from and --to are physical offsets. Rates are over the
-    time from the first counted message to the last, by hour over the hour. A record that holds a batch counts as its
-    messages; placeholders that a repair left for lost ones do not count. Topics that a broker makes by itself are of
-    another kind than "user". Ends with status 3 when part of the log could not be read.
+    Counts come from the log, not from the queues, so every counted message exists. --from and --to are physical
+    offsets. Rates are over the time from the first counted message to the last, by hour over the hour. A record
+    that holds a batch counts as its messages; placeholders that a repair wrote for lost ones do not count. Topics
+    that a broker creates by itself have another kind than "user". Exits with status 3 if part of the log could
+    not be read.
     """  # noqa: D301
     from mqtool.engine.store.stats import By, Selection, count_messages
 
@@ -188,7 +189,7 @@ def _remark(store: "StoreReader", stats: "Stats", output: Output) -> None:
         output.remark(f"{size:,} bytes of the log are missing from offset {start:,} on")
     if stats.noise and not store.is_live:
         place = f"{store.paths.relative(stats.noise.segment.path)}@{stats.noise.start}"
-        output.remark(f"{place}: behind the last message are bytes that are no message")
+        output.remark(f"{place}: after the last message are bytes that are not a message")
     if stats.noise or stats.gaps or stats.tally.faulty:
         tell_may_be_live(store, output)
     if stats.tally.faulty:

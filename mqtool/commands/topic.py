@@ -34,9 +34,9 @@ _QUEUE_COLUMNS = ("topic", "queue_id", "min_offset", "max_offset", "messages", "
 _PERMS = {"rw": 6, "r": 4, "w": 2}
 
 
-@click.group(short_help="List, show, make and delete topics.")
+@click.group(short_help="List, show, create and delete topics.")
 def command() -> None:
-    """List, show, make and delete topics: of brokers with -n, or of a store."""
+    """List, show, create and delete topics: of brokers with -n, or of a store."""
 
 
 @command.command("list", short_help="List topics.")
@@ -44,9 +44,9 @@ def command() -> None:
 @source_options
 @output_option
 def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Output) -> int:
-    """List topics with their settings, a row for each broker that has the topic; all, or those that match.
+    """List topics with their settings, one row for each broker that has the topic; all, or those that match.
 
-    perm is 6 where a topic may be read and written, 4 only read, 2 only written.
+    perm is 6 if a topic is readable and writable, 4 if only readable, 2 if only writable.
     """
     output.columns = _COLUMNS
     if isinstance(source, Brokers):
@@ -119,14 +119,16 @@ def _queue_row(
     }
 
 
-@command.command(short_help="Make a topic, or change it.")
+@command.command(short_help="Create or change a topic.")
 @click.argument("topic", type=TOPIC_NAME)
-@click.option("--queues", type=click.IntRange(1, 65536), metavar="N", help="How many queues. Default for a new one: 8.")
-@click.option("--perm", type=click.Choice(list(_PERMS)), help="Whether it may be read and written. Default: rw.")
+@click.option(
+    "--queues", type=click.IntRange(1, 65536), metavar="N", help="Number of queues. Default for a new topic: 8."
+)
+@click.option("--perm", type=click.Choice(list(_PERMS)), help="Whether it is readable and writable. Default: rw.")
 @broker_option
 @target_options
 def create(topic: str, queues: int | None, perm: str | None, broker_name: str | None, target: Target) -> int:
-    """Make a topic, or change the one that there is: on every broker, on the one named, or in a store.
+    """Create a topic, or change an existing one: on every broker, on the given one, or in a store.
 
     \b
       mqtool topic create -n localhost:9876 Orders --queues 4
@@ -146,9 +148,9 @@ def create(topic: str, queues: int | None, perm: str | None, broker_name: str | 
 @broker_option
 @target_options
 def delete(topic: str, broker_name: str | None, target: Target) -> int:
-    """Delete a topic, its queues and what groups have read of it: on every broker, on the one named, or in a store.
+    """Delete a topic, its queues and the offsets of groups in it: on every broker, on the given one, or in a store.
 
-    Its messages stay in the log until that is deleted, but no consumer gets them any more.
+    Its messages stay in the log until that is deleted, but consumers no longer get them.
     """
     return target.run(
         "topic delete",

@@ -28,23 +28,24 @@ _TURNS = {"sent": 0, "stored": 1, "given": 2, "consumed": 3}
 """What came first within one millisecond; all else is later."""
 
 
-@click.command(short_help="Show the way of a message.")
+@click.command(short_help="Trace the path of a message.")
 @click.argument("message_id", metavar="[ID]", required=False)
 @click.option("--key", metavar="TEXT", help="All messages with this key.")
 @click.option(
-    "--trace-topic", default="RMQ_SYS_TRACE_TOPIC", show_default=True, help="Where clients send their traces."
+    "--trace-topic", default="RMQ_SYS_TRACE_TOPIC", show_default=True, help="Topic that clients send traces to."
 )
 @wire_options
 @output_option
 def command(message_id: str | None, key: str | None, trace_topic: str, brokers: Brokers, output: Output) -> int:
-    """Show the way of a message: where it is stored, what clients told of it, retries, dead letters, groups.
+    """Trace the path of a message: where it is stored, what clients reported about it, retries, dead letters, groups.
 
     \b
       mqtool trace -n localhost:9876 7F000001000051AF0000000000000000
       mqtool trace -n localhost:9876 --key order-4106
 
-    ID is a unique key or an offset message id. Clients send traces where that is enabled (enableMsgTrace in Java). Of
-    each group that has committed an offset in the message's queue a row tells whether it is past the message.
+    ID is a unique key or an offset message id. Clients send traces if that is enabled (enableMsgTrace in Java).
+    For each group that has committed an offset in the message's queue, a row shows whether it is past the
+    message.
     """  # noqa: D301
     if (message_id is None) == (key is None):
         raise UsageError("give the ID of a message, or --key")
@@ -70,7 +71,7 @@ async def _trace(
     if len(origins) > _MAX_ORIGINS:
         raise UsageError(f"{len(origins):,} messages have this key: give the ID of one")
     if trace_topic not in topics:
-        output.remark(f"there is no topic {trace_topic}: no client has told of any message")
+        output.remark(f"there is no topic {trace_topic}: no client has reported any message")
     for origin in origins or found[:1]:
         copies = [one for one in found if _is_copy(one.message) and one is not origin and _is_of(one.message, origin)]
         rows = [_stored(one) for one in (origin, *copies)]
@@ -106,7 +107,7 @@ async def _found(browser: "Browser", name: str, topics: set[str]) -> "list[Brows
             same = await browser.by_key(of_id.message.unique_key, topics) if of_id.message.unique_key else []
             wanted = of_id.message.message_id
             return [of_id, *(one for one in same if _is_copy(one.message) and one.message.message_id != wanted)]
-        raise NotFoundError(f"no message has the id or key {name}: no index of a broker knows it")
+        raise NotFoundError(f"no message has the id or key {name}: it is in no index of a broker")
     return found
 
 
@@ -160,7 +161,9 @@ def _passed(group: str, offset: int | None, found: "Browsed") -> dict[str, Any]:
     elif offset > found.message.queue_offset:
         told = f"is past it in {place}, at {offset:,}"
     else:
-        told = f"has {counted(found.message.queue_offset - offset, 'message')} before it in {place}, at {offset:,}"
+        told = (
+            f"has {counted(found.message.queue_offset - offset, 'message')} to read before it in {place}, at {offset:,}"
+        )
     return _row("group", None, group, told, found)
 
 

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from mqtool.engine.repair.journal import JournalInfo
 
 
-@click.command(short_help="Take the last mend back.")
+@click.command(short_help="Undo the last repair.")
 @click.argument("name", required=False)
 @click.option("-s", "--store", type=STORE, help="The store's directory.")
-@click.option("--list", "listing", is_flag=True, help="List the mends of this store.")
-@click.option("--force", is_flag=True, help="Also when the store has changed since the mend.")
+@click.option("--list", "listing", is_flag=True, help="List the repairs of this store.")
+@click.option("--force", is_flag=True, help="Undo even if the store has changed since the repair.")
 @confirmation_options
 def command(
     name: str | None, store: Path | None, listing: bool, force: bool, confirmation: Confirmation, output: Output
 ) -> int:
-    """Put the store back as it was before the last mend: bytes, lengths, names and times.
+    """Restore the store as it was before the last repair: bytes, lengths, names and times.
 
-    A mend that was killed halfway is taken back as well, and an undo that was killed is taken up again. NAME, from
-    --list, makes sure that it is the mend you mean: the last one must go first.
+    This also undoes a repair that was killed halfway, and continues an undo that was killed. NAME, from --list,
+    makes sure that it is the repair you mean: the last one must be undone first.
     """
     from mqtool.engine.repair.journal import journals, to_undo, undo
     from mqtool.engine.store.disk import Disk
@@ -41,16 +41,16 @@ def command(
             output.row(_row(info))
         return Status.OK
     info = to_undo(root, name)
-    output.remark(f"{info.command} of {iso_time(info.timestamp)} ({_state(info)}) would be taken back: {info.name}")
-    if not confirmation.is_answered_yes("Take it back?"):
+    output.remark(f"{info.command} of {iso_time(info.timestamp)} ({_state(info)}) would be undone: {info.name}")
+    if not confirmation.is_answered_yes("Undo it?"):
         return Status.DAMAGE
     with changing() as interrupts:
         interrupts.settle()  # half of it helps nobody
         info, exact = undo(root, Disk(), info.name, force)
     if exact:
-        output.remark(f"{info.name} was taken back: the store is as it was before, in every name, size and time")
+        output.remark(f"{info.name} was undone: the store is as it was before, in every name, size and time")
         return Status.OK
-    output.remark(f"{info.name} was taken back; other files of the store have changed since, and stay as they are")
+    output.remark(f"{info.name} was undone; other files of the store have changed since, and are left as they are")
     return Status.WARNINGS
 
 

@@ -34,7 +34,7 @@ STYLES = {"error": "red", "warning": "yellow", "note": None}
     type=click.Choice(["quick", "full"]),
     default="full",
     show_default=True,
-    help="quick: all files, but only into the last two segments.",
+    help="quick: all files, but contents only of the last two segments.",
 )
 @jobs_option
 @live_option
@@ -43,9 +43,8 @@ STYLES = {"error": "red", "warning": "yellow", "note": None}
 def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
     """Check every file of the store and list what is wrong, without writing anything.
 
-    Ends with status 0 when the store is sound, 3 when data is lost or at risk, 4 when there are only warnings.
-    `mqtool explain CODE` tells what a finding means. A store in use may be checked; what its broker is just
-    writing is not judged.
+    Exits with status 0 if the store is sound, 3 if data is lost or at risk, 4 if there are only warnings. `mqtool
+    explain CODE` explains a finding. The store may be in use; in-flight writes are not checked.
     """
     from mqtool.engine.repair.verify.store import Level, verify_store
 
@@ -54,7 +53,7 @@ def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
         if not store.commit_log.segments:
             raise NotFoundError(f"{store.root} holds no segment of a log, and only the log is checked: unpack it")
         store = store.log_alone()
-        store.remarks.append("of a compressed copy only the log is checked: unpack it to have queues and index checked")
+        store.remarks.append("only the log of a compressed copy is checked: unpack it to check queues and index")
     total = store.commit_log.total_size
     done, is_ahead = 0, False
     output.tell_compiling(total)
@@ -99,13 +98,13 @@ def sentence(found: "Finding") -> str:
 def _sound(store: "StoreReader", level: "Level") -> str:
     """Return what may be said where nothing is wrong: only what was looked at is sound."""
     if store.paths.is_log:
-        return "what the log tells by itself is sound; the rest of its store was not looked at"
+        return "the log is sound as far as it can be checked alone; the rest of its store was not checked"
     if store.paths.single:
-        return "what this file tells by itself is sound; the rest of its store was not looked at"
+        return "this file is sound as far as it can be checked alone; the rest of its store was not checked"
     if level == "quick":
         return (
-            "what was looked at is sound: --level quick leaves out all but the last two segments of the log, and what "
-            "is inside queues and index"
+            "what was checked is sound: --level quick skips all but the last two segments of the log, and "
+            "the contents of queues and index"
         )
     return SOUND
 
@@ -115,7 +114,7 @@ def summary(counts: "collections.Counter[str]", sound: str = SOUND) -> str:
     said = [f"{counts[name]:,} {name}{'s' if counts[name] != 1 else ''}" for name in STYLES]
     verdict = ", ".join(said)
     if counts["error"] or counts["warning"]:
-        return f"{verdict}; `mqtool explain CODE` tells what a finding means and what to do"
+        return f"{verdict}; `mqtool explain CODE` explains a finding and what to do"
     return f"{verdict}; {sound}"
 
 

@@ -356,7 +356,7 @@ class _RunningBroker:
             raise UnavailableError(f"no port for slaves (haListenPort, else listenPort + 1): {error}") from error
         self.rules.state.ha_address = f"{settings.ha_host or _address_of(config.host)}:{at}"
         if host != config.host and config.is_replicated:
-            log.warning("slaves are served on %s:%d only: --ha-allow CIDR lets others in", host, at)
+            log.warning("slaves are served on %s:%d only: use --ha-allow CIDR to allow others", host, at)
 
     async def stop(self) -> None:
         """Tell name servers and clients, write everything down and close the store.
@@ -425,16 +425,16 @@ class _RunningBroker:
             store.was_recovered = store.was_repaired = True
         else:
             if store.was_recovered:
-                cut = f"; {store.cut_size:,} bytes of what was being written are cut" if store.cut_size else ""
-                log.warning("%s had not been closed: taken up from its checkpoint%s", self._config.store, cut)
+                cut = f"; {store.cut_size:,} bytes of in-flight writes were cut off" if store.cut_size else ""
+                log.warning("%s had not been closed: recovered from its checkpoint%s", self._config.store, cut)
         return store
 
     async def _recover(self, needed: RecoveryNeededError) -> None:
         recovered = await recover_store(self._config.store, self._config.store_settings)
         if recovered.has_given_up:
-            log.warning("recovering had to give messages up: %s", recovered.remarks)
+            log.warning("recovery lost messages: %s", recovered.remarks)
         elif not recovered.is_done:
-            raise RecoveryNeededError(f"{needed}; recovering failed: {recovered.remarks}")
+            raise RecoveryNeededError(f"{needed}; recovery failed: {recovered.remarks}")
 
     async def _flush_on(self) -> None:
         """Flush for those who wait and when it is due, one flush at a time in a thread, until told to stop."""
@@ -457,7 +457,7 @@ class _RunningBroker:
                     self._removal = loop.run_in_executor(None, store.remove_expired)
                 self._make_files()
             except MqtoolError:
-                log.exception("the store takes nothing any more")
+                log.exception("the store no longer accepts messages")
                 self._turn()
                 return
 

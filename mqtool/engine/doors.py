@@ -44,7 +44,7 @@ def _pulsar(broker: "BrokerController", tls: TlsSettings, limits: Limits, clock:
         from mqtool.engine.pulsar.door import PulsarDoor
         from mqtool.engine.pulsar_server import PulsarServer
     except ImportError as error:
-        raise MissingExtraError("the port for Pulsar's clients (--pulsar-port, pulsarPort)", "pulsar") from error
+        raise MissingExtraError("the port for Pulsar clients (--pulsar-port, pulsarPort)", "pulsar") from error
     if advertised := broker.settings.pulsar_advertised:
         host, _, port = advertised.rpartition(":")
         if not host or any(one in host for one in " /"):
@@ -73,10 +73,10 @@ def _pulsar_admin(servers: Mapping[str, StreamServer[Any, Any]]) -> "HttpServer"
         from mqtool.engine.pulsar_admin import pulsar_admin
         from mqtool.engine.pulsar_server import PulsarServer
     except ImportError as error:
-        raise MissingExtraError("the port for Pulsar's administrators (pulsarAdminPort)", "pulsar") from error
+        raise MissingExtraError("the port for Pulsar administration (pulsarAdminPort)", "pulsar") from error
     server = servers.get(PULSAR)
     if not isinstance(server, PulsarServer):
-        raise UsageError("pulsarAdminPort: there is nothing to administer without pulsarPort")
+        raise UsageError("pulsarAdminPort needs pulsarPort: there is nothing else to administer")
     return pulsar_admin(server)
 
 
@@ -127,4 +127,4 @@ def parse_port(setting: str, text: str) -> int:
     """
     if text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) < 65536:
         return int(text)
-    raise UsageError(f"{setting}={text} is no port")
+    raise UsageError(f"{setting}={text} is not a port")

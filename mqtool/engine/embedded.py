@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 
 
 class Broker:
-    """A broker and its name server, from ``with`` to the end of its block.
+    """An embedded broker and its name server, running from ``with`` to the end of its block.
 
-    ``async with`` runs them in the event loop of the caller, ``with`` in a thread of their own. Several may run in one
-    process, and one may run again when it has ended, on the same store if that was given.
+    ``async with`` runs them in the caller's event loop, ``with`` in a thread of their own. Several can run in one
+    process. After it has stopped it can be started again, on the same store if a store was given.
     """
 
     def __init__(
@@ -47,24 +47,24 @@ class Broker:
         settings: Mapping[str, str | int | bool] | None = None,
         clock: Callable[[], int] = wall_clock,
     ) -> None:
-        """Make a broker; nothing runs yet.
+        """Create a broker; nothing runs yet.
 
         Args:
-            store: its folder, made if it is not there; without one it keeps its messages in a temporary folder, which
-                is gone when it ends.
-            role: ``master``, ``sync_master`` or ``slave``, else what the settings say. A slave has the id 1, if no
-                setting says otherwise, and finds the master of its ``brokerName`` by ``name_servers``.
-            host: where it listens.
-            port: of the broker, 0 for one that is free.
-            name_server_port: of its name server, 0 for one that is free.
-            name_servers: others as ``host:port``, with which it registers then in place of its own.
-            pulsar: serve clients of Apache Pulsar and its administrators too, on free ports unless the settings
-                ``pulsarPort`` and ``pulsarAdminPort`` say which; needs mqtool[pulsar].
+            store: its directory, created if missing; without one it keeps its messages in a temporary directory, which
+                is removed when it stops.
+            role: ``master``, ``sync_master`` or ``slave``; by default as the settings say. A slave has the id 1, unless
+                a setting says otherwise, and finds the master of its ``brokerName`` by ``name_servers``.
+            host: the address to listen on.
+            port: of the broker, 0 for a free one.
+            name_server_port: of its name server, 0 for a free one.
+            name_servers: others as ``host:port``, with which it registers instead of its own.
+            pulsar: also serve clients of Apache Pulsar and its administrators, on free ports unless the settings
+                ``pulsarPort`` and ``pulsarAdminPort`` give them; needs mqtool[pulsar].
             settings: of both, by RocketMQ's names (``flushDiskType``, ``autoCreateTopicEnable``, ``brokerName``, ..).
-            clock: tells the time in ms since 1970; a ``VirtualClock`` can be moved.
+            clock: returns the time in ms since 1970; a ``VirtualClock`` can be moved.
 
         Raises:
-            UsageError: a setting makes no sense.
+            UsageError: a setting is invalid.
         """
         given = {
             name: str(value).lower() if isinstance(value, bool) else str(value)
@@ -112,10 +112,10 @@ class Broker:
         return rules.following if rules.state.role is Role.SLAVE else None
 
     async def __aenter__(self) -> Self:
-        """Start all.
+        """Start broker and name server.
 
         Raises:
-            UnavailableError: a port is taken, or the host is none of this machine's.
+            UnavailableError: a port is in use, or the host is not an address of this machine.
             StoreInUseError: another broker has the store open.
             RecoveryNeededError: the store was not closed, and cannot be recovered.
         """
@@ -141,7 +141,7 @@ class Broker:
         await self._stack.aclose()
 
     def __enter__(self) -> Self:
-        """Start all in a thread; raises what ``__aenter__`` does."""
+        """Start broker and name server in a thread; raises what ``__aenter__`` does."""
         started: Future[None] = Future()
         self._ended: Future[None] = Future()
         threading.Thread(target=self._run, args=(started,), name="mqtool broker", daemon=True).start()
@@ -172,7 +172,7 @@ class Broker:
 def _settings_of_role(role: str, given: Mapping[str, str]) -> dict[str, str]:
     roles = {"master": Role.ASYNC_MASTER, "sync_master": Role.SYNC_MASTER, "slave": Role.SLAVE}
     if role not in roles:
-        raise UsageError(f"role={role} is none of {', '.join(roles)}")
+        raise UsageError(f"role={role} is not one of {', '.join(roles)}")
     settings = {"brokerRole": str(roles[role])}
     if role == "slave":
         settings["brokerId"] = given.get("brokerId", "1")

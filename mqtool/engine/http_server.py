@@ -66,7 +66,7 @@ class HttpServer:
             )[0]
             listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
         except PermissionError as error:
-            raise NotPermittedError(f"this user may not listen on {host}:{port}") from error
+            raise NotPermittedError(f"this user has no permission to listen on {host}:{port}") from error
         except OSError as error:
             raise UnavailableError(f"cannot listen on {host}:{port}: {reason_of(error)}") from error
         at = int(listener.getsockname()[1])

@@ -67,7 +67,7 @@ async def take_missing_tail(
             break
         await asyncio.sleep(_LOOK_SECONDS)
     if size := store.end_offset - begin:
-        log.warning("%s bytes that were lost here, from %s on, are taken from slaves", f"{size:,}", f"{begin:,}")
+        log.warning("%s bytes that were lost here, from %s on, are fetched from slaves", f"{size:,}", f"{begin:,}")
         await asyncio.to_thread(store.flush)
     for address in sorted(failures.keys() - answered):
         log.warning(
@@ -75,8 +75,8 @@ async def take_missing_tail(
         )
     if is_short and not answered:
         log.warning(
-            "the log may have lost its end when the machine stopped, and no slave has answered within %.0f s: messages "
-            "that were acknowledged behind %s may be lost, and a slave that has them will not follow",
+            "the log may have lost its end when the machine stopped, and no slave has answered within %.0f s: "
+            "messages that were acknowledged after %s may be lost, and a slave that has them will not follow",
             _WAIT_SECONDS,
             f"{begin:,}",
         )
@@ -103,7 +103,7 @@ async def _take_from(store: "MessageStore", address: str, credentials: Credentia
             raise NotToldError("the two have no message in common")
         for piece in pieces:
             if await slave.record(piece.physical_offset) != piece.data:
-                raise NotToldError(f"at {piece.physical_offset:,} it has another message")
+                raise NotToldError(f"at {piece.physical_offset:,} it has a different message")
         while (at := store.end_offset) < end:
             data = await slave.record(at) or await _blank(store, slave, at, end)
             if not data:
@@ -119,7 +119,7 @@ async def _extent_of(slave: OtherLog) -> Extent:
         table = parse_body(info.body)["table"]
         return Extent(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]), 0)
     except (FormatError, KeyError, TypeError, ValueError) as error:
-        raise NotToldError("it does not tell the ends of its log") from error
+        raise NotToldError("it does not report the start and end of its log") from error
 
 
 async def _blank(store: "MessageStore", slave: OtherLog, at: int, end: int) -> bytes:

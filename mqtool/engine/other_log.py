@@ -33,7 +33,7 @@ class OtherLog:
         """
         answer = await self._client.invoke(RemotingCommand(code))
         if answer.code != ResponseCode.SUCCESS:
-            raise NotToldError(f"it refuses request {code}: {answer.remark}")
+            raise NotToldError(f"it refused request {code}: {answer.remark}")
         return answer
 
     async def record(self, at: int) -> bytes | None:
@@ -48,7 +48,7 @@ class OtherLog:
             return answer.body
         if answer.code == ResponseCode.SYSTEM_ERROR and "can not find message" in (answer.remark or ""):
             return None
-        raise NotToldError(f"it refuses request {RequestCode.VIEW_MESSAGE_BY_ID}: {answer.remark}")
+        raise NotToldError(f"it refused request {RequestCode.VIEW_MESSAGE_BY_ID}: {answer.remark}")
 
     async def checksums(self, blocks: ComparedRange) -> list[int]:
         """Return the checksum of each of some blocks, of a broker of mqtool.
@@ -59,11 +59,11 @@ class OtherLog:
         fields = build_header(LogBlocks(*blocks))
         answer = await self._client.invoke(RemotingCommand(RequestCode.GET_LOG_CHECKSUMS, ext_fields=fields))
         if answer.code != ResponseCode.SUCCESS:
-            raise NotToldError(f"it refuses request {RequestCode.GET_LOG_CHECKSUMS}: {answer.remark}")
+            raise NotToldError(f"it refused request {RequestCode.GET_LOG_CHECKSUMS}: {answer.remark}")
         try:
             return [int(one) for one in parse_body(answer.body)["checksums"]]
         except (FormatError, KeyError, TypeError, ValueError) as error:
-            raise NotToldError("it does not tell checksums of its log") from error
+            raise NotToldError("it does not report checksums of its log") from error
 
 
 async def members(name_server: RemotingClient, settings: BrokerSettings) -> dict[int, str]:

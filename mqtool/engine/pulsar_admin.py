@@ -53,7 +53,7 @@ class _Asked(NamedTuple):
         """The number in the body, alone or with properties of the topic."""
         count = self.body.get("partitions") if isinstance(self.body, dict) else self.body
         if type(count) is not int:
-            raise AdminError(_BAD, "The body is no number of partitions")
+            raise AdminError(_BAD, "The body is not a number of partitions")
         return count
 
     @property
@@ -63,10 +63,10 @@ class _Asked(NamedTuple):
             return LATEST
         row = self.body
         if not isinstance(row, dict):
-            raise AdminError(_BAD, "The body is no message id")
+            raise AdminError(_BAD, "The body is not a message id")
         numbers = [row.get("ledgerId"), row.get("entryId"), row.get("batchIndex", -1)]
         if any(type(number) is not int for number in numbers):
-            raise AdminError(_BAD, "The body is no message id")
+            raise AdminError(_BAD, "The body is not a message id")
         is_excluded = bool(row.get("excluded", row.get("isExcluded", False)))
         return MessagePosition(int(numbers[0]), int(numbers[1]), int(numbers[2]), is_excluded)
 
@@ -195,7 +195,7 @@ def pulsar_admin(server: PulsarServer) -> HttpServer:
 async def _body(request: Request) -> Any:
     """Return what the body of a request holds, None for nothing."""
     if "origin" in request.headers and request.method != "GET":  # a page of somebody else in a browser
-        raise AdminError(FORBIDDEN, "Pages of other sites may not change anything here")
+        raise AdminError(FORBIDDEN, "Pages of other sites are not allowed to change anything here")
     data = bytearray()
     async for piece in request.stream():
         data += piece

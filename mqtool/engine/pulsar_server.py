@@ -51,7 +51,7 @@ class PulsarServer(StreamServer[Command, Frame]):
             self.end(peer, error.reason)
         except Exception:
             log.exception("%s of %s failed", command.name, peer)
-            self.end(peer, "it failed")
+            self.end(peer, "request failed")
 
     def encode(self, command: Frame) -> list[Buffer]:
         """Return what is written."""

@@ -164,7 +164,7 @@ class Registrar:
         answer = None
         try:
             answer = await client.invoke(replace(command))
-            fault = f"it refuses: {answer.remark}" if answer.code else ""
+            fault = f"it refused the request: {answer.remark}" if answer.code else ""
         except MqtoolError as error:  # it is told again later
             fault = str(error)
         name_server = client.addresses[0]
@@ -172,6 +172,6 @@ class Registrar:
             log.warning("name server %s: %s", name_server, fault)
             self._failing.add(name_server)
         elif not fault and name_server in self._failing:
-            log.warning("name server %s: it answers again", name_server)
+            log.warning("name server %s is answering again", name_server)
             self._failing.remove(name_server)
         return None if fault else answer

@@ -39,7 +39,7 @@ def allowed_networks(text: str) -> tuple[Network, ...]:
             map(ipaddress.ip_network, _LOOPBACK)
         )
     except ValueError as error:
-        raise UsageError(f"{error}: give networks like 10.0.0.0/8, with commas between (haAllow, --ha-allow)") from None
+        raise UsageError(f"{error}: give networks like 10.0.0.0/8, separated by commas (haAllow, --ha-allow)") from None
 
 
 def master_settings(settings: BrokerSettings, role: Role) -> MasterSettings:
@@ -89,7 +89,7 @@ class ReplicationServer(StreamServer[int, list[Buffer]]):
             self._acknowledged.note(offset)
         except MqtoolError as error:
             if str(error) != self._failure:
-                log.warning("how far slaves are is not noted: %s", error)
+                log.warning("the progress of slaves could not be saved: %s", error)
             self._failure = str(error)
 
     @property
@@ -106,8 +106,8 @@ class ReplicationServer(StreamServer[int, list[Buffer]]):
             self.turn(self.clock())
         else:
             networks = ", ".join(map(str, self.networks))
-            self.say_of_stranger(f"the protocol of slaves, which may come from {networks} (--ha-allow)", peer)
-            self.end(peer, "it may not be a slave")
+            self.say_of_stranger(f"the replication protocol, which is allowed from {networks} only (--ha-allow)", peer)
+            self.end(peer, "not allowed to be a slave")
 
     def _is_allowed(self, host: str) -> bool:
         try:

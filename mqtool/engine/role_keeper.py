@@ -80,7 +80,9 @@ class RoleKeeper:
         kept = read_role(self._config.store)
         settings, epoch = with_kept_role(self._config.settings, kept)
         if settings != self._config.settings:
-            log.warning("by its store this broker is %s, id %d, epoch %d", settings.role, settings.broker_id, epoch)
+            log.warning(
+                "according to its store, this broker is %s, id %d, epoch %d", settings.role, settings.broker_id, epoch
+            )
         if role_of(settings) is not Role.SLAVE:
             settings, epoch = await self._if_it_is_the_master(settings, epoch)
         self._running = self._make(replace(self._config, settings=settings), epoch, False, self)
@@ -118,7 +120,7 @@ class RoleKeeper:
         cut = await recover_store(config.store, config.store_settings, f"--cut-at={at}")
         if cut.is_done:
             log.warning(
-                "the log ends at %s now; what lay behind is set aside in %s: `mqtool undo -s %s --list`",
+                "the log now ends at %s; what came after it is set aside in %s: `mqtool undo -s %s --list`",
                 f"{at:,}",
                 f"{config.store}.mqtool",
                 config.store,
@@ -134,7 +136,7 @@ class RoleKeeper:
             if before is not None:
                 await before.stop()
         except MqtoolError:
-            log.exception("what this broker was did not end well")
+            log.exception("the broker's previous role did not stop cleanly")
         if cut_at is not None:
             await self._cut(cut_at)
         while not self._is_stopping.is_set():
@@ -142,13 +144,13 @@ class RoleKeeper:
             try:
                 await running.start()
             except MqtoolError as error:
-                log.error("this broker is nothing for now, it is to be %s: %s; it is tried again", kept.role, error)
+                log.error("this broker is not running: it cannot become %s: %s; retrying", kept.role, error)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_AGAIN_SECONDS):
                         await self._is_stopping.wait()
                 continue
             self._running = running
-            log.warning("this broker is %s now, id %d, epoch %d", kept.role, kept.broker_id, kept.epoch)
+            log.warning("this broker is now %s, id %d, epoch %d", kept.role, kept.broker_id, kept.epoch)
             return
 
     # Others of its name
@@ -161,10 +163,12 @@ class RoleKeeper:
         configured = self._config.settings
         if role_of(configured) is not Role.SLAVE:
             raise UnavailableError(
-                f"{settings.broker_name} has another master since epoch {others}, as {address} says, and this "
-                f"broker knows of epoch {epoch}: start it with brokerRole=SLAVE and a brokerId above 0"
+                f"{settings.broker_name} has another master since epoch {others}, according to {address}, and "
+                f"this broker is at epoch {epoch}: start it with brokerRole=SLAVE and a brokerId above 0"
             )
-        log.warning("there is another master since epoch %d, as %s says: this broker is a slave again", others, address)
+        log.warning(
+            "there is another master since epoch %d, according to %s: this broker is a slave again", others, address
+        )
         role, number = role_of(configured), configured.broker_id
         write_role(self._config.store, KeptRole(role, number, others, role, number))
         return configured, others

@@ -71,7 +71,7 @@ def credentials_of(text: str) -> Credentials | None:
     with contextlib.suppress(ValueError, KeyError, TypeError):
         members = json.loads(text)
         return Credentials(str(members["accessKey"]), str(members["secretKey"]))
-    raise UsageError(f'{_CREDENTIALS}: what is expected is {{"accessKey": "..", "secretKey": ".."}}')
+    raise UsageError(f'{_CREDENTIALS}: expected {{"accessKey": "..", "secretKey": ".."}}')
 
 
 class StoppedError(MqtoolError):
@@ -130,7 +130,7 @@ class Slave:
         """Begin to follow."""
         settings = self._broker.settings
         if not settings.slave_read_enabled:
-            log.warning("slaveReadEnable=false: no consumer can read from this slave, also while its master is away")
+            log.warning("slaveReadEnable=false: consumers cannot read from this slave, even while its master is down")
         self._tasks = [asyncio.create_task(self._guarded(work)) for work in (self._follow_on, self._copy_on)]
 
     async def stop(self) -> None:
@@ -147,8 +147,8 @@ class Slave:
             try:
                 await work()
             except Exception:
-                log.exception("replication: a fault of this program")
-                self._set(FollowingStatus.STOPPED, "a fault of this program, which its log tells")
+                log.exception("replication: internal error")
+                self._set(FollowingStatus.STOPPED, "internal error, see the log")
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     # The log
@@ -163,15 +163,15 @@ class Slave:
                 await self._compare()
                 await self._follow()
             except StoppedError as error:
-                self._say("log", f"replication has stopped: this log does not fit that of the master: {error}")
+                self._say("log", f"replication has stopped: this log does not match the log of the master: {error}")
                 self._set(FollowingStatus.STOPPED, str(error))
                 await self._wait(_LOOK_AGAIN_SECONDS)
             except DiskFullError as error:
-                self._say("log", f"replication has stopped until there is room: {error}")
+                self._say("log", f"replication has stopped until there is disk space: {error}")
                 self._set(FollowingStatus.STOPPED, str(error))
                 await self._wait(_LOOK_AGAIN_SECONDS)
             except (HangUpError, UnavailableError) as error:
-                self._say("log", f"the log of {self._following.ha_address} is not followed: {error}; it is tried again")
+                self._say("log", f"not following the log of {self._following.ha_address}: {error}; retrying")
                 self._set(FollowingStatus.SEARCHING, str(error))
                 losses = 0 if self._clock() - begun > _LOOK_AGAIN_SECONDS * 1000 else losses + 1
                 self._registrar.register_soon()
@@ -196,7 +196,9 @@ class Slave:
             if settings.ha_master_address and master is None:
                 break  # its tables and contents cannot be asked for, but its log can be had
             why = (
-                "no name server knows its master" if master is None else "its master has registered no port for slaves"
+                "no name server knows its master"
+                if master is None
+                else "its master has not registered a port for slaves"
             )
             self._set(FollowingStatus.SEARCHING, why)
             await registrar.master_changed()
@@ -229,7 +231,7 @@ class Slave:
         settings, following, store = self._broker.settings, self._following, self._store
         host, colon, port = following.ha_address.rpartition(":")
         if not colon or not port.isdecimal():
-            raise UnavailableError(f"{following.ha_address} is no address of the form host:port")
+            raise UnavailableError(f"{following.ha_address} is not an address of the form host:port")
         first_bytes = await self._first_bytes() if settings.starts_at_first_byte else None
         follower = Follower(
             store,
@@ -267,9 +269,9 @@ class Slave:
         try:
             record = await self._log_of_master().record(0)
         except NotToldError as error:
-            raise UnavailableError(f"its first message cannot be asked for: {error}") from error
+            raise UnavailableError(f"its first message cannot be fetched: {error}") from error
         if record is None:
-            raise UnavailableError("its first message cannot be asked for")
+            raise UnavailableError("its first message cannot be fetched")
         return record
 
     # Comparing
@@ -324,15 +326,17 @@ class Slave:
         if at is None:
             raise StoppedError(misfit)
         size = ours.end_offset - at
-        text = f"{misfit}; up to {at:,} both are the same, and {size:,} bytes behind that are this broker's own"
+        text = f"{misfit}; up to {at:,} both are the same, and the {size:,} bytes after that exist only on this broker"
         if at >= masters.end_offset or at <= ours.start_offset:  # it is merely longer; or they have nothing in common
             raise StoppedError(text)
         if at < self._broker.acknowledged.offset:
             command = f"mqtool recover -s {shlex.quote(str(self._store.root))} --cut-at {at}"
-            raise StoppedError(f"{text}, which a slave has acknowledged: stop it, and `{command}` sets them aside")
+            raise StoppedError(
+                f"{text}, which a slave has acknowledged: stop this broker, and `{command}` sets them aside"
+            )
         if reason := self._broker.role_changes.cut(at):
             raise StoppedError(f"{text}: {reason}")
-        log.warning("this log is not that of the master: %s; they are set aside, and the master is followed", text)
+        log.warning("this log differs from the master's: %s; they are set aside, and the master is followed", text)
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -356,13 +360,13 @@ class Slave:
         theirs = await self._log_of_master().checksums(blocks)
         ours = [self._store.checksum(at, size) for at, size in blocks.places()]
         if len(theirs) != len(ours):
-            raise NotToldError("it does not tell checksums of its log")
+            raise NotToldError("it does not report checksums of its log")
         return [mine == its for mine, its in zip(ours, theirs, strict=True)]
 
     def _leave_unchecked(self, reason: str) -> None:
         self._following.unchecked = reason
         self._go_on_with(self._life)
-        self._say("check", f"whether this log fits that of its master is unchecked: {reason}")
+        self._say("check", f"this log was not compared with the log of its master: {reason}")
 
     async def _extent_of_master(self) -> Extent:
         address = self._following.master_address
@@ -377,7 +381,7 @@ class Slave:
             size = int(settings.get("mappedFileSizeCommitLog", 0))
             epoch = int(table.get(EPOCH, 0)) if _OUR_SETTING in settings else None
         except (FormatError, KeyError, TypeError, ValueError) as error:
-            raise NotToldError("it does not tell the ends of its log") from error
+            raise NotToldError("it does not report the start and end of its log") from error
         if epoch is not None:
             self._check_epoch(epoch)
         return Extent(max(0, start), end, size)
@@ -390,8 +394,8 @@ class Slave:
         """
         if epoch < (known := self._broker.state.epoch):
             raise StoppedError(
-                f"its master knows of epoch {epoch}, this slave of epoch {known}: another broker has become the master "
-                "since; where that is not so, stop this slave and remove config/mqtoolRole.json from its store"
+                f"its master is at epoch {epoch}, this slave at epoch {known}: another broker has become the "
+                "master since; otherwise stop this slave and remove config/mqtoolRole.json from its store"
             )
         self._broker.role_changes.learn(epoch)
 
@@ -486,11 +490,11 @@ class Slave:
         try:
             answer = await client.invoke(RemotingCommand(code))
         except MqtoolError as error:
-            self._say(f"table {code}", f"a table of the master is not copied (request {code}): {error}")
+            self._say(f"table {code}", f"a table of the master was not copied (request {code}): {error}")
             return b""
         if answer.code != ResponseCode.SUCCESS:
             if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED and not may_be_none:  # 4.9 does not know all
-                self._say(f"table {code}", f"a table of the master is not copied (request {code}): {answer.remark}")
+                self._say(f"table {code}", f"a table of the master was not copied (request {code}): {answer.remark}")
             return b""
         return answer.body
 
@@ -500,7 +504,7 @@ class Slave:
                 take(body)
                 self._said.pop(f"table {code}", None)
             except MqtoolError as error:
-                self._say(f"table {code}", f"a table of the master is not copied (request {code}): {error}")
+                self._say(f"table {code}", f"a table of the master was not copied (request {code}): {error}")
 
     # What is told
 
@@ -550,7 +554,7 @@ class _HaStream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = f" ({reason_of(exc)})" if isinstance(exc, OSError) else ""
-        self._end(HangUpError(f"the master has closed the connection{reason}"))
+        self._end(HangUpError(f"the master closed the connection{reason}"))
 
     async def until_end(self, is_left: Callable[[], bool]) -> None:
         """Report when nothing comes, until the connection ends or is left for another; raises why it has."""

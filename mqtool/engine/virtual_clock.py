@@ -7,7 +7,7 @@ from mqtool.engine.remoting.clock import wall_clock
 
 
 class VirtualClock:
-    """Time that stands still until it is moved; give one to every broker that shall go by it.
+    """A clock that only moves when told to; give one to every broker that should use it.
 
     >>> clock = VirtualClock(now=1_700_000_000_000)
     >>> clock.advance(1.5)
@@ -16,7 +16,7 @@ class VirtualClock:
     """
 
     def __init__(self, now: int | None = None) -> None:
-        """Begin at ``now``, in ms since 1970, or at the time that it is."""
+        """Start at ``now``, in ms since 1970, or at the current time."""
         self._now = wall_clock() if now is None else now
         self._lock = threading.Lock()
         self.on_advance: list[Callable[[], None]] = []
@@ -26,12 +26,13 @@ class VirtualClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the time on; returns when every broker that goes by this clock has done what is due by then.
+        """Move the time forward; returns when every broker with this clock has done what is due by then.
 
-        It is one jump: what is due several times in between happens once, at its end. Any thread may call this.
+        It is a single jump: what would be due several times in between happens once, at its end. Any thread may call
+        this.
         """
         if seconds < 0:
-            raise ValueError(f"time does not go back: {seconds} seconds")
+            raise ValueError(f"time cannot go back: {seconds} seconds")
         with self._lock:
             self._now += round(seconds * 1000)
             for catch_up in [*self.on_advance]:

@@ -135,7 +135,7 @@ def test_a_pattern_that_matches_nothing_lists_near_names() -> None:
         ran = run(*command, "-s", golden_store(STORE))
 
         assert (ran.status, ran.output) == (Status.NO_INPUT, "")
-        assert "near it" in ran.remarks
+        assert "similar" in ran.remarks
 
 
 # Changed on a broker
@@ -187,7 +187,7 @@ def test_on_a_terminal_the_plan_stands_before_the_question(tmp_path: Path, termi
         os.close(parent)
 
     assert process.returncode == Status.DAMAGE
-    assert 0 < shown.index(b"3 queues") < shown.index(b"Do this?") < shown.index(b"nothing was changed")
+    assert 0 < shown.index(b"3 queues") < shown.index(b"Proceed?") < shown.index(b"nothing was changed")
 
 
 @on_a_loop
@@ -306,7 +306,7 @@ async def test_an_offset_of_a_group_that_nobody_knows_is_refused(tmp_path: Path)
         )
 
     assert (ran.status, ran.output) == (Status.NO_INPUT, "")
-    assert ran.remarks.startswith("mqtool: no group matches biling; near it: billing")
+    assert ran.remarks.startswith("mqtool: no group matches biling; similar: billing")
 
 
 # Changed in a store

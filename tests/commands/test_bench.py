@@ -107,9 +107,9 @@ def test_an_interrupt_shows_what_was_measured_and_takes_the_topic_away(broker: m
     [
         ((), Status.UNAVAILABLE, "127.0.0.1:1"),
         (("--topic", "T"), Status.UNAVAILABLE, "127.0.0.1:1"),
-        (("--size", "15"), Status.USAGE, "it has 16 bytes at least"),
+        (("--size", "15"), Status.USAGE, "it needs at least 16 bytes"),
         (("--against", "127.0.0.1:2", "--limit", "5"), Status.USAGE, "leave out --limit"),
-        (("--against", ";"), Status.USAGE, "--against names no name server"),
+        (("--against", ";"), Status.USAGE, "--against does not name a name server"),
         (("--seconds", "0"), Status.USAGE, "--seconds"),
     ],
 )

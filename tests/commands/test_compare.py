@@ -88,7 +88,7 @@ def test_stores_that_share_nothing_are_sent_to_the_other_way() -> None:
     ran = run("compare", golden_store(NAME), golden_store("mixed-533-kill"))
 
     assert ran.status == Status.DAMAGE
-    assert "these are different logs, compare them --by key" in ran.remarks
+    assert "these are different logs, compare them with --by key" in ran.remarks
     assert "salvage --merge" not in ran.remarks
 
 

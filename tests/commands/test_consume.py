@@ -74,7 +74,7 @@ def test_a_topic_that_is_not_there_is_told(kind: tuple[str, ...], broker: mqtool
     ran = run("consume", "-n", broker.name_server_address, "--topic", "Order", *kind, *IDLE)
 
     assert (ran.status, ran.output) == (Status.NO_INPUT, "")
-    assert "there is no topic Order; near it: Orders" in ran.remarks
+    assert "there is no topic Order; similar: Orders" in ran.remarks
 
 
 @pytest.mark.parametrize("tag", ["a", "a" * 100])
@@ -123,12 +123,12 @@ def test_a_message_that_a_member_sent_back_comes_here(broker: mqtool.Broker) -> 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "give the group with --group; or look without one with --peek"),
+        ((), "give the group with --group; or use --peek, which needs none"),
         (("--peek", "--orderly"), "--peek locks nothing"),
         (("--peek", "--sql", "a > 1", "--filter", "A"), "a subscription has tags or an SQL92 filter, not both"),
-        (("--group", "G", "--idle", "soon"), "soon is no span of time: give it like 500ms, 5s or 2h"),
-        (("--group", "G", "--begin", "middle"), "middle is no time"),
-        (("--group", "no such name!"), "can only have letters, digits"),
+        (("--group", "G", "--idle", "soon"), "soon is not a duration: give one like 500ms, 5s or 2h"),
+        (("--group", "G", "--begin", "middle"), "middle is not a time"),
+        (("--group", "no such name!"), "only letters, digits"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], sentence: str) -> None:

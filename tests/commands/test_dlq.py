@@ -125,7 +125,7 @@ def test_letters_go_to_a_topic_that_is_deleted_in_the_middle_and_made_again_with
     ran = dlq(broker, "resend", "--group", "G", "--to", "origin", "--yes", "--state", tmp_path / "state")
 
     assert copies(broker, "Orders") == {str(number): 1 for number in range(2, 6)}
-    assert ran.remarks.endswith("mqtool: 6 dead letters sent again and read back\n")
+    assert ran.remarks.endswith("mqtool: 6 dead letters resent and read back\n")
 
 
 def test_letters_that_cannot_be_copied_are_told_one_by_one(broker: mqtool.Broker, tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ def test_letters_that_cannot_be_copied_are_told_one_by_one(broker: mqtool.Broker
     ran = dlq(broker, "resend", "--group", "G", "--yes", "--state", tmp_path / "state", status=Status.GIVEN_UP)
 
     assert [row["outcome"] for row in ran.rows if row["kind"] == "letter"] == ["failed", "sent"]
-    assert "nothing in it tells its topic" in ran.rows[-2]["reason"]
-    assert ran.remarks.endswith("mqtool: 1 dead letter sent again and read back, 1 failed\n")
+    assert "its original topic is unknown" in ran.rows[-2]["reason"]
+    assert ran.remarks.endswith("mqtool: 1 dead letter resent and read back, 1 failed\n")
 
 
 def test_a_store_shows_and_exports_what_its_broker_does(broker: mqtool.Broker, tmp_path: Path) -> None:
@@ -183,8 +183,8 @@ def test_letters_of_a_store_are_sent_to_brokers_each_once_whoever_sent_them_befo
         assert copies(other, "Orders") == {str(number): 1 for number in range(5)}
 
     for arguments, sentence in (
-        (("-s", store), "nothing in a store tells its broker"),
-        (("--broker", "broker-a"), "--broker, -c and --set tell of a store"),
+        (("-s", store), "the store does not show its broker's name"),
+        (("--broker", "broker-a"), "--broker, -c and --set apply to a store"),
     ):
         ran = run(*sending, "-n", address, *arguments)
         assert (ran.status, ran.output, sentence in ran.remarks) == (Status.USAGE, "", True), ran.remarks
@@ -196,13 +196,13 @@ def test_letters_of_a_store_are_sent_to_brokers_each_once_whoever_sent_them_befo
         (
             ("show", "--group", "H"),
             Status.NO_INPUT,
-            "the group H has no topic of dead letters; groups that have some: G",
+            "the group H has no dead-letter topic; groups that have one: G",
         ),
-        (("resend", "--group", "H", "--yes"), Status.NO_INPUT, "the group H has no topic of dead letters"),
-        (("purge", "--group", "H", "--yes"), Status.NO_INPUT, "the group H has no topic of dead letters"),
-        (("list", "H*"), Status.NO_INPUT, "no group matches H*; near it: G"),
-        (("resend", "--group", "G"), Status.DAMAGE, "there is no terminal to ask on; --yes answers"),
-        (("resend", "--group", "G", "--yes", "--state", "/dev/null"), Status.USAGE, "/dev/null is no file"),
+        (("resend", "--group", "H", "--yes"), Status.NO_INPUT, "the group H has no dead-letter topic"),
+        (("purge", "--group", "H", "--yes"), Status.NO_INPUT, "the group H has no dead-letter topic"),
+        (("list", "H*"), Status.NO_INPUT, "no group matches H*; similar: G"),
+        (("resend", "--group", "G"), Status.DAMAGE, "there is no terminal to ask for confirmation; use --yes"),
+        (("resend", "--group", "G", "--yes", "--state", "/dev/null"), Status.USAGE, "/dev/null is not a file"),
         (
             ("resend", "--group", "G", "--yes", "--state", "/dev/null/x"),
             Status.IO_ERROR,
@@ -239,7 +239,7 @@ def test_without_the_topic_to_send_to_or_beside_another_run_nothing_is_sent(
         busy = dlq(broker, *as_origin, status=Status.BUSY)
     offline = run("dlq", "resend", "--group", "G", "--yes", "-s", broker.store)
 
-    assert "there is no topic Gone to send to" in gone.remarks
-    assert "dead letters of this group are being sent again" in busy.remarks
+    assert "the topic Gone, to send to, does not exist" in gone.remarks
+    assert "dead letters of this group are already being resent" in busy.remarks
     assert (offline.status, "give the name servers" in offline.remarks) == (Status.USAGE, True)
     assert copies(broker) == {}

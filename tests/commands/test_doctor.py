@@ -43,7 +43,7 @@ def test_nothing_stands_in_the_way_of_a_sound_store(store: Path) -> None:
     assert snapshot(store) == before
     if len(causes(ran)) == 1:
         assert ran.status == Status.OK
-        assert "nothing stands in the way of a 5.3 or 5.5 broker" in ran.remarks
+        assert "nothing prevents a 5.3 or 5.5 broker from working" in ran.remarks
 
 
 def test_what_a_start_would_delete_is_told_first_and_is_what_as_broker_foretells(store: Path) -> None:

@@ -253,10 +253,10 @@ def test_a_table_is_named_with_or_without_its_ending_and_selected_from() -> None
     assert by_name == rows("config", "retry-533-clean", "consumerOffset", "--group", "GID_retry", "--queue", "1")
     assert [(row["group"], row["queue_id"]) for row in by_name] == [("GID_retry", 1)]
     assert rows("config", "retry-533-clean", "topics.json.bak") != rows("config", "retry-533-clean", "topics.json")
-    assert "near it: GID_retry" in dump("config", "retry-533-clean", "--group", "GID_rety").remarks
+    assert "similar: GID_retry" in dump("config", "retry-533-clean", "--group", "GID_rety").remarks
     unknown = dump("config", "retry-533-clean", "topic")
     assert (unknown.status, unknown.output) == (Status.NO_INPUT, "")
-    assert "there are" in unknown.remarks
+    assert "the tables are" in unknown.remarks
     assert "topics.json" in unknown.remarks
     assert dump("config", "retry-533-clean", "topics", "--group", "x").status == Status.USAGE
     assert dump("config", "retry-533-clean", "-o", "csv").status == Status.USAGE
@@ -277,7 +277,7 @@ def test_a_broken_table_is_shown_from_its_backup(tmp_path: Path) -> None:
 
     assert ran.status == Status.DAMAGE
     assert "topics.json cannot be read as a table" in ran.remarks
-    assert "config/topics.json.bak is shown instead" in ran.remarks
+    assert "showing config/topics.json.bak instead" in ran.remarks
     assert "config/transactionMetrics cannot be read" in ran.remarks
     assert {"file": "config/delayOffset.json", "value": {"offsetTable": []}} in ran.rows
     assert "OrderEvents" in [row.get("topic") for row in ran.rows if row["file"] == "config/topics.json.bak"]
@@ -408,18 +408,18 @@ def test_nothing_found_is_no_error_but_said() -> None:
     for kind in ("commitlog", "consumequeue", "index"):
         ran = dump(kind, MIXED, "--from", 1 << 40)
         assert (ran.status, ran.output) == (Status.OK, "")
-        assert "no record is what was asked for" in ran.remarks
+        assert "no record matches" in ran.remarks
 
 
 def test_a_pattern_that_matches_nothing_is_an_error_with_near_names(tmp_path: Path) -> None:
     store = copy_of(MIXED, tmp_path)
     asked = {
-        ("commitlog", "--topic", "OrderEvnts"): "no topic matches OrderEvnts; near it: OrderEvents",
-        ("consumequeue", "--topic", "OrderEvnts"): "no topic matches OrderEvnts; near it: OrderEvents",
-        ("consumequeue", "--queue", "9"): "no queue id matches 9; near it: 0, 1, 2, 3",
-        ("commitlog", "--tag", "TagZ"): "no tag of the messages read matches TagZ; near it: Tag",
-        ("commitlog", "--key", "order-41066"): "matches order-41066; near it: order-4106",
-        ("commitlog", "--topic", "log-x", "--queue", "7"): "no queue id of the messages read matches 7; near it: 0",
+        ("commitlog", "--topic", "OrderEvnts"): "no topic matches OrderEvnts; similar: OrderEvents",
+        ("consumequeue", "--topic", "OrderEvnts"): "no topic matches OrderEvnts; similar: OrderEvents",
+        ("consumequeue", "--queue", "9"): "no queue id matches 9; similar: 0, 1, 2, 3",
+        ("commitlog", "--tag", "TagZ"): "no tag of the messages read matches TagZ; similar: Tag",
+        ("commitlog", "--key", "order-41066"): "matches order-41066; similar: order-4106",
+        ("commitlog", "--topic", "log-x", "--queue", "7"): "no queue id of the messages read matches 7; similar: 0",
     }
 
     for arguments, sentence in asked.items():
@@ -432,7 +432,7 @@ def test_a_pattern_that_matches_nothing_is_an_error_with_near_names(tmp_path: Pa
     shutil.rmtree(store / "config")
     ran = dump("commitlog", store, "--topic", "OrderEvnts")
     assert (ran.status, ran.output) == (Status.NO_INPUT, "")
-    assert "no topic of the messages read matches OrderEvnts; near it: OrderEvents" in ran.remarks
+    assert "no topic of the messages read matches OrderEvnts; similar: OrderEvents" in ran.remarks
     assert positions(dump("commitlog", store, "--topic", "Order*"))
 
 
@@ -447,7 +447,7 @@ def test_options_that_mean_nothing_for_a_kind_are_refused(kind: str) -> None:
         if option not in KINDS[kind].options:
             ran = dump(kind, MIXED, f"--{option}", value)
             assert (ran.status, ran.output) == (Status.USAGE, "")
-            assert f"--{option} means nothing for dump {kind}; it takes" in ran.remarks
+            assert f"--{option} does not apply to dump {kind}; it takes" in ran.remarks
     if "follow" not in KINDS[kind].options:
         assert dump(kind, MIXED, "--follow").status == Status.USAGE
     if "file" not in KINDS[kind].options:
@@ -550,7 +550,7 @@ def test_a_gap_is_remarked_with_its_place_and_what_lies_behind_it_is_shown(tmp_p
     assert ran.status == Status.DAMAGE
     assert positions(ran) == [one["phy"] for one in messages if one is not lost]
     place = f"commitlog/{0:020}@{lost['phy']}"
-    assert f"{lost['size']:,} bytes at {lost['phy']:,} ({place}) are skipped: no record begins there" in ran.remarks
+    assert f"{lost['size']:,} bytes at {lost['phy']:,} ({place}) are skipped: no record starts there" in ran.remarks
     # The same when the range begins in the gap.
     ran = dump("commitlog", store, "--from", lost["phy"] + 9, "--limit", 1)
     assert f"{lost['size'] - 9:,} bytes at {lost['phy'] + 9:,}" in ran.remarks
@@ -567,7 +567,7 @@ def test_a_broken_record_is_shown_as_far_as_it_can_be_read(tmp_path: Path) -> No
 
     assert ran.status == Status.DAMAGE
     assert positions(ran) == [one.physical_offset for one in stored]
-    assert f"the record at {broken.physical_offset:,} is broken, its topic would reach beyond its end" in ran.remarks
+    assert f"the record at {broken.physical_offset:,} is broken, its topic would extend past its end" in ran.remarks
     filtered = dump("commitlog", tmp_path / "s", "--topic", "TopicTest")
     assert len(filtered.rows) == 4
     assert f"the record at {broken.physical_offset:,} is broken" in filtered.remarks  # it might be of any topic
@@ -612,8 +612,8 @@ def test_odd_units_are_left_out_with_a_remark(tmp_path: Path) -> None:
 
     assert ran.status == Status.DAMAGE
     assert [(row["queue_offset"], row["physical_offset"]) for row in ran.rows] == [(3, 100), (5, 282)]
-    assert "3 units of filler before the first of T 0 are left out" in ran.remarks
-    assert f"1 empty units of T 0 in consumequeue/T/0/{0:020} lie before others, from its unit 4 on" in ran.remarks
+    assert "3 filler units before the first of T 0 are left out" in ran.remarks
+    assert f"1 empty units of T 0 in consumequeue/T/0/{0:020} come before others, from its unit 4 on" in ran.remarks
     assert "2 bytes" in ran.remarks
 
 
@@ -651,7 +651,7 @@ def test_torn_timer_and_extension_units_are_remarked(tmp_path: Path) -> None:
     ran, more = dump("timerlog", timers), dump("consumequeueext", ext, "--queue", "0")
 
     assert (ran.status, more.status) == (Status.DAMAGE, Status.DAMAGE)
-    assert f"timerlog/{0:020}@52 are skipped: no unit begins there" in ran.remarks
+    assert f"timerlog/{0:020}@52 are skipped: no unit starts there" in ran.remarks
     assert len(more.rows) == 2
     assert f"consumequeue_ext/Ext/0/{0:020}@68 are skipped" in more.remarks
 
@@ -828,7 +828,7 @@ def test_following_shows_what_is_appended_and_never_half_of_it(tmp_path: Path, s
     assert process.wait() == Status.INTERRUPTED
     assert process.stdout.read() == b""
     remarks = process.stderr.read().decode()
-    assert f"came as far as physical offset {expected[-1]:,}" in remarks
+    assert f"stopped at physical offset {expected[-1]:,}" in remarks
     assert "skipped" not in remarks
 
 
@@ -950,7 +950,7 @@ def test_a_segment_that_is_deleted_meanwhile_is_skipped_with_a_remark(
     follower.log = follow.reopened(request.store).commit_log
 
     assert [int(table.column("position")[0]) for table in follower.tables()] == [1024]
-    assert "no file holds the 1,024 bytes at 0 any more" in capsys.readouterr().err
+    assert "the 1,024 bytes at 0 are no longer in any file" in capsys.readouterr().err
 
 
 def test_a_unit_counts_when_two_looks_have_seen_the_same(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_pattern_that_selects_nothing_lists_near_names() -> None:
     ran = run("export", "-s", golden_store("mixed-533-clean"), "--topic", "pay_event")
 
     assert (ran.status, ran.output) == (Status.NO_INPUT, "")
-    assert "near it: pay_events" in ran.remarks
+    assert "similar: pay_events" in ran.remarks
 
 
 def test_a_row_says_everything_and_what_is_raw_is_in_base64() -> None:

@@ -310,14 +310,14 @@ def test_a_search_for_anything_at_all_is_refused() -> None:
     ran = find(MIXED)
 
     assert ran.status == Status.USAGE
-    assert "give --key, --tag, --text or another condition" in ran.remarks
+    assert "use --key, --tag, --text or another condition" in ran.remarks
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["--topic", "OrderEvent"], Status.NO_INPUT, "near it: OrderEvents"),
-        (["--regex", "("], Status.USAGE, "no regular expression"),
+        (["--topic", "OrderEvent"], Status.NO_INPUT, "similar: OrderEvents"),
+        (["--regex", "("], Status.USAGE, "not a regular expression"),
         (["--property", "=x"], Status.USAGE, "NAME=VALUE"),
         (["--since", "yesterday"], Status.USAGE, "ISO 8601"),
     ],

@@ -117,7 +117,7 @@ def test_a_key_that_is_a_number_is_taken_for_an_address_only_where_a_message_lie
     ran = get(tmp_path / "store", "20261121")
 
     assert positions(ran) == [stored[0].physical_offset]
-    assert "it is a key" in ran.remarks
+    assert "treating it as a key" in ran.remarks
     assert positions(get(tmp_path / "store", "0")) == [0]
 
 
@@ -205,10 +205,10 @@ def test_a_hex_page_holds_every_byte_once() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("SCHEDULE_TOPIC_XXXX", "waits for its delivery to TxOrders, queue"),
-        ("RMQ_SYS_TRANS_HALF_TOPIC", "half message: a transaction that would send it to TxOrders, queue"),
+        ("SCHEDULE_TOPIC_XXXX", "waits to be delivered to TxOrders, queue"),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", "half message: its transaction would deliver it to TxOrders, queue"),
         ("RMQ_SYS_TRANS_OP_HALF_TOPIC", "op message: the half messages with queue offset 0, 1, 4, 5, 8, 9 in queue 0"),
-        ("TxOther", "delivered after a delay of level"),
+        ("TxOther", "delivered after delay level"),
     ],
 )
 def test_a_page_tells_what_a_broker_means_by_its_own_messages(name: str, words: str) -> None:
@@ -228,7 +228,7 @@ def test_a_page_shows_a_delayed_message_with_the_time_of_its_delivery() -> None:
     assert "delay level 18 is 2h" in ran.output
     units = manifest("txn-497-clean")["load"]["after_load"]["queues"]["SCHEDULE_TOPIC_XXXX"]["17"]["units"]
     due = next(tags_code for _, address, _, tags_code in units if address == message["phy"])
-    assert f"the tags code in its queue is that time, {due}" in ran.output
+    assert f"the tags code in its queue holds that time, {due}" in ran.output
 
 
 def test_a_page_inflates_a_body_and_tells_both_sizes(tmp_path: Path) -> None:
@@ -292,22 +292,22 @@ def test_nothing_in_a_message_moves_the_cursor_of_a_terminal(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("ids", "status", "words"),
     [
-        (["1"], Status.NO_INPUT, "it lies inside the one at 0 (335 bytes)"),
+        (["1"], Status.NO_INPUT, "it is inside the one at 0 (335 bytes)"),
         (["0x7fffffffffff"], Status.NO_INPUT, "the commit log covers 0 to 327,680"),
         (["OrderEvents", "0", "999"], Status.NO_INPUT, "queue 0 of OrderEvents holds 0 to 36"),
         (["OrderEvents", "9", "0"], Status.NO_INPUT, "it has 0, 1, 2, 3"),
-        (["OrderEvent", "0", "0"], Status.NO_INPUT, "near it: OrderEvents"),
-        (["OrderEvents", "0", "x"], Status.USAGE, "x is no OFFSET"),
+        (["OrderEvent", "0", "0"], Status.NO_INPUT, "similar: OrderEvents"),
+        (["OrderEvents", "0", "x"], Status.USAGE, "x is not a valid OFFSET"),
         (["OrderEvents", "0"], Status.USAGE, "give one ID, or TOPIC QUEUE OFFSET"),
-        (["order-*"], Status.USAGE, "`mqtool find --key` takes those"),
+        (["order-*"], Status.USAGE, "use `mqtool find --key`"),
         (["9" * 30], Status.NO_INPUT, "the commit log covers"),
         (["OrderEvents", "0", "9" * 18], Status.NO_INPUT, "queue 0 of OrderEvents holds 0 to 36"),
-        (["OrderEvents", "0", "9" * 5000], Status.USAGE, "is no OFFSET"),
+        (["OrderEvents", "0", "9" * 5000], Status.USAGE, "is not a valid OFFSET"),
         (["0x" + "f" * 5000], Status.NO_INPUT, "no message has the id or key"),
         (["order-none"], Status.NO_INPUT, "no message has the id or key order-none"),
         (["0" * 31 + "A"], Status.NO_INPUT, "no message has the id or key"),
         (["7F000001000051B0" + "0" * 16], Status.NO_INPUT, "has another id: 7F000001000051AF"),
-        (["327600"], Status.NO_INPUT, "nothing was ever written at 327,600: the log reaches from 0 to"),
+        (["327600"], Status.NO_INPUT, "nothing was ever written at 327,600: the log covers 0 to"),
     ],
 )
 def test_a_message_that_is_not_there_is_explained(ids: list[str], status: Status, words: str) -> None:
@@ -324,7 +324,7 @@ def test_the_filler_at_the_end_of_a_segment_is_no_damage() -> None:
     for offset in (blank, blank + 1, blank + size - 1):
         ran = get(MIXED, offset)
         assert ran.status == Status.NO_INPUT
-        assert f"from {blank:,} to {blank + size:,}, where its segment ends, is filler" in ran.remarks
+        assert f"{blank:,} to {blank + size:,}, where its segment ends, is filler" in ran.remarks
 
 
 def test_an_expired_message_is_told_from_one_that_never_was(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_an_expired_message_is_told_from_one_that_never_was(tmp_path: Path) -> N
         (0, b"\x7f\xff\xff\xff", "a record claims to have 2,147,483,647 bytes"),
         (84, b"\0\xff\xff\xff", "sizes do not add up"),
         (88, b"\xee", "the body is damaged: its CRC is"),
-        (28, b"\1", "says that it lies at"),
+        (28, b"\1", "says that it is at"),
         (-30, b"\0" * 30, "the properties are damaged"),
         (0, b"\xee" * 60, "no message starts"),
     ],

@@ -67,7 +67,7 @@ def test_the_page_fits_the_terminal(name: str, width: int, monkeypatch: pytest.M
     assert ran.status == Status.OK
     for line in ran.output.splitlines()[1:]:  # the first is the store's path
         assert cell_len(line) <= width
-    for title in ("Commit log", "Index", "Disk: ", "Checkpoint", "Config", "What tells of versions"):
+    for title in ("Commit log", "Index", "Disk: ", "Checkpoint", "Config", "Evidence of versions"):
         assert title in ran.output
     count = sum(queue["max"] - queue["min"] for _, queue in _queues(name))
     assert f"{count:,} messages in the queues" in ran.output
@@ -155,7 +155,7 @@ def test_unreadable_config_is_named_with_its_backup(tmp_path: Path) -> None:
 
     assert "config/topics.json is unreadable, its .bak is good" in told["problems"]
     assert "config/consumerFilter.json is missing, its .bak is good" in told["problems"]
-    assert "Could not be told" in shown.output
+    assert "Could not be determined" in shown.output
     assert re.search(r"topics +\d+ entries in its .bak; the file cannot be read", shown.output)
 
 

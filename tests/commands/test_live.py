@@ -102,7 +102,7 @@ def test_brokers_are_not_told_to_be_in_use() -> None:
     ran = run("find", "-n", "localhost:1", "--key", "a", "--live")
 
     assert ran.status == Status.USAGE
-    assert "--live is of a store" in ran.remarks
+    assert "--live applies to a store" in ran.remarks
 
 
 def test_a_source_and_its_ranges_leave_out_what_is_being_written(tmp_path: Path) -> None:

@@ -355,7 +355,7 @@ def test_one_mirror_at_a_time_copies(
     with running(source, target):
         until(lambda: "mqtool_mirror_B" in online(source))
         second = mirrored(source, target, status=Status.BUSY)
-    assert "mirrors to B already" in second.remarks
+    assert "is already mirroring to B" in second.remarks
 
 
 def online(broker: mqtool.Broker) -> set[str]:
@@ -437,4 +437,4 @@ def test_an_outage_is_told_once_though_other_work_goes_on_and_so_is_its_end() ->
         await copying._patiently("look", look(None))
 
     asyncio.run(run_for_a_while())
-    assert told == ["cannot connect to a:1; it is tried again", "a:1 answers again"]
+    assert told == ["cannot connect to a:1; retrying", "a:1 is answering again"]

@@ -105,7 +105,7 @@ def test_a_setting_in_a_file_that_nobody_knows_is_remarked_and_known_ones_are_no
     for command in (["verify"], ["recover", "--dry-run"], ["doctor"], ["topic", "list"]):
         ran = run(*command, "-s", golden_store("mixed-533-clean"), "-c", file)
 
-        assert "is mappedFileSizeCommitLog meant?" in ran.remarks
+        assert "did you mean mappedFileSizeCommitLog?" in ran.remarks
         assert "myPluginsOwn" in ran.remarks
         assert "listenPort" not in ran.remarks
         assert "sendMessageThreadPoolNums" not in ran.remarks
@@ -160,7 +160,7 @@ def test_a_topic_that_is_deleted_while_its_queues_are_read_is_told(tmp_path: Pat
 
 def test_where_no_name_is_near_those_that_people_made_are_told() -> None:
     names = ["%DLQ%billing", "%RETRY%billing", "BenchmarkTest", "Orders"]
-    with pytest.raises(NotFoundError, match=r"near it: Orders$"):
+    with pytest.raises(NotFoundError, match=r"similar: Orders$"):
         matching(["Zzz"], names, "topic")
-    with pytest.raises(NotFoundError, match=r"near it: Orders$"):
+    with pytest.raises(NotFoundError, match=r"similar: Orders$"):
         check_known("Zzz", names, "topic")

@@ -149,7 +149,7 @@ def test_the_end_of_a_filter_that_rocketmq_does_not_read_is_told() -> None:
     ran = pull(STORE, "--topic", "log-x", "--queue", 0, "--sql", "color LIKE 'a%'")
 
     assert ran.output == ""
-    assert "leaves the end of this filter unread, and so does mqtool: LIKE 'a%'" in ran.remarks
+    assert "ignores the end of this filter, and so does mqtool: LIKE 'a%'" in ran.remarks
     assert "NO_MATCHED_MSG" in ran.remarks
 
 
@@ -176,9 +176,9 @@ def test_a_wrong_topic_or_queue_is_not_found_and_near_names_are_told() -> None:
     several = pull(STORE, "--topic", TOPIC)
 
     assert (topic.status, queue.status, several.status) == (Status.NO_INPUT, Status.NO_INPUT, Status.USAGE)
-    assert "near it: OrderEvents" in topic.remarks
+    assert "similar: OrderEvents" in topic.remarks
     assert "OrderEvents has no queue 9; it has 0, 1, 2, 3" in queue.remarks
-    assert "name one with --queue" in several.remarks
+    assert "choose one with --queue" in several.remarks
 
 
 def test_messages_of_an_inner_batch_come_one_by_one_from_the_offset_on() -> None:
@@ -193,7 +193,7 @@ def test_a_broker_finds_no_tags_in_inner_batches() -> None:
     ran = pull("batchcq-533-clean", "--topic", "Inner", "--queue", 0, "--tag", "inner")
 
     assert "NO_MATCHED_MSG" in ran.remarks
-    assert "knows no tags of messages in an inner batch" in ran.remarks
+    assert "does not know the tags of messages in an inner batch" in ran.remarks
 
 
 @pytest.mark.parametrize("name", ["mixed-533-clean", "mixed-497-clean"])

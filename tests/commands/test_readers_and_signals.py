@@ -281,7 +281,7 @@ def test_who_waits_for_a_mend_that_is_killed_tells_what_to_do(tmp_path: Path) ->
     status, remarks = run_signalled(store, "child", signal.SIGKILL, 20, 20, "recover", "--yes")
 
     assert status == Status.FAULT
-    assert "ended by SIGKILL; what was begun in a store is taken back by `mqtool undo`" in remarks
+    assert "killed by SIGKILL; partial changes to a store are undone by `mqtool undo`" in remarks
     assert run("undo", "-s", store, "--yes").status == Status.OK
     assert snapshot(store) == before
 

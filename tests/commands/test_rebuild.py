@@ -52,7 +52,7 @@ def test_sound_tables_need_no_mend(tmp_path: Path) -> None:
     ran = run("rebuild", "config", "-s", store, "--yes")
 
     assert ran.status == Status.OK
-    assert "nothing to mend" in ran.remarks
+    assert "nothing to repair" in ran.remarks
 
 
 def test_undo_brings_the_old_files_back(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_of_a_store_that_a_broker_writes_to_what_is_made_has_an_end_that_is_told
             ran = run("rebuild", "all", "-s", store, "--into", into, *settings_of("mixed-533-clean"))
             assert ran.status == Status.OK
             assert "damaged" not in ran.remarks
-            (end,) = re.findall(r"a broker is at work on this store: messages from ([\d,]+) on", ran.remarks)
+            (end,) = re.findall(r"a broker is running on this store: messages from ([\d,]+) on", ran.remarks)
             ends.append(int(end.replace(",", "")))
             made = {(row["topic"], row["queue_id"]): row["max_offset"] for row in ran.rows}
             assert made == {

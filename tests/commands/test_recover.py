@@ -120,9 +120,9 @@ def test_a_release_that_was_not_tried_is_said_to_be_taken_for_one_that_was(comma
 
     other, tried, line = (run(*command.split(), version, "-s", store) for version in ("5.3.99", "5.3.3", "5.3"))
 
-    assert "5.3.99 is taken for 5.3.3" in other.remarks
+    assert "treating 5.3.99 as 5.3.3" in other.remarks
     assert (other.status, other.output) == (tried.status, tried.output) == (line.status, line.output)
-    assert "taken for" not in tried.remarks + line.remarks
+    assert "treating" not in tried.remarks + line.remarks
 
 
 @pytest.mark.parametrize("command", ["doctor --for", "recover --as-broker"])

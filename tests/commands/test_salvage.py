@@ -133,7 +133,7 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next(how: str, tmp_path: P
     ran = run(*command)
 
     assert ran.status == Status.OK
-    assert "holds what a run that was killed has left: that is removed first" in ran.remarks
+    assert "holds leftovers of a killed run, which are removed first" in ran.remarks
     assert not {"abort", "half"} & {path.name for path in new.iterdir()}
 
 

@@ -50,7 +50,7 @@ def test_empty_lines_are_passed_over_and_told(broker: mqtool.Broker) -> None:
     ran = send(broker, lines=b"\none\n\r\n\ntwo\n")
 
     assert [one.body for one in stored(broker)] == [b"one", b"two"]
-    assert ran.remarks == "mqtool: 3 empty lines were passed over: a message has a body\n"
+    assert ran.remarks == "mqtool: 3 empty lines were skipped: a message needs a body\n"
 
 
 @pytest.mark.parametrize("batch", [(), ("--batch", "2")])
@@ -110,12 +110,12 @@ def test_messages_are_sent_at_a_rate(broker: mqtool.Broker) -> None:
     [
         (("--jsonl", "body"), b"", Status.USAGE, "--jsonl reads standard input"),
         (("--batch", "2", "--delay", "1s", "x"), b"", Status.USAGE, "messages of a batch cannot be delayed"),
-        (("--delay-level", "1", "--delay", "1s", "x"), b"", Status.USAGE, "exclude each other"),
-        (("--property", "UNIQ_KEY=1", "x"), b"", Status.USAGE, "UNIQ_KEY is no property of an application"),
-        (("--queue", "99", "x"), b"", Status.NO_INPUT, "has no queue 99 that a broker lets be written to"),
+        (("--delay-level", "1", "--delay", "1s", "x"), b"", Status.USAGE, "mutually exclusive"),
+        (("--property", "UNIQ_KEY=1", "x"), b"", Status.USAGE, "UNIQ_KEY cannot be set by an application"),
+        (("--queue", "99", "x"), b"", Status.NO_INPUT, "has no writable queue 99"),
         (("--file", "/no/such/file"), b"", Status.NO_INPUT, "/no/such/file"),
-        (("--jsonl",), b"no row\n", Status.BAD_DATA, "line 1 of standard input is no row of a message"),
-        (("--jsonl",), b"{}\n", Status.BAD_DATA, "line 1 of standard input is no row of a message"),
+        (("--jsonl",), b"no row\n", Status.BAD_DATA, "line 1 of standard input is not a row of a message"),
+        (("--jsonl",), b"{}\n", Status.BAD_DATA, "line 1 of standard input is not a row of a message"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

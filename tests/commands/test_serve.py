@@ -214,16 +214,16 @@ def test_what_it_loads_is_small() -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["--no-broker", "--no-namesrv"], Status.USAGE, "nothing to run"),
+        (["--no-broker", "--no-namesrv"], Status.USAGE, "left to run"),
         (["--no-namesrv"], Status.USAGE, "needs -n"),
-        (["--no-broker", "--metrics", "0"], Status.USAGE, "those of a broker"),
+        (["--no-broker", "--metrics", "0"], Status.USAGE, "is for a broker"),
         (["-n", "127.0.0.1:9876"], Status.USAGE, "-n is for --no-namesrv"),
         (["--set", "brokerRole=SLAVE"], Status.USAGE, "needs a brokerId above 0"),
-        (["--set", "enableControllerMode=true"], Status.USAGE, "a controller chooses the master"),
-        (["--namesrv-port", "0", "--set", "enableDLegerCommitLog=true"], Status.USAGE, "and not written"),
+        (["--set", "enableControllerMode=true"], Status.USAGE, "a controller would choose the master"),
+        (["--namesrv-port", "0", "--set", "enableDLegerCommitLog=true"], Status.USAGE, "but not written"),
         (["-s", "/proc/store", "--namesrv-port", "0"], Status.IO_ERROR, "/proc/store"),
         (["--no-broker", "-c", "/no/namesrv.conf"], Status.NO_INPUT, "/no/namesrv.conf"),
-        (["--no-broker", "--set", "listenPort=x"], Status.USAGE, "listenPort=x is no port"),
+        (["--no-broker", "--set", "listenPort=x"], Status.USAGE, "listenPort=x is not a port"),
         (["--no-broker", "--set", "enableTopicList=7"], Status.USAGE, "neither true nor false"),
         (["--no-broker", "--set", "tls.server.mode=enforcing"], Status.USAGE, "tls.server.certPath"),
         (["--no-broker", "--host", "192.0.2.1", "--namesrv-port", "0"], Status.UNAVAILABLE, "192.0.2.1:0"),
@@ -284,9 +284,11 @@ def test_a_broker_that_all_can_reach_says_so_and_accounts_are_made_that_keep_oth
         process.terminate()
         _, guarded = process.communicate(timeout=20)
 
-    assert open_to_all == "mqtool: whoever reaches 0.0.0.0 may do everything here: --acl FILE lets in only accounts\n"
+    assert open_to_all == "mqtool: anyone who can reach 0.0.0.0 has full access: --acl FILE restricts it to accounts\n"
     assert answers == [[1, 1], [0, 0], [1, 0]]
-    assert guarded == f"mqtool: {accounts} is made: the accounts administrator and client-of-all, with their secrets\n"
+    assert (
+        guarded == f"mqtool: created {accounts} with the accounts administrator and client-of-all and their secrets\n"
+    )
     assert accounts.stat().st_mode & 0o777 == 0o600
     assert len({administrator.secret_key, client.secret_key}) == 2
 
@@ -323,7 +325,7 @@ def test_what_was_acknowledged_is_there_after_a_kill(flush: str, tmp_path: Path)
 
     assert [answer.ext_fields["queueOffset"] for answer in answers] == [f"{number}" for number in range(51)]
     assert known.code == 0
-    assert re.search("store had not been closed: taken up from its checkpoint", errors), errors
+    assert re.search("store had not been closed: recovered from its checkpoint", errors), errors
     assert not store.with_name("store.mqtool").exists()
     assert bodies(store) == [f"{number}" for number in range(51)]
     assert run("verify", "-s", store).status == Status.OK
@@ -352,8 +354,8 @@ def test_more_connections_than_files_are_refused_and_those_there_go_on(tmp_path:
         _, errors = process.communicate(timeout=20)
 
     assert len(answer) == 8
-    assert errors.startswith("mqtool: no more than 22 clients can connect at a time: 300 open files are allowed")
-    assert errors.count("is not taken: there are 22 connections") == 1
+    assert errors.startswith("mqtool: at most 22 clients can connect at a time: 300 open files are allowed")
+    assert errors.count("was refused: there are 22 connections") == 1
     assert (process.returncode, bodies(store)) == (0, ["one"])
 
 
@@ -417,7 +419,7 @@ async def test_a_name_server_that_is_away_is_said_once_and_found_when_it_is_back
 
     away, again, gone = [record.getMessage() for record in caplog.records if address in record.getMessage()]
     assert away.startswith(f"name server {address}: ")
-    assert again == f"name server {address}: it answers again"
+    assert again == f"name server {address} is answering again"
     assert gone.startswith(f"name server {address}: ")
 
 

@@ -92,7 +92,7 @@ def asked(arguments: list[str], address: str) -> Ran:
 def is_one_sentence(ran: Ran) -> bool:
     """Tell whether the last line says why, in a sentence, and no line is of a traceback."""
     last = ran.remarks.splitlines()[-1]
-    return last.startswith("mqtool: ") and "Traceback" not in ran.remarks and "fault in mqtool" not in ran.remarks
+    return last.startswith("mqtool: ") and "Traceback" not in ran.remarks and "internal error" not in ran.remarks
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -111,20 +111,23 @@ UNKNOWN = [
     (["get", "Nowhere", "0", "0"], "no topic matches Nowhere"),
     (["get", "Orders", "7", "0"], "Orders has no queue 7"),
     (["get", "Orders", "0", "999"], "no message has the queue offset 999"),
-    (["get", "Orders", "0", "0", "--broker", "none"], "no broker is named none"),
+    (["get", "Orders", "0", "0", "--broker", "none"], "there is no broker none"),
     (["find", "--topic", "Nowhere*", "--since", "1h"], "no topic matches Nowhere*"),
     (["trace", "nothing"], "no message has the id or key nothing"),
     (["trace", ELSEWHERE], "no message has the id or key"),
     (["dlq", "list", "None*"], "no group matches None*"),
-    (["dlq", "show", "--group", "None"], "the group None has no topic of dead letters"),
-    (["dlq", "resend", "--group", "None", "--yes"], "the group None has no topic of dead letters"),
-    (["dlq", "export", "--group", "None", "--into", "x"], "the group None has no topic of dead letters"),
-    (["dlq", "purge", "--group", "None", "--yes"], "the group None has no topic of dead letters"),
+    (["dlq", "show", "--group", "None"], "the group None has no dead-letter topic"),
+    (["dlq", "resend", "--group", "None", "--yes"], "the group None has no dead-letter topic"),
+    (["dlq", "export", "--group", "None", "--into", "x"], "the group None has no dead-letter topic"),
+    (["dlq", "purge", "--group", "None", "--yes"], "the group None has no dead-letter topic"),
     (["dlq", "purge", "--group", "None", "--delete-topic", "--yes"], "no topic matches %DLQ%None"),
     (["offset", "list", "--group", "None"], "no group matches None"),
     (["offset", "set", "--group", "G", "--topic", "None", "--queue", "0", "--offset", "0", "--yes"], "the topic None"),
     (["offset", "copy", "--from-group", "None", "--to-group", "G", "--yes"], "no group matches None"),
-    (["offset", "copy", "--from-group", "G", "--to-group", "None", "--yes"], "by `mqtool group create None`"),
+    (
+        ["offset", "copy", "--from-group", "G", "--to-group", "None", "--yes"],
+        "create one with `mqtool group",
+    ),
     (["offset", "shift", "--group", "None", "--by", "1", "--yes"], "no group matches None"),
     (["offset", "shift", "--group", "G", "--topic", "None", "--by", "1", "--yes"], "no topic matches None"),
     (["offset", "export", "--group", "None", "--into", "x"], "no group matches None"),
@@ -155,7 +158,7 @@ def test_a_profile_that_is_not_there_is_told_with_66(
     ran = run(*commands(tmp_path)[name], option, "prd")
 
     assert (ran.status, ran.output) == (Status.NO_INPUT, "")
-    assert "has no [profiles.prd]; near it: prod" in ran.remarks
+    assert "has no [profiles.prd]; similar: prod" in ran.remarks
     assert is_one_sentence(ran)
 
 

@@ -70,7 +70,7 @@ class TestOnSpark:
         found = [row for part in into.glob("*.json") for row in rows_of(part.read_text())]
         assert sorted(row["message"] for row in found) == sorted(row["message"] for row in one.rows)
         assert many.returncode == one.status
-        assert f"written into {into}" in many.stderr
+        assert f"written to {into}" in many.stderr
 
     def test_stats_counts_what_stats_counts_through_spark_submit_with_no_more_than_a_zip_file(
         self, tmp_path: Path
@@ -329,4 +329,4 @@ def test_segments_that_went_while_a_job_ran_are_told(tmp_path: Path, capsys: pyt
     first.unlink()
     job.tell("counted")
 
-    assert f"a segment went while the job ran, {first} the first" in capsys.readouterr().err
+    assert f"a segment disappeared while the job ran, {first} first" in capsys.readouterr().err

@@ -142,7 +142,7 @@ def test_a_pattern_without_a_match_is_an_error_with_near_names(option: str, patt
     ran = stats(STORE, option, pattern)
 
     assert (ran.status, ran.output) == (Status.NO_INPUT, "")
-    assert f"matches {pattern}; near it: " in ran.remarks
+    assert f"matches {pattern}; similar: " in ran.remarks
     assert near in ran.remarks
 
 
@@ -152,7 +152,7 @@ def test_a_pattern_without_a_match_is_an_error_with_near_names(option: str, patt
         ("mixed-533-clean/magic-blank", "bytes hold no message that can be read"),
         ("mixed-533-clean/middle-segment-missing", "65,536 bytes of the log are missing from offset"),
         ("mixed-497-clean/topic-length", "1 records whose sizes do not add up are not counted"),
-        ("mixed-497-clean/tail-zeros-mid-record", "behind the last message are bytes that are no message"),
+        ("mixed-497-clean/tail-zeros-mid-record", "after the last message are bytes that are not a message"),
     ],
 )
 def test_what_cannot_be_read_is_remarked(case: str, remark: str, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_with_yes_the_mend_is_done_and_undone_byte_for_byte(store: Path) -> None
 
     assert done.status == Status.OK
     assert done.rows[0]["kind"] == "change"
-    assert f"done; `mqtool undo -s {store}` takes it back" in done.remarks
+    assert f"done; `mqtool undo -s {store}` undoes it" in done.remarks
     assert (store / "mended").exists()
     undone = run("undo", "-s", store, "--yes")
     assert undone.status == Status.OK
@@ -102,7 +102,7 @@ def test_a_terminal_is_asked(store: Path, monkeypatch: pytest.MonkeyPatch, answe
     ran = run("everything", "-s", store)
 
     assert ran.status == status
-    assert "Do this? [y/N]" in ran.remarks
+    assert "Proceed? [y/N]" in ran.remarks
     assert (snapshot(store) == before) == (status is not Status.OK)
 
 
@@ -112,7 +112,7 @@ def test_a_store_with_nothing_to_mend_ends_with_0(store: Path, monkeypatch: pyte
     ran = run("everything", "-s", store, "--dry-run")
 
     assert (ran.status, ran.output) == (Status.OK, "")
-    assert "there is nothing to mend" in ran.remarks
+    assert "there is nothing to repair" in ran.remarks
     assert "mind the gap" in ran.remarks
 
 
@@ -162,9 +162,9 @@ def test_people_see_many_changes_summed_up_and_what_is_lost(store: Path, monkeyp
 
     assert shown == [
         "remove  abort: it stopped",
-        "write   1,200 places below consumequeue, 48,000 bytes: units are missing",
+        "write   1,200 places in consumequeue, 48,000 bytes: units are missing",
         "",
-        "This is lost:",
+        "Lost:",
         "messages  bytes  topic      queue  offsets  reason",
         "       3   1234  Orders     7      20-22    the body is damaged",
         "       1      5  (unknown)                  unreadable",
@@ -198,7 +198,7 @@ def test_changes_whose_reasons_differ_in_numbers_alone_are_summed_up_too(
     assert shown == [
         "cut     commitlog/2@2, 5 bytes: message 2 is torn",
         "cut     commitlog/3@3, 5 bytes: message 3 is torn",
-        "cut     20 places below consumequeue: units from .. on have no message",
+        "cut     20 places in consumequeue: units from .. on have no message",
         "No message is lost.",
     ]
 
@@ -279,12 +279,12 @@ def test_a_mend_after_one_that_was_cut_off_takes_that_back_first(store: Path) ->
 
     waiting = run("everything", "-s", store)
     assert waiting.status == Status.DAMAGE
-    assert "was cut off; it is taken back before another begins" in waiting.remarks
+    assert "was interrupted; it is undone before another one starts" in waiting.remarks
     assert [info.state for info in journals(store)] == [State.CUT_OFF]
 
     done = run("everything", "-s", store, "--yes")
     assert done.status == Status.OK
-    assert "was taken back" in done.remarks
+    assert "was undone" in done.remarks
     assert [info.state for info in journals(store)] == [State.UNDONE, State.DONE]
     assert run("undo", "-s", store, "--yes").status == Status.OK
     assert snapshot(store) == before
@@ -312,7 +312,7 @@ def test_a_saved_plan_is_applied_again_after_it_was_cut_off(store: Path, tmp_pat
     done = run("apply", plan, "--yes")
 
     assert done.status == Status.OK
-    assert "was taken back" in done.remarks
+    assert "was undone" in done.remarks
     assert [info.state for info in journals(store)] == [State.UNDONE, State.DONE]
 
 
@@ -322,7 +322,7 @@ def test_a_saved_plan_is_applied_later(store: Path, tmp_path: Path) -> None:
     saved = run("everything", "-s", store, "--level", 3, "--set", "maxIndexNum=7", "--save-plan", plan)
 
     assert saved.status == Status.DAMAGE
-    assert f"`mqtool apply {plan}` carries the plan out" in saved.remarks
+    assert f"`mqtool apply {plan}` applies the plan" in saved.remarks
     assert json.loads(plan.read_text())["options"] == {"level": 3}
     assert json.loads(plan.read_text())["settings"] == {"maxIndexNum": "7"}
     assert snapshot(store) == before
@@ -400,7 +400,7 @@ def test_undo_asks_and_a_no_changes_nothing(store: Path) -> None:
     for arguments in ([], ["--dry-run"]):
         ran = run("undo", "-s", store, *arguments)
         assert ran.status == Status.DAMAGE
-        assert "would be taken back" in ran.remarks
+        assert "would be undone" in ran.remarks
     assert snapshot(store) == after
 
 

@@ -164,20 +164,21 @@ NOTES: dict[str, str] = {
     "statsAll": "counts of the last seconds are there at once; the real one also names that group `Table`",
     "getNamesrvConfig": "the settings that have an effect here",
     "getBrokerConfig": "the settings that have an effect here",
-    "updateStaticTopic": "refused: static topics are for several brokers",
-    "remappingStaticTopic": "refused: static topics are for several brokers",
+    "updateStaticTopic": "refused: static topics span several brokers",
+    "remappingStaticTopic": "refused: static topics span several brokers",
     "getSyncStateSet": "refused by both, here with the reason: no controller",
     "addBroker": "refused by both, here with the reason: no container of brokers",
     "removeBroker": "refused by both, here with the reason: no container of brokers",
     "getColdDataFlowCtrInfo": "refused: reads of cold data are not limited here",
     "updateColdDataFlowCtrGroupConfig": "refused: reads of cold data are not limited here",
     "removeColdDataFlowCtrGroupConfig": "refused: reads of cold data are not limited here",
-    "setCommitLogReadAheadMode": "refused: how far the system reads ahead is left to it here",
+    "setCommitLogReadAheadMode": "refused: read-ahead is left to the system here",
     "rocksDBConfigToJson": "refused: nothing is kept in RocksDB here",
     "checkRocksdbCqWriteProgress": "refused: nothing is kept in RocksDB here",
     **dict.fromkeys(
         (f"{verb}{noun}" for noun in ("User", "Acl") for verb in ("create", "update", "get", "list", "copy", "delete")),
-        "refused: accounts stand in `plain_acl.yml` here; the real one fails too while its accounts are not configured",
+        "refused: accounts are defined in `plain_acl.yml` here; the real one fails too while its accounts are "
+        "not configured",
     ),
 }
 """Why a command prints something else here, by its name."""

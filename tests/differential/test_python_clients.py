@@ -266,7 +266,7 @@ def test_mqadmin_shows_what_our_clients_tell_of_a_message(target: Target, topic:
 
 
 def test_what_cannot_be_sent(target: Target, topic: str) -> None:
-    with producer(target) as sending, pytest.raises(UsageError, match="4,194,304 are the most"):
+    with producer(target) as sending, pytest.raises(UsageError, match="the maximum is 4,194,304"):
         sending.send(ProducerMessage(topic, bytes((4 << 20) + 1)))
     with producer(target, max_message_size=8 << 20, compress_msg_body_over_howmuch=8 << 20) as sending:
         with pytest.raises(MqtoolError) as refused:

@@ -271,7 +271,7 @@ def test_offsets_are_copied_shifted_and_taken_elsewhere(target: Target, tmp_path
         until(lambda: offsets_of(target, "Moves-b", "Moves") == [13, 20])
         plan = run(target, "offset", "shift", "--group", "Moves-b", "--by", "-15", "--dry-run", status=Status.DAMAGE)
         assert [(row["new_offset"], row["reason"]) for row in plan.rows] == [
-            (0, "the queue reaches from 0 to 20"),
+            (0, "the queue covers 0 to 20"),
             (5, ""),
         ]
         run(target, "offset", "shift", "--group", "Moves-b", "--by", "-4", "--topic", "Mo*", "--yes")
@@ -303,11 +303,11 @@ def test_offsets_that_cannot_be_moved_are_refused(target: Target, tmp_path: Path
     for arguments, status, sentence in (
         (("copy", "--from-group", "Nobody", "--to-group", "Refused"), Status.NO_INPUT, "no group matches Nobody"),
         (("copy", "--from-group", "Refused", "--to-group", "Nobody"), Status.NO_INPUT, "no group matches Nobody"),
-        (("shift", "--group", "Refused", "--by", "-1"), Status.NO_INPUT, "Refused has committed no offset"),
+        (("shift", "--group", "Refused", "--by", "-1"), Status.NO_INPUT, "Refused has not committed an offset"),
         (("shift", "--group", "Refused"), Status.USAGE, "give one of --by and --by-time"),
-        (("shift", "--group", "Refused", "--by-time", "x"), Status.USAGE, "is no span of time"),
-        (("import", bad), Status.BAD_DATA, "line 1 is no offset as `mqtool offset export` writes them"),
-        (("import", empty), Status.BAD_DATA, "holds no offset"),
+        (("shift", "--group", "Refused", "--by-time", "x"), Status.USAGE, "is not a duration"),
+        (("import", bad), Status.BAD_DATA, "line 1 is not an offset as `mqtool offset export` writes it"),
+        (("import", empty), Status.BAD_DATA, "contains no offsets"),
         (("import", tmp_path / "none"), Status.NO_INPUT, "none"),
     ):
         ran = run(target, "offset", *arguments, "--yes", status=status)

@@ -125,7 +125,7 @@ def test_a_door_whose_port_is_taken_leaves_no_other_open(tmp_path: Path) -> None
 
     asyncio.run(test())
     for port in ("80000", "00109110", "1" * 5000, "-1", "x"):
-        with pytest.raises(UsageError, match=f"linesPort={port} is no port"):
+        with pytest.raises(UsageError, match=f"linesPort={port} is not a port"):
             mqtool.Broker(tmp_path, settings={"linesPort": port})
 
 

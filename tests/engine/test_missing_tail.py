@@ -108,7 +108,7 @@ async def test_it_is_said_what_may_be_lost_where_no_slave_has_it(
                     mqtool.Broker(old, role="master", name_servers=where, settings=MASTER),
                 ):
                     pass
-                assert "it has another message; messages that only it has are lost" in caplog.text
+                assert "it has a different message; messages that only it has are lost" in caplog.text
             else:
                 async with mqtool.Broker(old, role="master", name_servers=where, settings=MASTER):
                     pass

@@ -111,7 +111,7 @@ async def test_master_and_slave_swap_and_nothing_acknowledged_is_lost_while_a_pr
         assert (plan.role, plan.epoch) == ("ASYNC_MASTER", 1)
         said: list[str] = []
         await promote(admin, plan, said.append)
-        assert said[-2:] == [f"{second.address} is the master of broker-a", f"{first.address} is its slave 1"]
+        assert said[-2:] == [f"{second.address} is now the master of broker-a", f"{first.address} is now its slave 1"]
 
         count = len(acknowledged)
         while len(acknowledged) < count + 15:
@@ -172,9 +172,9 @@ async def test_a_master_that_was_dead_meanwhile_is_not_the_master_any_more_and_m
                 await until_it_follows(admin, number, end)
         plan = await plan_promotion(admin, "broker-a", 1)
         assert (plan.master, plan.lag_bytes, plan.epoch) == (None, None, 1)
-        assert any("how many is not known" in one for one in plan.remarks)
+        assert any("how many is unknown" in one for one in plan.remarks)
         assert plan.repeats == {"behind": 3}
-        assert "group behind repeats 3 messages at most" in plan.remarks
+        assert "group behind repeats at most 3 messages" in plan.remarks
         await promote(admin, plan, lambda _: None)
 
         with pytest.raises(UnavailableError, match="broker-a has another master since epoch 1"):
@@ -240,7 +240,7 @@ async def test_where_the_slave_does_not_get_the_rest_the_master_goes_on(
         await client.send(b"after")
         assert await bodies(first) == [b"before", b"after"]
         again = await client.ask(RequestCode.CHANGE_ROLE, step="become", role="SLAVE", brokerId=1, epoch=0)
-        assert again.remark == "epoch 0 is not above 0, which is known here"
+        assert again.remark == "epoch 0 is not above 0, the epoch of this broker"
         await client.close()
     assert read_role(tmp_path / "a") is None
 
@@ -254,7 +254,7 @@ async def test_what_cannot_be_promoted_is_refused_with_what_to_do(
         master_of(tmp_path / "a", name_server),
         AdminClient([name_server]) as admin,
     ):
-        with pytest.raises(NotFoundError, match="no broker is named broker-x"):
+        with pytest.raises(NotFoundError, match="there is no broker broker-x"):
             await plan_promotion(admin, "broker-x")
         with pytest.raises(NotFoundError, match="broker-a has no slave"):
             await plan_promotion(admin, "broker-a")
@@ -265,7 +265,7 @@ async def test_what_cannot_be_promoted_is_refused_with_what_to_do(
             with monkeypatch.context() as patch:
                 patch.setattr(promotion, "_OUR_SETTING", "a setting that no broker of RocketMQ has")
                 with pytest.raises(
-                    UsageError, match="is a broker of RocketMQ, which cannot be told to take no messages"
+                    UsageError, match="is a broker of RocketMQ, which cannot be told to stop accepting messages"
                 ):
                     await plan_promotion(admin, "broker-a")
                 patch.setattr(promotion, "_STATUS", "what no slave of RocketMQ tells")
@@ -277,7 +277,7 @@ async def test_what_cannot_be_promoted_is_refused_with_what_to_do(
             assert "nothing was changed" in dry.remarks
             done = await asyncio.to_thread(run, "promote", "-n", name_server, "--broker", "broker-a", "--yes")
             assert done.status == Status.OK
-            assert "is the master of broker-a" in done.remarks
+            assert "is now the master of broker-a" in done.remarks
 
 
 def test_a_kept_role_counts_until_the_settings_say_something_else(tmp_path: Path) -> None:

@@ -272,9 +272,9 @@ async def test_a_slave_whose_log_does_not_fit_reports_nothing_changes_nothing_an
             await client.close()
         assert not any(hand.reports)
     expected = {
-        "longer": "beyond the end of the master's log",
-        "different": "it has another message than the master",
-        "segments": "its segments have 131,072 bytes, those of the master 65,536",
+        "longer": "after the end of the master's log",
+        "different": "it has a different message than the master",
+        "segments": "its segments have 131,072 bytes, those of the master have 65,536",
     }
     assert expected[other] in reason
     log = log_of(tmp_path / "master")
@@ -585,7 +585,7 @@ async def test_a_slave_does_not_follow_a_master_that_another_has_replaced(tmp_pa
         await client.invoke(send("not for it"))
         await client.close()
         await until(lambda: following_of(slave).status is FollowingStatus.STOPPED)
-        assert "its master knows of epoch 0, this slave of epoch 2" in following_of(slave).reason
+        assert "its master is at epoch 0, this slave at epoch 2" in following_of(slave).reason
     assert log_of(tmp_path / "slave") == b""
 
 

@@ -267,7 +267,7 @@ def test_a_cache_that_cannot_keep_anything_is_named(tmp_path: Path, monkeypatch:
         output.tell_compiling(scan.COMPILE_FROM)
     kernel_cache._stored.cache_clear()
     assert why in remarks.getvalue()
-    assert "in each run" in remarks.getvalue()
+    assert "in every run" in remarks.getvalue()
 
 
 def test_code_that_is_not_whole_does_not_count_as_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

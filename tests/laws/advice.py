@@ -122,7 +122,7 @@ def _carry_out(step: tuple[str, str], store: Path, broken: Broken) -> bool:
         if ran.status not in (0, 5):
             broken("agreement", f"mend {code}", f"{command} ended with {ran.status}: {ran.remarks[-300:]}")
             return False
-        if re.search("there is nothing to mend", ran.remarks):
-            broken("agreement", f"nowhere {code}", f"{command} finds nothing to mend")
+        if re.search("there is nothing to repair", ran.remarks):
+            broken("agreement", f"nowhere {code}", f"{command} finds nothing to repair")
             return False
     return True

@@ -524,7 +524,7 @@ class ReplicationScenario:
         masters = self.master.log
         for slave in self.slaves:
             following = slave.rules.following
-            if self.has_operator and "beyond the end of the master's log" in following.reason:
+            if self.has_operator and "after the end of the master's log" in following.reason:
                 continue  # it has stopped and says so
             if following.status is not FollowingStatus.FOLLOWING:
                 return f"{slave.name} does not follow: {following.status} {following.reason}"

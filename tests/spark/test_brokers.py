@@ -655,15 +655,15 @@ def test_a_broker_with_accounts_and_tls_is_read_followed_and_sent_to_by_who_may(
     wrong: list[tuple[dict[str, object], type[MqtoolError], str]] = [
         ({"tls": "false", "authorities": ""}, UnavailableError, "127.0.0.1"),
         ({"authorities": ""}, UnavailableError, "certificate"),
-        ({"secretKey": "87654321"}, NotPermittedError, "refuses"),
-        ({"accessKey": "sends-only"}, NotPermittedError, "refuses"),
-        ({"topic": "Kept2"}, NotPermittedError, "refuses"),
-        ({"group": "others"}, NotPermittedError, "refuses"),
+        ({"secretKey": "87654321"}, NotPermittedError, "refused"),
+        ({"accessKey": "sends-only"}, NotPermittedError, "refused"),
+        ({"topic": "Kept2"}, NotPermittedError, "refused"),
+        ({"group": "others"}, NotPermittedError, "refused"),
     ]
     for options, kind, told in wrong:
         with pytest.raises(kind, match=told):
             read(address, None, **{**may_read, **options})
         with pytest.raises(kind, match=told):
             Following(address, **{**may_read, **options}).trigger()
-    with pytest.raises(SendError, match=r"refuses: .* No default permission for Kept"):
+    with pytest.raises(SendError, match=r"refused the request: .* No default permission for Kept"):
         send_rows(sender(address, body, **may_read), body, [{"body": "x"}])

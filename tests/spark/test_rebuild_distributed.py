@@ -192,7 +192,7 @@ def test_what_a_killed_driver_has_left_in_a_folder_is_removed_and_made_anew(
     ran = run("spark", "rebuild", "all", "-s", store, "--into", into)
 
     assert ran.status == Status.OK
-    assert f"{into} holds what a run that was killed has left: that is removed first" in ran.remarks
+    assert f"{into} holds leftovers of a killed run, which are removed first" in ran.remarks
     assert run("rebuild", "all", "-s", store, "--into", tmp_path / "one").status == Status.OK
     names = names_below(tmp_path / "one")
     assert names_below(into) == names

@@ -69,7 +69,7 @@ class _TableSource(NamedTuple):
 def tables(ask: DumpRequest) -> Iterator[Row]:
     """Yield the rows of the tables, one after another; a table without rows of its own as one value."""
     if ask.output.format is Format.CSV and ask.file is None and ask.store.paths.single is None:
-        raise UsageError("tables differ in their columns: with -o csv name one, as in mqtool dump config topics.json")
+        raise UsageError("tables have different columns: with -o csv give one, as in mqtool dump config topics.json")
     missing: MissingExtraError | None = None
     kept: list[tuple[_TableSource, list[Row] | None]] = []
     try:
@@ -103,9 +103,7 @@ def _selected(
     ]
     if sources and not kept:
         names = " and ".join(source.place for source, _ in sources) if ask.file else "the tables"
-        raise UsageError(
-            f"nothing in {names} can be selected by {' and '.join(name.replace('_', ' ') for name in asked)}"
-        )
+        raise UsageError(f"{names} cannot be filtered by {' and '.join(name.replace('_', ' ') for name in asked)}")
     chosen = {
         name: matching(patterns, {str(row[name]) for _, rows in kept for row in rows or ()}, name.replace("_", " "))
         for name, patterns in asked.items()
@@ -123,7 +121,7 @@ def _rows_of(ask: DumpRequest, source: _TableSource) -> list[Row] | None:
     try:
         return shown.rows(source.table)
     except FormatError as error:
-        ask.damage(f"{source.place} is shown as it is: {error.reason}")
+        ask.damage(f"{source.place} is shown as is: {error.reason}")
         return None
 
 
@@ -171,7 +169,7 @@ def _sources(ask: DumpRequest) -> Iterator[_TableSource]:
             yield _TableSource(f"{ask.place(paths.config)}/{name} (RocksDB)", name, table)
     if not names and ask.file is not None:
         known = files.keys() | found.keys()
-        raise NotFoundError(f"no table is named {ask.file}; there are {', '.join(sorted(known))}")
+        raise NotFoundError(f"there is no table {ask.file}; the tables are {', '.join(sorted(known))}")
 
 
 def _files(folder: Path) -> list[Path]:
@@ -198,6 +196,6 @@ def _read_or_backup(ask: DumpRequest, path: Path, backup: Path | None) -> Iterat
                 source = _read(ask, backup)
         if source is None and ask.file is not None:
             raise
-        ask.damage(f"{error}; {source.place} is shown instead" if source else str(error))
+        ask.damage(f"{error}; showing {source.place} instead" if source else str(error))
         if source is not None:
             yield source

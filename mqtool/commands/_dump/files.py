@@ -60,7 +60,7 @@ def timer_wheel(ask: DumpRequest) -> Iterator[Row]:
     file = single_segment(path)
     count = file.size // timer.SLOT_SIZE
     if file.size % timer.SLOT_SIZE:
-        ask.damage(f"{ask.place(path)} ends with {file.size % timer.SLOT_SIZE} bytes that are no whole slot")
+        ask.damage(f"{ask.place(path)} ends with {file.size % timer.SLOT_SIZE} bytes that are not a whole slot")
     slots = file.bytes[: count * timer.SLOT_SIZE].view(timer.SLOT_DTYPE)
     used = np.zeros(count, np.bool_)
     for name in timer.SLOT_DTYPE.names or ():
@@ -98,7 +98,7 @@ def _timer_units(ask: DumpRequest, segment: MappedFile) -> Iterator[tuple[int, d
         if end.magic_code == commit_log.MAGIC_BLANK:
             return
     if segment.bytes[at:].any():
-        ask.damage(f"{len(data) - at:,} bytes at {ask.place(segment.path, at)} are skipped: no unit begins there")
+        ask.damage(f"{len(data) - at:,} bytes at {ask.place(segment.path, at)} are skipped: no unit starts there")
 
 
 def dledger_entries(ask: DumpRequest) -> Iterator[Row]:
@@ -118,7 +118,7 @@ def dledger_entries(ask: DumpRequest) -> Iterator[Row]:
                 end = len(data) if again is None else again
                 if segment.bytes[at:end].any():
                     ask.damage(
-                        f"{end - at:,} bytes at {ask.place(segment.path, at)} are skipped: no entry begins there"
+                        f"{end - at:,} bytes at {ask.place(segment.path, at)} are skipped: no entry starts there"
                     )
                 at = end
                 continue

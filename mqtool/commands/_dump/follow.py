@@ -87,7 +87,7 @@ class _LogFollower:
         if not behind:
             return False
         size = behind[0].start_offset - self.at
-        self.ask.damage(f"no file holds the {size:,} bytes at {self.at:,} any more: they are skipped")
+        self.ask.damage(f"the {size:,} bytes at {self.at:,} are no longer in any file: they are skipped")
         self.at = behind[0].start_offset
         return True
 

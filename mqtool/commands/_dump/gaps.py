@@ -6,8 +6,8 @@ from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import commit_log, scan
 
 _STOPS = {
-    scan.Stop.MAGIC: "no record begins there",
-    scan.Stop.SIZE: "a size there cannot be true",
+    scan.Stop.MAGIC: "no record starts there",
+    scan.Stop.SIZE: "a size there is impossible",
     scan.Stop.BLANK: "a blank record there does not fill its segment",
 }
 

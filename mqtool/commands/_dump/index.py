@@ -39,8 +39,8 @@ def entries(ask: DumpRequest) -> Iterator[Row]:
                 yield {"file": name, "entry": first + number, "slot": slot, **entry}
     if unreadable:
         raise BadDataError(
-            f"{', '.join(unreadable)}: how many slots there are cannot be told from the files; "
-            f"give --set maxHashSlotNum=N and --set maxIndexNum=N as the broker has them"
+            f"{', '.join(unreadable)}: the number of slots cannot be determined from the files; give --set "
+            "maxHashSlotNum=N and --set maxIndexNum=N with the broker's values"
         )
 
 

@@ -26,9 +26,9 @@ _PLAIN_ROWS = 8192
 """Messages from which on loading the compiled kernels takes less time than going on without them."""
 _LOOK_BACK = (64 << 10, 1 << 20, 16 << 20)
 _FAULTS = {
-    scan.Fault.BODY_SIZE: "its body would reach beyond its end",
-    scan.Fault.TOPIC_SIZE: "its topic would reach beyond its end",
-    scan.Fault.PROPERTIES_SIZE: "its properties would reach beyond its end",
+    scan.Fault.BODY_SIZE: "its body would extend past its end",
+    scan.Fault.TOPIC_SIZE: "its topic would extend past its end",
+    scan.Fault.PROPERTIES_SIZE: "its properties would extend past its end",
     scan.Fault.TOTAL_SIZE: "its parts do not add up to its size",
 }
 
@@ -110,18 +110,18 @@ class LogSelection:
                 self._tell_fault(*faults.popleft())
             if message.physical_offset != message.position:
                 self.ask.damage(
-                    f"the record at {message.position:,} says that it lies at {message.physical_offset:,}",
+                    f"the record at {message.position:,} says that it is at {message.physical_offset:,}",
                     "records out of place",
                 )
             behind = message.position + message.size
-            self.ask.reached = f"physical offset {message.position:,}; go on with --from {behind}"
+            self.ask.reached = f"physical offset {message.position:,}; continue with --from {behind}"
             yield message_row(message, self.ask.body)
         for position, fault in faults:
             self._tell_fault(position, fault)
 
     def _tell_fault(self, position: int, fault: int) -> None:
         self.ask.damage(
-            f"the record at {position:,} is broken, {_FAULTS[scan.Fault(fault)]}: what stands before that is read",
+            f"the record at {position:,} is broken, {_FAULTS[scan.Fault(fault)]}: only what precedes that is read",
             "broken records",
         )
 

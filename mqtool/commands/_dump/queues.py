@@ -41,7 +41,7 @@ def units(ask: DumpRequest) -> Iterator[Row]:
         yield from rocksdb_units(ask)
         return
     if store.rocksdb_queues and not ask.follow:
-        ask.remark("a RocksDB holds the queues too: mqtool dump rocksdbconsumequeue lists those")
+        ask.remark("queues are in RocksDB too: mqtool dump rocksdbconsumequeue lists those")
     if ask.follow:
         yield from _follow(ask)
     for queue in _queues(ask, store.consume_queues, store.paths.consume_queue):
@@ -50,7 +50,7 @@ def units(ask: DumpRequest) -> Iterator[Row]:
             filler = (array["size"] == consume_queue.PRE_BLANK_SIZE) & (array["physical_offset"] == 0)
             stop = _stop(ask, queue, segment, used)
             if filler.any() and not ask.start:
-                ask.remark(f"{int(filler.sum()):,} units of filler before the first of {_name(queue)} are left out")
+                ask.remark(f"{int(filler.sum()):,} filler units before the first of {_name(queue)} are left out")
             mask = used & ~filler & ask.in_range(np.arange(first, first + len(array)))
             for number, unit in records(array[:stop], mask[:stop]):
                 ask.reached = f"queue offset {first + number:,} of {_name(queue)}"
@@ -108,7 +108,7 @@ def _ext_units(ask: DumpRequest, segment: MappedFile) -> Iterator[tuple[int, dic
         if size < consume_queue_ext.MIN_SIZE or not fits:
             if segment.bytes[at:].any():
                 place = ask.place(segment.path, at)
-                ask.damage(f"{len(data) - at:,} bytes at {place} are skipped: a size there cannot be true")
+                ask.damage(f"{len(data) - at:,} bytes at {place} are skipped: a size there is impossible")
             return
         yield at, {**unit, "bit_map": bytes(data[at + consume_queue_ext.MIN_SIZE : end]).hex()}
         at = end
@@ -118,7 +118,7 @@ def rocksdb_units(ask: DumpRequest) -> Iterator[Row]:
     """Yield the units of the queues that lie in RocksDB."""
     folder = ask.store.rocksdb_queues
     if ask.follow:
-        raise UsageError("--follow cannot be used on queues in RocksDB: a database is read as it is once")
+        raise UsageError("--follow does not work for queues in RocksDB: the database is read only once")
     if folder is None:
         raise NotFoundError(f"{ask.store.root} has no queues in RocksDB")
     ends = rocksdb.read_ends(folder).queues
@@ -131,8 +131,8 @@ def rocksdb_units(ask: DumpRequest) -> Iterator[Row]:
         left_over = offsets >= end
         if left_over.any():
             ask.remark(
-                f"{int(left_over.sum()):,} units of {topic} {queue_id} from offset {end:,} on "
-                f"are left over from before: a broker drops them"
+                f"{int(left_over.sum()):,} units of {topic} {queue_id} from offset {end:,} on are leftovers: "
+                "a broker drops them"
             )
         mask = ask.in_range(offsets) & ask.in_time(array["store_timestamp"])
         for _, unit in records(array, mask):
@@ -148,7 +148,7 @@ def _queues(ask: DumpRequest, found: Mapping[QueueKey, FileQueue], folder: Path)
         if topic is not None and queue_id is not None:
             known[topic, queue_id] = DumpedQueue(topic, queue_id, [single_segment(single)])
         elif ask.topics or ask.queues:
-            raise UsageError(f"{single} does not tell its topic and queue: leave out --topic and --queue")
+            raise UsageError(f"{single} does not show its topic and queue: leave out --topic and --queue")
         for key in _chosen(ask, known):
             yield known[key]
         if not known:
@@ -205,7 +205,7 @@ def _arrays(ask: DumpRequest, queue: DumpedQueue, dtype: "np.dtype[np.void]") ->
         array = segment.bytes[skip : skip + room * dtype.itemsize].view(dtype)
         rest = segment.bytes[skip + room * dtype.itemsize :]
         if skip or rest.any():
-            ask.damage(f"{skip + len(rest)} bytes of {ask.place(segment.path)} are no whole unit")
+            ask.damage(f"{skip + len(rest)} bytes of {ask.place(segment.path)} are not a whole unit")
         yield segment, (segment.start_offset + skip) // dtype.itemsize, array
 
 
@@ -215,7 +215,7 @@ def _stop(ask: DumpRequest, queue: DumpedQueue, segment: MappedFile, used: Any) 
     stop = int(last[-1]) + 1 if len(last) else 0
     for begin, end in runs(~used[:stop]):
         name = f"{_name(queue)} in {ask.place(segment.path)}"
-        ask.damage(f"{end - begin:,} empty units of {name} lie before others, from its unit {begin:,} on")
+        ask.damage(f"{end - begin:,} empty units of {name} come before others, from its unit {begin:,} on")
     return stop
 
 
@@ -292,7 +292,7 @@ class _QueueFollower:
         empty = array["size"] == 0
         if empty.any():
             name = f"{self.key[0]} {self.key[1]}"
-            self.ask.damage(f"{int(empty.sum()):,} empty units of {name} lie before others, behind {at:,}")
+            self.ask.damage(f"{int(empty.sum()):,} empty units of {name} come before others, after {at:,}")
         filler = (array["size"] == consume_queue.PRE_BLANK_SIZE) & (array["physical_offset"] == 0)
         keep = self.ask.in_range(np.arange(at, at + len(array))) & ~empty & ~filler
         for number, unit in records(array, keep):
@@ -305,7 +305,8 @@ class _QueueFollower:
         for segment in queue.segments:
             if segment.start_offset > self._next_offset * size and any(segment.read(0, size)):
                 self.ask.damage(
-                    f"no units of {self.key[0]} {self.key[1]} from {self._next_offset:,} on before {segment.path.name}"
+                    f"units of {self.key[0]} {self.key[1]} from {self._next_offset:,} on are missing before "
+                    f"{segment.path.name}"
                 )
                 self._next_offset = -(-segment.start_offset // size)
                 return True

@@ -68,7 +68,7 @@ class AccessControl:
             self.acl = _read(self._path)
             log.info("%s has changed: %d accounts", self._path, len(self.acl.accounts))
         except BadDataError as error:
-            log.warning("access stays as it was: %s", error)
+            log.warning("access control is unchanged: %s", error)
 
     def put(self, account: Account, now: int) -> None:
         """Add an account, or change one.

@@ -55,7 +55,7 @@ def load_table(path: Path, parse: Callable[[Table], Parsed]) -> tuple[Table, Par
     if damage is not None:
         raise damage
     if path.exists():
-        log.warning("%s is empty and has no backup: nothing is taken from it", path)
+        log.warning("%s is empty and has no backup: starting without its contents", path)
     return {}, parse({})
 
 
@@ -63,9 +63,11 @@ def _restore(path: Path, data: bytes, damage: FormatError | None) -> None:
     if path.exists():
         aside = path.with_name(f"{path.name}.damaged")
         path.replace(aside)
-        log.warning("%s: its backup is taken, and the file is %s now", damage or f"{path} is empty", aside.name)
+        log.warning(
+            "%s: restored from its backup; the file was renamed to %s", damage or f"{path} is empty", aside.name
+        )
     else:
-        log.warning("%s is not there: its backup is taken", path)
+        log.warning("%s was missing: restored from its backup", path)
     with contextlib.suppress(WriteError):  # then there is the backup alone, which is enough
         save_data(path, data)
 

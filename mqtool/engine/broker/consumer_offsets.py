@@ -229,6 +229,6 @@ def _parse(table: Table) -> dict[tuple[str, str, int], int]:
     by_name = table.get(_MEMBER)
     if isinstance(by_name, dict) and (nameless := {name for name in by_name if not all(str(name).partition("@"))}):
         told = ", ".join(map(repr, sorted(nameless)[:_MAX_TOLD]))
-        log.warning("offsets without a topic or a group are left out: %s", told)
+        log.warning("offsets without a topic or a group are ignored: %s", told)
         table = {**table, _MEMBER: {name: by_name[name] for name in by_name.keys() - nameless}}
     return consumer_offsets(table)

@@ -51,7 +51,7 @@ def read_role(root: Path) -> KeptRole | None:
     except NotFoundError:
         return None
     except (FormatError, KeyError, TypeError, ValueError) as error:
-        text = f"{path} cannot be read: {error}; remove it where the settings tell the role of this broker"
+        text = f"{path} cannot be read: {error}; remove it if the settings define the role of this broker"
         raise BadDataError(text) from None
 
 

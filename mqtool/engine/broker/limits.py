@@ -47,7 +47,7 @@ def check_room(there: int, new: int, most: int, what: str) -> None:
         LimitError: there is not.
     """
     if new and there + new > most:  # a store may have brought more along
-        raise LimitError(f"there are {there:,} {what}, and no more than {most:,} are kept")
+        raise LimitError(f"there are already {there:,} {what}, the maximum is {most:,}")
 
 
 def check_name(name: str, what: str) -> None:

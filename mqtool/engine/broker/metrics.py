@@ -211,13 +211,13 @@ _OF_DIFFERENCE = ("group", "topic", "countOfOnlineConsumers", "msgModel")
 _OF_BROKER = ("cluster", "brokerIP", "broker")
 
 _KINDS = {
-    "rocketmq_broker_tps": _MetricFamily("messages stored a second", _OF_BROKER, _stored_rate),
-    "rocketmq_broker_qps": _MetricFamily("messages given to consumers a second", _OF_BROKER, _given_rate),
-    "rocketmq_producer_tps": _MetricFamily("messages stored a second", _OF_TOPIC, _topic_rates),
-    "rocketmq_producer_offset": _MetricFamily("messages that ever came to a topic", _OF_TOPIC, _topic_offsets),
-    "rocketmq_topic_retry_offset": _MetricFamily("messages that ever came to a retry topic", _OF_TOPIC, _retry_offsets),
+    "rocketmq_broker_tps": _MetricFamily("messages stored per second", _OF_BROKER, _stored_rate),
+    "rocketmq_broker_qps": _MetricFamily("messages delivered to consumers per second", _OF_BROKER, _given_rate),
+    "rocketmq_producer_tps": _MetricFamily("messages stored per second", _OF_TOPIC, _topic_rates),
+    "rocketmq_producer_offset": _MetricFamily("messages ever stored in a topic", _OF_TOPIC, _topic_offsets),
+    "rocketmq_topic_retry_offset": _MetricFamily("messages ever stored in a retry topic", _OF_TOPIC, _retry_offsets),
     "rocketmq_topic_dlq_offset": _MetricFamily(
-        "dead letters that a group ever had", ("cluster", "broker", "group"), _dead_letter_offsets
+        "dead letters that a group has ever had", ("cluster", "broker", "group"), _dead_letter_offsets
     ),
     "rocketmq_producer_count": _MetricFamily("producers of a group", ("cluster", "broker", "group"), _producers),
     "rocketmq_group_count": _MetricFamily("consumers of a group", ("caddr", "localaddr", "group"), _consumers),
@@ -237,13 +237,15 @@ _KINDS = {
         "messages that a group has consumed", _OF_GROUP, _consumed_by_groups
     ),
     "rocketmq_group_get_latency_by_storetime": _MetricFamily(
-        "ms that the oldest message which a group has not consumed has waited", _OF_GROUP, _group_latencies
+        "how long, in ms, the oldest message that a group has not consumed has been waiting",
+        _OF_GROUP,
+        _group_latencies,
     ),
     "rocketmq_consumer_tps": _MetricFamily(
-        "messages given to a group a second", _OF_GROUP, _shares_of_groups("given", as_rate=True)
+        "messages delivered to a group per second", _OF_GROUP, _shares_of_groups("given", as_rate=True)
     ),
     "rocketmq_consumer_message_size": _MetricFamily(
-        "bytes given to a group in the last minute", _OF_GROUP, _shares_of_groups("given_bytes", as_rate=False)
+        "bytes delivered to a group in the last minute", _OF_GROUP, _shares_of_groups("given_bytes", as_rate=False)
     ),
     "rocketmq_send_back_nums": _MetricFamily(
         "messages that a group sent back in the last minute",
@@ -257,7 +259,7 @@ _KINDS |= {  # which the exporter does not have
         "brokers that have the log of this master, itself included", ("cluster", "broker"), _replicas_in_sync
     ),
     "mqtool_replication_following": _MetricFamily(
-        "1 where this slave follows its master, else 0 with the reason",
+        "1 if this slave follows its master, else 0 with the reason",
         ("cluster", "broker", "status", "reason"),
         _following,
     ),
@@ -265,7 +267,7 @@ _KINDS |= {  # which the exporter does not have
         "bytes of the log that a slave has not acknowledged", _OF_SLAVE, _of_slaves(lambda one: one.lag)
     ),
     "mqtool_replication_lag_seconds": _MetricFamily(
-        "how long a slave has been without what it lacks",
+        "how long a slave has been behind, in seconds",
         _OF_SLAVE,
         _of_slaves(lambda one: None if one.lag_ms is None else one.lag_ms / 1000),
     ),

@@ -145,7 +145,7 @@ class PopOrders:
             try:
                 self.keep(now)
             except WriteError as error:  # tried again
-                log.warning("pops in order: %s", error)
+                log.warning("orderly pops: %s", error)
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when something is to be kept, None while nothing has changed."""
@@ -182,5 +182,5 @@ def _parse(table: Table) -> dict[Key, OrderInfo]:
                 if len(held.done) < len(offsets):
                     found[topic, group, int(queue_id)] = held
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise FormatError("a table of what pops in order hold has other members", offset=0) from error
+        raise FormatError("a table of orderly pops has unexpected members", offset=0) from error
     return found

@@ -79,7 +79,7 @@ class RemotingDoor(Door[RemotingCommand, RemotingSession]):
         if no := refusal_by_slave(command.code, broker.state):
             return ((peer, command.answer(no.code, remark=no.reason)),)
         if len(command.body) > MAX_OF_BODY and command.code not in send.PROCESSORS:
-            remark = f"a request that carries no messages has at most {MAX_OF_BODY:,} bytes of body"
+            remark = f"a request without messages has a body of at most {MAX_OF_BODY:,} bytes"
             return ((peer, command.answer(ResponseCode.INVALID_PARAMETER, remark=remark)),)
         processor = PROCESSORS.get(command.code)
         if processor is None:

@@ -97,4 +97,4 @@ def _parse(table: Table) -> dict[str, dict[str, RequestMode]]:
             for topic, groups in (table.get(_MEMBER) or {}).items()
         }
     except (AttributeError, KeyError, TypeError) as error:
-        raise FormatError("it has other members than modes", offset=0) from error
+        raise FormatError("its members are not request modes", offset=0) from error

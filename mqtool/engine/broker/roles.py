@@ -25,10 +25,10 @@ _DIALECTS = (4, 5)
 _WITHOUT_REPLICAS = 4
 """The dialect that knows no inSyncReplicas: a SYNC_MASTER waits for one slave."""
 _REFUSED = {
-    "enableControllerMode": "a controller chooses the master, and slaves speak another protocol",
+    "enableControllerMode": "a controller would choose the master, and slaves would use another protocol",
     "enableDLegerCommitLog": "DLedger logs can be read here, but not written",
-    "duplicationEnable": "the log would have to be one that others write",
-    "enableSlaveActingMaster": "a slave would act as its master by way of other masters",
+    "duplicationEnable": "the log would be written by others",
+    "enableSlaveActingMaster": "a slave would act as its master through other masters",
 }
 """Settings that ask for another way of replication, and why it cannot be served."""
 
@@ -42,7 +42,7 @@ def role_of(settings: BrokerSettings) -> Role:
     try:
         return Role(settings.role.strip().upper())
     except ValueError:
-        raise UsageError(f"brokerRole={settings.role} is none of {', '.join(Role)}") from None
+        raise UsageError(f"brokerRole={settings.role} is not one of {', '.join(Role)}") from None
 
 
 def remarks(settings: BrokerSettings) -> list[str]:
@@ -50,16 +50,16 @@ def remarks(settings: BrokerSettings) -> list[str]:
     role, said = role_of(settings), []
     if role is Role.SYNC_MASTER and settings.ha_dialect != _WITHOUT_REPLICAS and settings.in_sync_replicas == 1:
         said.append(
-            "brokerRole=SYNC_MASTER with inSyncReplicas=1, the default, waits for nobody: with inSyncReplicas=2 each "
-            "send waits for one slave"
+            "brokerRole=SYNC_MASTER with inSyncReplicas=1, the default, does not wait for slaves: with "
+            "inSyncReplicas=2 each send waits for one slave"
         )
     if role is Role.ASYNC_MASTER and settings.in_sync_replicas > 1:
         said.append(
-            f"inSyncReplicas={settings.in_sync_replicas} has no effect: a broker with brokerRole=ASYNC_MASTER waits "
-            "for no slave"
+            f"inSyncReplicas={settings.in_sync_replicas} has no effect: a broker with brokerRole=ASYNC_MASTER "
+            "does not wait for slaves"
         )
     if role is not Role.SLAVE and settings.broker_id != MASTER_ID:
-        said.append(f"brokerId={settings.broker_id} has no effect: the id of a master is {MASTER_ID}")
+        said.append(f"brokerId={settings.broker_id} has no effect: the id of a master is always {MASTER_ID}")
     return said
 
 
@@ -75,9 +75,11 @@ def check_roles(given: Mapping[str, str], settings: BrokerSettings) -> None:
     """
     for name, reason in _REFUSED.items():
         if given.get(name, "").strip().lower() == "true":
-            raise UsageError(f"{name}=true: {reason}; the default mode (brokerRole, without {name}) is served")
+            raise UsageError(
+                f"{name}=true is not supported: {reason}; leave out {name} to use the default mode (brokerRole)"
+            )
     role = role_of(settings)
     if settings.ha_dialect not in _DIALECTS:
         raise UsageError(f"haDialect={settings.ha_dialect} is neither 4 nor 5")
     if role is Role.SLAVE and settings.broker_id <= 0:
-        raise UsageError("brokerRole=SLAVE needs a brokerId above 0: 0 is that of the master")
+        raise UsageError("brokerRole=SLAVE needs a brokerId above 0: 0 is the id of the master")

@@ -93,7 +93,7 @@ class Saves:
             self._wanted = {save.path: save for save in done.saves if save.path in failed} | self._wanted
             self._not_before = now + _AGAIN_MS
             if not self._is_failing:
-                log.warning("%s; it is tried again", next(iter(failed.values())))
+                log.warning("%s; retrying", next(iter(failed.values())))
         else:
             self._saved = done.changes
         self._is_failing = bool(failed)

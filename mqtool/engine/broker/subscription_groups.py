@@ -233,7 +233,7 @@ def default_members(group: str) -> Table:
 def _attributes(present: Mapping[str, Any], given: Any) -> dict[str, Any]:
     """Return attributes after a change: ``+name`` sets one, ``-name`` takes it away."""
     if not isinstance(given, Mapping):
-        raise FormatError("attributes is no object", offset=0)
+        raise FormatError("attributes is not an object", offset=0)
     changed = dict(present)
     for name, value in given.items():
         if name.startswith("-"):
@@ -254,4 +254,4 @@ def _forbidden(table: Table) -> dict[str, dict[str, int]]:
             for group, topics in (table.get("forbiddenTable") or {}).items()
         }
     except (AttributeError, TypeError, ValueError) as error:
-        raise FormatError("forbiddenTable of subscriptionGroup.json is no table of topics", offset=0) from error
+        raise FormatError("forbiddenTable of subscriptionGroup.json is not a table of topics", offset=0) from error

@@ -321,7 +321,7 @@ class Timers:
         """
         size = _CHECK.size - len(_REST)
         if len(body) < size:
-            raise FormatError("these bytes are no check point of timer messages", len(body))
+            raise FormatError("these bytes are not a checkpoint of timer messages", len(body))
         page = body[:size] + _REST
         if page != self._copied:
             self._copied = page

@@ -254,7 +254,7 @@ class Transactions:
         """
         message = parse_stored(self._store.log.record(physical_offset)).message
         if not find_property(message.properties, _REAL_TOPIC):
-            raise FormatError("the message was never a half message", physical_offset)
+            raise FormatError("the message was not a half message", physical_offset)
         pairs = parse_properties(message.properties) | {CHECK_TIMES: "0"}
         message = dataclasses.replace(
             message,

@@ -487,18 +487,18 @@ def broker_settings() -> Call[dict[str, str]]:
 def _object(value: Any) -> Table:
     if isinstance(value, dict):
         return value
-    raise FormatError("a member of the answer is no object", offset=0)
+    raise FormatError("a member of the answer is not an object", offset=0)
 
 
 def _list(body: Table, name: str) -> list[Any]:
     value = body.get(name) or []
     if isinstance(value, list):
         return value
-    raise FormatError(f"{name} of the answer is no list", offset=0)
+    raise FormatError(f"{name} of the answer is not a list", offset=0)
 
 
 def _number(members: Any, name: str) -> int:
     value = _object(members).get(name)
     if type(value) is int:
         return value
-    raise FormatError(f"{name} of the answer is no number", offset=0)
+    raise FormatError(f"{name} of the answer is not a number", offset=0)

@@ -30,7 +30,7 @@ class MessageModel(enum.Enum):
 
 
 class ConsumeFrom(enum.Enum):
-    """Where a group begins in a queue of which it has consumed nothing yet (RocketMQ: ``ConsumeFromWhere``)."""
+    """Where a group starts in a queue from which it has consumed nothing yet (RocketMQ: ``ConsumeFromWhere``)."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -38,7 +38,7 @@ class ConsumeFrom(enum.Enum):
 
 
 class ConsumeStatus(enum.Enum):
-    """What a listener says of the messages that it was given."""
+    """The result of a listener for the messages passed to it."""
 
     SUCCESS = "CONSUME_SUCCESS"
     LATER = "RECONSUME_LATER"
@@ -46,7 +46,7 @@ class ConsumeStatus(enum.Enum):
 
 
 class StartPosition(enum.Enum):
-    """Where to look for the offset to begin with."""
+    """Where to look for the offset to start with."""
 
     FIRST = 0
     MAX = 1
@@ -82,7 +82,7 @@ def is_wanted(subscription: Subscription, message: ConsumerMessage) -> bool:
 
 
 def where_to_begin(topic: str, consume_from: ConsumeFrom) -> StartPosition:
-    """Return where a group begins that has consumed nothing of a queue yet."""
+    """Return where a group starts that has consumed nothing from a queue yet."""
     is_retry = topic.startswith(RETRY_PREFIX)
     if consume_from is ConsumeFrom.TIMESTAMP:
         return StartPosition.MAX if is_retry else StartPosition.TIME
@@ -117,7 +117,7 @@ def is_made_again(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """How much of a queue is pulled ahead, as in Java; -1 is no bound."""
+    """How much of a queue is pulled ahead, as in Java; -1 is no limit."""
 
     count: int = 1000
     size: int = 100 << 20  # bytes of bodies

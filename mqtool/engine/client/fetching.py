@@ -129,7 +129,7 @@ def members(group: str) -> Call[list[str]]:
             return []
         found = parse_body(answer.body).get("consumerIdList")
         if not isinstance(found, list):
-            raise FormatError("consumerIdList of the answer is no list", offset=0)
+            raise FormatError("consumerIdList of the answer is not a list", offset=0)
         return [str(one) for one in found]
 
     command = RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext_fields=build_header(ConsumerGroup(group)))
@@ -172,7 +172,7 @@ def lock(group: str, client_id: str, queues: Collection[MessageQueue]) -> Call[l
     def read(answer: RemotingCommand) -> list[MessageQueue]:
         found = parse_body(answer.body).get("lockOKMQSet") or []
         if not isinstance(found, list):
-            raise FormatError("lockOKMQSet of the answer is no list", offset=0)
+            raise FormatError("lockOKMQSet of the answer is not a list", offset=0)
         return [parse_queue(one) for one in found]
 
     body = build_queue_locks(QueueLocks(group, client_id, tuple(queues)))

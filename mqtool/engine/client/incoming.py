@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class ConsumerMessage:
     """A message that a broker has stored; times are in ms since 1970, ``body`` is as the producer sent it.
 
-    Where a compressed body cannot be read, ``body`` is as it was stored, and ``body_error`` says why.
+    If a compressed body cannot be read, ``body`` is as stored, and ``body_error`` says why.
     """
 
     topic: str
@@ -51,11 +51,11 @@ class ConsumerMessage:
 
     @property
     def value(self) -> Any:
-        """What the ``deserializer`` of the consumer makes of the body when this is first asked for, else the body.
+        """What the consumer's ``deserializer`` makes from the body, on first access; without one, the body.
 
         Raises:
             FormatError: the body cannot be decompressed.
-            Exception: what the deserializer raises, each time.
+            Exception: raised by the deserializer, each time.
         """
         if self.body_error:
             raise self.body_error
@@ -67,19 +67,19 @@ class ConsumerMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Its properties by name; they are read when they are first asked for, as many listeners never do."""
+        """Its properties by name; parsed on first access, because many listeners never need them."""
         if self._properties is None:
             self._properties = parse_properties(self.raw_properties)
         return self._properties
 
     @property
     def tags(self) -> str | None:
-        """The tag that the producer gave."""
+        """The tag set by the producer."""
         return self.properties.get("TAGS")
 
     @property
     def keys(self) -> list[str]:
-        """The keys that the producer gave."""
+        """The keys set by the producer."""
         return split_keys(self.properties.get("KEYS", ""))
 
     @property
@@ -89,12 +89,12 @@ class ConsumerMessage:
 
     @property
     def message_id(self) -> str:
-        """Its unique key; where the producer gave none, the id that the broker makes."""
+        """Its unique key; if the producer set none, the id made by the broker."""
         return self.unique_key or self.offset_message_id
 
     @property
     def offset_message_id(self) -> str:
-        """The id that the broker makes of its address and the place of the message."""
+        """The id that the broker makes from its address and the physical offset of the message."""
         return offset_message_id(self.store_host, self.physical_offset)
 
 

@@ -147,7 +147,7 @@ def copy_of(message: "Message", cluster: str, broker_name: str) -> MirroredMessa
     )
     size = len(copied.text(0).encode())
     if size > _MAX_PROPERTIES - _ROOM_OF_BROKER:
-        raise UsageError(f"its properties take {size:,} bytes with the place of its origin, which brokers do not store")
+        raise UsageError(f"its properties, including its origin, take {size:,} bytes, which brokers do not store")
     return copied
 
 

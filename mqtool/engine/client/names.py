@@ -33,23 +33,25 @@ def check_topic_to_send(topic: str) -> None:
     """Raise UsageError if no producer may send to a topic of this name."""
     check_topic(topic)
     if topic in _NOT_SENT_TO:
-        raise UsageError(f"the topic {topic} belongs to the brokers: nobody else sends to it")
+        raise UsageError(f"the topic {topic} belongs to the brokers: clients cannot send to it")
 
 
 def check_group(group: str, reserved: str) -> None:
     """Raise UsageError if no group can be called that; ``reserved`` is taken."""
     _check("group", group, MAX_GROUP)
     if group == reserved:
-        raise UsageError(f"{reserved} is no name for a group: choose one that tells whose it is")
+        raise UsageError(f"{reserved} cannot be used as the name of a group: choose one that identifies its owner")
 
 
 def _check(what: str, name: str, most: int) -> None:
     if not name:
         raise UsageError(f"the {what} has no name")
     if len(name) > most:
-        raise UsageError(f"the name of the {what} has {len(name):,} characters; {most} are the most")
+        raise UsageError(f"the name of the {what} has {len(name):,} characters; the maximum is {most}")
     if not _NAME.fullmatch(name):
-        raise UsageError(f"the {what} {name!r} can only have letters, digits and the characters % | _ -")
+        raise UsageError(
+            f"the {what} {name!r} contains illegal characters: only letters, digits and % | _ - are allowed"
+        )
 
 
 def with_namespace(name: str, namespace: str) -> str:

@@ -34,18 +34,19 @@ _OURS = frozenset(("TAGS", "KEYS", "WAIT", "DELAY", "TIMER_DELAY_MS", "TIMER_DEL
 
 @dataclass(slots=True)
 class ProducerMessage:
-    """A message as an application gives it to a producer.
+    """A message as an application passes it to a producer.
 
-    Times are in ms. At most one of the three that delay it can be given: ``delay_level`` (1 to 18, of the broker's
-    table), ``delay_ms``, and ``deliver_at`` (since 1970); the latter two want a broker of 5.x. ``properties`` are the
-    application's own. ``unique_key`` is given by the producer when it sends the message.
+    Times are in ms. At most one of the three delays can be set: ``delay_level`` (1 to 18, of the broker's table),
+    ``delay_ms``, and ``deliver_at`` (since 1970); the latter two need a broker of 5.x. ``properties`` are the
+    application's own. ``unique_key`` is set by the producer when it sends the message.
 
-    To send again what was received give its ``properties`` as they are: the application's own go with the message, and
-    so do its tag, keys and shard key where the fields for these are empty; what clients and brokers noted of its way
-    (unique key, delays, attempts, transaction) is left behind.
+    To resend a received message, pass its ``properties`` as they are: the application's own are sent, and so are
+    its tag, keys and shard key if the fields for these are empty; what clients and brokers recorded about its
+    delivery (unique key, delays, attempts, transaction) is left out.
 
-    A ``body`` is bytes, or text, which is sent as UTF-8; or what the ``serializer`` of the producer takes.
-    ``tags`` and ``keys`` may be None for none. RocketMQ sets spaces between keys: one that has a space is several.
+    A ``body`` is bytes, or a string, which is sent as UTF-8; or whatever the ``serializer`` of the producer
+    takes. ``tags`` and ``keys`` may be None for none. RocketMQ separates keys by spaces: a key with a space
+    becomes several.
     """
 
     topic: str
@@ -63,12 +64,12 @@ class ProducerMessage:
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it is to be delivered later than at once."""
+        """Whether it is to be delivered later."""
         return bool(self.delay_level or self.delay_ms or self.deliver_at)
 
     @property
     def may_be_batched(self) -> bool:
-        """Whether it can go to a broker together with others."""
+        """Whether it can be batched with others."""
         return not self.is_delayed and not self.topic.startswith(RETRY_PREFIX)
 
     @property
@@ -109,7 +110,7 @@ _USUAL = frozenset((str, bytes, str, str, keys, dict, int, int, int, int) for ke
 def check_is_message(message: object) -> None:
     """Raise UsageError for what is no message."""
     if not isinstance(message, ProducerMessage):
-        raise UsageError(f"what is sent is a ProducerMessage, not {_kind(message)}")
+        raise UsageError(f"send takes a ProducerMessage, not {_kind(message)}")
 
 
 def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
@@ -131,7 +132,7 @@ def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_
         raise UsageError(f"a message to {topic} has no body")
     if len(body) > max_message_size:
         size = f"{len(body):,} bytes"
-        raise UsageError(f"the body of a message to {topic} has {size}; {max_message_size:,} are the most")
+        raise UsageError(f"the body of a message to {topic} has {size}; the maximum is {max_message_size:,}")
     texts = tags + shard_key if tags else shard_key
     if keys:
         texts += keys if isinstance(keys, str) else _joined_keys(keys)
@@ -143,13 +144,13 @@ def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_
         name = next(
             name for name, value in message.pairs().items() if {NAME_SEPARATOR, PAIR_SEPARATOR} & {*name, *value}
         )
-        raise UsageError(f"the characters 1 and 2 separate properties: {name!r} cannot have them")
+        raise UsageError(f"the characters 1 and 2 separate properties: {name!r} cannot contain them")
 
 
 def _joined_keys(keys: Sequence[str]) -> str:
     for key in keys:
         if not isinstance(key, str):
-            raise UsageError(f"the keys of a message must be texts, not {_kind(key)}")
+            raise UsageError(f"the keys of a message must be strings, not {_kind(key)}")
     return "".join(keys)
 
 
@@ -157,9 +158,9 @@ def _joined_properties(properties: dict[str, str]) -> str:
     was_received = UNIQUE_KEY in properties
     for name, value in properties.items():
         if not (isinstance(name, str) and isinstance(value, str)):
-            raise UsageError(f"the properties of a message must be texts by texts, not {name!r}: {value!r}")
+            raise UsageError(f"the properties of a message must be strings, not {name!r}: {value!r}")
         if name in _OURS and not was_received:
-            raise UsageError(f"{name} is no property of an application: the message has a field for it")
+            raise UsageError(f"{name} cannot be set as a property: the message has a field for it")
         if not name or not value:
             raise UsageError("a property needs a name and a value")
     return "".join((*properties, *properties.values()))
@@ -176,19 +177,19 @@ def _check_numbers(message: ProducerMessage) -> None:
             raise UsageError(f"{name}={number} of a message is out of range")
     delays = (message.delay_level, message.delay_ms, message.deliver_at)
     if sum(map(bool, delays)) > 1:
-        raise UsageError("delay_level, delay_ms and deliver_at exclude each other: give one")
+        raise UsageError("delay_level, delay_ms and deliver_at are mutually exclusive")
     if min(delays) < 0:
         raise UsageError("a message cannot be delivered before it is sent")
 
 
 def _check_types(message: ProducerMessage) -> None:
     if not isinstance(message.body, bytes | bytearray | memoryview | str):
-        raise UsageError(f"the body of a message must be bytes, or text for UTF-8, not {_kind(message.body)}")
+        raise UsageError(f"the body of a message must be bytes, or a string for UTF-8, not {_kind(message.body)}")
     for name, text in (("topic", message.topic), ("tags", message.tags or ""), ("shard_key", message.shard_key)):
         if not isinstance(text, str):
-            raise UsageError(f"{name} of a message must be text, not {_kind(text)}")
+            raise UsageError(f"{name} of a message must be a string, not {_kind(text)}")
     if message.keys is not None and not isinstance(message.keys, Sequence):
-        raise UsageError(f"the keys of a message must be texts, not {_kind(message.keys)}")
+        raise UsageError(f"the keys of a message must be strings, not {_kind(message.keys)}")
     if not isinstance(message.properties, dict):
         raise UsageError(f"the properties of a message must be a dict, not {_kind(message.properties)}")
     for name in ("delay_level", "delay_ms", "deliver_at", "flag"):
@@ -200,7 +201,7 @@ def _encoded(text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"{what} of a message cannot be sent as UTF-8: {error.reason} ({text!r:.40})") from error
+        raise UsageError(f"{what} of a message cannot be encoded as UTF-8: {error.reason} ({text!r:.40})") from error
 
 
 def _kind(value: object) -> str:
@@ -313,17 +314,17 @@ def kept(message: ProducerMessage) -> ProducerMessage:
 def check_batch(messages: Sequence[ProducerMessage], max_message_size: int = MAX_MESSAGE_SIZE) -> None:
     """Raise UsageError for messages that cannot go in one batch, whatever their sizes together."""
     if not messages:
-        raise UsageError("a batch without messages")
+        raise UsageError("a batch needs at least one message")
     for one in messages:
         check_message(one, max_message_size)
         if one.is_delayed:
-            raise UsageError("a batch has no delayed messages: send them one by one")
+            raise UsageError("a batch cannot contain delayed messages: send them one by one")
     if messages[0].topic.startswith(RETRY_PREFIX):
-        raise UsageError("a batch does not go to a retry topic")
+        raise UsageError("a batch cannot be sent to a retry topic")
     if len({one.topic for one in messages}) > 1:
-        raise UsageError("the messages of a batch go to one topic")
+        raise UsageError("all messages of a batch must have the same topic")
     if len({one.wait_store_ok for one in messages}) > 1:
-        raise UsageError("the messages of a batch agree on wait_store_ok")
+        raise UsageError("all messages of a batch must have the same wait_store_ok")
 
 
 def split_by_size(sizes: Sequence[int], max_message_size: int = MAX_MESSAGE_SIZE) -> Iterator[slice]:
@@ -343,6 +344,6 @@ def _text(topic: str, pairs: dict[str, str]) -> str:
     size = len(properties) if properties.isascii() else len(properties.encode())
     if size > _MAX_PROPERTIES:
         raise UsageError(
-            f"the properties of a message to {topic} take {size:,} bytes; {_MAX_PROPERTIES:,} are the most"
+            f"the properties of a message to {topic} take {size:,} bytes; the maximum is {_MAX_PROPERTIES:,}"
         )
     return properties

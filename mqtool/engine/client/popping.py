@@ -187,5 +187,5 @@ def _place(group: str, message: ConsumerMessage) -> tuple[str, int, int, str]:
         parse_receipt(text)
         queue_id, offset = int(words[6]), int(words[7])
     except (FormatError, IndexError, ValueError) as error:
-        raise UsageError("this message does not come from a pop: it has no receipt") from error
+        raise UsageError("this message was not received by pop: it has no receipt") from error
     return flagged_topic(message.topic, group, _flag(text)), queue_id, offset, text

@@ -18,7 +18,7 @@ Selector = Callable[[Sequence[MessageQueue], ProducerMessage, Any], MessageQueue
 
 
 def select_by_hash(queues: Sequence[MessageQueue], _message: ProducerMessage, key: Any) -> MessageQueue:
-    """Take the same queue for the same key, the one that a Java producer takes for an equal text or number."""
+    """Choose the same queue for the same key, the one that a Java producer chooses for an equal string or number."""
     return queues[abs(_java_hash_of(key)) % len(queues)]
 
 
@@ -32,7 +32,7 @@ def _java_hash_of(key: Any) -> int:
 
 
 def select_at_random(queues: Sequence[MessageQueue], _message: ProducerMessage, _given: Any) -> MessageQueue:
-    """Take any queue."""
+    """Choose a random queue."""
     return random.choice(queues)
 
 

@@ -45,7 +45,7 @@ RETRY_CODES = frozenset(
 
 
 class SendStatus(enum.Enum):
-    """How safe a message is that a broker has stored; the value is the code of its answer."""
+    """How safely a broker has stored a message; the value is the code of its answer."""
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -58,7 +58,7 @@ _STORED = tuple(_STATUSES)
 
 
 class TransactionState(enum.Enum):
-    """What a producer says of its local transaction; the value is that of the request."""
+    """The state of a producer's local transaction; the value is that of the request."""
 
     COMMIT = int(SysFlag.TRANSACTION_COMMIT)
     ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
@@ -68,9 +68,9 @@ class TransactionState(enum.Enum):
 class SendResult(NamedTuple):
     """Where a message is stored.
 
-    ``message_id`` is the unique key, of a batch all of them with commas; ``offset_message_id`` is made by the broker.
-    ``recall_handle`` takes a timer message back, on brokers of 5.4 and later. ``transaction_state`` is what was said of
-    a message sent in a transaction.
+    ``message_id`` is the unique key, for a batch all of them separated by commas; ``offset_message_id`` is made
+    by the broker. ``recall_handle`` recalls a timer message, on brokers of 5.4 and later. ``transaction_state``
+    is the reported state of a message sent in a transaction.
     """
 
     status: SendStatus
@@ -177,7 +177,7 @@ def reply_to(request: "ConsumerMessage", body: Any) -> ProducerMessage:
     asked = {name: request.properties.get(name, "") for name in ("CORRELATION_ID", "REPLY_TO_CLIENT", "TTL")}
     cluster = request.properties.get("CLUSTER")
     if not all(asked.values()) or not cluster:
-        raise UsageError(f"the message {request.message_id} wants no reply")
+        raise UsageError(f"the message {request.message_id} does not expect a reply")
     return ProducerMessage(f"{cluster}_REPLY_TOPIC", body, properties={**asked, "MSG_TYPE": "reply"})
 
 

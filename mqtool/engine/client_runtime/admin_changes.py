@@ -25,9 +25,10 @@ def _counted(count: int, what: str) -> str:
 
 @dataclass(frozen=True)
 class AdminChange:
-    """One thing that is to be changed on one broker; ``what`` is create, replace or remove.
+    """One change to one broker; ``what`` is create, replace or remove.
 
-    What does not apply is None. ``new_offset`` is what the group is to read next, ``consumer_offset`` what it was.
+    Fields that do not apply are None. ``new_offset`` is the consumer offset to set, ``consumer_offset`` the
+    previous one.
     """
 
     what: str
@@ -42,7 +43,7 @@ class AdminChange:
 
 @dataclass
 class Changes:
-    """What is to be changed, and the requests that do it; ``remarks`` are for whoever decides."""
+    """The planned changes, and the requests that make them; ``remarks`` help to decide."""
 
     changes: list[AdminChange] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -53,7 +54,7 @@ class Changes:
     def add(
         self, what: str, broker: MasterBroker, request: "Call[None] | None", reason: str = "", **fields: Any
     ) -> None:
-        """Add a change; one without a request is done by that of another."""
+        """Add a change; one without a request is done by the request of another."""
         self.changes.append(AdminChange(what, broker.broker_name, reason, **fields))
         if request:
             self.requests.append((broker.address, request))
@@ -67,7 +68,7 @@ class Changes:
         difference: Callable[[T | None, T], str],
         **fields: Any,
     ) -> None:
-        """Add new settings of something on a broker, unless they are those that it has."""
+        """Add new settings of something on a broker, unless it has them already."""
         if after != before:
             self.add("create" if before is None else "replace", broker, request, difference(before, after), **fields)
 
@@ -78,7 +79,7 @@ class Changes:
 async def plan_topic(
     admin: AdminQueries, brokers: Sequence[MasterBroker], topic: str, queue_count: int | None, perm: int | None
 ) -> Changes:
-    """Plan to make a topic, or to change it."""
+    """Plan to create or change a topic."""
     changes = Changes()
     for broker, configs in await admin.ask_each(brokers, calls.topic_configs):
         known = configs.get(topic)
@@ -129,7 +130,7 @@ async def plan_group(
     consume: bool | None,
     broadcast: bool | None,
 ) -> Changes:
-    """Plan to make a group, or to change it."""
+    """Plan to create or change a group."""
     changes = Changes()
     options = {"retries": retries, "consume": consume, "broadcast": broadcast}
     for broker, tables in await admin.ask_each(brokers, calls.groups):
@@ -140,14 +141,14 @@ async def plan_group(
 
 
 async def plan_group_deletion(admin: AdminQueries, brokers: Sequence[MasterBroker], group: str) -> Changes:
-    """Plan to delete a group, its offsets, and its topics for retries and dead letters."""
+    """Plan to delete a group, its offsets, and its retry and dead-letter topics."""
     changes = Changes()
     for broker in await _holders(admin, brokers, calls.groups, group, "group"):
         online = await admin.request(broker.address, calls.members(group))
         if online:
             count = len(online.members)
-            are, make = ("is", "makes") if count == 1 else ("are", "make")
-            changes.remarks.append(f"{_counted(count, 'consumer')} {are} online, and {make} the group again")
+            are = "is" if count == 1 else "are"
+            changes.remarks.append(f"{_counted(count, 'consumer')} {are} online, and will create the group again")
         changes.add("remove", broker, calls.delete_group(group), "settings and offsets", group=group)
     topics = await admin.ask_each(brokers, calls.topic_configs)
     for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
@@ -161,9 +162,11 @@ async def plan_group_deletion(admin: AdminQueries, brokers: Sequence[MasterBroke
 
 
 class OffsetTarget(NamedTuple):
-    """What a group is to read next: in one queue an offset, or in all the first message of a time in ms (or later).
+    """Where a group continues: at an offset in one queue, or in all queues at a store time (ms).
 
-    A time of -1 is the end of a queue, of 0 its first message.
+    By time it continues at the first message stored then or later.
+
+    A time of -1 is the end of a queue, 0 its first message.
     """
 
     timestamp: int = -1
@@ -174,7 +177,7 @@ class OffsetTarget(NamedTuple):
 async def plan_offsets(
     admin: AdminQueries, brokers: Sequence[MasterBroker], group: str, topics: Sequence[str], wanted: OffsetTarget
 ) -> Changes:
-    """Plan to set what a group reads next of topics."""
+    """Plan to set the consumer offsets of topics."""
     changes = Changes()
     groups = dict(await admin.ask_each(brokers, calls.groups))
     check_known(group, {name for known in groups.values() for name in known}, "group")
@@ -206,7 +209,7 @@ class _OffsetPlan:
         self._changes = changes
 
     async def add(self) -> bool:
-        """Add what is to be changed, and return whether the broker has such queues.
+        """Add the changes, and return whether the broker has such queues.
 
         Raises:
             UsageError: the offset is not in the queue, or this broker cannot do it while consumers are online.
@@ -239,7 +242,7 @@ class _OffsetPlan:
         if offset is not None:
             if not queue.min_offset <= offset <= queue.max_offset:
                 raise UsageError(
-                    f"queue {queue_id} of {self._topic} reaches from {queue.min_offset:,} to {queue.max_offset:,}: "
+                    f"queue {queue_id} of {self._topic} covers {queue.min_offset:,} to {queue.max_offset:,}: "
                     f"{offset:,} is outside"
                 )
             return offset

@@ -17,10 +17,10 @@ _PERMS = {"rw": 6, "r": 4, "w": 2}
 
 
 class AdminClient(AdminQueries):
-    """Asks brokers, and changes them, from ``async with`` to the end of its block, or from ``start`` to ``shutdown``.
+    """Queries and changes brokers, from ``async with`` to the end of its block, or from ``start`` to ``shutdown``.
 
-    What changes something first plans all of it, and returns the plan; with ``dry_run`` that is all, and ``apply``
-    carries it out later.
+    Methods that change something first make a plan, and return it; with ``dry_run`` they do nothing else, and
+    ``apply`` can carry out the plan later.
     """
 
     # Topics
@@ -34,26 +34,26 @@ class AdminClient(AdminQueries):
         broker_name: str | None = None,
         dry_run: bool = False,
     ) -> Changes:
-        """Make a topic, or change the one that there is.
+        """Create a topic, or change an existing one.
 
         Args:
             topic: its name.
-            queues: how many; 8 for a new one.
-            perm: ``rw``, ``r`` or ``w``; ``rw`` for a new one.
-            broker_name: the one broker that is meant, in place of all.
-            dry_run: plan it, and change nothing.
+            queues: the number of queues; 8 for a new topic.
+            perm: ``rw``, ``r`` or ``w``; ``rw`` for a new topic.
+            broker_name: only this broker, instead of all.
+            dry_run: only plan it.
 
         Raises:
-            UsageError: the name or the permission makes no sense.
+            UsageError: the name or the permission is invalid.
         """
         if perm is not None and perm not in _PERMS:
-            raise UsageError(f"perm is one of {', '.join(_PERMS)}, not {perm}")
+            raise UsageError(f"perm must be one of {', '.join(_PERMS)}, not {perm}")
         brokers = await self.masters(broker_name)
         bits = None if perm is None else _PERMS[perm]
         return await self._done(await admin_changes.plan_topic(self, brokers, topic, queues, bits), dry_run)
 
     async def delete_topic(self, topic: str, *, broker_name: str | None = None, dry_run: bool = False) -> Changes:
-        """Delete a topic, its queues and what groups have read of it; with one broker named, there alone.
+        """Delete a topic, its queues and the consumer offsets in it; only on ``broker_name``, if given.
 
         Raises:
             NotFoundError: no broker has it.
@@ -73,22 +73,22 @@ class AdminClient(AdminQueries):
         broker_name: str | None = None,
         dry_run: bool = False,
     ) -> Changes:
-        """Make a group, or change the one that there is.
+        """Create a group, or change an existing one.
 
         Args:
             group: its name.
-            retries: how often a message is tried again at most.
+            retries: the maximum number of retries per message.
             consume: whether the group may consume.
             broadcast: whether it may consume by broadcasting.
-            broker_name: the one broker that is meant, in place of all.
-            dry_run: plan it, and change nothing.
+            broker_name: only this broker, instead of all.
+            dry_run: only plan it.
         """
         brokers = await self.masters(broker_name)
         changes = await admin_changes.plan_group(self, brokers, group, retries, consume, broadcast)
         return await self._done(changes, dry_run)
 
     async def delete_group(self, group: str, *, broker_name: str | None = None, dry_run: bool = False) -> Changes:
-        """Delete a group, what it has read, and its topics for retries and dead letters.
+        """Delete a group, its consumer offsets, and its retry and dead-letter topics.
 
         Raises:
             NotFoundError: no broker has it.
@@ -108,11 +108,12 @@ class AdminClient(AdminQueries):
         broker_name: str | None = None,
         dry_run: bool = False,
     ) -> Changes:
-        """Set what a group reads next of one queue; consumers that are online go on there.
+        """Set the consumer offset of a group in one queue; consumers that are online continue there.
 
         Raises:
             NotFoundError: there is no such group, topic or queue.
-            UsageError: the offset lies outside the queue, or a broker of 4.x would have to move consumers online.
+            UsageError: the offset is outside the queue, or a broker of 4.x would have to move consumers that are
+                online.
         """
         wanted = OffsetTarget(queue_id=queue_id, offset=offset)
         brokers = await self.masters(broker_name)
@@ -127,14 +128,14 @@ class AdminClient(AdminQueries):
         broker_name: str | None = None,
         dry_run: bool = False,
     ) -> Changes:
-        """Set what a group reads next in all queues of topics; consumers that are online go on there.
+        """Set the consumer offsets of a group in all queues of topics; consumers that are online continue there.
 
         Args:
             group: its name.
             topics: their names.
-            timestamp: the first message stored at this time (ms) or later; 0 is the first there is, -1 the end.
-            broker_name: the one broker that is meant, in place of all.
-            dry_run: plan it, and change nothing.
+            timestamp: the first message stored at this time (ms) or later; 0 is the first message, -1 the end.
+            broker_name: only this broker, instead of all.
+            dry_run: only plan it.
 
         Raises:
             NotFoundError: there is no such group or topic.
@@ -152,7 +153,7 @@ class AdminClient(AdminQueries):
         broker_name: str | None = None,
         dry_run: bool = False,
     ) -> Changes:
-        """Have a group go on where another is, in all topics of that but its retries, or in those named.
+        """Copy the consumer offsets of a group to another, in all its topics except its retries, or in the given ones.
 
         Raises:
             NotFoundError: there is no such group, or the first has committed nothing there.
@@ -172,37 +173,37 @@ class AdminClient(AdminQueries):
         broker_name: str | None = None,
         dry_run: bool = False,
     ) -> Changes:
-        """Move a group back (negative) or forward, within what its queues hold.
+        """Rewind (negative) or forward a group, within the limits of its queues.
 
         Args:
             group: its name.
-            topics: where; by default in all but its retries.
-            by: so many messages of each queue, or None for ..
-            by_ms: .. so much time, from what is next, or from now where a queue is read to its end.
+            topics: only these; by default all topics of the group except its retries.
+            by: number of messages in each queue, or None to use ``by_ms``.
+            by_ms: duration, counted from the next message, or from now in a queue that is read to its end.
             now: ms since 1970.
-            broker_name: the one broker that is meant, in place of all.
-            dry_run: plan it, and change nothing.
+            broker_name: only this broker, instead of all.
+            dry_run: only plan it.
 
         Raises:
             NotFoundError: there is no such group, or it has committed nothing there.
             UsageError: consumers are online, and a broker of 4.x would have to move them.
         """
         if (by is None) == (by_ms is None):
-            raise UsageError("give one of by and by_ms")
+            raise UsageError("give either by or by_ms")
         positions = await offset_moves.shifted(self, group, _among(topics), by, by_ms, now)
         return await self._moved(positions, broker_name, dry_run)
 
     async def export_offsets(self, now: int, groups: Collection[str] | None = None) -> list[KeptOffset]:
-        """Return what groups have committed, as ``import_offsets`` takes it; ``now`` is in ms since 1970."""
+        """Return the committed offsets of groups, as ``import_offsets`` takes them; ``now`` is in ms since 1970."""
         is_wanted = _among(groups)
         return await offset_moves.kept(self, [one for one in await self.offsets() if is_wanted(one.group)], now)
 
     async def import_offsets(
         self, offsets: Sequence[KeptOffset], now: int, *, broker_name: str | None = None, dry_run: bool = False
     ) -> Changes:
-        """Have groups go on where they were, exactly where the queues are the same ones, else by time.
+        """Set consumer offsets from an export: exactly if the queues are the same ones, otherwise by time.
 
-        Topics of retries that are not here are left out: what was to come again is not here either.
+        Retry topics that do not exist here are left out: the messages to retry do not exist here either.
 
         Raises:
             NotFoundError: there is no such group or topic here.
@@ -211,7 +212,7 @@ class AdminClient(AdminQueries):
         absent = {one.topic for one in offsets if one.topic.startswith(RETRY_PREFIX)} - known
         here = [one for one in offsets if one.topic not in absent]
         changes = await self._moved(await offset_moves.translated(self, here, now), broker_name, dry_run)
-        changes.remarks += [f"{topic} is not here: its offsets are left out" for topic in sorted(absent)]
+        changes.remarks += [f"{topic} does not exist here: its offsets are left out" for topic in sorted(absent)]
         return changes
 
     async def _moved(self, positions: Collection[Position], broker_name: str | None, dry_run: bool) -> Changes:
@@ -221,10 +222,10 @@ class AdminClient(AdminQueries):
     # Changing
 
     async def apply(self, changes: Changes) -> None:
-        """Carry out what was planned, one request after the other.
+        """Carry out a plan, one request after the other.
 
         Raises:
-            MqtoolError: a broker refuses or does not answer; what came before in the plan is done.
+            MqtoolError: a broker refuses or does not answer; earlier requests of the plan have been carried out.
         """
         for address, request in changes.requests:
             await self.request(address, request)

@@ -27,7 +27,7 @@ _OF_BROKERS = (*SYSTEM_GROUP_PREFIXES, "CID_ONS", "FILTERSRV_CONSUMER", "SELF_TE
 
 
 class MasterBroker(NamedTuple):
-    """A broker that may be written to."""
+    """A broker that accepts messages."""
 
     cluster: str
     broker_name: str
@@ -35,7 +35,7 @@ class MasterBroker(NamedTuple):
 
 
 class BrokerPlace(NamedTuple):
-    """A broker that is registered; the id of a master is 0."""
+    """A registered broker; the id of a master is 0."""
 
     cluster: str
     broker_name: str
@@ -44,7 +44,7 @@ class BrokerPlace(NamedTuple):
 
 
 class BrokerStats(NamedTuple):
-    """What a broker tells of itself, by RocketMQ's names; or ``error``, why it does not."""
+    """The statistics that a broker reports, by RocketMQ's names; or ``error``, the reason why it does not."""
 
     broker: BrokerPlace
     stats: dict[str, str]
@@ -52,7 +52,7 @@ class BrokerStats(NamedTuple):
 
 
 class Replication(NamedTuple):
-    """How a broker takes part in replication."""
+    """The replication state of a broker."""
 
     broker: BrokerPlace
     role: str  # ASYNC_MASTER, SYNC_MASTER, SLAVE; MASTER of one that does not say which
@@ -72,7 +72,7 @@ class TopicOnBroker(NamedTuple):
 
 
 class TopicQueue(NamedTuple):
-    """What a broker has of a queue: its first offset, the one behind its last, and when (ms) that was stored, or 0."""
+    """A queue on a broker: its first offset, the one after its last, and when (ms) that was stored, or 0."""
 
     topic: str
     broker_name: str
@@ -83,10 +83,11 @@ class TopicQueue(NamedTuple):
 
 
 class GroupOffset(NamedTuple):
-    """How far a group has read a queue.
+    """The progress of a group in a queue.
 
-    ``consumer_offset`` is None where nothing was committed: the queue counts from its first message then. The queue's
-    own offsets, and the lag, are None where the broker has no such queue any more. A store names no broker.
+    ``consumer_offset`` is None if nothing was committed: the group then starts at the queue's first message. The
+    queue's own offsets, and the lag, are None if the broker no longer has such a queue. A store has no broker
+    name.
     """
 
     group: str
@@ -100,7 +101,7 @@ class GroupOffset(NamedTuple):
 
 
 class GroupOnBroker(NamedTuple):
-    """The settings that a broker has for a group, how many consumers are online there, and what is left for them."""
+    """The settings of a group on a broker, the number of its consumers online there, and its lag."""
 
     broker_name: str
     settings: SubscriptionGroup
@@ -109,9 +110,9 @@ class GroupOnBroker(NamedTuple):
 
 
 class GroupState(NamedTuple):
-    """What a broker knows of a group; ``online`` is None where no consumer is.
+    """What a broker knows of a group; ``online`` is None if no consumer is online.
 
-    ``holders`` tells which consumer works on a queue, as far as they tell.
+    ``holders`` are the consumers that work on each queue, if they report it.
     """
 
     broker_name: str
@@ -122,7 +123,7 @@ class GroupState(NamedTuple):
 
 
 class AdminQueries(Running):
-    """Asks brokers, and changes nothing."""
+    """Queries brokers, without changing anything."""
 
     _kind = "admin client"
 
@@ -132,15 +133,15 @@ class AdminQueries(Running):
         options: "ClientOptions | Mapping[str, Any] | None" = None,
         **more: Any,
     ) -> None:
-        """Make a client; nothing is asked yet.
+        """Create a client; no request is sent yet.
 
         Args:
-            name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
+            name_servers: as ``host:port;host:port``, or a sequence; by default from NAMESRV_ADDR.
             options: how it connects.
             **more: options by name.
 
         Raises:
-            UsageError: the addresses or the options make no sense.
+            UsageError: the addresses or the options are invalid.
         """
         self._wire: Wire = wire_of(name_servers, options_of(ClientOptions, options, more))
 
@@ -149,12 +150,12 @@ class AdminQueries(Running):
         return f"<{type(self).__name__} of {';'.join(self._wire.name_servers)}, {state}>"
 
     async def start(self) -> None:
-        """Begin; connections are made when they are needed."""
+        """Start; connections are made when they are needed."""
         self._check_stopped()
         self._is_running = True
 
     async def shutdown(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self._is_running = False
         await self._wire.close()
 
@@ -164,25 +165,25 @@ class AdminQueries(Running):
         return self._wire.name_servers
 
     def request(self, address: str, call: Call[T], timeout_ms: int = ANSWER_MS) -> Awaitable[T]:
-        """Ask one server; raises what ``Wire.request`` does."""
+        """Query one server; raises what ``Wire.request`` does."""
         self._check_running()
         return self._wire.request(address, call, timeout_ms)
 
     async def request_name_server(self, call: Call[T]) -> T:
-        """Ask the name servers, the first of them that can be reached."""
+        """Query the first name server that can be reached."""
         self._check_running()
         return await self._wire.request_name_server(call)
 
     async def ask_each(
         self, brokers: Iterable[MasterBroker], call: Callable[[], Call[T]]
     ) -> list[tuple[MasterBroker, T]]:
-        """Ask all brokers the same and return each with its answer."""
+        """Send the same query to all brokers and return each with its answer."""
         asked = [*brokers]
         answers = await together(self.request(broker.address, call()) for broker in asked)
         return list(zip(asked, answers, strict=True))
 
     async def brokers(self) -> list[BrokerPlace]:
-        """Return all brokers that are registered.
+        """Return all registered brokers.
 
         Raises:
             UnavailableError: there is none, or no name server answers.
@@ -198,7 +199,7 @@ class AdminQueries(Running):
         return places
 
     async def masters(self, broker_name: str | None = None) -> list[MasterBroker]:
-        """Return the brokers that may be written to, or the one of a name.
+        """Return the brokers that accept messages, or the one with a name.
 
         Raises:
             UnavailableError: there is none.
@@ -211,11 +212,11 @@ class AdminQueries(Running):
         named = [master for master in found if broker_name in (None, master.broker_name)]
         if not named:
             known = ", ".join(master.broker_name for master in found)
-            raise NotFoundError(f"no broker is named {broker_name}; there are {known}")
+            raise NotFoundError(f"there is no broker {broker_name}; the brokers are {known}")
         return named
 
     async def broker_stats(self, brokers: Iterable[BrokerPlace] | None = None) -> list[BrokerStats]:
-        """Return what brokers tell of themselves: of all, or those given; who does not answer has an error."""
+        """Return the statistics that brokers report: all, or the given ones; one that does not answer has an error."""
 
         async def told(broker: BrokerPlace) -> BrokerStats:
             try:
@@ -226,10 +227,10 @@ class AdminQueries(Running):
         return await together(told(broker) for broker in (await self.brokers() if brokers is None else brokers))
 
     async def replication(self, told: Iterable[BrokerStats] | None = None) -> list[Replication]:
-        """Return how brokers take part in replication: all, or those of ``told``, whose figures are taken from there.
+        """Return the replication state of brokers: of all, or those of ``told``, whose statistics are reused.
 
-        How far a slave is behind is what its own figures and those of its master say, which are asked for one after the
-        other: of a busy master it is some messages off.
+        The lag of a slave is computed from its own statistics and those of its master, which are queried one after
+        the other: if the master is busy it is off by some messages.
         """
         stats = list(await self.broker_stats() if told is None else told)
         places = {(one.broker.cluster, one.broker.broker_name): one for one in stats if one.broker.broker_id == MASTER}
@@ -290,7 +291,7 @@ class AdminQueries(Running):
         return {name for _, tables in await self.ask_each(await self.masters(), calls.groups) for name in tables}
 
     async def groups(self, names: Collection[str] | None = None) -> list[GroupOnBroker]:
-        """Return all groups with their settings, or those named; one for each broker that has the group."""
+        """Return all groups with their settings, or the given ones; one for each broker that has the group."""
         rows = []
         for broker, told in await self.ask_each(await self.masters(), calls.groups):
             tables = {name: table for name, table in told.items() if names is None or name in names}
@@ -333,7 +334,7 @@ class AdminQueries(Running):
         return GroupState(broker.broker_name, settings, online, offsets, holders)
 
     async def offsets(self, group: str | None = None) -> list[GroupOffset]:
-        """Return how far groups, or one of them, have read all queues of topics that they have read at all."""
+        """Return the progress of groups, or of one of them, in all queues of topics that they have read."""
         rows = []
         for broker in await self.masters():
             rows += await self._offsets_of(broker, None if group is None else (group,))
@@ -353,31 +354,31 @@ class AdminQueries(Running):
 
 
 def check_known(name: str, names: Collection[str], what: str, advice: str = "") -> None:
-    """Refuse a name that is not there, with what to do then.
+    """Refuse an unknown name, with advice.
 
     Raises:
-        NotFoundError: it lists near names.
+        NotFoundError: it lists similar names.
         UsageError: it is a pattern.
     """
     if name in names:
         return
     if _GLOB & {*name}:
-        raise UsageError(f"give the {what} by its name, not by a pattern: {name}")
+        raise UsageError(f"give the full name of the {what}, not a pattern: {name}")
     own = sorted(one for one in names if not one.startswith(_OF_BROKERS) and not is_system_topic(one))
     likely = [one for one in own if not one.startswith("%")] or own
     near = ", ".join(difflib.get_close_matches(name, own, 5, 0.4) or likely[:5])
-    raise NotFoundError(f"no {what} matches {name}{f'; near it: {near}' if near else ''}{advice}")
+    raise NotFoundError(f"no {what} matches {name}{f'; similar: {near}' if near else ''}{advice}")
 
 
 def group_offsets(
     offsets: "dict[tuple[str, str, int], int]", ends: "dict[tuple[str, int], tuple[int, int]]", broker_name: str | None
 ) -> list[GroupOffset]:
-    """Return how far groups have read, of every queue of their topics.
+    """Return the progress of groups in every queue of their topics.
 
     Args:
-        offsets: by topic, group and queue id, what was committed.
-        ends: by topic and queue id, the first offset and the one behind the last.
-        broker_name: of the broker that has them.
+        offsets: committed offsets, by topic, group and queue id.
+        ends: the first offset and the one after the last, by topic and queue id.
+        broker_name: the broker that has them.
     """
     queue_ids: dict[str, set[int]] = {}
     for topic, queue_id in ends:

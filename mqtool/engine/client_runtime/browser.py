@@ -26,7 +26,7 @@ _LISTED = 20
 
 
 class BrowsedQueue(NamedTuple):
-    """A queue of a broker; what it holds when it is looked at, half open."""
+    """A queue of a broker, and the offsets it holds when it is queried, half open."""
 
     broker: MasterBroker
     topic: str
@@ -37,7 +37,7 @@ class BrowsedQueue(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Browsed:
-    """A message, the record that holds it, and the broker that gave it."""
+    """A message, the record that holds it, and the broker that returned it."""
 
     message: Message
     record: bytes
@@ -45,7 +45,7 @@ class Browsed:
 
 
 class Browser:
-    """Finds messages with an admin client that is running; ``remarks`` tells what was not found out."""
+    """Finds messages with a running admin client; ``remarks`` lists what could not be determined."""
 
     def __init__(self, admin: AdminClient, broker_name: str | None = None) -> None:
         self._admin = admin
@@ -53,7 +53,7 @@ class Browser:
         self.remarks: list[str] = []
 
     async def masters(self) -> list[MasterBroker]:
-        """Return the brokers that are asked."""
+        """Return the brokers to query."""
         return await self._admin.masters(self._broker_name)
 
     async def topics(self) -> set[str]:
@@ -64,23 +64,23 @@ class Browser:
     # By address
 
     async def at_address(self, offset: int) -> Browsed:
-        """Return the message at a physical offset of the only broker, or the one named.
+        """Return the message at a physical offset of the only broker, or of the given one.
 
         Raises:
-            NotFoundError: no message begins there.
+            NotFoundError: no message starts there.
             UsageError: there are several brokers.
         """
         masters = await self.masters()
         if len(masters) > 1:
             names = ", ".join(master.broker_name for master in masters)
-            raise UsageError(f"{len(masters):,} brokers have a log ({names}): name one with --broker")
+            raise UsageError(f"{len(masters):,} brokers have a log ({names}): choose one with --broker")
         found = await self._viewed(masters[0], offset)
         if found is None:
-            raise NotFoundError(f"{masters[0].broker_name} has no message that begins at {offset:,}")
+            raise NotFoundError(f"{masters[0].broker_name} has no message that starts at {offset:,}")
         return found
 
     async def by_message_id(self, message_id: str, offset: int) -> Browsed | None:
-        """Return the message of an offset message id; None where no broker has it."""
+        """Return the message with an offset message id; None if no broker has it."""
         for master in await self.masters():
             found = await self._viewed(master, offset)
             if found and found.message.message_id == message_id.upper():
@@ -101,7 +101,7 @@ class Browser:
     # By place
 
     async def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Browsed:
-        """Return the message of a place.
+        """Return the message with a queue offset.
 
         Raises:
             NotFoundError: there is none.
@@ -116,7 +116,7 @@ class Browser:
         holding = [place for place in of_id if place.min_offset <= queue_offset < place.max_offset]
         if len(holding) > 1:
             names = ", ".join(place.broker.broker_name for place in holding)
-            raise UsageError(f"{len(holding):,} brokers have this place ({names}): name one with --broker")
+            raise UsageError(f"{len(holding):,} brokers have this queue ({names}): choose one with --broker")
         if not holding:
             reaches = "; ".join(map(_reach, of_id))
             raise NotFoundError(
@@ -135,7 +135,7 @@ class Browser:
         """Return the queues of topics.
 
         Raises:
-            NotFoundError: a topic is not there; the sentence lists near names.
+            NotFoundError: a topic does not exist; the message lists similar names.
         """
         masters = await self.masters()
         answers = await self._admin.ask_each(masters, calls.topic_configs)
@@ -152,11 +152,11 @@ class Browser:
     # By key
 
     async def by_key(self, key: str, topics: Collection[str] | None = None) -> list[Browsed]:
-        """Return the messages that have a key or unique key, as the brokers' indexes know them, oldest first.
+        """Return the messages that have a key or unique key, according to the brokers' indexes, oldest first.
 
         Args:
-            key: the whole of one.
-            topics: to look in; by default all that are not the brokers' own.
+            key: the whole key.
+            topics: the topics to search; by default all except the brokers' own.
         """
         masters = await self.masters()
         answers = await self._admin.ask_each(masters, calls.topic_configs)
@@ -194,7 +194,7 @@ class Browser:
     # By search
 
     async def starts(self, places: Iterable[BrowsedQueue], since: int | None) -> list[BrowsedQueue]:
-        """Return queues as they are read from a time (ms) on; those without messages of then are left out."""
+        """Return queues with the offsets to read from for a time (ms); queues without such messages are left out."""
         kept = [place for place in places if place.max_offset > place.min_offset]
         if since is not None:
             offsets = await together(
@@ -208,7 +208,7 @@ class Browser:
         return [place for place in kept if place.max_offset > place.min_offset]
 
     async def search(self, places: Iterable[BrowsedQueue], query: Query) -> AsyncGenerator[Browsed, None]:
-        """Yield the messages of queues, up to their ends of now, for which a query holds, by store time."""
+        """Yield the messages of queues, up to their current ends, that match a query, by store time."""
         expression = "*"
         if query.tags and not any({*"*?["} & {*tag} for tag in query.tags):
             expression = " || ".join(query.tags)  # by hash: the query is held against what comes
@@ -241,7 +241,7 @@ class Browser:
                     yield Browsed(message, record, place.broker)
             if pulled.next_offset <= at and pulled.code != ResponseCode.SUCCESS:
                 self.remarks.append(
-                    f"{place.broker.broker_name} gives nothing of queue {place.queue_id} of {place.topic} "
+                    f"{place.broker.broker_name} returns nothing from queue {place.queue_id} of {place.topic} "
                     f"from offset {at:,} to {place.max_offset:,}: {pulled.status or pulled.code}"
                 )
                 return

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Running(ABC):
-    """What lives from ``start`` to ``shutdown``, or in an ``async with`` block."""
+    """A client that runs from ``start`` to ``shutdown``, or in an ``async with`` block."""
 
     _kind: str
     """What it is, in sentences."""
@@ -29,14 +29,14 @@ class Running(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Begin."""
+        """Start."""
 
     @abstractmethod
     async def shutdown(self) -> None:
-        """Tell brokers that this client leaves, and end its connections."""
+        """Unregister from brokers, and close connections."""
 
     async def close(self) -> None:
-        """Do what ``shutdown`` does, by the name that Python's own classes have for it."""
+        """Do what ``shutdown`` does, under the name that Python's own classes use."""
         await self.shutdown()
 
     async def __aenter__(self) -> Self:
@@ -54,7 +54,7 @@ class Running(ABC):
 
     def _check_stopped(self) -> None:
         if self._is_running:
-            raise UsageError(f"this {self._kind} is running already")
+            raise UsageError(f"this {self._kind} is already running")
 
 
 class Client(Running):
@@ -68,10 +68,10 @@ class Client(Running):
     def __init__(
         self, group: str, name_servers: str | Sequence[str] | None, options: ClientOptions, clock: Callable[[], int]
     ) -> None:
-        """Make a client that does nothing yet; the arguments are those of the kinds.
+        """Create a client that does nothing yet; the arguments are those of the kinds.
 
         Raises:
-            UsageError: the group's name, the addresses or the options make no sense.
+            UsageError: the group's name, the addresses or the options are invalid.
         """
         check_group(group, self._reserved)
         self.options = options
@@ -126,5 +126,5 @@ class Client(Running):
 
     @property
     def client_id(self) -> str:
-        """How brokers call this client."""
+        """The id by which brokers know this client."""
         return self._instance.client_id

@@ -26,13 +26,13 @@ _CONSUMED = ("topic", "client_id", "consumer_group")
 
 
 class Measured(Protocol):
-    """A client, as far as it is measured."""
+    """A client whose metrics are collected."""
 
     group: str
 
     @property
     def client_id(self) -> str:
-        """What brokers know it by."""
+        """The id by which brokers know it."""
         ...
 
 
@@ -51,16 +51,16 @@ class _Registered(Collector):
         def histogram(name: str, meaning: str, labels: Sequence[str], *buckets: float) -> Histogram:
             return Histogram(name, meaning, labels, registry=registry, buckets=buckets)
 
-        self.send = histogram("rocketmq_send_cost_time", "ms that a send took.", _SENT, 1, 5, 10, 20, 50, 200, 500)
+        self.send = histogram("rocketmq_send_cost_time", "Duration of a send in ms.", _SENT, 1, 5, 10, 20, 50, 200, 500)
         self.wait = histogram(
             "rocketmq_await_time",
-            "ms from when a message came to a client until a listener, or the program, got it.",
+            "ms from the arrival of a message at a client until a listener, or the program, received it.",
             _CONSUMED,
             *(1, 5, 20, 100, 1000, 5000, 10_000),
         )
         self.process = histogram(
             "rocketmq_process_time",
-            "ms that a listener took.",
+            "Duration of a listener call in ms.",
             (*_CONSUMED, "invocation_status"),
             *(1, 5, 10, 100, 1000, 10_000, 60_000),
         )
@@ -70,13 +70,13 @@ class _Registered(Collector):
     def describe(self) -> Iterable[GaugeMetricFamily]:
         return (
             GaugeMetricFamily(
-                "rocketmq_consumer_cached_messages", "Messages that wait, or are in work.", None, _CONSUMED
+                "rocketmq_consumer_cached_messages", "Messages that are waiting or being processed.", None, _CONSUMED
             ),
             GaugeMetricFamily("rocketmq_consumer_cached_bytes", "Bytes of their bodies.", None, _CONSUMED),
         )
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the gauges as they stand; called by any thread."""
+        """Return the current gauges; called by any thread."""
         messages, sizes = families = [*self.describe()]
         for consumer in [*self.consumers]:
             totals: dict[str, tuple[int, int]] = {}
@@ -94,27 +94,27 @@ _registered: "WeakKeyDictionary[CollectorRegistry, _Registered]" = WeakKeyDictio
 
 
 class ClientMetrics(Hook):
-    """Measures what one client sends, or has consumed."""
+    """Collects metrics of one client's sending or consuming."""
 
     def __init__(self, client: Measured, registry: Any) -> None:
-        """Measure for a registry of ``prometheus_client``, True for its default.
+        """Collect metrics in a registry of ``prometheus_client``, True for its default.
 
         Raises:
-            UsageError: that is no registry, or has other metrics of these names.
+            UsageError: it is not a registry, or has other metrics with these names.
         """
         registry = REGISTRY if registry is True else registry
         if not isinstance(registry, CollectorRegistry):
-            raise UsageError(f"metrics is True, or a CollectorRegistry of prometheus_client, not {registry!r}")
+            raise UsageError(f"metrics must be True or a CollectorRegistry of prometheus_client, not {registry!r}")
         if registry not in _registered:
             try:
                 _registered[registry] = _Registered(registry)
             except ValueError as error:
-                raise UsageError(f"this registry cannot take the metrics of clients: {error}") from error
+                raise UsageError(f"this registry cannot hold the metrics of clients: {error}") from error
         self._all = _registered[registry]
         self._id, self._group = client.client_id, client.group
 
     def watch(self, consumer: Holding) -> None:
-        """Tell what a consumer has pulled ahead, as long as there is this consumer."""
+        """Report what a consumer has pulled ahead, as long as the consumer exists."""
         self._all.consumers.add(consumer)
 
     def before_send(self, messages: "Sequence[ProducerMessage]", group: str) -> float:  # noqa: ARG002

@@ -45,13 +45,13 @@ _DEFAULTS = {"delay_level": 0, "ack_index": consuming.UNLIMITED, "suspend_ms": 0
 
 @dataclass
 class ConsumeContext:
-    """What a listener may say besides its status.
+    """What a listener may set besides its status.
 
     Attributes:
         queue: where the messages come from.
-        delay_level: when those that failed are delivered again: 0 by how often they came, -1 never.
-        ack_index: with SUCCESS, the last message that was consumed; those behind it failed.
-        suspend_ms: how long an orderly consumer waits before it tries again.
+        delay_level: when failed messages are delivered again: 0 depends on the number of deliveries, -1 never.
+        ack_index: with SUCCESS, the last message that was consumed; those after it failed.
+        suspend_ms: how long an orderly consumer waits before it retries.
     """
 
     queue: MessageQueue
@@ -60,7 +60,7 @@ class ConsumeContext:
     suspend_ms: int = 0
 
     def put_right(self) -> list[str]:
-        """Have the defaults stand for what is no such number; return what was said."""
+        """Replace values that are not numbers by the defaults; return what was set."""
         wrong = []
         for name, default in _DEFAULTS.items():
             said = getattr(self, name)
@@ -79,15 +79,15 @@ class PushConsumerOptions(ConsumerOptions):
     """How a push consumer consumes; names and defaults are those of the Java client.
 
     Attributes:
-        orderly: the messages of a queue one after the other, each until it succeeds.
-        consume_thread_max: listeners at work at a time.
-        consume_message_batch_max_size: messages that a listener gets at a time.
+        orderly: deliver the messages of a queue one after the other, each until it succeeds.
+        consume_thread_max: maximum number of concurrent listener calls.
+        consume_message_batch_max_size: maximum number of messages per listener call.
         pull_interval: ms between two pulls of a queue.
-        max_reconsume_times: how often a message comes again; by default 16 times, orderly without end.
+        max_reconsume_times: maximum number of redeliveries; by default 16, or no limit if orderly.
         consume_timeout: minutes after which a message still being consumed is sent back.
         suspend_current_queue_time_millis: how long an orderly consumer waits after LATER.
-        persist_consumer_offset_interval: ms between two reports of what was consumed.
-        post_subscription_when_pull: tell the subscription with each pull.
+        persist_consumer_offset_interval: ms between two commits of offsets.
+        post_subscription_when_pull: send the subscription with each pull.
     """
 
     orderly: bool = False
@@ -103,7 +103,7 @@ class PushConsumerOptions(ConsumerOptions):
 
 @dataclass(slots=True)
 class Counts:
-    """What a listener did with the messages of a topic, and how long it took in ms."""
+    """The results of a listener for a topic, and how long it took in ms."""
 
     succeeded: int = 0
     failed: int = 0
@@ -111,7 +111,7 @@ class Counts:
 
 
 class ConsumeService(ABC):
-    """Calls the listener, and sees to what fails."""
+    """Calls the listener, and handles failures."""
 
     def __init__(
         self, listener: Listener, group: str, options: PushConsumerOptions, instance: Instance, offsets: OffsetStore
@@ -135,7 +135,7 @@ class ConsumeService(ABC):
 
     @abstractmethod
     def start(self, held: Callable[[], Collection[AssignedQueue]]) -> None:
-        """Begin to consume; ``held`` tells the queues that there are."""
+        """Start consuming; ``held`` returns the current queues."""
 
     @abstractmethod
     def begin(self, held: AssignedQueue) -> None:
@@ -143,16 +143,16 @@ class ConsumeService(ABC):
 
     @abstractmethod
     def submit(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> None:
-        """Have messages consumed that were just pulled."""
+        """Consume messages that were just pulled."""
 
     def stop(self) -> None:
-        """Let listeners that are at work end by themselves."""
+        """Let running listeners finish."""
         self._is_over = True
         if self._threads:
             self._threads.stop()
 
     def rates(self, topic: str, running_ms: int) -> dict[str, float | int]:
-        """Return what listeners did with a topic since the start, by Java's names."""
+        """Return the results of listeners for a topic since the start, by Java's names."""
         counts = self.counts.get(topic, Counts())
         done, seconds = counts.succeeded + counts.failed, max(1.0, running_ms / 1000)
         return {
@@ -165,7 +165,7 @@ class ConsumeService(ABC):
         }
 
     async def consume_directly(self, message: ConsumerMessage) -> tuple[ConsumeStatus, str | None, int]:
-        """Give one message to the listener; return what it says, what it raised, and how many ms it took."""
+        """Pass one message to the listener; return its result, its exception, and how many ms it took."""
         start = time.perf_counter()
         error = None
         status = ConsumeStatus.LATER
@@ -185,7 +185,7 @@ class ConsumeService(ABC):
         except Exception:
             log.exception("the listener failed with messages of %s", context.queue)
         if wrong := context.put_right():  # what it meant by that nobody knows
-            log.error("the listener told %s of messages of %s, which is no number", ", ".join(wrong), context.queue)
+            log.error("the listener set %s for messages of %s, which is not a number", ", ".join(wrong), context.queue)
             status = ConsumeStatus.LATER
         counts = self.counts.setdefault(messages[0].topic, Counts())
         counts.spent_ms += (time.perf_counter() - start) * 1000
@@ -219,29 +219,29 @@ class ConsumeService(ABC):
         try:
             await self._instance.request(message.broker_name, call, _SEND_BACK_MS)
         except MqtoolError as error:
-            log.warning("a message of %s cannot be sent back, and is tried again here: %s", topic, error)
+            log.warning("a message of %s could not be sent back, and is retried here: %s", topic, error)
             return False
         return True
 
 
 class ConcurrentService(ConsumeService):
-    """Gives messages to the listener in any order; what fails is sent back."""
+    """Passes messages to the listener in any order; messages that fail are sent back."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._due: asyncio.Queue[tuple[AssignedQueue, Sequence[ConsumerMessage]]] = asyncio.Queue()
 
     def start(self, held: Callable[[], Collection[AssignedQueue]]) -> None:
-        """Begin to consume."""
-        self._instance.keep_on("sending back what is stuck", functools.partial(self._clean_on, held))
+        """Start consuming."""
+        self._instance.keep_on("sending back stuck messages", functools.partial(self._clean_on, held))
         for _ in range(self._options.consume_thread_max):
             self._instance.keep_on("consuming", self._consume_on)
 
     def begin(self, held: AssignedQueue) -> None:
-        """Do nothing: messages are given out as they come."""
+        """Do nothing: messages are consumed as they arrive."""
 
     def submit(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> None:
-        """Have messages consumed that were just pulled."""
+        """Consume messages that were just pulled."""
         readable = [one for one in messages if not one.body_error]
         for some in consuming.in_groups(readable, self._options.consume_message_batch_max_size):
             self._due.put_nowait((held, some))
@@ -271,7 +271,7 @@ class ConcurrentService(ConsumeService):
         failed = messages[consumed:]
         kept: list[ConsumerMessage] = []
         if failed and self._is_broadcasting:
-            log.warning("%d messages of %s failed, and are not delivered again", len(failed), held.queue)
+            log.warning("%d messages of %s failed and will not be delivered again", len(failed), held.queue)
         elif failed:
             kept = [one for one in failed if not await self._send_back(one, context.delay_level)]
         if kept:
@@ -303,14 +303,14 @@ class ConcurrentService(ConsumeService):
 
 
 class OrderlyService(ConsumeService):
-    """Gives the messages of a queue to the listener one after the other; what fails is tried again in its place."""
+    """Passes the messages of a queue to the listener one after the other; a failed message is retried in its place."""
 
     def __init__(self, lock: Callable[[MessageQueue], Coroutine[Any, Any, None]], *given: Any) -> None:
         super().__init__(*given)
         self._lock = lock
 
     def start(self, held: Callable[[], Collection[AssignedQueue]]) -> None:
-        """Do nothing: each queue begins by itself."""
+        """Do nothing: each queue starts by itself."""
 
     def begin(self, held: AssignedQueue) -> None:
         """Consume a queue from now on; its lock was just granted."""
@@ -318,7 +318,7 @@ class OrderlyService(ConsumeService):
         self._instance.keep_on(f"consuming {held.queue}", functools.partial(self._consume_on, held))
 
     def submit(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> None:  # noqa: ARG002
-        """Have messages consumed that were just pulled."""
+        """Consume messages that were just pulled."""
         held.has_some.set()
 
     async def _consume_on(self, held: AssignedQueue) -> None:

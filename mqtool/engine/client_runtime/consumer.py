@@ -56,21 +56,23 @@ class ConsumerOptions(ClientOptions):
 
     Attributes:
         message_model: CLUSTERING: the members of the group share the messages; BROADCASTING: each gets all.
-        consume_from_where: where a new group begins, ..
-        consume_timestamp: .. and from when on, in ms; by default half an hour ago.
-        strategy: how queues are shared out; the same for all members.
-        pull_batch_size: messages pulled at a time.
+        consume_from_where: where a new group starts.
+        consume_timestamp: the time (ms) at which a new group starts, if it starts at a time; by default half an
+            hour ago.
+        strategy: how queues are assigned; must be the same for all members.
+        pull_batch_size: messages per pull.
         thresholds: how much is pulled ahead.
-        offsets_folder: of broadcasting consumers; by default ``.rocketmq_offsets`` in the home of the user.
-        deserializer: makes the ``value`` of a message of its body, when that is asked for: what it raises there has the
-            listener fail that does not catch it, and the message comes again.
-        metrics: a registry of ``prometheus_client``, or True for its default: what is pulled ahead, how long messages
-            wait in this client, and how long listeners take.
-        on_assigned: is told the queues that this consumer has taken over, before it reads them; ..
-        on_revoked: .. and those that it gives away, or leaves at its end, while it can still commit their offsets.
-            A coroutine, or a function that runs in a thread; no queue changes hands until it returns.
-        hooks: are told of all messages, before a listener or the program gets them, and after.
-        trace: tell RMQ_SYS_TRACE_TOPIC of them, as Java's ``enableMsgTrace`` does.
+        offsets_folder: of broadcasting consumers; by default ``.rocketmq_offsets`` in the user's home directory.
+        deserializer: makes the ``value`` of a message from its body, on first access: if it raises and the listener
+            does not catch that, the listener fails, and the message is delivered again.
+        metrics: a registry of ``prometheus_client``, or True for its default: what is pulled ahead, how long
+            messages wait in this client, and how long listeners take.
+        on_assigned: is called with the queues that this consumer has taken over, before it reads them.
+        on_revoked: is called with the queues that it gives away, or gives up at shutdown, while it can still commit
+            their offsets. Like ``on_assigned``, a coroutine, or a function that runs in a thread; queues change
+            hands only after it returns.
+        hooks: are called for all messages, before a listener or the program gets them, and after.
+        trace: send traces to RMQ_SYS_TRACE_TOPIC, as Java's ``enableMsgTrace`` does.
     """
 
     message_model: MessageModel = MessageModel.CLUSTERING
@@ -99,21 +101,21 @@ class _Troubles:
         self._said: dict[str, tuple[str, object]] = {}
 
     def say(self, what: str, error: Exception, whose: object = None) -> None:
-        """Say that something failed; of several for whom it did, the first counts."""
+        """Report a failure; if several report the same, only the first counts."""
         sentence = str(error)
         if what not in self._said or self._said[what][0] != sentence:
             self._said[what] = sentence, whose
             cause = error.__cause__ if isinstance(error, CallbackError) else None  # of the application
-            log.warning("%s: %s; it is tried again", what, sentence, exc_info=cause)
+            log.warning("%s: %s; retrying", what, sentence, exc_info=cause)
 
     def is_over(self, what: str, whose: object = None) -> None:
-        """Say that it works again, where it did not for the same."""
+        """Report that it works again, if the failure was reported for the same."""
         if what in self._said and self._said[what][1] == whose:
             del self._said[what]
             log.warning("%s works again", what)
 
     def forget(self, whose: object) -> None:
-        """Have what went wrong for somebody who is not at it any more be said again where it does for others."""
+        """Forget the failures of one that has stopped, so that others report theirs."""
         self._said = {what: said for what, said in self._said.items() if said[1] != whose}
 
 
@@ -136,19 +138,19 @@ class AssignedQueue:
         self._at_work = 0
 
     def stop_pulling(self) -> None:
-        """Pull nothing more."""
+        """Stop pulling."""
         if self.pulling:
             self.pulling.cancel()
 
     def drop(self) -> None:
-        """Pull nothing more, and count nothing more as consumed: the queue is another member's."""
+        """Stop pulling, and commit nothing more: the queue belongs to another member."""
         self.stop_pulling()
         self.waiting.is_dropped = True
         self.has_some.set()  # who waits for it sees that it is dropped
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Count who is at work with messages of this queue, from the listener to the offset."""
+        """Count who is working on messages of this queue, from the listener to the offset."""
         self._at_work += 1
         self.is_idle.clear()
         try:
@@ -160,7 +162,7 @@ class AssignedQueue:
 
 
 class Consumer(Subscriber, Reader):
-    """A member of a group, from ``start`` to ``shutdown``; kinds of consumers differ in what becomes of messages."""
+    """A member of a group, from ``start`` to ``shutdown``; kinds of consumers differ in what they do with messages."""
 
     options: ConsumerOptions
     _consume_type: ClassVar[str]
@@ -175,10 +177,10 @@ class Consumer(Subscriber, Reader):
         options: ConsumerOptions,
         clock: Callable[[], int] = wall_clock,
     ) -> None:
-        """Make a consumer; the arguments are those of the kinds.
+        """Create a consumer; the arguments are those of the kinds.
 
         Raises:
-            UsageError: the group's name, the addresses or the options make no sense.
+            UsageError: the group's name, the addresses or the options are invalid.
         """
         self._is_broadcasting = options.message_model is MessageModel.BROADCASTING
         if self._is_broadcasting and not options.instance_name:
@@ -209,10 +211,10 @@ class Consumer(Subscriber, Reader):
         return [(queue.topic, one.waiting.count, one.waiting.size) for queue, one in held]
 
     def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
-        """Consume a topic, or those of its messages that an expression chooses: tags with ``||``, or SQL92.
+        """Subscribe to a topic, or to the messages that match an expression: tags with ``||``, or SQL92.
 
         Raises:
-            UsageError: no topic can be called that.
+            UsageError: it is not a valid name of a topic.
             FilterError: the expression has no tag.
         """
         super().subscribe(topic, expression, is_sql92=is_sql92)
@@ -220,13 +222,13 @@ class Consumer(Subscriber, Reader):
             self._rebalance_wanted.set()
 
     def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no longer."""
+        """Unsubscribe from a topic."""
         self._subscriptions.pop(with_namespace(topic, self.options.namespace), None)
         if self._is_running:
             self._rebalance_wanted.set()
 
     def queues(self) -> list[MessageQueue]:
-        """Return the queues of its topics that this consumer has now."""
+        """Return the queues of its topics that are assigned to this consumer."""
         return sorted(queue for queue in self._held if not queue.topic.startswith(RETRY_PREFIX))
 
     # From start to shutdown
@@ -246,7 +248,7 @@ class Consumer(Subscriber, Reader):
         await self._check_subscriptions()
         self._instance.start()
         await self._instance.send_heartbeats()
-        self._rebalancing = self._instance.keep_on("sharing queues out", self._rebalance_on)
+        self._rebalancing = self._instance.keep_on("sharing queues", self._rebalance_on)
         self._rebalance_wanted.set()
 
     async def _keep_share(self) -> None:
@@ -295,14 +297,14 @@ class Consumer(Subscriber, Reader):
                     await self._rebalance_wanted.wait()
             self._rebalance_wanted.clear()
             for topic in sorted(self._topics()):
-                what = f"sharing out the queues of {topic}"
+                what = f"sharing the queues of {topic}"
                 try:
                     await self._rebalance(topic)
                     self._troubles.is_over(what)
                 except MqtoolError as error:
                     self._troubles.say(what, error)
                 except Exception:
-                    log.exception("the queues of %s cannot be shared out now", topic)
+                    log.exception("sharing the queues of %s failed", topic)
 
     def _topics(self) -> set[str]:
         return {*self._subscriptions, *(queue.topic for queue in self._held)}
@@ -324,7 +326,7 @@ class Consumer(Subscriber, Reader):
             try:
                 begun.append(await self._take_over(queue))
             except MqtoolError as error:  # next time; those that are begun go on
-                log.warning("%s is not taken over now: %s", queue, error)
+                log.warning("%s cannot be taken over now: %s", queue, error)
         await self._tell_assigned([one.queue for one in begun if one.queue not in self._shared])
         if lost or new:
             # By a newer version the broker sees that its subscription is that of this share.
@@ -348,7 +350,7 @@ class Consumer(Subscriber, Reader):
             async with asyncio.timeout(LISTENERS_END_S):
                 await self._tell_revoked([*self._shared])
         except TimeoutError:
-            log.warning("who is told the queues of %s is not done within %.0f s", self.group, LISTENERS_END_S)
+            log.warning("the queue listener of %s did not finish within %.0f s", self.group, LISTENERS_END_S)
 
     async def _tell(self, listener: "OnShare | None", queues: Collection[MessageQueue]) -> None:
         names = {queue: without_namespace(queue.topic, self.options.namespace) for queue in queues}
@@ -461,7 +463,7 @@ class Consumer(Subscriber, Reader):
                 elsewhere = await self._elsewhere(held, fetched, address)
             except UnknownTopicError as error:
                 if not held.is_gone:
-                    log.warning("%s; %s is consumed again once it is there", error, queue)
+                    log.warning("%s; consuming %s will resume once it exists", error, queue)
                     held.is_gone = True
                     self._offsets.forget(queue)
                 await asyncio.sleep(_AFTER_ERROR_S)
@@ -530,7 +532,7 @@ class Consumer(Subscriber, Reader):
         """
         queue, waiting = held.queue, held.waiting
         if offset != held.next_offset:
-            log.warning("%s is read on at %d, not at %d", queue, offset, held.next_offset)
+            log.warning("%s: continuing at offset %d, not at %d", queue, offset, held.next_offset)
         waiting.is_dropped = is_reset
         if not held.is_gone:
             await asyncio.sleep(_AFTER_MOVED_S)
@@ -566,7 +568,7 @@ class Consumer(Subscriber, Reader):
         for queue, offset in offsets.items():
             if queue.topic != topic or (held := self._held.pop(queue, None)) is None:
                 continue
-            log.info("%s goes on at %d, as an administrator wishes", queue, offset)
+            log.info("%s continues at %d: its offset was reset by an administrator", queue, offset)
             held.drop()
             await held.is_idle.wait()
             self._offsets.update(queue, offset, increase_only=False)

@@ -53,14 +53,14 @@ _QUEUES = 4  # of a topic that comes about by sending to it
 
 
 class DeadLetter(NamedTuple):
-    """A dead letter; ``topic`` is that of the message whose consumption failed, None where nothing tells it."""
+    """A dead letter; ``topic`` is that of the message whose consumption failed, None if it is unknown."""
 
     found: Browsed
     topic: str | None
 
     @property
     def address(self) -> str:
-        """Where it lies: cluster, broker, topic, queue, offset, and when (ms) it was stored, as topics come again."""
+        """Where it is stored: cluster, broker, topic, queue, offset, and, as topics are recreated, store time (ms)."""
         message, broker = self.found.message, self.found.broker
         place = (broker.cluster, broker.broker_name, message.topic, message.queue_id, message.queue_offset)
         return ":".join(map(str, (*place, message.store_timestamp)))
@@ -74,21 +74,21 @@ class DeadLetter(NamedTuple):
 
 
 def origin_topic(message: Message) -> str | None:
-    """Return the topic of the message whose consumption failed, None where nothing tells it."""
+    """Return the topic of the message whose consumption failed, None if it is unknown."""
     properties = message.properties
     return properties.get("RETRY_TOPIC") or properties.get("DLQ_ORIGIN_TOPIC")
 
 
 def copy_of(letter: DeadLetter, to_retry: bool) -> tuple[str, ProducerMessage]:
-    """Return where the copy of a dead letter goes, and the copy: body, flag, tag, keys and own properties stay.
+    """Return the target of the copy of a dead letter, and the copy: body, flag, tag, keys and own properties are kept.
 
     Raises:
-        NotFoundError: nothing tells its topic.
+        NotFoundError: its original topic is unknown.
         FormatError: its body is compressed and cannot be read.
     """
     message = letter.found.message
     if letter.topic is None:
-        raise NotFoundError("nothing in it tells its topic: it was sent here by a producer")
+        raise NotFoundError("its original topic is unknown: it was sent here by a producer")
     own = {name: value for name, value in message.properties.items() if name not in OF_ROCKETMQ}
     more = {ORIGIN: letter.address}
     if HOPS in own:
@@ -114,7 +114,7 @@ def copy_of(letter: DeadLetter, to_retry: bool) -> tuple[str, ProducerMessage]:
 
 
 class Resender:
-    """Sends dead letters again, with an admin client that is running, and reads each copy back."""
+    """Resends dead letters, with a running admin client, and reads each copy back."""
 
     def __init__(self, admin: AdminClient, log: "ResentLog", *, to_retry: bool) -> None:
         self._admin = admin
@@ -125,7 +125,7 @@ class Resender:
         self._queues: dict[str, list[tuple[MessageQueue, str]]] = {}
 
     async def was_sent(self, letter: DeadLetter) -> bool:
-        """Tell whether a letter was sent again before; what only the brokers know of is noted."""
+        """Tell whether a letter was resent before; if only the brokers know of it, it is recorded."""
         if letter.address in self._log.sent:
             return True
         group = letter.found.message.topic.removeprefix(DEAD_LETTER_PREFIX)
@@ -143,10 +143,10 @@ class Resender:
         return bool(found)
 
     async def check_target(self, letters: Iterable[DeadLetter]) -> None:
-        """Refuse to begin where a topic that copies go to is not there.
+        """Refuse to start if a topic that copies are sent to does not exist.
 
         Raises:
-            NotFoundError: it is not there; the sentence says what to do.
+            NotFoundError: it does not exist; the message says what to do.
         """
         for letter in letters:
             if letter.topic is not None:
@@ -154,11 +154,11 @@ class Resender:
                 await self._queues_of(RETRY_PREFIX + group if self._to_retry else letter.topic)
 
     async def send(self, letter: DeadLetter, now: int) -> str:
-        """Send a letter again and return the id of its copy, which was read back.
+        """Resend a letter and return the id of its copy, which was read back.
 
         Raises:
             MqtoolError: it was not sent; after an AnswerTimeoutError it may have been, and the next run finds out.
-            BadDataError: what was stored is not what was sent.
+            BadDataError: what was stored differs from what was sent.
         """
         target, copied = copy_of(letter, self._to_retry)
         self._log.note(letter.address, now, None)
@@ -185,7 +185,7 @@ class Resender:
             message = stored.message
             if message.plain_body() == copied.body and message.properties.get(ORIGIN) == letter.address:
                 return
-        raise BadDataError(f"the copy {message_id} is not what was sent")
+        raise BadDataError(f"the copy {message_id} differs from what was sent")
 
     async def _queues_of(self, topic: str) -> list[tuple[MessageQueue, str]]:
         if topic not in self._queues:
@@ -193,14 +193,14 @@ class Resender:
             addresses = masters(route) if route else {}
             queues = [(queue, addresses[queue.broker_name]) for queue in writable_queues(route, topic)] if route else []
             if not queues:
-                advice = "start a consumer of the group, or send to the topics of origin" if self._to_retry else ""
-                raise NotFoundError(f"there is no topic {topic} to send to{advice and f': {advice}'}")
+                advice = "start a consumer of the group, or send to the original topics" if self._to_retry else ""
+                raise NotFoundError(f"the topic {topic}, to send to, does not exist{advice and f': {advice}'}")
             self._queues[topic] = queues
         return self._queues[topic]
 
 
 class ResentLog:
-    """What was sent again, in a file of one JSON line for each step; one process at a time has it."""
+    """The record of what was resent, a file with one JSON line per step; only one process at a time can use it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -215,12 +215,14 @@ class ResentLog:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             if not stat.S_ISREG(os.fstat(self._file).st_mode):
-                raise UsageError(f"{self.path} is no file that can note what was sent")
+                raise UsageError(f"{self.path} is not a file: what was sent cannot be recorded in it")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             data = self.path.read_bytes()
         except BlockingIOError as error:
             self._close()
-            raise StoreInUseError(f"{self.path} is in use: dead letters of this group are being sent again") from error
+            raise StoreInUseError(
+                f"{self.path} is in use: dead letters of this group are already being resent"
+            ) from error
         except UsageError:
             self._close()
             raise
@@ -245,7 +247,7 @@ class ResentLog:
             self._file = None
 
     def note(self, address: str, now: int, message_id: str | None) -> None:
-        """Note that a letter is about to be sent, or with the id of its copy that it was; it is on the disk then.
+        """Record that a letter is about to be sent, or, with the id of its copy, that it was sent; synced to disk.
 
         Raises:
             WriteError: the disk is full, or fails.
@@ -262,7 +264,7 @@ class ResentLog:
             except (ValueError, TypeError, KeyError) as error:
                 if not line or line.startswith(b'{"letter"'[: len(line)]):  # cut off by a kill
                     continue
-                raise BadDataError(f"{self.path} does not note dead letters: line {number:,}") from error
+                raise BadDataError(f"{self.path} is not a record of dead letters: line {number:,}") from error
             if copy is None:
                 self.begun[address] = timestamp
             else:
@@ -279,12 +281,12 @@ class ResentLog:
 
 
 def state_file(cluster: str, group: str) -> Path:
-    """Return where it is noted what was sent again, unless the user says otherwise."""
+    """Return the default path of the record of what was resent."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     safe = "".join(one if one.isalnum() or one in "-_.%" else "_" for one in f"{cluster}-{group}")
     return Path(state) / "mqtool" / "dlq" / f"{safe}.jsonl"
 
 
 def is_uncertain(error: MqtoolError) -> bool:
-    """Tell whether what failed may have been done all the same."""
+    """Tell whether a failed operation may have been carried out."""
     return isinstance(error, AnswerTimeoutError) or (error.retriable and error.code is None)

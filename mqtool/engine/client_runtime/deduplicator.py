@@ -38,20 +38,20 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class Memory(Protocol):
-    """What is known to be done; any thread may use it."""
+    """The keys of processed messages; any thread may use it."""
 
     def has(self, key: str) -> bool:
         """Tell whether a key is known."""
 
     def add(self, keys: Iterable[str]) -> None:
-        """Know some keys from now on."""
+        """Remember some keys."""
 
 
 class BoundedMemory:
     """The newest keys, for as long as this process runs."""
 
     def __init__(self, most: int = 1_000_000) -> None:
-        """Make a memory for ``most`` keys, about 150 bytes each; without keys of one's own, a message takes three."""
+        """Create a memory for ``most`` keys, about 150 bytes each; a message without keys of its own takes three."""
         self._most = most
         self._keys: OrderedDict[str, None] = OrderedDict()
         self._forked()
@@ -65,7 +65,7 @@ class BoundedMemory:
         return key in self._keys
 
     def add(self, keys: Iterable[str]) -> None:
-        """Know some keys, and forget the oldest where there are too many."""
+        """Remember some keys, and forget the oldest if there are too many."""
         with self._lock:
             for key in keys:
                 self._keys[key] = None
@@ -75,15 +75,15 @@ class BoundedMemory:
 
 
 class SqliteMemory:
-    """Keys in a file, which several processes may use: what is known there is on the disk."""
+    """Keys in a file, which several processes may use; keys that are known there are on disk."""
 
     def __init__(self, path: str | Path, keep_ms: int = 7 * _DAY_MS, clock: Callable[[], int] = wall_clock) -> None:
-        """Open a file, or make it.
+        """Open a file, or create it.
 
         Args:
             path: of the file.
-            keep_ms: after how long a key is forgotten; a broker delivers a message again for as long as it has it.
-            clock: tells the time in ms since 1970.
+            keep_ms: after how long a key is forgotten; a broker can deliver a message again as long as it has it.
+            clock: returns the time in ms since 1970.
 
         Raises:
             ReadError: it cannot be opened, or is something else.
@@ -128,7 +128,7 @@ class SqliteMemory:
                 raise ReadError(f"{self._path} cannot be read: {error}") from error
 
     def add(self, keys: Iterable[str]) -> None:
-        """Know some keys; they are on the disk on return.
+        """Remember some keys; they are on disk on return.
 
         Raises:
             WriteError: they are not.
@@ -148,7 +148,7 @@ class SqliteMemory:
                 raise WriteError(f"{self._path} cannot be written: {error}") from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
 
@@ -166,21 +166,22 @@ def _identity(message: ConsumerMessage) -> Delivered:
 
 
 class Deduplicator:
-    """Lets each message through once, if it was consumed.
+    """Lets each message through once, if it was consumed: deduplicates messages.
 
-    A message is known by the rule of ``mqtool.formats.identity``: again from the same place, by a retry, or because its
-    producer stored it twice. Members of a batch are different messages, though they share a unique key.
+    A message is identified by the rule of ``mqtool.formats.identity``: delivered again from the same place, by a
+    retry, or because its producer stored it twice. Members of a batch are different messages, though they share a
+    unique key.
 
-    Between the end of the work and the memory a process can die: who cannot bear even that keeps the key together with
-    the work, in one transaction of their own.
+    The process can die between the end of the work and the recording of the key: if even that is unacceptable,
+    store the key together with the work, in one transaction of your own.
     """
 
     def __init__(self, memory: Memory | None = None, key: Key | None = None) -> None:
-        """Make a filter.
+        """Create a filter.
 
         Args:
-            memory: what is done; by default the last million keys of this process.
-            key: what messages are known by, in place of that rule.
+            memory: the keys of processed messages; by default the last million keys of this process.
+            key: how to identify messages, instead of that rule.
         """
         self._memory = memory or BoundedMemory()
         self._key = key
@@ -205,7 +206,7 @@ class Deduplicator:
             self._memory.add(_names(claimed))
 
     def listener(self, listen: Listener) -> Listener:
-        """Return a listener that has another listen to what is new."""
+        """Return a listener that calls another with new messages only."""
         if is_coroutine(listen):
 
             @functools.wraps(listen)

@@ -11,7 +11,7 @@ from mqtool.errors import UsageError
 
 O = TypeVar("O", bound=ClientOptions)  # noqa: E741
 _PREFIX = "MQTOOL_"
-_NAMES = {bool: "True or False", int: "a whole number", str: "text"}
+_NAMES = {bool: "True or False", int: "a whole number", str: "a string"}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -25,19 +25,19 @@ def options_of(
 
     Args:
         kind: of the client.
-        given: an object, which says everything; or some by name, the others by the environment.
-        more: some by name, before all others.
-        environment: ``MQTOOL_`` and the name in capitals, for what is text, a number, a flag, a path or an enumeration.
+        given: an options object, which is used as is; or some options by name, the others from the environment.
+        more: some options by name, which take precedence.
+        environment: ``MQTOOL_`` and the name in capitals, for strings, numbers, flags, paths and enumerations.
 
     Raises:
-        UsageError: there is no such option, or it cannot have this value.
+        UsageError: there is no such option, or the value is invalid.
     """
     if isinstance(given, ClientOptions):
         if not isinstance(given, kind):
-            raise UsageError(f"the options of this client are {kind.__name__}, not {type(given).__name__}")
+            raise UsageError(f"the options of this client must be {kind.__name__}, not {type(given).__name__}")
         return dataclasses.replace(given, **_checked(kind, more)) if more else given
     if given is not None and not isinstance(given, Mapping):
-        raise UsageError(f"options are {kind.__name__} or a mapping, not {given!r}")
+        raise UsageError(f"options must be {kind.__name__} or a mapping, not {given!r}")
     return kind(**{**_from_environment(kind, environment), **_checked(kind, {**(given or {}), **more})})
 
 
@@ -48,13 +48,13 @@ def _checked(kind: type[ClientOptions], values: Mapping[str, Any]) -> dict[str, 
             import difflib
 
             near = difflib.get_close_matches(name, fields, 1)
-            hint = f": {near[0]} is" if near else f", see help(mqtool.{kind.__name__})"
+            hint = f": did you mean {near[0]}?" if near else f", see help(mqtool.{kind.__name__})"
             raise UsageError(f"{name} is not an option of this client{hint}")
         wanted = _kind_of(fields[name])
         if value is None and fields[name].default is None:
             continue
         if wanted in _NAMES and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
-            raise UsageError(f"{name} is {_NAMES[wanted]}, not {value!r}")
+            raise UsageError(f"{name} must be {_NAMES[wanted]}, not {value!r}")
     return dict(values)
 
 
@@ -80,12 +80,12 @@ def _read(name: str, text: str, wanted: Any) -> Any:
     if wanted is bool:
         if text.lower() in (*_TRUE, *_FALSE):
             return text.lower() in _TRUE
-        raise UsageError(f"{name} is true or false, not {text!r}")
+        raise UsageError(f"{name} must be true or false, not {text!r}")
     if issubclass(wanted, enum.Enum):
         if text.upper() in wanted.__members__:
             return wanted[text.upper()]
-        raise UsageError(f"{name} is one of {', '.join(wanted.__members__)}, not {text!r}")
+        raise UsageError(f"{name} must be one of {', '.join(wanted.__members__)}, not {text!r}")
     try:
         return wanted(text)
     except ValueError:
-        raise UsageError(f"{name} is {_NAMES[wanted]}, not {text!r}") from None
+        raise UsageError(f"{name} must be {_NAMES[wanted]}, not {text!r}") from None

@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 
 
 class Hook:
-    """Is told before and after messages are sent and consumed; a class of your own overrides what it needs.
+    """Is called before and after messages are sent and consumed; override the methods you need.
 
-    What a ``before`` method returns is given to its ``after`` method. Where ``before`` raises, nothing is sent, or a
-    listener does not get the messages, which come again; messages that the program has asked for it gets all the same,
-    and that is logged. What ``after`` raises is logged.
+    What a ``before`` method returns is passed to its ``after`` method. If ``before`` raises, nothing is sent, or
+    a listener does not get the messages, which are delivered again; messages that the program has requested are
+    returned nevertheless, and the exception is logged. Exceptions of ``after`` are logged.
     """
 
     def before_send(self, messages: "Sequence[ProducerMessage]", group: str) -> Any:
-        """Be told of messages that are to be sent, in the thread or task that sends them; properties may be added."""
+        """Called with messages about to be sent, in the thread or task that sends them; properties may be added."""
 
     def after_send(
         self,
@@ -38,22 +38,22 @@ class Hook:
         results: "Sequence[SendResult]",
         error: BaseException | None,
     ) -> None:
-        """Be told where each message is stored, nobody knows after ``send_oneway``; or what kept them from being sent.
+        """Called with where each message is stored (unknown after ``send_oneway``), or with the error of the send.
 
-        Of a batch that became several requests ``results`` has those that were stored before the error.
+        For a batch that became several requests ``results`` has those that were stored before the error.
         """
 
     def before_consume(self, messages: "Sequence[ConsumerMessage]", group: str) -> Any:
-        """Be told of messages that a listener is to get, in its thread or task, or the program that asks for some."""
+        """Called with messages that a listener, in its thread or task, or the program that requested them will get."""
 
     def after_consume(
         self, messages: "Sequence[ConsumerMessage]", given: Any, status: Any, error: BaseException | None
     ) -> None:
-        """Be told what the listener returned, or raised.
+        """Called with what the listener returned, or raised.
 
-        Of messages that the program has asked for ``status`` is SUCCESS where they count as consumed, LATER where the
-        consumer is shut down before; ``error`` is what ended the block. ``poll``, ``pop`` and ``pull`` say SUCCESS when
-        they give them.
+        For messages that the program has requested, ``status`` is SUCCESS if they count as consumed, LATER if the
+        consumer is shut down before; ``error`` is what ended the block. ``poll``, ``pop`` and ``pull`` report SUCCESS
+        when they return them.
         """
 
 
@@ -61,7 +61,7 @@ Given = list[tuple[Hook, Any]]
 
 
 def before(hooks: Sequence[Hook], method: str, messages: Sequence[Any], group: str) -> Given:
-    """Call the hooks in order; return them with what they gave. Where one raises, those before it are told."""
+    """Call the hooks in order; return them with their results. If one raises, those before it are told."""
     given: Given = []
     for hook in hooks:
         try:
@@ -73,7 +73,7 @@ def before(hooks: Sequence[Hook], method: str, messages: Sequence[Any], group: s
 
 
 def after(given: Given, method: str, messages: Sequence[Any], result: Any, error: BaseException | None) -> None:
-    """Call the hooks in turn, the last first."""
+    """Call the hooks in reverse order."""
     for hook, token in reversed(given):
         try:
             user_code.call("hook", getattr(hook, f"after_{method}"), messages, token, result, error)
@@ -85,7 +85,7 @@ def after(given: Given, method: str, messages: Sequence[Any], result: Any, error
 def told_of_end(
     given: Given, messages: "Sequence[ProducerMessage]", results: "Sequence[SendResult]" = ()
 ) -> Iterator[None]:
-    """Call the hooks when messages are sent, with results that are known by then, or were not."""
+    """Call the hooks when messages are sent, with the results known by then, or with none."""
     try:
         yield
     except BaseException as error:
@@ -96,7 +96,7 @@ def told_of_end(
 
 @contextmanager
 def told_of_failure(given: Given, messages: "Sequence[ProducerMessage]") -> Iterator[None]:
-    """Call the hooks where messages cannot be made ready."""
+    """Call the hooks if messages cannot be prepared."""
     try:
         yield
     except BaseException as error:
@@ -107,7 +107,7 @@ def told_of_failure(given: Given, messages: "Sequence[ProducerMessage]") -> Iter
 def after_future(
     given: Given, messages: "Sequence[ProducerMessage]", future: "Future[SendResult] | asyncio.Future[SendResult]"
 ) -> None:
-    """Call the hooks when a message is stored, or is not."""
+    """Call the hooks when a message is stored, or fails to be."""
 
     def done(ended: Any) -> None:
         error = CancelledError() if ended.cancelled() else ended.exception()
@@ -117,7 +117,7 @@ def after_future(
 
 
 def around_listener(hooks: Sequence[Hook], listener: Callable[..., Any], group: str) -> Callable[..., Any]:
-    """Return a listener that the hooks are told of."""
+    """Return a listener that calls the hooks."""
     if not hooks:
         return listener
     if user_code.is_coroutine(listener):
@@ -148,7 +148,7 @@ def around_listener(hooks: Sequence[Hook], listener: Callable[..., Any], group: 
 
 
 class Work:
-    """Messages that the program has asked for, and the hooks that are to be told what became of them."""
+    """Messages that the program has requested, and the hooks to be told of their outcome."""
 
     def __init__(self, hooks: Sequence[Hook], messages: "Sequence[ConsumerMessage]", group: str) -> None:
         """Tell the hooks that the program gets the messages; it does, whatever they raise."""
@@ -161,15 +161,15 @@ class Work:
                 token = self._context.run(user_code.call, "hook", hook.before_consume, messages, group)
                 self._given.append((hook, token))
             except Exception:
-                log.exception("a hook failed before messages were given")
+                log.exception("a hook failed before messages were delivered")
 
     def end(self, status: Any, error: BaseException | None = None) -> None:
-        """Tell the hooks what became of the messages."""
+        """Tell the hooks the outcome of the messages."""
         self._context.run(after, self._given, "consume", self._messages, status, error)
 
 
 class Works:
-    """Tells the hooks of a consumer what the program gets when it asks; any thread may do so."""
+    """Calls the hooks of a consumer for messages that the program requests; any thread may do so."""
 
     def __init__(self, hooks: Sequence[Hook], group: str) -> None:
         self._hooks = hooks
@@ -178,17 +178,17 @@ class Works:
         self._lock = threading.Lock()
 
     def begin(self, messages: "Sequence[ConsumerMessage]") -> Work:
-        """Tell of messages that are given at once; the caller ends that work."""
+        """Report messages that are returned at once; the caller ends that work."""
         return Work(self._hooks, messages, self._group)
 
     def begin_next(self, message: "ConsumerMessage", done: Any) -> None:
-        """Tell of a message that is given by itself, and that the last one is ``done``."""
+        """Report a message that is returned by itself, and that the previous one is ``done``."""
         if self._hooks:
             self.end_last(done)
             self._replace_last(Work(self._hooks, [message], self._group), done)
 
     def end_last(self, status: Any, error: BaseException | None = None) -> None:
-        """Tell what became of the message that was given by itself last, if that was not told yet."""
+        """Report the outcome of the last message that was returned by itself, unless already reported."""
         if self._last:
             self._replace_last(None, status, error)
 

@@ -38,16 +38,16 @@ NAMESRV_ADDR = "NAMESRV_ADDR"
 
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
-    """How a client calls itself and connects.
+    """How a client names itself and connects.
 
     Attributes:
-        instance_name: tells clients of one process apart; made up if not given.
-        unit_name: is added to the client id.
-        namespace: stands before the names of all topics and groups.
+        instance_name: distinguishes clients of one process; generated if not given.
+        unit_name: is appended to the client id.
+        namespace: prefix of the names of all topics and groups.
         access_key: with ``secret_key``, signs all requests.
-        tls: connect with TLS; ``authorities`` is a file of certificates to trust, else those of the system.
-        poll_name_server_interval_ms: how often routes are asked for again.
-        heartbeat_broker_interval_ms: how often brokers are told that this client is there.
+        tls: connect with TLS; ``authorities`` is a file of certificates to trust, by default those of the system.
+        poll_name_server_interval_ms: how often routes are updated.
+        heartbeat_broker_interval_ms: how often heartbeats are sent to brokers.
     """
 
     instance_name: str = ""
@@ -64,10 +64,10 @@ class ClientOptions:
 def wire_of(
     name_servers: str | Sequence[str] | None, options: ClientOptions, on_request: OnRequest | None = None
 ) -> Wire:
-    """Return connections by the options of a client, none of which is made yet.
+    """Return connections for the options of a client, none of which is open yet.
 
     Raises:
-        UsageError: the addresses or the options make no sense.
+        UsageError: the addresses or the options are invalid.
     """
     given = name_servers or os.environ.get(NAMESRV_ADDR, "")
     addresses = split_addresses(given) if isinstance(given, str) else [*given]
@@ -85,7 +85,7 @@ def wire_of(
 
 
 class Instance:
-    """The part that producers and consumers have in common; runs from ``start`` to ``stop``."""
+    """What producers and consumers have in common; runs from ``start`` to ``stop``."""
 
     def __init__(
         self, name_servers: str | Sequence[str] | None, options: ClientOptions, clock: Callable[[], int] = wall_clock
@@ -112,16 +112,16 @@ class Instance:
     # From start to stop
 
     def start(self) -> None:
-        """Ask for routes and send heartbeats from now on."""
+        """Update routes and send heartbeats from now on."""
         options = self.options
         for name, interval_ms, work in (
-            ("asking for routes", options.poll_name_server_interval_ms, self._poll_routes),
+            ("updating routes", options.poll_name_server_interval_ms, self._poll_routes),
             ("sending heartbeats", options.heartbeat_broker_interval_ms, self.send_heartbeats),
         ):
             self.keep_on(name, functools.partial(self._at_intervals, interval_ms, work))
 
     async def stop(self) -> None:
-        """End everything that was begun, and all connections; who starts again asks anew."""
+        """Stop all tasks and close all connections; after a restart, routes are queried again."""
         # A listener that is a coroutine, and so runs in one of them, may end its own client.
         others = self._tasks - {asyncio.current_task()}
         for task in others:
@@ -134,14 +134,14 @@ class Instance:
             await self.wire.close()
 
     def keep(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Have work done until it, or this client, ends."""
+        """Run a coroutine until it, or this client, ends."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def keep_on(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> "asyncio.Task[None]":
-        """Have work done until it, or this client, ends; where it fails that is logged, and it is begun again."""
+        """Run a coroutine until it, or this client, ends; if it fails, that is logged, and it is restarted."""
         return self.keep(self._supervised(name, work))
 
     async def _supervised(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -150,7 +150,7 @@ class Instance:
                 await user_code.awaited(name, work())
                 return
             except Exception:
-                log.exception("%s: %s failed, and begins again", self.client_id, name)
+                log.exception("%s: %s failed and will be restarted", self.client_id, name)
             await asyncio.sleep(_AGAIN_S)
 
     async def _at_intervals(self, interval_ms: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -161,19 +161,19 @@ class Instance:
     # Routes
 
     async def route(self, topic: str) -> TopicRoute | None:
-        """Return the route of a topic, asked for when it is not known; None where there is no such topic."""
+        """Return the route of a topic, queried if unknown; None if there is no such topic."""
         return self._routes.get(topic) or await self._ask_route(topic)
 
     def known_to_write(self, topic: str) -> list[MessageQueue] | None:
-        """Return the queues that a route has named before, None where nobody was asked yet."""
+        """Return the queues of a known route, None if it has not been queried yet."""
         return self._to_write.get(topic)
 
     async def queues_to_write(self, topic: str, default_queue_count: int) -> list[MessageQueue]:
-        """Return the queues that a topic has, or will have when the first message to it makes it.
+        """Return the queues that a topic has, or will have when the first message creates it.
 
         Raises:
             UnavailableError: no name server answers.
-            NotFoundError: there is no such topic, and none is made; or no queue of it can be written to.
+            NotFoundError: there is no such topic, and it is not created; or it has no writable queue.
         """
         if queues := self._to_write.get(topic):
             return queues
@@ -189,13 +189,13 @@ class Instance:
             self._tell_new()
             queues = writable_queues(stand_in, topic, default_queue_count)
         else:
-            raise NotFoundError(f"there is no topic {topic}, and sending to it makes none")
+            raise NotFoundError(f"there is no topic {topic}, and sending to it does not create one")
         if not queues:
-            raise NotFoundError(f"the topic {topic} has no queue that a broker lets be written to")
+            raise NotFoundError(f"the topic {topic} has no writable queue")
         return queues
 
     async def queues_to_read(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that can be read, in order; none where there is no such topic.
+        """Return the readable queues of a topic, in order; none if there is no such topic.
 
         Raises:
             UnavailableError: no name server answers.
@@ -224,51 +224,51 @@ class Instance:
         return [*self._routes.values(), *self._stand_ins.values()]
 
     def address_of(self, broker_name: str) -> str:
-        """Return where the master of a name is.
+        """Return the address of the master with a broker name.
 
         Raises:
-            UnavailableError: no route names it any more.
+            UnavailableError: no route contains it any more.
         """
         if not self._masters:
             for route in self._known():
                 self._masters = masters(route) | self._masters  # the first that names a broker counts
         if address := self._masters.get(broker_name):
             return address
-        raise UnavailableError(f"the broker {broker_name} is in no route any more")
+        raise UnavailableError(f"the broker {broker_name} is no longer in any route")
 
     def broker_to_read(self, broker_name: str, wished_id: int = MASTER) -> tuple[int, str]:
-        """Return id and address of a broker of a name that can be read: the one wished for, if it is there.
+        """Return id and address of a readable broker with a broker name: the preferred one, if it exists.
 
         Raises:
-            UnavailableError: no route names any.
+            UnavailableError: no route contains any.
         """
         for route in self._known():
             if found := broker_to_read(route, broker_name, wished_id):
                 return found
-        raise UnavailableError(f"the broker {broker_name} is in no route any more")
+        raise UnavailableError(f"the broker {broker_name} is no longer in any route")
 
     # Brokers
 
     def request(self, broker_name: str, call: Call[T], timeout_ms: int) -> Awaitable[T]:
-        """Ask the master of a name; raises what ``Wire.request`` does."""
+        """Query the master with a broker name; raises what ``Wire.request`` does."""
         return self.wire.request(self.address_of(broker_name), call, timeout_ms)
 
     def request_reader(self, broker_name: str, call: Call[T], timeout_ms: int) -> Awaitable[T]:
-        """Ask the master of a name, or a slave where there is no master; raises what ``Wire.request`` does."""
+        """Query the master with a broker name, or a slave if there is no master; raises what ``Wire.request`` does."""
         return self.wire.request(self.broker_to_read(broker_name)[1], call, timeout_ms)
 
     def send_oneway(self, broker_name: str, command: RemotingCommand) -> Awaitable[None]:
-        """Send the master of a name what wants no answer; raises what ``Wire.send_oneway`` does."""
+        """Send a one-way request to the master with a broker name; raises what ``Wire.send_oneway`` does."""
         return self.wire.send_oneway(self.address_of(broker_name), command)
 
     def addresses(self) -> set[str]:
-        """Return all brokers that are to know of this client."""
+        """Return all brokers that must know this client."""
         if self.producers_only:
             return {address for route in self._known() for address in masters(route).values()}
         return {address for route in self._known() for broker in route.brokers for address in broker.addresses.values()}
 
     async def send_heartbeats(self) -> None:
-        """Tell all brokers that this client is there."""
+        """Send heartbeats to all brokers."""
         await asyncio.gather(*(self._tell_of_us(address) for address in sorted(self.addresses())))
 
     def _tell_new(self) -> None:

@@ -40,12 +40,12 @@ class LitePullConsumerOptions(ConsumerOptions):
     """How a lite pull consumer consumes; names and defaults are those of the Java client.
 
     Attributes:
-        pull_batch_size: messages pulled at a time, and given by one ``poll`` at most.
-        poll_timeout_millis: how long ``poll`` waits, unless told otherwise.
-        auto_commit: ``poll``, and the end of a block without an exception, report what was given before, ..
-        auto_commit_interval_millis: .. at most so often.
-        pull_threshold_for_all: messages that are pulled ahead of all queues together.
-        topic_metadata_check_interval_millis: how often the queues of topics are looked at for who wants to know.
+        pull_batch_size: messages per pull, and maximum number of messages per ``poll``.
+        poll_timeout_millis: default timeout of ``poll``.
+        auto_commit: ``poll``, and the end of a block without an exception, commit what was returned before.
+        auto_commit_interval_millis: minimum time between two automatic commits.
+        pull_threshold_for_all: maximum number of messages pulled ahead, for all queues together.
+        topic_metadata_check_interval_millis: how often the queues of topics are checked for changes.
     """
 
     pull_batch_size: int = 10
@@ -67,29 +67,30 @@ class _Given:
 
     @property
     def has_rest(self) -> bool:
-        """Whether any is still to be given: none where the queue is another member's by now."""
+        """Whether messages are left: none if the queue belongs to another member by now."""
         return self.count < len(self.messages) and not self.held.waiting.is_dropped
 
     @property
     def offset(self) -> int | None:
-        """The offset behind the last message that was given; None where that is not known, or of no use."""
+        """The offset after the last message that was returned; None if unknown or unusable."""
         if self.held.waiting.is_dropped or not self.count:
             return None
         return self.end_offset if self.count == len(self.messages) else self.messages[self.count].queue_offset
 
 
 class Batch(NamedTuple):
-    """Messages that were given at once."""
+    """Messages that are returned at once."""
 
     messages: list[ConsumerMessage]
     given: _Given | None
 
 
 class LitePullConsumer(Consumer):
-    """Gives messages when it is asked: of its share of the topics it subscribes to, or of queues assigned to it.
+    """Returns messages on request: from its share of the topics it subscribes to, or from queues assigned to it.
 
-    ``poll`` gives some, ``async for`` one after the other, ``batch`` some that are consumed when its block ends.
-    What was given is consumed once it is committed; what was not comes again after a restart.
+    ``poll`` returns several, ``async for`` yields one after the other, ``batch`` returns several that are
+    committed when its block ends. A message counts as consumed once its offset is committed; uncommitted messages
+    are delivered again after a restart.
     """
 
     options: LitePullConsumerOptions
@@ -103,17 +104,17 @@ class LitePullConsumer(Consumer):
         clock: Callable[[], int] = wall_clock,
         **more: Any,
     ) -> None:
-        """Make a consumer; ``subscribe`` or ``assign``, and start it.
+        """Create a consumer; ``subscribe`` or ``assign``, and start it.
 
         Args:
-            group: for which offsets are kept; members that subscribe share the queues.
-            name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
+            group: the group that commits offsets; members that subscribe share the queues.
+            name_servers: as ``host:port;host:port``, or a sequence; by default from NAMESRV_ADDR.
             options: how it consumes.
-            clock: tells the time in ms since 1970.
+            clock: returns the time in ms since 1970.
             **more: options by name.
 
         Raises:
-            UsageError: the group's name, the addresses or the options make no sense.
+            UsageError: the group's name, the addresses or the options are invalid.
         """
         super().__init__(group, name_servers, options_of(LitePullConsumerOptions, options, more), clock)
         self._assigned: dict[MessageQueue, Subscription] | None = None
@@ -134,39 +135,39 @@ class LitePullConsumer(Consumer):
     # Which queues
 
     def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
-        """Consume this member's share of a topic, or of those messages that an expression chooses.
+        """Subscribe to this member's share of a topic, or of the messages that match an expression.
 
         Raises:
-            UsageError: no topic can be called that, or queues are assigned.
+            UsageError: it is not a valid name of a topic, or queues are assigned.
             FilterError: the expression has no tag.
         """
         if self._assigned is not None:
-            raise UsageError("queues are assigned to this consumer: it cannot subscribe as well")
+            raise UsageError("subscribe and assign are mutually exclusive: queues are assigned to this consumer")
         super().subscribe(topic, expression, is_sql92=is_sql92)
 
     def assign(self, queues: Collection[MessageQueue], expression: str = "*", *, is_sql92: bool = False) -> None:
-        """Consume these queues and no others, whoever else does; or those messages that an expression chooses.
+        """Consume these queues and no others, whoever else does; or only the messages that match an expression.
 
         Raises:
             UsageError: this consumer subscribes to topics.
             FilterError: the expression has no tag.
         """
         if self._subscriptions:
-            raise UsageError("this consumer subscribes to topics: no queues can be assigned as well")
+            raise UsageError("subscribe and assign are mutually exclusive: this consumer subscribes to topics")
         make = consuming.subscribe_by_sql if is_sql92 else consuming.subscribe
         self._assigned = {queue: make(queue.topic, expression, self._clock()) for queue in queues}
         if self._is_running:
             self._rebalance_wanted.set()
 
     def assignment(self) -> list[MessageQueue]:
-        """Return the queues that this consumer has, or will have in a moment."""
+        """Return the queues that are assigned to this consumer, or will be in a moment."""
         return self.queues() if self._assigned is None else sorted(self._assigned)
 
     async def register_topic_message_queue_change_listener(self, topic: str, listener: OnQueues) -> None:
-        """Have a function told when the queues of a topic are others than now.
+        """Call a function when the queues of a topic have changed.
 
         Raises:
-            UsageError: no topic can be called that, or the consumer is not running.
+            UsageError: it is not a valid name of a topic, or the consumer is not running.
             UnavailableError: no name server answers.
         """
         check_topic(topic)
@@ -195,11 +196,11 @@ class LitePullConsumer(Consumer):
     # From start to shutdown
 
     async def start(self) -> None:
-        """Join the group and begin to pull.
+        """Join the group and start pulling.
 
         Raises:
-            UsageError: it is running already.
-            RefusedError: a broker cannot filter as a subscription wants it.
+            UsageError: it is already running.
+            RefusedError: a broker does not support the filter of a subscription.
         """
         async with self._starting():
             self._prepare()
@@ -213,9 +214,9 @@ class LitePullConsumer(Consumer):
                 await self._trace.start(self._instance)
 
     async def shutdown(self) -> None:
-        """End pulling, and leave the group; what was given since the last commit comes again.
+        """Stop pulling, and leave the group; messages returned since the last commit are delivered again.
 
-        The end of a block commits that before, with ``auto_commit`` and without an exception.
+        The end of a block commits them first, with ``auto_commit`` and without an exception.
         """
         if not self._is_running:
             return
@@ -246,10 +247,10 @@ class LitePullConsumer(Consumer):
     # Messages
 
     async def poll(self, timeout_ms: int | None = None) -> list[ConsumerMessage]:
-        """Return some messages of one queue; none if none come in time.
+        """Return some messages of one queue; none if none arrive in time.
 
         Args:
-            timeout_ms: how long to wait for some; by default ``poll_timeout_millis``.
+            timeout_ms: how long to wait; by default ``poll_timeout_millis``.
 
         Raises:
             UsageError: the consumer is not running.
@@ -308,7 +309,7 @@ class LitePullConsumer(Consumer):
             self._given_up_to[self._given.held.queue] = offset
 
     def __aiter__(self) -> AsyncIterator[ConsumerMessage]:
-        """Give one message after the other until this consumer is shut down; who asks for one has consumed the last.
+        """Yield messages one by one until this consumer is shut down; asking for the next consumes the last one.
 
         Raises:
             UsageError: the consumer is not running.
@@ -325,7 +326,7 @@ class LitePullConsumer(Consumer):
         return message
 
     def next_at_hand(self) -> ConsumerMessage | None:
-        """Return the next message if it has been taken already; any thread may ask."""
+        """Return the next message if it has already been fetched; any thread may call it."""
         with self._turn:
             given = self._given
             if given is None or not given.has_rest or not self._is_running:
@@ -337,12 +338,12 @@ class LitePullConsumer(Consumer):
 
     @contextlib.asynccontextmanager
     async def batch(self, timeout_ms: int | None = None) -> AsyncIterator[list[ConsumerMessage]]:
-        """Give some messages of one queue, none if none come in time, and commit them when the block ends.
+        """Return some messages of one queue, none if none arrive in time, and commit them when the block ends.
 
-        After an exception they are not committed, and come first when this consumer is asked again.
+        After an exception they are not committed, and are returned first when this consumer is asked again.
 
         Args:
-            timeout_ms: how long to wait for some; by default ``poll_timeout_millis``.
+            timeout_ms: how long to wait; by default ``poll_timeout_millis``.
 
         Raises:
             MqtoolError: they could not be committed; the next commit includes them.
@@ -371,7 +372,7 @@ class LitePullConsumer(Consumer):
         What ``auto_commit`` commits is sent without waiting for an answer.
 
         Args:
-            offsets: what is to be consumed next of some queues; by default what comes behind all that was given.
+            offsets: the next offsets of some queues; by default those after everything that was returned.
 
         Raises:
             UsageError: the consumer is not running.
@@ -392,21 +393,21 @@ class LitePullConsumer(Consumer):
         return queues
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return what the group, or this broadcasting consumer, reads next of a queue; None without a commit."""
+        """Return the committed offset of the group, or of this broadcasting consumer, in a queue, or None."""
         self._check_running()
         return await (self._offsets.read(queue) if self._is_broadcasting else super().committed(queue))
 
     # Where in a queue
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on in a queue of this consumer from an offset; what was pulled of it is dropped.
+        """Continue in a queue of this consumer from an offset; messages already pulled from it are dropped.
 
         Raises:
-            UsageError: the queue is another member's, or has no such offset.
+            UsageError: the queue belongs to another member, or has no such offset.
         """
         self._check_running()
         if queue not in self.assignment():
-            raise UsageError(f"{queue} is not this consumer's, or not yet: see assignment()")
+            raise UsageError(f"{queue} is not assigned to this consumer, or not yet: see assignment()")
         begin, end = await self.min_offset(queue), await self.max_offset(queue)
         if not begin <= offset <= end:
             raise UsageError(f"{queue} has offsets from {begin} to {end}, not {offset}")
@@ -426,19 +427,22 @@ class LitePullConsumer(Consumer):
         self._rebalance_wanted.set()
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on with the first message of a queue."""
+        """Continue with the first message of a queue."""
         await self.seek(queue, await self.min_offset(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on with what comes to a queue from now on."""
+        """Continue with messages that arrive in a queue from now on."""
         await self.seek(queue, await self.max_offset(queue))
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
-        """Pull no more of some queues; ``poll`` still gives what was pulled, and what is just coming later."""
+        """Pause pulling from some queues.
+
+        ``poll`` still returns messages already pulled; those of a pull in flight are returned after ``resume``.
+        """
         self._paused |= {*queues}
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
-        """Pull of some queues again."""
+        """Resume pulling from some queues."""
         self._paused -= {*queues}
         for queue in queues:
             if held := self._held.get(queue):

@@ -34,13 +34,13 @@ _AFTER_ERROR_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """How much is done at a time.
+    """How much is done concurrently.
 
     Attributes:
-        size: bytes of a body, 16 at least.
-        in_flight: sends under way.
+        size: bytes of a body, at least 16.
+        in_flight: concurrent sends.
         consumers: each with connections of its own, and its share of the queues; 0 to send only.
-        rate: messages a second; None: as many as go.
+        rate: messages per second; None: as fast as possible.
     """
 
     size: int = 1024
@@ -52,7 +52,7 @@ class LoadOptions:
 class Load:
     """A producer and consumers on a topic, from ``async with`` to the end of its block.
 
-    The consumers read as tools do, in no group's name, begin with what is sent from now on, and commit nothing.
+    The consumers read as tools do, without a group, start with messages sent from now on, and commit nothing.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Load:
         """Connect.
 
         Raises:
-            NotFoundError: there is no such topic, or nobody may write to it, or read it.
+            NotFoundError: there is no such topic, or it is not writable, or not readable.
             UnavailableError: no name server answers.
         """
         async with contextlib.AsyncExitStack() as stack:
@@ -98,9 +98,9 @@ class Load:
                     await asyncio.sleep(_LOOK_S)
 
     async def run(self, tally: LoadTally, seconds: float, limit: int | None = None) -> None:
-        """Send for a time, or so many messages, and wait for them to come back; ``tally`` counts meanwhile.
+        """Send for a time, or a number of messages, and wait for them to be delivered; ``tally`` is updated meanwhile.
 
-        A broker that fails ends nothing: what becomes of each message is counted.
+        A failing broker does not end it: the outcome of each message is counted.
         """
         run = _Run(tally, self._options, next(self._rounds), seconds, limit)
         consuming = [asyncio.create_task(run.consume(consumer)) for consumer in self._consumers]
@@ -127,7 +127,7 @@ class _Run:
         self._turns = itertools.count() if limit is None else iter(range(limit))
 
     async def send(self, producer: Producer, topic: str) -> None:
-        """Send one message after the other, those of whose turn it is, to the end of the round."""
+        """Send messages one after the other, those whose turn it is, to the end of the round."""
         sent = self._tally.sent
         for turn in self._turns:
             due = time.perf_counter()
@@ -154,7 +154,7 @@ class _Run:
                 self._tally.errors[result.status.name] += 1
 
     async def consume(self, consumer: LitePullConsumer) -> None:
-        """Take in what comes."""
+        """Receive messages."""
         while True:
             self._take(await consumer.poll(_POLL_MS))
 
@@ -168,7 +168,7 @@ class _Run:
                     consumed.seconds = now - self._start
 
     async def catch_up(self) -> None:
-        """Wait until all has come back, or nothing more does."""
+        """Wait until all messages are delivered, or no more arrive."""
         count, last = -1, 0.0
         while self._tally.missing:
             now = time.perf_counter()

@@ -60,15 +60,15 @@ class Sender(Protocol):
     """A producer, as far as records need one."""
 
     async def start(self) -> None:
-        """Begin."""
+        """Start."""
         ...
 
     async def send(self, message: ProducerMessage, /) -> object:
-        """Send a message, and return when it is taken."""
+        """Send a message, and return when it is stored."""
         ...
 
     async def shutdown(self) -> None:
-        """End."""
+        """Stop."""
         ...
 
 
@@ -77,9 +77,10 @@ MakeSender = Callable[[str, str | Sequence[str] | None, Mapping[str, Any]], Send
 
 
 class MessageTrace(Hook):
-    """Collects records, and sends them every second, again where nobody took them.
+    """Collects records, and sends them every second; records that nobody accepted are sent again.
 
-    What there is no room for meanwhile, or cannot be sent by the end, is lost, which is logged.
+    Records for which there is no room meanwhile, or that cannot be sent before the end, are lost, which is
+    logged.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class MessageTrace(Hook):
         instance.keep_on("sending traces", self._send_on)
 
     async def stop(self) -> None:
-        """Send what there is, and end."""
+        """Send the remaining records, and stop."""
         if self._producer:
             try:
                 with contextlib.suppress(TimeoutError):
@@ -132,8 +133,8 @@ class MessageTrace(Hook):
                             await asyncio.sleep(_LAST_S / 10)
             finally:
                 if self._waiting:
-                    why = self._failed or "no broker took them in time"
-                    log.warning("%d trace records of %s are lost: %s", len(self._waiting), self._group, why)
+                    why = self._failed or "no broker accepted them in time"
+                    log.warning("%d trace records of %s were lost: %s", len(self._waiting), self._group, why)
                     self._waiting.clear()
                 with contextlib.suppress(MqtoolError):
                     await self._producer.shutdown()
@@ -147,7 +148,7 @@ class MessageTrace(Hook):
         """Send what waits, once whoever else is at it has ended; tell whether nothing waits any more."""
         async with self._sending:
             if self._left_out:
-                log.warning("%d trace records of %s found no room and were left out", self._left_out, self._group)
+                log.warning("%d trace records of %s were dropped: the buffer is full", self._left_out, self._group)
                 self._left_out = 0
             while self._waiting and self._producer:
                 records = self._next()
@@ -163,10 +164,12 @@ class MessageTrace(Hook):
                     if error.retriable:
                         self._waiting.extendleft(reversed(records))
                         if not self._failed:
-                            log.warning("trace records of %s wait, as none can be sent now: %s", self._group, error)
+                            log.warning(
+                                "trace records of %s are waiting, because none can be sent now: %s", self._group, error
+                            )
                         self._failed = error
                         return False
-                    log.warning("%d trace records of %s are lost: %s", len(records), self._group, error)
+                    log.warning("%d trace records of %s were lost: %s", len(records), self._group, error)
             return True
 
     def _next(self) -> list[_Told]:
@@ -186,7 +189,7 @@ class MessageTrace(Hook):
     # What is told
 
     def before_send(self, messages: Sequence[ProducerMessage], group: str) -> Any:  # noqa: ARG002
-        """Note when it began."""
+        """Record when it began."""
         return _Begun(self._clock(), time.perf_counter())
 
     def after_send(
@@ -196,7 +199,7 @@ class MessageTrace(Hook):
         results: "Sequence[SendResult]",
         error: BaseException | None,
     ) -> None:
-        """Tell of messages that were sent, or were not."""
+        """Record messages that were sent, or failed to be."""
         for message, result in itertools.zip_longest(messages, results):
             keys = [message.keys] if isinstance(message.keys, str) else [*(message.keys or ())]
             text = trace.build_sent(
@@ -217,7 +220,7 @@ class MessageTrace(Hook):
             self._add(message.unique_key, keys, text)
 
     def before_consume(self, messages: "Sequence[ConsumerMessage]", group: str) -> Any:  # noqa: ARG002
-        """Tell of messages that a listener, or the program, is given."""
+        """Record messages that a listener, or the program, is about to get."""
         begun = _Begun(self._clock(), time.perf_counter(), f"{random.getrandbits(128):032x}")
         for one in messages:
             region = one.properties.get("MSG_REGION", _REGION)
@@ -230,7 +233,7 @@ class MessageTrace(Hook):
     def after_consume(
         self, messages: "Sequence[ConsumerMessage]", given: Any, status: Any, error: BaseException | None
     ) -> None:
-        """Tell what became of them."""
+        """Record the outcome."""
         from mqtool.engine.client.consuming import ConsumeStatus  # which a producer does not load
 
         outcome = _EXCEPTION if error else _LATER if status is ConsumeStatus.LATER else _SUCCESS
@@ -257,7 +260,7 @@ def message_trace_of(
     clock: Callable[[], int],
     make_sender: MakeSender,
 ) -> tuple[MessageTrace | None, tuple[Hook, ...]]:
-    """Return the trace of a client, None where it wants none, and all its hooks."""
+    """Return the trace of a client, None if it has none, and all its hooks."""
     if not options.trace:
         return None, tuple(options.hooks)
     made = MessageTrace(kind, group, name_servers, options, clock, make_sender)

@@ -60,9 +60,9 @@ _TRY_AGAIN = frozenset(sending.RETRY_CODES) - {ResponseCode.TOPIC_NOT_EXIST, Res
 
 
 class TopicPlan(NamedTuple):
-    """What is to be done about a topic.
+    """What will be done for a topic.
 
-    ``target_queue_count`` is 0 where the target does not have it yet; ``lag`` is how many messages wait to be copied.
+    ``target_queue_count`` is 0 if the target does not have it yet; ``lag`` is the number of messages to copy.
     """
 
     topic: str
@@ -73,7 +73,7 @@ class TopicPlan(NamedTuple):
 
 
 class NotMirrored(NamedTuple):
-    """A message that could not be copied, or several that the source does not have any more."""
+    """A message that could not be copied, or several that the source no longer has."""
 
     queue: MessageQueue
     queue_offset: int
@@ -83,7 +83,7 @@ class NotMirrored(NamedTuple):
 
 @dataclass
 class MirrorProgress:
-    """What became of the messages of one topic."""
+    """The outcome for the messages of one topic."""
 
     copied: int = 0
     skipped: int = 0  # as they have been at the target before
@@ -122,7 +122,7 @@ class _Copies(NamedTuple):
 
 
 class Mirror:
-    """Copies topics from one cluster to another, with two admin clients that are running."""
+    """Copies topics from one cluster to another, with two running admin clients."""
 
     def __init__(
         self,
@@ -137,18 +137,18 @@ class Mirror:
         tell: Callable[[str], None] = lambda _: None,
         refused: Callable[[NotMirrored], None] = lambda _: None,
     ) -> None:
-        """Make a mirror.
+        """Create a mirror.
 
         Args:
-            source: asks the cluster that messages come from.
-            target: asks the one that they go to.
-            source_cluster: the name that copies carry.
-            target_cluster: the name by which a message is known that has been there.
-            is_wanted: which topics, of those of applications.
-            begin: ``first``, ``last`` or a time (ms), in queues that no mirror has begun with; later topics: the first.
-            takes_group: of which groups the offsets go along.
-            tell: is told what users should know, as a sentence.
-            refused: is told each message that cannot be copied.
+            source: a client of the source cluster.
+            target: a client of the target cluster.
+            source_cluster: the name of the source in copies.
+            target_cluster: the name by which a message is recognized that has been at the target.
+            is_wanted: which topics of applications to copy.
+            begin: ``first``, ``last`` or a time (ms), for queues that no mirror has started; later topics: the first.
+            takes_group: the groups whose offsets are copied, too.
+            tell: is called with messages for users.
+            refused: is called with each message that cannot be copied.
         """
         self.group = mirroring.progress_group(target_cluster)
         self.progress: dict[str, MirrorProgress] = {}
@@ -197,7 +197,7 @@ class Mirror:
         return found
 
     async def plan(self) -> list[TopicPlan]:
-        """Return what a run begins with, topic by topic."""
+        """Return the state at the start of a run, topic by topic."""
         found = await self.topics()
         there = await self._target_configs()
         committed = await self._committed()
@@ -240,13 +240,13 @@ class Mirror:
     # Running
 
     async def run(self, idle_s: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
-        """Copy until cancelled, or until nothing was left to copy for so long.
+        """Copy until cancelled, or until there was nothing left to copy for a while.
 
         Servers that cannot be reached are waited for.
 
         Raises:
             StoreInUseError: another mirror does the same.
-            MqtoolError: a server refuses what must be done.
+            MqtoolError: a server refuses a necessary request.
         """
         await self._join()
         loop = asyncio.get_running_loop()
@@ -316,12 +316,12 @@ class Mirror:
         where = error.address or ""
         if where not in self._outages:
             self._outages[where] = what
-            self._tell(f"{error}; it is tried again")
+            self._tell(f"{error}; retrying")
 
     def _tell_return(self, *addresses: str) -> None:
         for address in sorted({*addresses} & self._outages.keys()):
             del self._outages[address]
-            self._tell(f"{address} answers again")
+            self._tell(f"{address} is answering again")
 
     # One mirror at a time
 
@@ -341,7 +341,7 @@ class Mirror:
             if asyncio.get_running_loop().time() >= end:
                 await self._leave()
                 raise StoreInUseError(
-                    f"{', '.join(sorted(others))} mirrors to {self._target_cluster} already, as the group "
+                    f"{', '.join(sorted(others))} is already mirroring to {self._target_cluster}, as the group "
                     f"{self.group}: stop it first"
                 )
             await asyncio.sleep(_TICK_S)
@@ -421,7 +421,7 @@ class Mirror:
                 await self._copy_on(lane)
             except UnknownTopicError as error:
                 if error.address == lane.address:
-                    self._tell(f"the topic {lane.queue.topic} is gone from {lane.queue.broker_name}")
+                    self._tell(f"the topic {lane.queue.topic} no longer exists on {lane.queue.broker_name}")
                     del self._lanes[lane.queue]
                     return
                 raise
@@ -472,7 +472,7 @@ class Mirror:
             if asyncio.get_running_loop().time() >= end:
                 if route and not masters(route):
                     raise UnavailableError(f"no master of {self._target_cluster} has the topic {topic}")
-                raise NotFoundError(f"{self._target_cluster} has no queue of {topic} that may be written to")
+                raise NotFoundError(f"{self._target_cluster} has no writable queue of {topic}")
             await asyncio.sleep(_TICK_S)
 
     async def _first_at(self, lane: _SourceQueue, offset: int) -> Message | None:
@@ -592,7 +592,7 @@ class Mirror:
         lane.offsets = OffsetMap()
         self._tell(
             f"queue {lane.queue.queue_id} of {lane.queue.topic} on {lane.queue.broker_name} ends before what was "
-            f"copied: it goes on at {lane.at:,}"
+            f"copied: continuing at {lane.at:,}"
         )
 
     def _passed_over(self, lane: _SourceQueue, offset: int) -> None:
@@ -663,10 +663,10 @@ class Mirror:
     # Offsets of groups
 
     async def translate(self) -> None:
-        """Have groups of the target be where they are at the source, as far as that is ahead and nobody consumes there.
+        """Advance the offsets of groups at the target to those at the source, unless a consumer is online there.
 
-        Where a group is to go on is behind the copy of the last message that it has consumed, of all queues that are
-        copied to one the least.
+        A group continues after the copy of the last message that it has consumed; if several queues are copied to
+        one, the lowest counts.
         """
         wanted = await self._positions()
         if not wanted:

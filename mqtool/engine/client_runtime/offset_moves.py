@@ -19,11 +19,11 @@ from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 _AT_ONCE = 32
-_NEW = "; a new one is made by `mqtool group create {}`"
+_NEW = "; create one with `mqtool group create {}`"
 
 
 class Position(NamedTuple):
-    """What a group is to read next of a queue, and why."""
+    """Where a group continues in a queue, and why."""
 
     group: str
     topic: str
@@ -34,7 +34,7 @@ class Position(NamedTuple):
 
 
 class KeptOffset(NamedTuple):
-    """How far a group has read a queue, with the store time (ms) of what is next; at the end, when that was seen."""
+    """The progress of a group in a queue, with the store time (ms) of the next message; at the end, the time now."""
 
     group: str
     topic: str
@@ -48,7 +48,7 @@ class KeptOffset(NamedTuple):
 async def plan_positions(
     admin: AdminQueries, brokers: Sequence[MasterBroker], positions: Collection[Position]
 ) -> Changes:
-    """Plan to set what groups read next; what they are at already is left out.
+    """Plan to set consumer offsets; those that are already set are left out.
 
     Raises:
         UsageError: consumers of a group are online, and a broker can only have them reset all queues at once.
@@ -88,9 +88,9 @@ async def plan_positions(
 async def copied(
     admin: AdminQueries, from_group: str, to_group: str, is_wanted: Callable[[str], bool]
 ) -> list[Position]:
-    """Return where a group is to go on that takes over from another, in topics that are wanted.
+    """Return where a group continues that takes over from another, in the given topics.
 
-    Retries of the other group stay its own.
+    Retries of the other group are left to it.
 
     Raises:
         NotFoundError: there is no such group, or the first has committed nothing there.
@@ -104,7 +104,7 @@ async def copied(
         if one.broker_name is not None and one.consumer_offset is not None
     ]
     if not positions:
-        raise NotFoundError(f"the group {from_group} has committed no offset in such a topic")
+        raise NotFoundError(f"the group {from_group} has not committed an offset in any such topic")
     return positions
 
 
@@ -120,14 +120,14 @@ async def _committed(admin: AdminQueries, group: str, is_wanted: Callable[[str],
 async def shifted(
     admin: AdminQueries, group: str, is_wanted: Callable[[str], bool], by: int | None, by_ms: int | None, now: int
 ) -> list[Position]:
-    """Return where a group is to go on that is moved back (negative) or forward, within what its queues hold.
+    """Return where a group continues that is rewound (negative) or forwarded, within the limits of its queues.
 
     Args:
-        admin: a client that is running.
+        admin: a running client.
         group: its name.
         is_wanted: which of its topics.
-        by: messages of each queue, or None for ..
-        by_ms: .. a time: from the store time of what is next, or from now where a queue is read to its end.
+        by: messages in each queue, or None to use ``by_ms``.
+        by_ms: duration, from the store time of the next message, or from now in a queue that is read to its end.
         now: ms since 1970.
 
     Raises:
@@ -136,7 +136,7 @@ async def shifted(
     check_known(group, await admin.group_names(), "group")
     found = await _committed(admin, group, is_wanted)
     if not found:
-        raise NotFoundError(f"the group {group} has committed no offset in such a topic")
+        raise NotFoundError(f"the group {group} has not committed an offset in any such topic")
     addresses = {master.broker_name: master.address for master in await admin.masters()}
 
     async def position(one: "GroupOffset") -> Position:
@@ -149,14 +149,14 @@ async def shifted(
             at = await _next_timestamp(admin, address, one, now)
             wanted = await admin.request(address, calls.offset_from(one.topic, one.queue_id, at + (by_ms or 0)))
         offset = min(max(wanted, low), high)
-        reason = "" if offset == wanted else f"the queue reaches from {low:,} to {high:,}"
+        reason = "" if offset == wanted else f"the queue covers {low:,} to {high:,}"
         return Position(group, one.topic, one.broker_name, one.queue_id, offset, reason)
 
     return await together(position(one) for one in found)
 
 
 async def kept(admin: AdminQueries, offsets: "Iterable[GroupOffset]", now: int) -> list[KeptOffset]:
-    """Return committed offsets as they can be taken to another cluster."""
+    """Return committed offsets in a form that can be used in another cluster."""
     addresses = {master.broker_name: master.address for master in await admin.masters()}
 
     async def one_kept(one: "GroupOffset") -> KeptOffset:
@@ -184,9 +184,10 @@ async def _next_timestamp(admin: AdminQueries, address: str, one: "GroupOffset",
 
 
 async def translated(admin: AdminQueries, offsets: Sequence[KeptOffset], now: int) -> list[Position]:
-    """Return where groups are to go on by offsets that were kept.
+    """Return where groups continue according to exported offsets.
 
-    A topic whose queues still have what was next goes on there exactly; another goes by time, in all its queues.
+    In a topic whose queues still have the next messages they continue there exactly; otherwise by time, in all
+    its queues.
 
     Raises:
         NotFoundError: there is no such group or topic here.

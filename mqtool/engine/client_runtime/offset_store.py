@@ -27,25 +27,25 @@ class OffsetStore(Protocol):
     """The offsets of the queues that a consumer holds."""
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool) -> None:
-        """Note what is consumed next."""
+        """Record what is consumed next."""
 
     def known(self, queue: MessageQueue) -> int | None:
-        """Return what was noted by this client since it started."""
+        """Return what this client has recorded since it started."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return what was noted by anybody, None if nothing was; raises MqtoolError where nobody can tell."""
+        """Return what anybody has recorded, None if nothing; raises MqtoolError if that is unknown."""
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Have what was noted of some queues outlast this client."""
+        """Persist the offsets of some queues."""
 
     async def commit(self, queues: Collection[MessageQueue]) -> None:
         """Do the same, and return when it is done; raises MqtoolError where it fails."""
 
     async def hand_over(self, queue: MessageQueue) -> None:
-        """Have what was noted of a queue outlast this client, and note nothing more: it is another's now."""
+        """Persist the offset of a queue, and record nothing more: it belongs to another client now."""
 
     def forget(self, queue: MessageQueue) -> None:
-        """Note nothing more of a queue."""
+        """Record nothing more for a queue."""
 
 
 class _Noted:
@@ -53,16 +53,16 @@ class _Noted:
         self._offsets: dict[MessageQueue, int] = {}
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool) -> None:
-        """Note what is consumed next."""
+        """Record what is consumed next."""
         if not increase_only or offset > self._offsets.get(queue, -1):
             self._offsets[queue] = offset
 
     def known(self, queue: MessageQueue) -> int | None:
-        """Return what was noted by this client since it started."""
+        """Return what this client has recorded since it started."""
         return self._offsets.get(queue)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Note nothing more of a queue."""
+        """Record nothing more for a queue."""
         self._offsets.pop(queue, None)
 
 
@@ -76,13 +76,13 @@ class BrokerOffsets(_Noted):
         self._told: dict[MessageQueue, int] = {}
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Ask the broker."""
+        """Query the broker."""
         return await self._instance.request_reader(
             queue.broker_name, fetching.committed_offset(self._group, queue), _ANSWER_MS
         )
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Tell the brokers, all of them at once; one that cannot be reached is told next time."""
+        """Commit to all brokers at once; brokers that cannot be reached are retried next time."""
         names = dict.fromkeys(queue.broker_name for queue in queues)
         await asyncio.gather(*(self._tell([one for one in queues if one.broker_name == name]) for name in names))
 
@@ -100,13 +100,13 @@ class BrokerOffsets(_Noted):
         self._told[queue] = offset
 
     async def hand_over(self, queue: MessageQueue) -> None:
-        """Tell the broker where this client was, unless it knows: whoever has the queue may be further by now."""
+        """Commit the offset of this client, unless the broker knows it: a new owner of the queue may be further."""
         if self._told.get(queue) != self.known(queue):
             await self.persist([queue])
         self.forget(queue)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Note nothing more of a queue."""
+        """Record nothing more for a queue."""
         super().forget(queue)
         self._told.pop(queue, None)
 
@@ -128,7 +128,7 @@ class BrokerOffsets(_Noted):
 
 
 class FileOffsets(_Noted):
-    """Offsets of a group each of whose members consumes everything, in the form of Java's file."""
+    """Offsets of a group each of whose members consumes everything, in the format of Java's file."""
 
     def __init__(self, client_id: str, group: str, folder: Path | None = None) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class FileOffsets(_Noted):
             break
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return what the file said, or what was noted since."""
+        """Return the offset from the file, or what was recorded since."""
         return self._offsets.get(queue)
 
     async def hand_over(self, queue: MessageQueue) -> None:
@@ -154,10 +154,10 @@ class FileOffsets(_Noted):
         await self.persist([queue])
 
     def forget(self, queue: MessageQueue) -> None:
-        """Keep the offset: no other member notes it, and here this one goes on when the queue comes back."""
+        """Keep the offset: no other member records it, and this one continues there when it gets the queue back."""
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Write the file, beside the event loop; what it held goes to one of the same name with ``.bak``."""
+        """Write the file, outside the event loop; its previous content is kept in a file with ``.bak``."""
         try:
             await self.commit(queues)
         except WriteError as error:
@@ -181,4 +181,4 @@ class FileOffsets(_Noted):
                     self.path.replace(self.path.with_name("offsets.json.bak"))
                 new.replace(self.path)
         except OSError as error:
-            raise WriteError(f"the offsets cannot be kept in {self.path}: {error.strerror or error}") from error
+            raise WriteError(f"the offsets cannot be stored in {self.path}: {error.strerror or error}") from error

@@ -42,13 +42,13 @@ class PopConsumerOptions(ClientOptions):
     """How a consumer pops; names and defaults are those of the Java client.
 
     Attributes:
-        pop_invisible_time: ms for which others do not get what this consumer got.
-        pop_batch_nums: messages of one pop, 32 at most.
-        poll_timeout_millis: how long ``pop`` waits, unless told otherwise.
-        orderly: messages of a queue are given to nobody else while one of them is not acknowledged.
-        deserializer: makes the ``value`` of a message of its body, when that is asked for.
-        hooks: are told of all messages, before the program gets them, and after.
-        trace: tell RMQ_SYS_TRACE_TOPIC of them, as Java's ``enableMsgTrace`` does.
+        pop_invisible_time: ms during which others do not get what this consumer got.
+        pop_batch_nums: messages per pop, at most 32.
+        poll_timeout_millis: default timeout of ``pop``.
+        orderly: messages of a queue are delivered to nobody else while one of them is not acknowledged.
+        deserializer: makes the ``value`` of a message from its body, on first access.
+        hooks: are called for all messages, before the program gets them, and after.
+        trace: send traces to RMQ_SYS_TRACE_TOPIC, as Java's ``enableMsgTrace`` does.
     """
 
     pop_invisible_time: int = 60_000
@@ -75,10 +75,10 @@ class _Popped(NamedTuple):
 
 
 class PopConsumer(Subscriber):
-    """Takes messages of any queue, beside any number of members of its group; brokers share nothing out.
+    """Pops messages of any queue, next to any number of members of its group; brokers assign no queues.
 
-    What is not acknowledged in time comes again, to whichever member, and after as many times as the group allows it
-    becomes a dead letter.
+    Messages that are not acknowledged in time are delivered again, to any member, and after as many times as the
+    group allows they become dead letters.
     """
 
     options: PopConsumerOptions
@@ -91,21 +91,21 @@ class PopConsumer(Subscriber):
         clock: Callable[[], int] = wall_clock,
         **more: Any,
     ) -> None:
-        """Make a consumer; ``subscribe`` it to a topic, then start it.
+        """Create a consumer; ``subscribe`` it to a topic, then start it.
 
         Args:
             group: whose members share the messages.
-            name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
+            name_servers: as ``host:port;host:port``, or a sequence; by default from NAMESRV_ADDR.
             options: how it pops.
-            clock: tells the time in ms since 1970.
+            clock: returns the time in ms since 1970.
             **more: options by name.
 
         Raises:
-            UsageError: the group's name, the addresses or the options make no sense.
+            UsageError: the group's name, the addresses or the options are invalid.
         """
         super().__init__(group, name_servers, options_of(PopConsumerOptions, options, more), clock)
         if not 1 <= self.options.pop_batch_nums <= 32:
-            raise UsageError(f"pop_batch_nums={self.options.pop_batch_nums}: a pop gives 1 to 32 messages")
+            raise UsageError(f"pop_batch_nums={self.options.pop_batch_nums}: must be between 1 and 32")
         _check_time("pop_invisible_time", self.options.pop_invisible_time)
         self._instance.heartbeat = self._heartbeat
         self._under_way: dict[tuple[str, str], asyncio.Task[_Popped]] = {}  # by topic and broker
@@ -123,12 +123,12 @@ class PopConsumer(Subscriber):
         """Join the group.
 
         Raises:
-            UsageError: it is running already, or subscribes to nothing.
+            UsageError: it is already running, or has no subscription.
             NotFoundError: there is no such topic.
             UnavailableError: no name server answers.
         """
         if not self._subscriptions:
-            raise UsageError("this consumer subscribes to no topic")
+            raise UsageError("this consumer is not subscribed to a topic")
         async with self._starting():
             self._last = None  # what was not acknowledged before comes again
             self._to_give.clear()
@@ -141,7 +141,7 @@ class PopConsumer(Subscriber):
                 await self._trace.start(self._instance)
 
     async def shutdown(self) -> None:
-        """Leave the group; what was not acknowledged comes again to others when its time is over."""
+        """Leave the group; messages not acknowledged are delivered to others when their invisible time is over."""
         if not self._is_running:
             return
         self._is_running = False
@@ -162,14 +162,14 @@ class PopConsumer(Subscriber):
     # Messages
 
     async def pop(self, timeout_ms: int | None = None) -> list[ConsumerMessage]:
-        """Take some messages of one broker; none if none come in time.
+        """Return some messages of one broker; none if none arrive in time.
 
         Args:
-            timeout_ms: how long to wait for some; by default ``poll_timeout_millis``.
+            timeout_ms: how long to wait; by default ``poll_timeout_millis``.
 
         Raises:
             UsageError: the consumer is not running.
-            MqtoolError: the brokers refuse, or cannot be reached; where only some do, that is logged.
+            MqtoolError: the brokers refuse, or cannot be reached; if only some do, that is logged.
         """
         messages = (await self._take(timeout_ms)).messages
         self._works.begin(messages).end(ConsumeStatus.SUCCESS)
@@ -190,7 +190,7 @@ class PopConsumer(Subscriber):
             if not self._under_way:
                 for error in errors.values():
                     raise error
-                raise UnavailableError(f"no route of {', '.join(self._subscriptions)} names a master any more")
+                raise UnavailableError(f"no route of {', '.join(self._subscriptions)} contains a master any more")
             # One that is not done yet goes on: what it brings is hidden, and must not be lost until its time is over.
             tasks, timeout = self._under_way.values(), None if new else left
             done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -207,16 +207,16 @@ class PopConsumer(Subscriber):
                     continue
                 has_answer = True
                 for failed, why in errors.items():  # this one answers: that is no reason to end
-                    log.warning("nothing is popped of %s on %s: %s", *failed, why)
+                    log.warning("popping from %s on %s failed: %s", *failed, why)
                 if popped.messages and self._is_hidden(popped.hidden):  # else others may have them by now
                     return popped._replace(messages=self._shown(popped.messages))
             if loop.time() >= end and (has_answer or self._under_way):
                 return _Popped([])
 
     def __aiter__(self) -> AsyncIterator[ConsumerMessage]:
-        """Give one message after the other until this consumer is shut down; who asks for one has consumed the last.
+        """Yield messages one by one until this consumer is shut down; asking for the next consumes the last one.
 
-        That one is acknowledged then, or at the end of a block without an exception.
+        The last one is acknowledged then, or at the end of a block without an exception.
 
         Raises:
             UsageError: the consumer is not running.
@@ -246,12 +246,12 @@ class PopConsumer(Subscriber):
 
     @contextlib.asynccontextmanager
     async def batch(self, timeout_ms: int | None = None) -> AsyncIterator[list[ConsumerMessage]]:
-        """Give some messages, none if none come in time, and acknowledge them when the block ends.
+        """Return some messages, none if none arrive in time, and acknowledge them when the block ends.
 
-        After an exception they come again, to this consumer or another, when they are hidden no longer.
+        After an exception they are delivered again, to this consumer or another, when their invisible time is over.
 
         Args:
-            timeout_ms: how long to wait for some; by default ``poll_timeout_millis``.
+            timeout_ms: how long to wait; by default ``poll_timeout_millis``.
 
         Raises:
             AcknowledgeError: some could not be acknowledged, the others were.
@@ -311,7 +311,7 @@ class PopConsumer(Subscriber):
                 try:
                     await self._ack(one)
                 except MqtoolError as error:  # it comes again
-                    log.warning("a message of %s on %s is not acknowledged: %s", topic, broker_name, error)
+                    log.warning("a message of %s on %s could not be acknowledged: %s", topic, broker_name, error)
         return _Popped(wanted, hidden)
 
     async def _asked(self, topic: str, broker_name: str, wait_ms: int) -> popping.Popped:
@@ -357,7 +357,7 @@ class PopConsumer(Subscriber):
                 return answer
             search.note(ahead, is_late=answer.is_late)
         self._ahead[broker_name] = search.found
-        log.warning("the clock of %s is %.1f s ahead of ours", broker_name, search.found / 1000)
+        log.warning("the clock of %s is %.1f s ahead of this machine's", broker_name, search.found / 1000)
         return popping.Popped([], 0, is_late=False)
 
     def _hidden_now(self) -> _Hidden:
@@ -369,10 +369,10 @@ class PopConsumer(Subscriber):
         return self._clock() < hidden.wall_ms and asyncio.get_running_loop().time() * 1000 < hidden.loop_ms
 
     async def ack(self, message: ConsumerMessage) -> bool:
-        """Be done with a message; return False where it was too late, as others may have it by now.
+        """Acknowledge a message; return False if it was too late, because others may have it by now.
 
         Raises:
-            UsageError: the message does not come from a pop.
+            UsageError: the message was not received by pop.
             MqtoolError: its broker refuses, or cannot be reached.
         """
         self._check_running()
@@ -388,13 +388,13 @@ class PopConsumer(Subscriber):
         return dataclasses.replace(message, topic=with_namespace(message.topic, self.options.namespace))
 
     async def change_invisible_time(self, message: ConsumerMessage, invisible_ms: int) -> ConsumerMessage | None:
-        """Have a message hidden for so long from now on, and return it with the receipt that counts then.
+        """Set the invisible time of a message, counted from now, and return the message with its new receipt.
 
         Returns:
-            None where it was too late, as others may have it by now.
+            None if it was too late, because others may have it by now.
 
         Raises:
-            UsageError: the message does not come from a pop, or the time is none.
+            UsageError: the message was not received by pop, or the time is invalid.
             MqtoolError: its broker refuses, or cannot be reached.
         """
         self._check_running()
@@ -406,4 +406,4 @@ class PopConsumer(Subscriber):
 
 def _check_time(name: str, value_ms: int) -> None:
     if value_ms < 1:
-        raise UsageError(f"{name}={value_ms}: a message is hidden for 1 ms at least")
+        raise UsageError(f"{name}={value_ms}: a message must be hidden for at least 1 ms")

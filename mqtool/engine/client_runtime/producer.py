@@ -76,30 +76,31 @@ class ProducerOptions(ClientOptions):
     Attributes:
         send_msg_timeout: ms for a send, all attempts together.
         retry_times_when_send_failed: further attempts, with other brokers first, after a lost connection, a missing
-            answer, or one of the codes that another broker may not give.
-        retry_times_when_send_async_failed: the same of ``send_async``, which gives up on any answer with a code.
-        retry_another_broker_when_not_store_ok: also after an answer that is not SEND_OK.
-        compress_msg_body_over_howmuch: a body of so many bytes or more is compressed, where that makes it smaller.
-        compress_type: how, ..
-        compress_level: .. and how much, from 1, fast, to 9, small.
-        max_message_size: bytes of the largest body.
-        default_topic_queue_nums: queues of a topic that comes about by sending to it.
+            answer, or a response code that another broker might not return.
+        retry_times_when_send_async_failed: the same for ``send_async``, which does not retry after a response code.
+        retry_another_broker_when_not_store_ok: also retry after an answer other than SEND_OK.
+        compress_msg_body_over_howmuch: bodies of at least this many bytes are compressed, if that makes them smaller.
+        compress_type: the codec.
+        compress_level: from 1, fast, to 9, small.
+        max_message_size: maximum size of a body in bytes.
+        default_topic_queue_nums: queues of a topic that is created by sending to it.
         topics: brokers of these learn of the producer when it starts, not when it first sends, and ask it about
-            transactions that another of its group has left.
-        send_latency_fault_enable: avoid brokers that are slow or failed, for a time that ``latency_max`` and
-            ``not_available_duration`` tell, both in ms.
-        enable_backpressure_for_async_mode: ``send_async`` waits while as many sends are under way as the next two say.
+            transactions that another member of its group has left behind.
+        send_latency_fault_enable: avoid brokers that are slow or failed, for the time given by ``latency_max`` and
+            ``not_available_duration``, both in ms.
+        enable_backpressure_for_async_mode: ``send_async`` waits while the next two limits of concurrent sends are
+            reached.
         back_pressure_for_async_send_num: messages.
         back_pressure_for_async_send_size: bytes of bodies.
-        auto_batch: ``send`` and ``send_async`` have messages to one topic, or one queue of it, go to a broker together,
-            in the order in which they were given, ..
-        batch_size: .. up to so many bytes, ..
-        linger_ms: .. and the first of a batch waits so long at most for others.
-        serializer: makes of the body of each message the bytes, or the text, that is sent; what it raises is an error
-            of that call, and nothing is sent. It is called in the event loop, or by the thread that calls
-            ``send_async``, so it should not wait for anything.
-        hooks: are told of all messages, before and after they are sent.
-        trace: tell RMQ_SYS_TRACE_TOPIC of them, as Java's ``enableMsgTrace`` does.
+        auto_batch: ``send`` and ``send_async`` send messages to one topic, or one queue of it, to a broker
+            together, in the order in which they were passed.
+        batch_size: maximum size of such a batch in bytes.
+        linger_ms: maximum time that the first message of a batch waits for others.
+        serializer: makes the bytes, or the text, to send from the body of each message; if it raises, the call
+            raises, and nothing is sent. It is called in the event loop, or by the thread that calls ``send_async``,
+            so it should not block.
+        hooks: are called for all messages, before and after they are sent.
+        trace: send traces to RMQ_SYS_TRACE_TOPIC, as Java's ``enableMsgTrace`` does.
         metrics: a registry of ``prometheus_client``, or True for its default: how long sends take.
     """
 
@@ -130,7 +131,7 @@ class ProducerOptions(ClientOptions):
 
 @dataclass(slots=True)
 class SendCall:
-    """A message that is sent, and how: what ``send`` and its siblings are given."""
+    """A message to send, and how: the arguments of ``send`` and its siblings."""
 
     message: ProducerMessage
     queue: MessageQueue | None = None
@@ -155,22 +156,22 @@ class Producer(Client):
         clock: Callable[[], int] = wall_clock,
         **more: Any,
     ) -> None:
-        """Make a producer; nothing is sent yet.
+        """Create a producer; nothing is sent yet.
 
         Args:
-            group: of producers, which a broker asks after transactions.
-            name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
+            group: the producer group, whose members a broker asks for the state of transactions.
+            name_servers: as ``host:port;host:port``, or a sequence; by default from NAMESRV_ADDR.
             options: how it sends.
-            clock: tells the time in ms since 1970.
+            clock: returns the time in ms since 1970.
             **more: options by name.
 
         Raises:
-            UsageError: the group's name, the addresses or the options make no sense.
+            UsageError: the group's name, the addresses or the options are invalid.
         """
         super().__init__(group, name_servers, options_of(ProducerOptions, options, more), clock)
         if self.options.linger_ms < 0 or self.options.batch_size < 1:
             given = f"linger_ms={self.options.linger_ms}, batch_size={self.options.batch_size}"
-            raise UsageError(f"{given}: a batch waits 0 ms or longer, and holds 1 byte or more")
+            raise UsageError(f"{given}: a batch must wait 0 ms or longer, and hold 1 byte or more")
         self._instance.heartbeat = lambda: Heartbeat(self.client_id, (self.group,))
         faults = FaultLatency(self.options.latency_max, self.options.not_available_duration)
         self._faults = faults if self.options.send_latency_fault_enable else None
@@ -197,7 +198,7 @@ class Producer(Client):
         self._instance.on_request[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self._replied
 
     async def start(self) -> None:
-        """Begin; routes are asked for when they are needed, those of ``topics`` now.
+        """Start; routes are queried when they are needed, those of ``topics`` now.
 
         Raises:
             UnavailableError: there are ``topics``, and no name server answers.
@@ -212,10 +213,10 @@ class Producer(Client):
                 await self._instance.route(self._topic(topic))
 
     async def shutdown(self) -> None:
-        """Wait for what ``send_async`` began, then tell brokers that this producer leaves, and end its connections.
+        """Wait for pending ``send_async`` calls, then unregister from brokers, and close connections.
 
         Raises:
-            UnavailableError: some messages were not sent in time, as of ``flush``.
+            UnavailableError: some messages were not sent in time, as for ``flush``.
         """
         if not self._is_running:
             return
@@ -230,10 +231,10 @@ class Producer(Client):
             await self._leave(producer_group=self.group)
 
     async def flush(self, timeout_ms: int = FLUSH_MS) -> None:
-        """Wait until all that ``send_async`` began has been sent, or has failed; its tasks say which.
+        """Wait until all pending ``send_async`` calls have succeeded or failed; their tasks have the results.
 
         Raises:
-            UnavailableError: some messages are still under way after that time.
+            UnavailableError: some messages are still in flight after that time.
         """
         end = asyncio.get_running_loop().time() + timeout_ms / 1000
         while under_way := {*self._under_way, *(self._batches.hurry() if self._batches else ())}:
@@ -259,17 +260,17 @@ class Producer(Client):
 
         Args:
             message: its ``unique_key`` is set.
-            queue: of its topic; without one, and without a selector, the queues take turns.
-            selector: chooses the queue; nothing is sent again then.
-            arg: what it chooses by.
+            queue: a queue of its topic; without one, and without a selector, the queues take turns.
+            selector: chooses the queue; the send is not retried then.
+            arg: is passed to the selector.
             timeout_ms: for all attempts; by default ``send_msg_timeout``.
 
         Raises:
-            UsageError: no broker would take the message.
-            Exception: what the serializer raises.
-            NotFoundError: there is no such topic, and sending makes none.
-            UnavailableError: no name server can be reached; or the one broker that was asked.
-            RefusedError: the broker refuses it for a reason that another would have, too.
+            UsageError: no broker would accept the message.
+            Exception: raised by the serializer.
+            NotFoundError: there is no such topic, and sending does not create it.
+            UnavailableError: no name server can be reached; or the only broker that was tried.
+            RefusedError: the broker refuses it for a reason that applies to other brokers, too.
             SendError: all attempts failed.
         """
         call = self.ready(SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
@@ -286,9 +287,9 @@ class Producer(Client):
         arg: Any = None,
         timeout_ms: int | None = None,
     ) -> "asyncio.Future[SendResult]":
-        """Begin to send a message; the future returned will know where it is stored, or raises what ``send`` does.
+        """Start sending a message; the returned future has its location as result, or the exception of ``send``.
 
-        Waits where back pressure is enabled and too much is under way.
+        Waits if back pressure is enabled and too much is in flight.
         """
         options = self.options
         call = self.ready(SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
@@ -311,7 +312,7 @@ class Producer(Client):
         return begun
 
     def packed(self, call: SendCall) -> "Callable[[], asyncio.Task[SendResult]]":
-        """Make the request of a message that is ready, in any thread; return what begins to send it, in the event loop.
+        """Make the request of a prepared message, in any thread; return what starts sending it, in the event loop.
 
         Raises:
             UsageError: the producer is not running, or the message has too many properties.
@@ -323,7 +324,7 @@ class Producer(Client):
     # Automatic batches
 
     async def to_choose_from(self, call: SendCall) -> list[MessageQueue]:
-        """Return the queues that a selector chooses from, none where there is no selector."""
+        """Return the queues that a selector chooses from, none if there is no selector."""
         return await self._queues_within(call.message.topic, self._timeout_of(call)) if call.selector else []
 
     def _lane(self, call: SendCall, queues: list[MessageQueue]) -> LaneKey:
@@ -341,18 +342,18 @@ class Producer(Client):
 
     @property
     def is_batching(self) -> bool:
-        """Whether messages that may be batched are."""
+        """Whether messages that can be batched are batched."""
         return self._batches is not None
 
     def post(self, call: SendCall, queues: list[MessageQueue]) -> SendFuture:
-        """Have a message that is ready go with the next batch; any thread may do that.
+        """Add a prepared message to the next batch; any thread may call it.
 
         Args:
-            call: one that may be batched.
-            queues: that a selector chooses from.
+            call: one that can be batched.
+            queues: those that a selector chooses from.
 
         Raises:
-            UsageError: the producer is not running, queue or selector make no sense, or the message has too many
+            UsageError: the producer is not running, queue or selector are invalid, or the message has too many
                 properties.
         """
         assert self._batches is not None
@@ -408,7 +409,7 @@ class Producer(Client):
         selector: Selector | None = None,
         arg: Any = None,
     ) -> None:
-        """Send a message without waiting for an answer; nobody learns whether it was stored.
+        """Send a message without waiting for an answer; whether it was stored remains unknown.
 
         Raises:
             MqtoolError: it was not sent.
@@ -426,8 +427,9 @@ class Producer(Client):
     ) -> list[SendResult]:
         """Send messages of one topic in as few requests as their size allows, and return where each batch is stored.
 
-        Each batch is stored whole or not at all, in one queue, in the order given. A message alone in its batch is
-        sent by itself. Brokers of 5.x before 5.3.4 show the unique key of the batch in place of that of each message.
+        Each batch is stored completely or not at all, in one queue, in the given order. A message alone in its batch
+        is sent by itself. Brokers of 5.x before 5.3.4 show the unique key of the batch in place of that of each
+        message.
 
         Raises:
             MqtoolError: as ``send``; batches before the one that failed are stored.
@@ -457,16 +459,16 @@ class Producer(Client):
         return results
 
     async def recall(self, topic: str, recall_handle: str, timeout_ms: int | None = None) -> str:
-        """Take a timer message back that is not delivered yet, and return its unique key.
+        """Recall a timer message that is not delivered yet, and return its unique key.
 
         Args:
-            topic: it was sent to.
-            recall_handle: of its ``SendResult``.
+            topic: the topic it was sent to.
+            recall_handle: from its ``SendResult``.
             timeout_ms: for the answer.
 
         Raises:
-            UsageError: the handle is none.
-            RefusedError: the broker cannot do that, or it is too late.
+            UsageError: the handle is invalid.
+            RefusedError: the broker does not support it, or it is too late.
         """
         broker_name = sending.broker_of_handle(recall_handle)
         await self._queues(topic)
@@ -486,13 +488,13 @@ class Producer(Client):
 
         Args:
             message: its ``unique_key`` is set.
-            queue: as of ``send``.
-            selector: as of ``send``.
-            arg: as of ``send``.
+            queue: as for ``send``.
+            selector: as for ``send``.
+            arg: as for ``send``.
             timeout_ms: for the reply; by default ``send_msg_timeout``.
 
         Raises:
-            UnavailableError: no reply came in time.
+            UnavailableError: no reply arrived in time.
             MqtoolError: as ``send``.
         """
         import uuid
@@ -515,7 +517,7 @@ class Producer(Client):
             del self._awaited[correlation_id]
 
     async def reply(self, request: "ConsumerMessage", body: Any, timeout_ms: int | None = None) -> SendResult:
-        """Answer a message whose producer waits for that, and return where the reply is stored.
+        """Reply to a message whose producer waits for that, and return where the reply is stored.
 
         Args:
             request: the message, as a consumer got it.
@@ -523,8 +525,8 @@ class Producer(Client):
             timeout_ms: for the answer of the broker.
 
         Raises:
-            UsageError: its producer wants no reply.
-            MqtoolError: as ``send``; that producer is not there any more, perhaps.
+            UsageError: its producer does not expect a reply.
+            MqtoolError: as ``send``; for example, that producer no longer exists.
         """
         call = self.ready(SendCall(sending.reply_to(request, body), timeout_ms=timeout_ms))
         return await self._sender_of(call, is_reply=True)()
@@ -633,7 +635,7 @@ class Producer(Client):
         if selector is None:
             return self._way(self._topic(message.topic), call.queue)
         if call.queue:
-            raise UsageError("a message goes to the queue given or to one that a selector chooses: give one of them")
+            raise UsageError("queue and selector are mutually exclusive")
         return _Way(lambda queues, _failed: _chosen(selector, queues, message, call.arg), True)
 
     def _way(self, topic: str, queue: MessageQueue | None) -> _Way:
@@ -648,7 +650,7 @@ class Producer(Client):
     def _wanted(self, queue: MessageQueue) -> MessageQueue:
         """Return a queue that was given, as brokers know it."""
         if not (isinstance(queue, MessageQueue) and all(map(isinstance, queue, (str, str, int)))):
-            raise UsageError(f"the queue of a message is a MessageQueue, not {queue!r}")
+            raise UsageError(f"the queue of a message must be a MessageQueue, not {queue!r}")
         return queue._replace(topic=self._topic(queue.topic)) if self.options.namespace else queue
 
     async def _queues_within(self, topic: str, timeout_ms: int) -> list[MessageQueue]:
@@ -657,7 +659,7 @@ class Producer(Client):
                 return await self._queues(topic)
         except TimeoutError:
             name = self._own_name(topic)
-            message = f"no name server told the queues of {name} within {timeout_ms:,} ms"
+            message = f"no name server returned the queues of {name} within {timeout_ms:,} ms"
             raise AnswerTimeoutError(message) from None
 
     async def _queues(self, topic: str) -> list[MessageQueue]:
@@ -672,11 +674,11 @@ class Producer(Client):
         return without_namespace(topic, self.options.namespace)
 
     def ready(self, call: SendCall) -> SendCall:
-        """Have the message of a call be as it is sent: serialized, checked, and with its unique key; in any thread.
+        """Prepare the message of a call: serialize it, check it, and set its unique key; in any thread.
 
         Raises:
-            UsageError: no broker would take it.
-            Exception: what the serializer raises.
+            UsageError: no broker would accept it.
+            Exception: raised by the serializer.
         """
         if call.timeout_ms is not None and not isinstance(call.timeout_ms, int | float):
             raise UsageError(f"timeout_ms of a message must be a number, not {call.timeout_ms!r}")
@@ -713,17 +715,17 @@ class Producer(Client):
 
 
 class TransactionListener(Protocol):
-    """The local side of transactions. A method may be a coroutine; one that is not runs in a thread of its own."""
+    """The local side of transactions. A method may be a coroutine; otherwise it runs in a thread of its own."""
 
     def execute_local_transaction(self, message: ProducerMessage, arg: Any) -> Any:
-        """Do what belongs to a message that a broker keeps hidden now, and return a ``TransactionState``."""
+        """Run the local transaction of a message that a broker keeps hidden, and return a ``TransactionState``."""
 
     def check_local_transaction(self, message: "ConsumerMessage") -> Any:
-        """Return the ``TransactionState`` of a message, of which a broker has heard nothing."""
+        """Return the ``TransactionState`` of a message whose state a broker does not know."""
 
 
 class TransactionProducer(Producer):
-    """Sends messages that are delivered only when a local transaction has committed."""
+    """Sends messages that are delivered only after a local transaction has committed."""
 
     def __init__(
         self,
@@ -734,27 +736,27 @@ class TransactionProducer(Producer):
         clock: Callable[[], int] = wall_clock,
         **more: Any,
     ) -> None:
-        """Make a producer; ``listener`` does the local side, for all else see ``Producer``."""
+        """Create a producer; ``listener`` runs local transactions, for everything else see ``Producer``."""
         super().__init__(group, name_servers, options, clock, **more)
         self._listener = listener
         self._instance.on_request[RequestCode.CHECK_TRANSACTION_STATE] = self._asked
 
     async def send_in_transaction(self, message: ProducerMessage, arg: Any = None) -> SendResult:
-        """Send a message, hidden; run the local transaction; and tell the broker how that ended.
+        """Send a message, hidden; run the local transaction; and tell the broker its outcome.
 
-        Without word of the end, as after an exception or ``UNKNOWN``, the broker asks again: this producer or another
-        of its group.
+        Without an outcome, as after an exception or ``UNKNOWN``, the broker asks again: this producer or another of
+        its group.
 
         Args:
             message: without a delay.
-            arg: is given to the listener.
+            arg: is passed to the listener.
 
         Returns:
             Where the hidden message is stored, and the state.
 
         Raises:
             MqtoolError: as ``send``; the local transaction has not run then.
-            Exception: what the listener raises.
+            Exception: raised by the listener.
         """
         if message.is_delayed:
             raise UsageError("a message in a transaction cannot be delayed")
@@ -774,7 +776,7 @@ class TransactionProducer(Producer):
             end = sending.end_transaction(self.group, sent, self._topic(sent.queue.topic), state)
             await self._instance.send_oneway(sent.queue.broker_name, end)
         except UnavailableError as error:  # it asks again
-            log.warning("the end of the transaction of %s: %s", sent.message_id, error)
+            log.warning("ending the transaction of %s failed: %s", sent.message_id, error)
         return sent._replace(transaction_state=state)
 
     def _asked(self, address: str, command: RemotingCommand) -> None:
@@ -788,7 +790,7 @@ class TransactionProducer(Producer):
         try:
             state = _state(await user_code.called(_LISTENER, self._listener.check_local_transaction, message))
         except Exception:
-            log.exception("the listener cannot tell the state of %s", message.message_id)
+            log.exception("the listener failed to determine the state of %s", message.message_id)
             state = TransactionState.UNKNOWN
         try:
             await self._instance.wire.send_oneway(
@@ -831,14 +833,14 @@ class _InFlightLimit:
         self._changed = asyncio.Condition()
 
     async def take(self, size: int) -> None:
-        """Wait until there is room for one more, and take it; one that is larger than all waits for all."""
+        """Wait until there is room for one more, and take it; one larger than the limit waits until all is free."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._count > 0 and self._size > 0)
             self._count -= 1
             self._size -= size
 
     async def give_back(self, size: int) -> None:
-        """Make room again."""
+        """Release the room."""
         async with self._changed:
             self._count += 1
             self._size += size

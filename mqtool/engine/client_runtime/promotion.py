@@ -33,7 +33,7 @@ _EPOCH, _STATUS, _END = "replicationEpoch", "replicationStatus", "commitLogMaxOf
 
 @dataclass(frozen=True)
 class Promotion:
-    """What is to become master, and what that means."""
+    """The broker to promote, and the consequences."""
 
     slave: "BrokerPlace"
     master: "BrokerPlace | None"  # that answers and swaps with the slave
@@ -45,23 +45,24 @@ class Promotion:
 
 
 async def plan_promotion(admin: "AdminClient", broker_name: str, slave_id: int | None = None) -> Promotion:
-    """Return how a slave is to become master: the one with an id, or the one that has most of the log.
+    """Plan to promote a slave: the one with an id, or the one with the longest log.
 
     Raises:
-        NotFoundError: there is no broker, or no slave, of that name or id.
+        NotFoundError: there is no broker, or no slave, with that name or id.
         UnavailableError: no slave answers.
-        UsageError: it has to be done by hand, and how.
+        UsageError: it has to be done manually; the message says how.
     """
     places = [one for one in await admin.brokers() if one.broker_name == broker_name]
     if not places:
-        raise NotFoundError(f"no broker is named {broker_name}")
+        raise NotFoundError(f"there is no broker {broker_name}")
     told = await admin.broker_stats(places)
     master = next((one for one in told if one.broker.broker_id == MASTER and not one.error), None)
     slave = _chosen(broker_name, told, slave_id)
     if _STATUS not in slave.stats:
         raise UsageError(
-            f"slave {slave.broker.broker_id} of {broker_name} is a broker of RocketMQ, which cannot be told to become "
-            "master: stop it, set brokerRole=ASYNC_MASTER and brokerId=0, and start it; the old master must be stopped"
+            f"slave {slave.broker.broker_id} of {broker_name} is a broker of RocketMQ, which cannot be promoted "
+            "remotely: stop it, set brokerRole=ASYNC_MASTER and brokerId=0, and start it; the old master must "
+            "be stopped"
         )
     epoch = 1 + max(int(one.stats.get(_EPOCH, "0")) for one in told)
     if master is None:
@@ -69,15 +70,16 @@ async def plan_promotion(admin: "AdminClient", broker_name: str, slave_id: int |
     settings = await admin.request(master.broker.address, calls.broker_settings())
     if _OUR_SETTING not in settings:
         raise UsageError(
-            f"the master of {broker_name} ({master.broker.address}) is a broker of RocketMQ, which cannot be told to "
-            "take no messages: stop it, and run this again; then it may come back with brokerRole=SLAVE and its own id"
+            f"the master of {broker_name} ({master.broker.address}) is a broker of RocketMQ, which cannot be "
+            "told to stop accepting messages: stop it, and run this again; it may then rejoin with "
+            "brokerRole=SLAVE and its own id"
         )
     if reason := slave.stats.get("replicationReason"):
         raise UsageError(f"slave {slave.broker.broker_id} of {broker_name} does not follow its master: {reason}")
     lag = max(int(master.stats[_END]) - int(slave.stats[_END]), 0)
     remarks = [
-        f"{master.broker.address} takes no messages until {slave.broker.address} has the {lag:,} bytes that it lacks",
-        "delayed messages of the last seconds may be delivered once more",
+        f"{master.broker.address} accepts no messages until {slave.broker.address} has the {lag:,} bytes that it lacks",
+        "delayed messages of the last seconds may be delivered again",
     ]
     role = settings.get("brokerRole", "ASYNC_MASTER")
     return Promotion(slave.broker, master.broker, role, epoch, lag, {}, remarks)
@@ -114,17 +116,17 @@ async def _most_repeated(admin: "AdminClient", slave: str) -> dict[str, int]:
 def _without_master(slave: "BrokerStats", epoch: int, repeats: dict[str, int]) -> Promotion:
     copied = slave.stats.get("replicationCopiedTimestamp", "0")
     remarks = [
-        "no master answers: messages that it had and the slave has not are lost, and how many is not known",
-        "where it still runs, cut off from here, stop it first: else there are two masters",
+        "no master answers: messages that it had and the slave does not have are lost; how many is unknown",
+        "if it is still running, cut off from here, stop it first: otherwise there are two masters",
     ]
     if repeats or copied == "0":
         since = f" ({_time(int(copied))})" if copied != "0" else ", which it never did"
-        remarks.append(f"groups repeat what they have consumed since the slave copied their offsets{since}")
+        remarks.append(f"groups will repeat what they have consumed since the slave last copied their offsets{since}")
     else:
         when = _time(int(copied))
-        remarks.append(f"no group repeats anything: their offsets, copied at {when}, are at the ends of the queues")
+        remarks.append(f"no group repeats messages: their offsets, copied at {when}, are at the ends of the queues")
     by_count = sorted(repeats, key=lambda group: -repeats[group])
-    remarks += [f"group {group} repeats {repeats[group]:,} messages at most" for group in by_count[:_MAX_GROUPS_TOLD]]
+    remarks += [f"group {group} repeats at most {repeats[group]:,} messages" for group in by_count[:_MAX_GROUPS_TOLD]]
     if (more := len(by_count) - _MAX_GROUPS_TOLD) > 0:
         remarks.append(f"{more:,} more groups repeat fewer each")
     return Promotion(slave.broker, None, "ASYNC_MASTER", epoch, None, repeats, remarks)
@@ -135,12 +137,12 @@ def _time(milliseconds: int) -> str:
 
 
 async def promote(admin: "AdminClient", plan: Promotion, say: Callable[[str], None]) -> None:
-    """Carry a plan out; ``say`` is told what has been done.
+    """Carry out a plan; ``say`` is told what has been done.
 
     Raises:
-        UnavailableError: the slave does not get the rest in time, and all is as before; or it does not come back as
-            master, though it was told to, and the old master takes no messages.
-        MqtoolError: a broker refuses, and all is as before.
+        UnavailableError: the slave does not catch up in time, and nothing was changed; or it does not come back as
+            master, though it was told to, and the old master accepts no messages.
+        MqtoolError: a broker refuses, and nothing was changed.
     """
     slave, master = plan.slave, plan.master
     become = calls.change_role("become", plan.role, MASTER, plan.epoch)
@@ -148,9 +150,9 @@ async def promote(admin: "AdminClient", plan: Promotion, say: Callable[[str], No
         end = await admin.request(master.address, calls.change_role("stop"))
         try:
             await _until_it_has(admin, slave.address, end)
-            say(f"{slave.address} has all up to {end:,}")
+            say(f"{slave.address} has everything up to {end:,}")
             moved = await _copy_offsets(admin, master.address, slave.address)
-            say(f"offsets of groups copied: {moved:,} of them had changed since the slave copied them")
+            say(f"copied consumer offsets: {moved:,} of them had changed since the slave last copied them")
         except BaseException:
             await admin.request(master.address, calls.change_role("go on"))
             raise
@@ -164,9 +166,9 @@ async def promote(admin: "AdminClient", plan: Promotion, say: Callable[[str], No
     else:
         await admin.request(slave.address, become)
     await _until_master(admin, slave)
-    say(f"{slave.address} is the master of {slave.broker_name}")
+    say(f"{slave.address} is now the master of {slave.broker_name}")
     if master is not None:
-        say(f"{master.address} is its slave {slave.broker_id}")
+        say(f"{master.address} is now its slave {slave.broker_id}")
 
 
 async def _has_become(admin: "AdminClient", plan: Promotion, master: str) -> bool:
@@ -183,8 +185,8 @@ async def _has_become(admin: "AdminClient", plan: Promotion, master: str) -> boo
         except UnavailableError:
             if loop.time() > deadline:
                 raise UnavailableError(
-                    f"{plan.slave.address} was told to become master and answers no more; {master} takes no messages: "
-                    "started again, it finds out which of them is the master"
+                    f"{plan.slave.address} was told to become master and no longer answers; {master} accepts no "
+                    "messages: after a restart it finds out which of them is the master"
                 ) from None
         await asyncio.sleep(_LOOK_SECONDS)
 
@@ -198,7 +200,7 @@ async def _until_it_has(admin: "AdminClient", address: str, end: int) -> None:
             return
         if loop.time() > deadline:
             lack = f"{end - here:,} bytes"
-            raise UnavailableError(f"{address} still lacks {lack} after {_CATCH_UP_SECONDS:.0f} s; all is as before")
+            raise UnavailableError(f"{address} still lacks {lack} after {_CATCH_UP_SECONDS:.0f} s; nothing was changed")
         await asyncio.sleep(_LOOK_SECONDS)
 
 
@@ -232,5 +234,7 @@ async def _until_master(admin: "AdminClient", slave: "BrokerPlace") -> None:
         except MqtoolError:  # it is just being made
             pass
         if loop.time() > deadline:
-            raise UnavailableError(f"{slave.address} was told to become master, and name servers do not say so yet")
+            raise UnavailableError(
+                f"{slave.address} was told to become master, but name servers do not report it as such yet"
+            )
         await asyncio.sleep(_LOOK_SECONDS)

@@ -36,12 +36,12 @@ class PullConsumerOptions(ClientOptions):
     """How a pull consumer pulls; names and defaults are those of the Java client.
 
     Attributes:
-        consumer_pull_timeout_millis: how long the answer to a pull may take.
-        broker_suspend_max_time_millis: how long a broker holds a pull that waits for messages, ..
-        consumer_timeout_millis_when_suspend: .. and how long its answer may take.
-        deserializer: makes the ``value`` of a message of its body, when that is asked for.
-        hooks: are told of all messages, before the program gets them, and after.
-        trace: tell RMQ_SYS_TRACE_TOPIC of them, as Java's ``enableMsgTrace`` does.
+        consumer_pull_timeout_millis: timeout of a pull.
+        broker_suspend_max_time_millis: how long a broker holds a pull that waits for messages.
+        consumer_timeout_millis_when_suspend: timeout of a pull that waits for messages.
+        deserializer: makes the ``value`` of a message from its body, on first access.
+        hooks: are called for all messages, before the program gets them, and after.
+        trace: send traces to RMQ_SYS_TRACE_TOPIC, as Java's ``enableMsgTrace`` does.
     """
 
     consumer_pull_timeout_millis: int = 10_000
@@ -56,7 +56,7 @@ class PullConsumerOptions(ClientOptions):
 class PullResult:
     """The answer to a pull: messages, and where to pull next.
 
-    With OFFSET_ILLEGAL, ``next_offset`` is the nearest that there is.
+    With OFFSET_ILLEGAL, ``next_offset`` is the nearest existing one.
     """
 
     status: PullStatus
@@ -67,7 +67,7 @@ class PullResult:
 
 
 class PullConsumer(Reader):
-    """Gives messages of any queue from any offset; who uses it keeps the offsets, or has the brokers keep them."""
+    """Returns messages of any queue from any offset; the application stores the offsets, or commits them to brokers."""
 
     options: PullConsumerOptions
     _kind = "consumer"
@@ -81,17 +81,17 @@ class PullConsumer(Reader):
         clock: Callable[[], int] = wall_clock,
         **more: Any,
     ) -> None:
-        """Make a consumer; start it, then pull.
+        """Create a consumer; start it, then pull.
 
         Args:
-            group: for which offsets are kept.
-            name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
+            group: the group that commits offsets.
+            name_servers: as ``host:port;host:port``, or a sequence; by default from NAMESRV_ADDR.
             options: how it pulls.
-            clock: tells the time in ms since 1970.
+            clock: returns the time in ms since 1970.
             **more: options by name.
 
         Raises:
-            UsageError: the group's name, the addresses or the options make no sense.
+            UsageError: the group's name, the addresses or the options are invalid.
         """
         super().__init__(group, name_servers, options_of(PullConsumerOptions, options, more), clock)
         self._instance.producers_only = False
@@ -104,10 +104,10 @@ class PullConsumer(Reader):
         self._works = hooks.Works(told, self.group)
 
     async def start(self) -> None:
-        """Begin; brokers learn of this consumer when it first asks for their queues.
+        """Start; brokers learn of this consumer when it first asks for their queues.
 
         Raises:
-            UsageError: it is running already.
+            UsageError: it is already running.
         """
         async with self._starting():
             self._instance.start()
@@ -130,14 +130,14 @@ class PullConsumer(Reader):
     async def pull(
         self, queue: MessageQueue, offset: int, max_nums: int = 32, expression: str = "*", *, is_sql92: bool = False
     ) -> PullResult:
-        """Return messages of a queue from an offset on, at once, whether there are any or not.
+        """Return messages of a queue from an offset on, immediately, whether there are any or not.
 
         Args:
             queue: one of ``fetch_message_queues``.
             offset: the first.
-            max_nums: how many at most.
-            expression: which are wanted: tags with ``||``, or SQL92.
-            is_sql92: says which of both.
+            max_nums: the maximum number of messages.
+            expression: a filter: tags with ``||``, or SQL92.
+            is_sql92: whether the filter is SQL92.
 
         Raises:
             UsageError: the consumer is not running.
@@ -152,7 +152,7 @@ class PullConsumer(Reader):
     async def pull_block_if_not_found(
         self, queue: MessageQueue, offset: int, max_nums: int = 32, expression: str = "*", *, is_sql92: bool = False
     ) -> PullResult:
-        """Return messages of a queue from an offset on, and wait for some where there are none; else as ``pull``."""
+        """Return messages of a queue from an offset on, waiting for some if there are none; otherwise like ``pull``."""
         hold_ms = self.options.broker_suspend_max_time_millis
         timeout_ms = self.options.consumer_timeout_millis_when_suspend
         return await self._pull(
@@ -172,7 +172,7 @@ class PullConsumer(Reader):
     ) -> PullResult:
         self._check_running()
         if offset < 0 or max_nums < 1:
-            raise UsageError(f"nothing can be pulled from offset {offset} on, {max_nums} at most")
+            raise UsageError(f"cannot pull at most {max_nums} messages from offset {offset}")
         make = consuming.subscribe_by_sql if is_sql92 else consuming.subscribe
         subscription = make(queue.topic, expression, self._clock())
         call = fetching.pull(self.group, queue, offset, max_nums, subscription, hold_ms=hold_ms, with_subscription=True)
@@ -195,7 +195,7 @@ class PullConsumer(Reader):
     # Offsets of the group
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Have the broker note what the group consumes next of a queue.
+        """Commit the consumer offset of the group in a queue to the broker.
 
         Raises:
             UsageError: the consumer is not running.

@@ -41,7 +41,7 @@ LOCK_MS = 20_000
 
 
 class PushConsumer(Consumer):
-    """Gives the messages of a group's topics to a listener, from ``async with`` to the end of its block."""
+    """Delivers the messages of a group's topics to a listener, from ``async with`` to the end of its block."""
 
     options: PushConsumerOptions
     _consume_type = "CONSUME_PASSIVELY"
@@ -55,18 +55,18 @@ class PushConsumer(Consumer):
         clock: Callable[[], int] = wall_clock,
         **more: Any,
     ) -> None:
-        """Make a consumer; ``subscribe`` it to topics, then start it.
+        """Create a consumer; ``subscribe`` it to topics, then start it.
 
         Args:
-            group: whose members share the work, and all subscribe to the same.
-            listener: gets the messages; one that is no coroutine runs in a thread.
-            name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
+            group: whose members share the messages, and all have the same subscriptions.
+            listener: is called with the messages; if it is not a coroutine, in a thread.
+            name_servers: as ``host:port;host:port``, or a sequence; by default from NAMESRV_ADDR.
             options: how it consumes.
-            clock: tells the time in ms since 1970.
+            clock: returns the time in ms since 1970.
             **more: options by name.
 
         Raises:
-            UsageError: the group's name, the addresses or the options make no sense.
+            UsageError: the group's name, the addresses or the options are invalid.
         """
         super().__init__(group, name_servers, options_of(PushConsumerOptions, options, more), clock)
         self._instance.on_request[RequestCode.CONSUME_MESSAGE_DIRECTLY] = self._consume_directly
@@ -83,14 +83,14 @@ class PushConsumer(Consumer):
             self._subscribe(RETRY_PREFIX + self.group, "*")
 
     async def start(self) -> None:
-        """Join the group and begin to consume.
+        """Join the group and start consuming.
 
         Raises:
-            UsageError: it is running already, or subscribes to nothing.
-            RefusedError: a broker cannot filter as a subscription wants it.
+            UsageError: it is already running, or has no subscription.
+            RefusedError: a broker does not support the filter of a subscription.
         """
         if all(topic.startswith(RETRY_PREFIX) for topic in self._subscriptions):
-            raise UsageError("this consumer subscribes to no topic")
+            raise UsageError("this consumer is not subscribed to a topic")
         options, instance = self.options, self._instance
         async with self._starting():
             self._prepare()
@@ -100,15 +100,15 @@ class PushConsumer(Consumer):
             if self._trace:
                 await self._trace.start(instance)
             interval = options.persist_consumer_offset_interval
-            instance.keep_on("noting offsets", functools.partial(self._persist_on, interval))
+            instance.keep_on("committing offsets", functools.partial(self._persist_on, interval))
             if self._has_locks:
-                instance.keep_on("keeping locks", self._lock_on)
+                instance.keep_on("renewing locks", self._lock_on)
             self._service.start(self._held.values)
 
     async def shutdown(self) -> None:
-        """Let listeners that are at work end, report what was consumed, and leave the group.
+        """Let running listeners finish, commit offsets, and leave the group.
 
-        A listener may call it: what that is at work with comes again.
+        A listener may call it: the messages it is working on are delivered again.
         """
         if not self._is_running:
             return
@@ -137,11 +137,11 @@ class PushConsumer(Consumer):
         await super()._end_all()
 
     def suspend(self) -> None:
-        """Give the listener nothing more for now."""
+        """Pause delivery to the listener."""
         self._service.may_consume.clear()
 
     def resume(self) -> None:
-        """Go on."""
+        """Resume delivery."""
         self._service.may_consume.set()
 
     # Queues
@@ -193,7 +193,7 @@ class PushConsumer(Consumer):
                 locked = await self._instance.request(name, call, ANSWER_MS)
                 granted += locked
             except MqtoolError as error:
-                log.warning("%s locks no queues: %s", name, error)
+                log.warning("%s could not lock queues: %s", name, error)
         return granted
 
     async def _unlock(self, queues: Collection[MessageQueue]) -> None:

@@ -21,7 +21,7 @@ class Reader(Client):
     """A client that reads queues."""
 
     async def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
-        """Return all queues of a topic that can be read.
+        """Return all readable queues of a topic.
 
         Raises:
             NotFoundError: there is no such topic.
@@ -29,7 +29,7 @@ class Reader(Client):
         """
         queues = await self._instance.queues_to_read(with_namespace(topic, self.options.namespace))
         if not queues:
-            raise NotFoundError(f"there is no topic {topic}, or nobody may read it")
+            raise NotFoundError(f"there is no topic {topic}, or it is not readable")
         return queues
 
     async def min_offset(self, queue: MessageQueue) -> int:
@@ -38,7 +38,7 @@ class Reader(Client):
         return await self._ask_of(queue, calls.min_offset(queue.topic, queue.queue_id))
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset behind the last message of a queue."""
+        """Return the offset after the last message of a queue."""
         self._check_running()
         return await self._ask_of(queue, fetching.max_offset(queue))
 
@@ -48,10 +48,10 @@ class Reader(Client):
         return await self._ask_of(queue, calls.offset_at(queue.topic, queue.queue_id, timestamp))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return what the group consumes next of a queue, None where nothing was committed yet.
+        """Return the consumer offset of the group in a queue, None if nothing was committed yet.
 
-        Brokers of 4.x answer 0 for both; then their table of all offsets is asked for, and 0 is returned where they
-        refuse that.
+        Brokers of 4.x answer 0 for both; then their table of all offsets is queried, and 0 is returned if they refuse
+        that.
         """
         self._check_running()
         offset = await self._ask_of(queue, fetching.committed_offset(self.group, queue, zero_if_none=False))

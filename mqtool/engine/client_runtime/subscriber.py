@@ -23,10 +23,10 @@ class Subscriber(Client):
         self._subscriptions: dict[str, Subscription] = {}
 
     def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
-        """Consume a topic, or those of its messages that an expression chooses: tags with ``||``, or SQL92.
+        """Subscribe to a topic, or to the messages that match an expression: tags with ``||``, or SQL92.
 
         Raises:
-            UsageError: no topic can be called that.
+            UsageError: it is not a valid name of a topic.
             FilterError: the expression has no tag.
         """
         check_topic(topic)

@@ -25,8 +25,8 @@ def call(what: str, function: Callable[..., Any], *args: Any) -> Any:
     """Call code of the application in the event loop.
 
     Raises:
-        Exception: what it raises.
-        CallbackError: it raised what is no ordinary exception.
+        Exception: raised by it.
+        CallbackError: it raised something that is not an ordinary exception.
     """
     try:
         return function(*args)
@@ -45,7 +45,7 @@ async def awaited(what: str, work: Awaitable[Any]) -> Any:
 
 
 def is_coroutine(function: Callable[..., Any]) -> bool:
-    """Tell whether calling this gives a coroutine; objects count by their ``__call__``."""
+    """Tell whether calling this returns a coroutine; for objects their ``__call__`` counts."""
     return any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
 
 

@@ -25,9 +25,9 @@ OnRequest = Callable[[str, RemotingCommand], Answering]
 
 
 class Wire:
-    """Connections to name servers and to brokers by their addresses, each made when it is first needed.
+    """Connections to name servers and to brokers by their addresses, each opened when it is first needed.
 
-    Leaving it ends all of them.
+    Leaving it closes all of them.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Wire:
         await self.close()
 
     async def close(self) -> None:
-        """End all connections; who waits for an answer gets none, and what is asked from now on makes new ones."""
+        """Close all connections; pending requests get no answer, and new requests open new connections."""
         ended = (self._name_server, *self._clients.values())
         self._name_server, self._clients = self._to_name_servers(), {}
         await asyncio.gather(*(client.close() for client in ended))
 
     async def request_name_server(self, call: Call[T]) -> T:
-        """Ask the name servers, the first of them that can be reached; raises like ``request``."""
+        """Query the first name server that can be reached; raises like ``request``."""
         try:
             answer = await self._name_server.invoke_any(call.command, ANSWER_MS)
             return _read(self._name_server, call, answer)
@@ -74,17 +74,17 @@ class Wire:
             raise
 
     def request(self, address: str, call: Call[T], timeout_ms: int = ANSWER_MS) -> Awaitable[T]:
-        """Ask the server at an address, and return what its answer says.
+        """Query the server at an address, and return the parsed answer.
 
         Raises:
             UnavailableError: it cannot be reached, or does not answer in time.
-            RefusedError: it answers that it does not do that.
+            RefusedError: it answers with an error.
             MqtoolError: the answer cannot be read.
         """
         return _ask(self._at(address), call, timeout_ms)
 
     def send_oneway(self, address: str, command: RemotingCommand) -> Awaitable[None]:
-        """Send the server at an address what wants no answer.
+        """Send a one-way request to the server at an address.
 
         Raises:
             UnavailableError: it cannot be reached.
@@ -110,7 +110,7 @@ def _read(client: RemotingClient, call: Call[T], answer: RemotingCommand) -> T:
 
 
 async def together(tasks: Iterable[Awaitable[T]]) -> list[T]:
-    """Wait for all of many tasks, some of them at a time, and return what they come to, in their order."""
+    """Run many tasks, a limited number at a time, and return their results, in order."""
     room = asyncio.Semaphore(_MAX_AT_ONCE)
 
     async def in_turn(task: Awaitable[T]) -> T:

@@ -58,7 +58,7 @@ class KvConfigs:
             or (before is None and sum(1 + len(pairs) for pairs in self._table.values()) >= MAX_KV)
             or self._size + max(growth, 0) > MAX_OF_ALL_KV
         ):
-            sizes = f"{MAX_OF_KV:,} characters each and {MAX_OF_ALL_KV:,} in all"
+            sizes = f"{MAX_OF_KV:,} characters each and {MAX_OF_ALL_KV:,} in total"
             raise NameServerRefusedError(
                 NameServerReason.BAD_ARGUMENT, f"at most {MAX_KV:,} kv configs are kept, of {sizes}"
             )
@@ -136,5 +136,5 @@ def _load(path: Path) -> dict[str, dict[str, str]]:
                 if pairs
             }
         except AttributeError as error:
-            raise FormatError(f"{path} is no kv config", offset=0) from error
+            raise FormatError(f"{path} is not a kv config", offset=0) from error
     return {}

@@ -212,5 +212,7 @@ class NameServer:
         except UsageError as error:
             raise NameServerRefusedError(NameServerReason.NOT_POSSIBLE, str(error)) from None
         if unknown:
-            raise NameServerRefusedError(NameServerReason.NOT_POSSIBLE, f"no effect here: {', '.join(sorted(unknown))}")
+            raise NameServerRefusedError(
+                NameServerReason.NOT_POSSIBLE, f"without effect here: {', '.join(sorted(unknown))}"
+            )
         self.settings = settings

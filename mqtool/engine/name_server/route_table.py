@@ -116,12 +116,12 @@ class RouteTable:
         if len(self._live) >= MAX_BROKERS or (not is_known and len(self._brokers) >= MAX_BROKERS):
             for address in broker.addresses.values():
                 if not is_known or (broker.cluster, address) not in self._live:
-                    raise LimitError(f"there are {MAX_BROKERS:,} brokers, and no more are kept")
+                    raise LimitError(f"there are already {MAX_BROKERS:,} brokers, the maximum")
         self._check_entries(sum(broker.broker_name not in self._topics.get(topic, ()) for topic in registration.topics))
 
     def _check_entries(self, new: int) -> None:
         if self._count + new > MAX_ENTRIES:
-            raise LimitError(f"brokers serve {self._count:,} topics, and no more than {MAX_ENTRIES:,} are kept")
+            raise LimitError(f"brokers serve {self._count:,} topics, and the maximum is {MAX_ENTRIES:,}")
 
     def unregister(self, cluster: str, address: str, broker_name: str) -> None:
         """Forget a broker, and the topics that none is left to serve."""

@@ -137,7 +137,7 @@ class PulsarAdmin:
         if self._topics.partition_count(name) is not None:
             raise AdminError(CONFLICT, "This topic already exists")
         if name.partition_of() is not None:
-            raise AdminError(PRECONDITION, "The name is that of a partition: make the topic that it belongs to")
+            raise AdminError(PRECONDITION, "The name is that of a partition: create the topic that it belongs to")
         if partitions is not None:
             self._check_count(partitions)
         self._limited(
@@ -316,12 +316,12 @@ class PulsarAdmin:
     def _one_queue(self, name: PulsarTopicName) -> QueueTopic:
         queues = self._queues(name)
         if self._topics.partition_count(name):
-            raise AdminError(NOT_FOUND, f"{name.full} has partitions: name one of them, or ask for partitioned-stats")
+            raise AdminError(NOT_FOUND, f"{name.full} has partitions: give one of them, or request partitioned-stats")
         return queues[0]
 
     def _check_count(self, partitions: int) -> None:
         if not 0 < partitions <= MAX_QUEUES:
-            raise AdminError(406, f"Number of partitions should be from 1 to {MAX_QUEUES:,}")
+            raise AdminError(406, f"Number of partitions must be from 1 to {MAX_QUEUES:,}")
 
     def _limited(self, do: Callable[[], Any]) -> Any:
         try:

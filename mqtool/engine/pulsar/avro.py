@@ -30,7 +30,7 @@ def parse_schema(data: bytes) -> Any:
     try:
         return _Parser().parse(json.loads(data), "", 0)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"no Avro schema: {error}", 0) from error
+        raise FormatError(f"not an Avro schema: {error}", 0) from error
 
 
 def can_read(reader: Any, writer: Any) -> bool:
@@ -59,7 +59,7 @@ class _Parser:
                 raise FormatError(f"an Avro schema with an unknown type {given}", 0)
             return known
         if not isinstance(given, dict):
-            raise FormatError("an Avro schema that is no type", 0)
+            raise FormatError("an Avro schema that is not a type", 0)
         kind = given.get("type")
         if not isinstance(kind, str):
             return self.parse(kind, space, depth + 1)
@@ -103,7 +103,7 @@ class _Parser:
 
 def _list(given: Any) -> list[Any]:
     if not isinstance(given, list):
-        raise FormatError("an Avro schema with something else in the place of a list", 0)
+        raise FormatError("an Avro schema with something other than a list", 0)
     return given
 
 
@@ -115,7 +115,7 @@ class _Comparison:
     def can_read(self, reader: Any, writer: Any) -> bool:
         self._steps += 1
         if self._steps > _MAX_STEPS:
-            raise FormatError("Avro schemas that are too large to be compared", 0)
+            raise FormatError("Avro schemas that are too large to compare", 0)
         if writer["type"] == "union":
             return all(self.can_read(reader, one) for one in writer["branches"])
         if reader["type"] == "union":

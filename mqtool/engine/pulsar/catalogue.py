@@ -93,7 +93,7 @@ def _parse(table: Table) -> dict[str, KnownTopic]:
             )
             found[str(topic)] = KnownTopic(int(row["generation"]), bool(row["plain"]), str(row["name"]), schemas)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"no catalogue of topics ({error})", 0) from error
+        raise FormatError(f"it is not a catalogue of topics ({error})", 0) from error
     return found
 
 

@@ -31,7 +31,7 @@ def decompress(data: bytes, kind: int, size: int, most: int) -> bytes:
     except (KeyError, ValueError, zlib.error, lz4.block.LZ4BlockError, zstandard.ZstdError) as error:
         raise FormatError("a body that cannot be decompressed", 0) from error
     if len(found) != size:
-        raise FormatError(f"a body that is not of {size:,} bytes, as it says", 0)
+        raise FormatError(f"a body that does not have {size:,} bytes, as it says", 0)
     return found
 
 

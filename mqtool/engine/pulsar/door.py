@@ -79,7 +79,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._tokens = Tokens(broker.settings) if broker.access is not None else None
         self.is_of_slave = broker.state.role is Role.SLAVE
         if self.is_of_slave:
-            log.warning("pulsarPort: a slave serves no Pulsar clients; they are turned away until it is a master")
+            log.warning("pulsarPort: a slave does not serve Pulsar clients; they are refused until it is a master")
         self._names = itertools.count()
         self._ready: set[tuple[str, int]] = set()  # queues in which something may be given out
         self._dues: dict[
@@ -139,13 +139,13 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if not session.is_connected and name not in ("connect", "ping", "pong"):
             raise FormatError(f"{name} before connect", 0)
         if self.is_of_slave:
-            raise FormatError("a slave serves no Pulsar clients", 0)
+            raise FormatError("a slave does not serve Pulsar clients", 0)
         if name == "connect":
             self._connect(session, body, now)
         elif name == "send":
             self._send(session, body, payload, now)
         elif (do := self._commands.get(name)) is None:
-            raise FormatError(f"{name} is nothing that clients send", 0)
+            raise FormatError(f"{name} is not a command that clients send", 0)
         else:
             try:
                 do(session, body, now)
@@ -316,7 +316,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             if now < due:
                 self._probes.append((due, session, then))
             else:
-                self.hang_up(session.peer, "it does not answer, and another wants its place")
+                self.hang_up(session.peer, "it does not answer, and another client wants its place")
 
     def _probe(self, holder: PulsarSession, asker: PulsarSession, then: Callable[[bool, int], None], now: int) -> None:
         """Have ``then`` told whether a client is still there; one that is not, and is silent, is disconnected."""
@@ -404,7 +404,11 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if (
             pattern is None or len(session.watchers) >= _MOST_WATCHERS
         ):  # the client asks for topics now and then, as well
-            session.refuse(body.request_id, PulsarError.NOT_ALLOWED, "This pattern is not watched: ask for the topics")
+            session.refuse(
+                body.request_id,
+                PulsarError.NOT_ALLOWED,
+                "Watching this pattern is not supported: list the topics instead",
+            )
             return
         names = self._seen_by(session, _matching(self._names_of(body.namespace), pattern))
         session.watchers[body.watcher_id] = Watcher(body.namespace, pattern, names)
@@ -503,7 +507,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     def _add_producer(self, session: PulsarSession, body: Any, producer: PulsarProducer, queue: QueueTopic) -> None:
         if body.producer_id in session.producers:
-            raise PulsarRefusedError(PulsarError.SERVICE_NOT_READY, "Producer is already being made")
+            raise PulsarRefusedError(PulsarError.SERVICE_NOT_READY, "Producer is already being created")
 
         def ready() -> None:
             self._producer_ready(session, body.request_id, producer)
@@ -556,7 +560,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             raise FormatError("a message without a producer, or without a payload", 0)
         producer, queue = there
         if queue.producers.by_name.get(producer.name) is not producer:
-            raise FormatError("a message of a producer that has to wait", 0)
+            raise FormatError("a message from a producer that is still waiting", 0)
         try:
             stored = to_store(payload, self.topics.most_body)
         except FormatError as error:
@@ -569,7 +573,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self._send_error(session, body, str(refused))
             return
         if result.status is PutStatus.SERVICE_NOT_AVAILABLE:  # the client tries again until the store takes it
-            log.warning("a message of %s is not taken: %s", session.address, self.broker.store.refusal)
+            log.warning("a message of %s was not accepted: %s", session.address, self.broker.store.refusal)
             self._close(session, producer.id, producer)
             return
         if result.status is not PutStatus.PUT_OK:
@@ -601,7 +605,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if producer.is_closed:
             return
         if safety is not Safety.SAFE:
-            log.warning("a message of %s is %s: its producer is to send it again", session.address, safety.value)
+            log.warning("a message of %s is %s: its producer should send it again", session.address, safety.value)
             self._close(session, producer.id, producer)
             return
         receipt.is_safe = True
@@ -695,7 +699,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         now: int,
     ) -> None:
         if body.consumer_id in session.consumers:
-            raise PulsarRefusedError(PulsarError.SERVICE_NOT_READY, "Consumer is already being made")
+            raise PulsarRefusedError(PulsarError.SERVICE_NOT_READY, "Consumer is already being created")
         there = self.topics.subscription(queue, body.subscription)
         durable = there or self.topics.subscribe(
             queue, body.subscription, self._first_offset(queue, body), now, is_durable=body.durable
@@ -726,7 +730,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     def _flow(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         if not body.messagePermits:
-            raise FormatError("a flow of no permits", 0)
+            raise FormatError("a flow command without permits", 0)
         if (joined := session.consumers.get(body.consumer_id)) is not None:
             joined.durable.subscription.flow(joined.consumer, body.messagePermits)
             self._look_at(joined.queue)
@@ -786,7 +790,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         elif body.HasField("message_publish_time"):
             offset = joined.queue.offset_at(min(body.message_publish_time, _LATEST))
         else:
-            raise PulsarRefusedError(PulsarError.METADATA, "Reset subscription needs a position or a time")
+            raise PulsarRefusedError(PulsarError.METADATA, "Resetting a subscription requires a position or a time")
         self.move(joined.durable, offset, left, now)
         session.say("success", request_id=body.request_id)
 

@@ -30,13 +30,13 @@ class EntryFilter(NamedTuple):
         if not any(self):
             return None
         if len(self.tags) > MAX_OF_FILTER or len(self.sql) > MAX_OF_SQL92:
-            text = f"A filter has at most {MAX_OF_FILTER:,} characters of tags, and {MAX_OF_SQL92:,} of SQL92"
+            text = f"A filter may have at most {MAX_OF_FILTER:,} characters of tags, and {MAX_OF_SQL92:,} of SQL92"
             raise PulsarRefusedError(PulsarError.NOT_ALLOWED, text)
         try:
             tags = parse_tags(self.tags)
             sql = compile_sql92(self.sql) if self.sql else None
         except FilterError as error:
-            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"The filter cannot be understood: {error}") from None
+            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"Invalid filter: {error}") from None
 
         def is_wanted(properties: bytes) -> bool:
             pairs = parse_properties(properties)

@@ -158,7 +158,7 @@ def split_batch_body(body: bytes, count: int) -> list[Payload]:
     found, at = [], 0
     for _ in range(count):
         if at + _SIZE.size > len(body):
-            raise FormatError("a batch with fewer messages than it says", at)
+            raise FormatError("a batch with fewer messages than it declares", at)
         (size,) = _SIZE.unpack_from(body, at)
         at += _SIZE.size
         metadata = body[at : at + size]
@@ -170,7 +170,7 @@ def split_batch_body(body: bytes, count: int) -> list[Payload]:
         found.append(Payload(metadata, body[at:end]))
         at = end
     if at != len(body):
-        raise FormatError("a batch with more than its messages", at)
+        raise FormatError("a batch with data after its messages", at)
     return found
 
 

@@ -47,11 +47,11 @@ def pulsar_gauges(topics: PulsarTopics, cluster: str) -> Iterator[Gauge]:
     )
     yield of_subscriptions(
         "unacked_messages",
-        "Messages that consumers of Shared or Key_Shared have and have not acknowledged.",
+        "Messages that consumers of Shared or Key_Shared subscriptions have received and not acknowledged.",
         [(labels, one.unacked) for labels, one in subscriptions],
     )
     yield of_subscriptions(
         "lost_messages",
-        "Messages that were removed, or cannot be read, before they were acknowledged, since this runs.",
+        "Messages that were removed, or cannot be read, before they were acknowledged, since the broker started.",
         [(labels, one.lost) for labels, one in subscriptions],
     )

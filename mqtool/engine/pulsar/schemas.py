@@ -77,7 +77,7 @@ def check_new(known: Sequence[Schema], schema: Schema) -> None:
         RefusedError: it may not.
     """
     if len(schema.data) > _MAX_BYTES or len(known) >= _MOST_VERSIONS:
-        text = f"A schema has at most {_MAX_BYTES:,} bytes, and a topic {_MOST_VERSIONS:,} of them"
+        text = f"A schema may have at most {_MAX_BYTES:,} bytes, and a topic at most {_MOST_VERSIONS:,} of them"
         raise PulsarRefusedError(PulsarError.NOT_ALLOWED, text)
     if schema.type in _IN_AVRO:
         _parsed(schema)
@@ -110,9 +110,9 @@ def _check(latest: Schema, schema: Schema, *, is_mutual: bool) -> None:
         raise PulsarRefusedError(PulsarError.INCOMPATIBLE_SCHEMA, str(error)) from None
     if not fits:
         what = (
-            "the latest one of the topic and this one cannot read each other"
+            "the latest schema of the topic and this one cannot read each other's data"
             if is_mutual
-            else ("this one cannot read what is written with the latest one of the topic")
+            else ("this schema cannot read data written with the latest one of the topic")
         )
         raise PulsarRefusedError(PulsarError.INCOMPATIBLE_SCHEMA, f"Incompatible {schema.type_name} schema: {what}")
 

@@ -113,7 +113,7 @@ class PulsarSession(Session):
 
     def ask(self, client_call: ClientCall, due: int, then: ThenTold) -> None:  # noqa: ARG002
         """Ask nothing."""
-        raise UnavailableError("clients of Pulsar are asked nothing")
+        raise UnavailableError("requests cannot be sent to Pulsar clients")
 
 
 def words_of(bits: int) -> list[int]:

@@ -216,7 +216,9 @@ class PulsarSubscription:
             if kind is SubscriptionType.EXCLUSIVE:
                 raise PulsarRefusedError(PulsarError.CONSUMER_BUSY, "Exclusive consumer is already connected")
             if wanted != self.consumers[0].wanted:
-                raise PulsarRefusedError(PulsarError.CONSUMER_BUSY, "Consumers of the subscription have another filter")
+                raise PulsarRefusedError(
+                    PulsarError.CONSUMER_BUSY, "Consumers of the subscription have a different filter"
+                )
             there = self.consumers[0].policy
             if kind is SubscriptionType.KEY_SHARED and (there.is_sticky, there.allows_disorder) != (
                 policy.is_sticky,

@@ -189,7 +189,7 @@ class PulsarTopics:
             raise PulsarRefusedError(unknown_space, "Namespace not found")
         topic = rocketmq_topic(name)
         if self.is_hidden(topic) or fault_of_name(topic):
-            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"The topic {name.full} is RocketMQ's own")
+            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"The topic {name.full} belongs to RocketMQ")
         return name
 
     def partition_count(self, name: PulsarTopicName) -> int | None:

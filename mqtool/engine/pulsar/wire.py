@@ -163,7 +163,7 @@ def parse(kind: Any, data: bytes | memoryview) -> Any:
     try:
         message.ParseFromString(bytes(data))
     except (DecodeError, ValueError) as error:
-        raise FormatError("no protobuf message", 0) from error
+        raise FormatError("not a protobuf message", 0) from error
     if not message.IsInitialized():
         raise FormatError(f"a protobuf message without {', '.join(message.FindInitializationErrors())}", 0)
     return message

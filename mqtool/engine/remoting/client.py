@@ -114,7 +114,7 @@ class RemotingClient:
             except UnavailableError as error:
                 if not others:
                     raise
-                log.warning("%s; another server is asked", error)
+                log.warning("%s; trying another server", error)
                 if self.addresses[0] == first:
                     self._prefer_another()
                     self._give_up(self._connection)
@@ -154,7 +154,7 @@ class RemotingClient:
                 connection = await self._connected()
                 await connection.until_writable()
         except TimeoutError:
-            how = "cannot be reached" if connection is None else "has not read what was sent before"
+            how = "could not be reached" if connection is None else "has not read what was sent before"
             sentence = f"{self.addresses[0]} {how} within {timeout_ms:,} ms"
             raise AnswerTimeoutError(sentence, self.addresses[0]) from None
         return connection, max(1, timeout_ms - int((loop.time() - start) * 1000))
@@ -188,7 +188,7 @@ class RemotingClient:
     async def _connect_to(self, address: str) -> "_ClientConnection":
         host, colon, port = address.rpartition(":")
         if not colon or not port.isdecimal():
-            raise UnavailableError(f"{address} is no address of the form host:port")
+            raise UnavailableError(f"{address} is not an address of the form host:port")
         made = asyncio.get_running_loop().create_connection(
             lambda: _ClientConnection(address, self._on_request, self._fell_silent),
             host.strip("[]"),
@@ -211,7 +211,7 @@ class RemotingClient:
     def _give_up(self, connection: "_ClientConnection | None") -> None:
         """Use a connection no more, from now on: that it is lost is known only in a later turn."""
         if connection:
-            connection.abort("fell silent, and the connection was given up")
+            connection.abort("stopped responding, and the connection was closed")
             if connection is self._connection:
                 self._connection = None
 
@@ -261,8 +261,8 @@ class _ClientConnection(asyncio.Protocol):
             for command in self._frames.commands():
                 self._take(command)
         except FormatError as error:
-            log.warning("%s sends what is no frame: %s", self.address, error)
-            self.abort(f"sends what is no frame: {error}")
+            log.warning("%s sent something that is not a frame: %s", self.address, error)
+            self.abort(f"sent something that is not a frame: {error}")
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -353,7 +353,7 @@ class _ClientConnection(asyncio.Protocol):
 
     async def close(self) -> None:
         """End the connection; what a server that does not read has not taken after a while is dropped."""
-        self._ended_by = self._ended_by or "is asked no more, as this client was shut down"
+        self._ended_by = self._ended_by or "was disconnected, because this client was shut down"
         self._send()
         self.transport.close()
         try:

@@ -18,15 +18,15 @@ def other_protocol(data: bytes | bytearray) -> str | None:
     ('HTTP/2, as clients by gRPC do: they need the proxy of RocketMQ', None)
     """
     if data.startswith(b"PRI * HT"):
-        return "HTTP/2, as clients by gRPC do: they need the proxy of RocketMQ"
+        return "HTTP/2, like gRPC clients: they need the proxy of RocketMQ"
     if data.startswith((b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"CONN", b"DELE", b"PATC", b"TRAC")):
         return "HTTP"
     if data.startswith(b"\x16\x03"):
-        return "TLS, which is off here: see tls.server.mode, certPath and keyPath"
+        return "TLS, which is not enabled here: see tls.server.mode, certPath and keyPath"
     if len(data) >= _HEAD_SIZE + len(_PULSAR_CONNECT):
         size, command_size = _HEAD.unpack_from(data)
         if size >= command_size + 4 and data.startswith(_PULSAR_CONNECT, _HEAD_SIZE):
-            return "the protocol of Pulsar"
+            return "the Pulsar protocol"
     return None
 
 

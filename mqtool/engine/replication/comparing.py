@@ -31,15 +31,15 @@ def misfit_of_extents(ours: Extent, masters: Extent) -> str | None:
     """Return why a slave's log cannot go on with its master's, None where nothing speaks against it."""
     if masters.segment_size and ours.segment_size != masters.segment_size:
         return (
-            f"its segments have {ours.segment_size:,} bytes, those of the master {masters.segment_size:,} "
+            f"its segments have {ours.segment_size:,} bytes, those of the master have {masters.segment_size:,} "
             "(mappedFileSizeCommitLog)"
         )
     if ours.end_offset <= ours.start_offset:
         return None  # it is empty, and begins wherever the master does
     if ours.end_offset > masters.end_offset:
-        return f"it ends at {ours.end_offset:,}, beyond the end of the master's log at {masters.end_offset:,}"
+        return f"it ends at {ours.end_offset:,}, after the end of the master's log at {masters.end_offset:,}"
     if ours.end_offset < masters.start_offset:
-        return f"it ends at {ours.end_offset:,}, before the master's log begins at {masters.start_offset:,}"
+        return f"it ends at {ours.end_offset:,}, before the start of the master's log at {masters.start_offset:,}"
     return None
 
 
@@ -53,7 +53,7 @@ def misfit_of_piece(ours: RecordPrefix, masters: bytes | None) -> str | None:
     if masters is None:
         return f"at {ours.physical_offset:,} it has a message where the master has none"
     if masters[: len(ours.data)] != ours.data:
-        return f"at {ours.physical_offset:,} it has another message than the master"
+        return f"at {ours.physical_offset:,} it has a different message than the master"
     return None
 
 

@@ -86,7 +86,7 @@ class Follower:
                 if isinstance(frame, FrameHead):
                     if frame.physical_offset != end and (end or bodies):
                         raise HangUpError(
-                            f"the master sends what follows {frame.physical_offset:,}, where this log ends at {end:,}"
+                            f"the master sent data for {frame.physical_offset:,}, but this log ends at {end:,}"
                         )
                 elif frame.body:
                     if not end:
@@ -97,7 +97,7 @@ class Follower:
                     bodies.append(frame.body)
                     end += len(frame.body)
         except FormatError as error:
-            raise HangUpError(f"the master sends what is no frame: {error.reason}") from error
+            raise HangUpError(f"the master sent something that is not a frame: {error.reason}") from error
         finally:
             if bodies:  # what came before a frame that is wrong is as it should be
                 self._append(start, b"".join(bodies))
@@ -110,7 +110,7 @@ class Follower:
             HangUpError: nothing at all has come from the master for too long.
         """
         if now - self._heard_at > self._silence_ms:
-            raise HangUpError(f"nothing has come from the master for {now - self._heard_at:,} ms")
+            raise HangUpError(f"the master has sent nothing for {now - self._heard_at:,} ms")
         return self._report(now) if now - self._reported_at >= self._report_interval_ms else b""
 
     def next_tick(self) -> int:

@@ -23,7 +23,7 @@ _HANDSHAKES = frozenset(1 << 32 | first << 16 | second for first in (0, 1) for s
 """What the first 8 bytes of an auto-switch slave are as a report."""
 _BELOW_HANDSHAKE = 1 << 32
 
-AUTO_SWITCH = "the protocol of an auto-switch slave (enableControllerMode), which is not served here"
+AUTO_SWITCH = "the protocol of an auto-switch slave (enableControllerMode), which is not supported here"
 
 
 class FrameHead(NamedTuple):
@@ -96,7 +96,7 @@ class ReportParser:
         report = 0
         for (report,) in PACK_REPORT.iter_unpack(data[:whole]):
             if not 0 <= report <= _MAX_OFFSET:
-                raise FormatError(f"{report:,} is no offset of a log", 0)
+                raise FormatError(f"{report:,} is not an offset of a log", 0)
             if self._first in _HANDSHAKES and report < _BELOW_HANDSHAKE:
                 raise FormatError(AUTO_SWITCH, 0)
             self._first = report if self._first is None else -1  # only the second is looked at together with the first

@@ -160,11 +160,11 @@ class Master:
         elif slave.reader is None:  # what it has is not known to be ours
             slave.position = offset
         elif offset > slave.position:
-            reason = f"it reports {offset:,}, where {slave.position:,} is all that it was sent"
+            reason = f"it reports {offset:,}, but was sent only up to {slave.position:,}"
             if self._settings.counts_whatever_was_acknowledged:
                 self._end(slave, reason)
             else:
-                self._note_fault(slave, f"{reason}: that is not counted", now)
+                self._note_fault(slave, f"{reason}: the report is ignored", now)
         else:
             slave.acknowledged = slave.reader.held_offset = offset
             slave.fault = ""
@@ -180,8 +180,8 @@ class Master:
             self._strays[stray] = None
             if len(self._strays) > _MAX_STRAYS:
                 del self._strays[next(iter(self._strays))]
-            text = f"its log ends at {offset:,}, where this one ended at {end:,} or before: it is sent nothing"
-            self._note_fault(slave, f"{text}; start it again on an empty store or on a copy of this one", now)
+            text = f"its log ends at {offset:,}, but this one ended at {end:,} or before: nothing is sent to it"
+            self._note_fault(slave, f"{text}; restart it with an empty store or a copy of this one", now)
         elif slave.position < log_.min_offset:
             self._note_missing(slave, now)
         else:
@@ -190,8 +190,8 @@ class Master:
         self.on_news()
 
     def _note_missing(self, slave: _Slave, now: int) -> None:
-        text = f"it needs {slave.position:,}, and this log begins at {self._log.min_offset:,}: it is sent nothing"
-        self._note_fault(slave, f"{text}; start it again on an empty store or on a copy of this one", now)
+        text = f"it needs {slave.position:,}, but this log starts at {self._log.min_offset:,}: nothing is sent to it"
+        self._note_fault(slave, f"{text}; restart it with an empty store or a copy of this one", now)
 
     def _note_fault(self, slave: _Slave, fault: str, now: int) -> None:
         host = slave.peer.host
@@ -245,7 +245,7 @@ class Master:
         try:
             data = slave.reader.read(most)
         except MqtoolError as error:
-            self._note_fault(slave, f"the log cannot be read: {error}; it is tried again", now)
+            self._note_fault(slave, f"the log cannot be read: {error}; retrying", now)
             slave.next_read = now + _READ_AGAIN_MS
             return []
         if not data:

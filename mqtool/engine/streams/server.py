@@ -190,7 +190,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
                 lambda: _ServerConnection(self), host, port, backlog=_TAKEN_AT_ONCE
             )
         except PermissionError as error:
-            raise NotPermittedError(f"this user may not listen on {host}:{port}") from error
+            raise NotPermittedError(f"this user has no permission to listen on {host}:{port}") from error
         except OSError as error:
             raise UnavailableError(f"cannot listen on {host}:{port}: {reason_of(error)}") from error
         for one in listener.sockets:
@@ -264,7 +264,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         if not self._is_full:
             self._is_full = True
             log.warning(
-                "%s is not taken: there are %d connections, as many as the limit of open files allows (ulimit -n)",
+                "%s was refused: there are %d connections, the limit set by the number of open files (ulimit -n)",
                 connection.peer,
                 self.limits.connections,
             )
@@ -274,7 +274,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         now = self.loop.time()
         if now >= self._next_warning.get(protocol, now):
             self._next_warning[protocol] = now + _WARNED_SECONDS
-            log.warning("%s is not served: it speaks %s", peer.address, protocol)
+            log.warning("%s was refused: it speaks %s", peer.address, protocol)
 
     def lost(self, connection: "_ServerConnection[Taken, Sent]", unfinished: int) -> None:
         """Let go of a connection that has ended."""
@@ -328,7 +328,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
             self.send(call())
         except Exception:
             self._no_tick_before = now + _AFTER_FAULT_MS
-            log.exception("the rules failed")
+            log.exception("internal error")
 
     # Bounds
 
@@ -337,19 +337,19 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self._unfinished += difference
         if self._unfinished > self.limits.unfinished_in_all:
             worst = max(self._connections.values(), key=lambda connection: connection.unfinished)
-            worst.end(f"{worst.unfinished:,} bytes of one frame, too many in all")
+            worst.end(f"{worst.unfinished:,} bytes of one unfinished frame, too many in total")
 
     def unsent_changed(self, connection: "_ServerConnection[Taken, Sent]", size: int) -> None:
         """Count bytes that wait to be sent; where they are too many, end the connection that holds most."""
         self._unsent += size - connection.unsent
         connection.unsent = size
         if size > self.limits.unsent:
-            connection.end(f"{size:,} bytes wait to be read")
+            connection.end(f"{size:,} unread bytes are waiting")
         elif self._unsent > self.limits.unsent_in_all:
             self._count_unsent()
             if self._unsent > self.limits.unsent_in_all:
                 worst = max(self._connections.values(), key=lambda connection: connection.unsent)
-                worst.end(f"{worst.unsent:,} bytes wait to be read, too many in all")
+                worst.end(f"{worst.unsent:,} unread bytes are waiting, too many in total")
 
     def _count_unsent(self) -> None:
         self._unsent = 0
@@ -546,8 +546,8 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         if first == HANDSHAKE and tls.context is not None:
             self._tls = TlsServerSide(tls.context)
         elif tls.mode is TlsMode.ENFORCING:
-            self._server.say_of_stranger("no TLS, which is enforced here (tls.server.mode)", self.peer)
-            self.end("TLS is enforced here")
+            self._server.say_of_stranger("no TLS, which is required here (tls.server.mode)", self.peer)
+            self.end("TLS is required here")
             return False
         return True
 

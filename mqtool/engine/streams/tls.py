@@ -53,7 +53,7 @@ class TlsSettings:
         try:
             mode = TlsMode(name)
         except ValueError as error:
-            raise UsageError(f"tls.server.mode={name} is none of disabled, permissive and enforcing") from error
+            raise UsageError(f"tls.server.mode={name} is not one of disabled, permissive and enforcing") from error
         to_name_servers = None
         if settings.get("tls.enable", "").lower() == "true":
             authorities = settings.get("tls.client.trustCertPath")
@@ -66,7 +66,7 @@ class TlsSettings:
         trusted = settings.get("tls.server.trustCertPath")
         for path in (certificate, key, *([trusted] if trusted else ())):
             if not Path(path).is_file():
-                raise NotFoundError(f"{path} is no file")
+                raise NotFoundError(f"{path} is not a file")
         try:
             context.load_cert_chain(certificate, key, settings.get("tls.server.keyPassword") or None)
             if trusted:
@@ -81,7 +81,7 @@ def _client_check(settings: Mapping[str, str]) -> ssl.VerifyMode:
     checks = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
     name = settings.get("tls.server.need.client.auth", "none").lower()
     if name not in checks:
-        raise UsageError(f"tls.server.need.client.auth={name} is none of {', '.join(checks)}")
+        raise UsageError(f"tls.server.need.client.auth={name} is not one of {', '.join(checks)}")
     return checks[name]
 
 
@@ -99,11 +99,11 @@ def client_context(authorities: Path | None) -> ssl.SSLContext:
     if authorities is None:
         return ssl.create_default_context()
     if not authorities.is_file():
-        raise NotFoundError(f"{authorities} is no file")
+        raise NotFoundError(f"{authorities} is not a file")
     try:
         context = ssl.create_default_context(cafile=str(authorities))
     except ssl.SSLError as error:
-        raise UsageError(f"{authorities} holds no certificates: give a file in PEM form") from error
+        raise UsageError(f"{authorities} contains no certificates: give a file in PEM format") from error
     context.check_hostname = False
     return context
 

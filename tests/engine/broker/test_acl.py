@@ -229,7 +229,7 @@ def test_a_changed_file_counts_from_the_next_look_on(tmp_path: Path, caplog: pyt
     path.write_text("nonsense")
     os.utime(path, ns=(2, 2))
     access.tick(NOW + 2000)
-    assert f"access stays as it was: {path}: " in caplog.text
+    assert f"access control is unchanged: {path}: " in caplog.text
     assert fault_of(access, request, PEER) is None
 
 

@@ -81,7 +81,7 @@ def test_tables_that_are_empty_gone_or_unfit_are_taken_from_their_backups_and_sa
             assert told.code == ResponseCode.SUCCESS
             await client.close()
         for path in whole:
-            assert sum("backup is taken" in line and f"{path}" in line for line in caplog.messages) == 1
+            assert sum("restored from its backup" in line and f"{path}" in line for line in caplog.messages) == 1
             assert path.with_name(f"{path.name}.damaged").exists() == (damage != "gone")
         caplog.clear()
         async with mqtool.Broker(tmp_path):
@@ -104,5 +104,5 @@ def test_offsets_of_no_topic_or_no_group_cost_a_broker_no_others(
             await client.close()
 
     asyncio.run(test())
-    assert "offsets without a topic or a group are left out: '@G', 'T@'" in caplog.text
+    assert "offsets without a topic or a group are ignored: '@G', 'T@'" in caplog.text
     assert "backup" not in caplog.text

@@ -53,24 +53,24 @@ messages = st.builds(ProducerMessage, st.just("T"), bodies, properties=propertie
         ({"topic": "t" * 128}, "128 characters"),
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, "belongs to the brokers"),
         ({"body": b""}, "no body"),
-        ({"body": bytes(101)}, "101 bytes; 100 are the most"),
-        ({"delay_level": 1, "delay_ms": 1}, "exclude each other"),
+        ({"body": bytes(101)}, "101 bytes; the maximum is 100"),
+        ({"delay_level": 1, "delay_ms": 1}, "mutually exclusive"),
         ({"delay_ms": -1}, "before it is sent"),
-        ({"properties": {"TAGS": "x"}}, "TAGS is no property"),
+        ({"properties": {"TAGS": "x"}}, "TAGS cannot be set as a property"),
         ({"properties": {"x": ""}}, "a name and a value"),
         ({"properties": {"x": "a\x02b"}}, "characters 1 and 2"),
         ({"tags": "a\x01b"}, "characters 1 and 2"),
-        ({"topic": ["T"]}, "topic of a message must be text, not list"),
-        ({"body": None}, "the body of a message must be bytes, or text .* not NoneType"),
-        ({"body": ["x"]}, "the body of a message must be bytes, or text .* not list"),
-        ({"body": "\ud800"}, "the body of a message cannot be sent as UTF-8"),
-        ({"tags": 1}, "tags of a message must be text, not int"),
-        ({"tags": b"a"}, "tags of a message must be text, not bytes"),
-        ({"tags": "\ud800"}, "cannot be sent as UTF-8"),
-        ({"keys": [1]}, "the keys of a message must be texts, not int"),
-        ({"keys": 7}, "the keys of a message must be texts, not int"),
-        ({"shard_key": 7}, "shard_key of a message must be text, not int"),
-        ({"properties": {"x": 1}}, "texts by texts"),
+        ({"topic": ["T"]}, "topic of a message must be a string, not list"),
+        ({"body": None}, "the body of a message must be bytes, or a string .* not NoneType"),
+        ({"body": ["x"]}, "the body of a message must be bytes, or a string .* not list"),
+        ({"body": "\ud800"}, "the body of a message cannot be encoded as UTF-8"),
+        ({"tags": 1}, "tags of a message must be a string, not int"),
+        ({"tags": b"a"}, "tags of a message must be a string, not bytes"),
+        ({"tags": "\ud800"}, "cannot be encoded as UTF-8"),
+        ({"keys": [1]}, "the keys of a message must be strings, not int"),
+        ({"keys": 7}, "the keys of a message must be strings, not int"),
+        ({"shard_key": 7}, "shard_key of a message must be a string, not int"),
+        ({"properties": {"x": 1}}, "properties of a message must be strings"),
         ({"properties": [("x", "1")]}, "a dict, not list"),
         ({"delay_ms": 1.5}, "delay_ms of a message must be a whole number, not float"),
         ({"delay_level": "3"}, "delay_level of a message must be a whole number, not str"),
@@ -114,17 +114,17 @@ def test_what_was_received_is_sent_again_without_what_was_noted_of_its_way() -> 
 
 def test_properties_beyond_two_bytes_of_size_are_refused() -> None:
     large = dataclasses.replace(GOOD, properties={"own": "x" * 40_000})
-    with pytest.raises(UsageError, match=r"32,767 are the most"):
+    with pytest.raises(UsageError, match=r"the maximum is 32,767"):
         pack(large, "T")
 
 
 @pytest.mark.parametrize(
     ("batch", "said"),
     [
-        ([], "without messages"),
-        ([GOOD, dataclasses.replace(GOOD, topic="U")], "one topic"),
-        ([GOOD, dataclasses.replace(GOOD, delay_level=1)], "no delayed"),
-        ([GOOD, dataclasses.replace(GOOD, wait_store_ok=False)], "agree on"),
+        ([], "at least one message"),
+        ([GOOD, dataclasses.replace(GOOD, topic="U")], "same topic"),
+        ([GOOD, dataclasses.replace(GOOD, delay_level=1)], "delayed messages"),
+        ([GOOD, dataclasses.replace(GOOD, wait_store_ok=False)], "same wait_store_ok"),
         ([dataclasses.replace(GOOD, topic="%RETRY%G")], "retry topic"),
     ],
 )

@@ -100,7 +100,7 @@ def test_how_long_messages_wait_for_a_poll_is_measured(broker: mqtool.Broker) ->
 
 def test_what_is_no_registry_is_refused(broker: mqtool.Broker) -> None:
     with pytest.raises(
-        mqtool.UsageError, match="metrics is True, or a CollectorRegistry of prometheus_client, not 5558"
+        mqtool.UsageError, match="metrics must be True or a CollectorRegistry of prometheus_client, not 5558"
     ):
         mqtool.Producer("P", broker.name_server_address, metrics=5558)
 

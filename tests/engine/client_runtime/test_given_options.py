@@ -49,14 +49,14 @@ def test_the_environment_gives_what_nobody_else_does() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"send_timeout": 1}, "send_timeout is not an option of this client: send_msg_timeout is"),
+        ({"send_timeout": 1}, "send_timeout is not an option of this client: did you mean send_msg_timeout?"),
         ({"xyzzy": 1}, "xyzzy is not an option of this client, see help(mqtool.ProducerOptions)"),
-        ({"send_msg_timeout": "500"}, "send_msg_timeout is a whole number, not '500'"),
-        ({"send_msg_timeout": True}, "send_msg_timeout is a whole number, not True"),
-        ({"tls": 1}, "tls is True or False, not 1"),
-        ({"namespace": b"shop"}, "namespace is text, not b'shop'"),
-        ({"options": LitePullConsumerOptions()}, "are ProducerOptions, not LitePullConsumerOptions"),
-        ({"options": "fast"}, "options are ProducerOptions or a mapping, not 'fast'"),
+        ({"send_msg_timeout": "500"}, "send_msg_timeout must be a whole number, not '500'"),
+        ({"send_msg_timeout": True}, "send_msg_timeout must be a whole number, not True"),
+        ({"tls": 1}, "tls must be True or False, not 1"),
+        ({"namespace": b"shop"}, "namespace must be a string, not b'shop'"),
+        ({"options": LitePullConsumerOptions()}, "must be ProducerOptions, not LitePullConsumerOptions"),
+        ({"options": "fast"}, "options must be ProducerOptions or a mapping, not 'fast'"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(more: dict[str, Any], said: str) -> None:
@@ -67,9 +67,9 @@ def test_what_makes_no_sense_is_refused_at_once(more: dict[str, Any], said: str)
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("MQTOOL_TLS", "maybe", "MQTOOL_TLS is true or false, not 'maybe'"),
-        ("MQTOOL_SEND_MSG_TIMEOUT", "3 s", "MQTOOL_SEND_MSG_TIMEOUT is a whole number, not '3 s'"),
-        ("MQTOOL_COMPRESS_TYPE", "rar", "MQTOOL_COMPRESS_TYPE is one of LZ4, ZSTD, ZLIB, not 'rar'"),
+        ("MQTOOL_TLS", "maybe", "MQTOOL_TLS must be true or false, not 'maybe'"),
+        ("MQTOOL_SEND_MSG_TIMEOUT", "3 s", "MQTOOL_SEND_MSG_TIMEOUT must be a whole number, not '3 s'"),
+        ("MQTOOL_COMPRESS_TYPE", "rar", "MQTOOL_COMPRESS_TYPE must be one of LZ4, ZSTD, ZLIB, not 'rar'"),
     ],
 )
 def test_a_variable_that_makes_no_sense_is_named(
@@ -93,5 +93,5 @@ def test_every_client_takes_options_by_name() -> None:
 
 @pytest.mark.parametrize("given", [{"linger_ms": -1}, {"batch_size": 0}])
 def test_a_batch_that_waits_or_holds_less_than_nothing_is_refused(given: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="a batch waits 0 ms or longer, and holds 1 byte or more"):
+    with pytest.raises(UsageError, match="a batch must wait 0 ms or longer, and hold 1 byte or more"):
         mqtool.Producer("P", "localhost:9876", given)

@@ -193,7 +193,7 @@ def test_a_hook_that_fails_is_logged_once_and_keeps_no_message_back(
     assert first.notes == second.notes == EACH
     logged = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
     assert logged == [
-        "a hook failed before messages were given",
+        "a hook failed before messages were delivered",
         *["a hook failed after messages were handled"] * 2,
     ]
 

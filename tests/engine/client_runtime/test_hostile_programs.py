@@ -71,12 +71,12 @@ def test_a_message_that_cannot_be_sent_takes_no_other_with_it(broker: mqtool.Bro
 
 
 NONSENSE: list[tuple[Any, dict[str, Any], str]] = [
-    ("Orders", {}, "what is sent is a ProducerMessage, not str"),
-    (None, {}, "what is sent is a ProducerMessage"),
+    ("Orders", {}, "send takes a ProducerMessage, not str"),
+    (None, {}, "send takes a ProducerMessage"),
     (ProducerMessage("Orders", object()), {}, "the body of a message must be bytes"),
     (ProducerMessage("Orders", b"x"), {"timeout_ms": "soon"}, "timeout_ms of a message must be a number"),
-    (ProducerMessage("Orders", b"x"), {"queue": 3}, "the queue of a message is a MessageQueue, not 3"),
-    (ProducerMessage("Orders", b"x"), {"queue": mqtool.MessageQueue("Orders", "b", [1])}, "is a MessageQueue"),  # type: ignore[arg-type]
+    (ProducerMessage("Orders", b"x"), {"queue": 3}, "the queue of a message must be a MessageQueue, not 3"),
+    (ProducerMessage("Orders", b"x"), {"queue": mqtool.MessageQueue("Orders", "b", [1])}, "must be a MessageQueue"),  # type: ignore[arg-type]
 ]
 
 
@@ -100,7 +100,7 @@ def test_arguments_that_make_no_sense_are_refused_at_the_call_and_harm_no_other(
                     future.result()
             good.append(producer.send_async(ProducerMessage("Orders", b"good")))
         for message in ("Orders", None):
-            with pytest.raises(UsageError, match="what is sent is a ProducerMessage"):
+            with pytest.raises(UsageError, match="send takes a ProducerMessage"):
                 producer.send_batch([message])  # type: ignore[list-item]
         assert all(one.result().queue_offset >= 0 for one in good)
     assert {one.body for one in stored(broker, "Orders")} == {b"good"}
@@ -409,7 +409,7 @@ def test_a_mute_name_server_is_passed_over_by_calls_that_have_less_time_than_pat
 def test_a_send_fails_within_its_time_where_no_name_server_answers() -> None:
     with mute() as nobody, mqtool.Producer("P", nobody) as producer:
         begin = time.monotonic()
-        with pytest.raises(UnavailableError, match=r"no name server told the queues of Orders within 200 ms"):
+        with pytest.raises(UnavailableError, match=r"no name server returned the queues of Orders within 200 ms"):
             producer.send(ProducerMessage("Orders", b"one"), timeout_ms=200)
         assert time.monotonic() - begin < 9  # it took ten seconds
 

@@ -94,7 +94,7 @@ def test_records_that_nobody_took_are_sent_again(caplog: pytest.LogCaptureFixtur
     with mqtool.Broker() as broker:
         asyncio.run(run(broker))
     [waits] = [one.getMessage() for one in caplog.records if one.name == message_trace.__name__]
-    assert waits.startswith("trace records of P wait, as none can be sent now: ")
+    assert waits.startswith("trace records of P are waiting, because none can be sent now: ")
 
 
 @pytest.mark.usefixtures("at_once")
@@ -116,4 +116,4 @@ def test_records_that_cannot_be_sent_by_the_end_are_told(
     with mqtool.Broker() as broker:
         asyncio.run(run(broker))
     said = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    assert said == ["1 trace records of P are lost: no broker took them in time"]
+    assert said == ["1 trace records of P were lost: no broker accepted them in time"]

@@ -241,11 +241,11 @@ def test_flow_control_pulls_no_more_than_the_threshold(broker: mqtool.Broker) ->
 
 def test_what_makes_no_sense_is_one_sentence(broker: mqtool.Broker) -> None:
     made = mqtool.PushConsumer("G", Listener(), broker.name_server_address)
-    with pytest.raises(UsageError, match="no topic"):
+    with pytest.raises(UsageError, match="not subscribed"):
         made.start()
     with pytest.raises(UsageError, match="letters, digits"):
         made.subscribe("a b")
-    with pytest.raises(UsageError, match="no name for a group"):
+    with pytest.raises(UsageError, match="cannot be used as the name of a group"):
         mqtool.PushConsumer("DEFAULT_CONSUMER", Listener(), broker.name_server_address)
 
 
@@ -343,7 +343,7 @@ def test_a_broker_that_is_gone_is_told_once_and_so_is_its_return(
     said = [one.getMessage() for one in caplog.records if one.name.endswith("consumer")]
     for topic in ("Orders", "%RETRY%G"):
         what = f"pulling {topic} from broker-a"
-        assert said.count(f"{what}: cannot connect to {broker.address} (Connection refused); it is tried again") == 1
+        assert said.count(f"{what}: cannot connect to {broker.address} (Connection refused); retrying") == 1
         assert said.count(f"{what} works again") == 1
     assert len(said) == len({*said}) <= 10  # that its connection is closed, and that it does not know the group yet
 
@@ -353,7 +353,7 @@ def test_what_goes_wrong_with_one_queue_is_not_over_when_another_works(caplog: p
     for _ in range(3):
         troubles.say("pulling T from b", UnavailableError("gone"), first)
         troubles.is_over("pulling T from b", second)
-    assert [one.getMessage() for one in caplog.records] == ["pulling T from b: gone; it is tried again"]
+    assert [one.getMessage() for one in caplog.records] == ["pulling T from b: gone; retrying"]
     troubles.is_over("pulling T from b", first)
     assert caplog.records[-1].getMessage() == "pulling T from b works again"
     for whose in (first, second):

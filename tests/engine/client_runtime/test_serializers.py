@@ -69,7 +69,7 @@ def test_what_a_serializer_raises_is_an_error_of_that_call_and_nothing_is_sent(
                 send(bad)
             with pytest.raises(mqtool.CallbackError, match="serializer"):
                 send(ProducerMessage("Orders", "exit"))
-            with pytest.raises(mqtool.UsageError, match="the body of a message must be bytes, or text"):
+            with pytest.raises(mqtool.UsageError, match="the body of a message must be bytes, or a string"):
                 send(ProducerMessage("Orders", 1))
         with pytest.raises(TypeError, match="set is not JSON serializable"):
             producer.send_batch([ProducerMessage("Orders", {}), bad])

@@ -532,7 +532,7 @@ def test_a_file_that_is_no_kv_config_is_said(tmp_path: Path) -> None:
     path = tmp_path / "kvConfig.json"
     path.write_text('{"configTable":{"N":5}}')
 
-    with pytest.raises(FormatError, match="is no kv config"):
+    with pytest.raises(FormatError, match="is not a kv config"):
         Asked(kv_config_path=str(path))
 
 

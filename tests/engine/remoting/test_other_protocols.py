@@ -26,11 +26,11 @@ CLIENT_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(32)
 @pytest.mark.parametrize(
     ("first", "said"),
     [
-        (HTTP2, "it speaks HTTP/2, as clients by gRPC do"),
-        (PULSAR, "it speaks the protocol of Pulsar"),
+        (HTTP2, "it speaks HTTP/2, like gRPC clients"),
+        (PULSAR, "it speaks the Pulsar protocol"),
         (b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n", "it speaks HTTP"),
         (b"DELETE /topics HTTP/1.1\r\n\r\n", "it speaks HTTP"),
-        (CLIENT_HELLO, "it speaks TLS, which is off here"),
+        (CLIENT_HELLO, "it speaks TLS, which is not enabled here"),
     ],
 )
 def test_who_speaks_another_protocol_is_closed_and_told_of_once(
@@ -53,7 +53,7 @@ def test_who_speaks_another_protocol_is_closed_and_told_of_once(
             await client.close()
 
     asyncio.run(test())
-    lines = [one.getMessage() for one in caplog.records if "is not served" in one.getMessage()]
+    lines = [one.getMessage() for one in caplog.records if "was refused" in one.getMessage()]
     assert len(lines) == 2  # a line of the broker, and one of the name server
     assert all(said in one for one in lines)
 
@@ -61,10 +61,10 @@ def test_who_speaks_another_protocol_is_closed_and_told_of_once(
 @pytest.mark.parametrize(
     ("mode", "is_encrypted", "said"),
     [
-        ("permissive", True, "it speaks HTTP/2, as clients by gRPC do"),
-        ("permissive", False, "it speaks HTTP/2, as clients by gRPC do"),
-        ("enforcing", True, "it speaks HTTP/2, as clients by gRPC do"),
-        ("enforcing", False, "it speaks no TLS, which is enforced here"),
+        ("permissive", True, "it speaks HTTP/2, like gRPC clients"),
+        ("permissive", False, "it speaks HTTP/2, like gRPC clients"),
+        ("enforcing", True, "it speaks HTTP/2, like gRPC clients"),
+        ("enforcing", False, "it speaks no TLS, which is required here"),
     ],
 )
 def test_who_speaks_another_protocol_where_tls_is_on_is_told_of_too(
@@ -84,6 +84,6 @@ def test_who_speaks_another_protocol_where_tls_is_on_is_told_of_too(
                 writer.close()
 
     asyncio.run(test())
-    lines = [one.getMessage() for one in caplog.records if "is not served" in one.getMessage()]
+    lines = [one.getMessage() for one in caplog.records if "was refused" in one.getMessage()]
     assert len(lines) == 2
     assert all(said in one for one in lines)

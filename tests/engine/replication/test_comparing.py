@@ -66,8 +66,8 @@ def test_a_log_fits_whose_end_lies_within_the_masters() -> None:
     assert misfit_of_extents(Extent(0, 100, 50), masters) is None
     assert misfit_of_extents(Extent(200, 500, 50), masters) is None
     assert misfit_of_extents(Extent(0, 0, 50), masters) is None  # an empty one begins anywhere
-    assert "beyond the end" in (misfit_of_extents(Extent(0, 501, 50), masters) or "")
-    assert "before the master's log begins" in (misfit_of_extents(Extent(0, 99, 50), masters) or "")
+    assert "after the end" in (misfit_of_extents(Extent(0, 501, 50), masters) or "")
+    assert "before the start of the master's log" in (misfit_of_extents(Extent(0, 99, 50), masters) or "")
     assert "mappedFileSizeCommitLog" in (misfit_of_extents(Extent(0, 0, 51), masters) or "")
     assert misfit_of_extents(Extent(0, 300, 51), Extent(0, 400, 0)) is None  # whose size is not known
 
@@ -75,7 +75,7 @@ def test_a_log_fits_whose_end_lies_within_the_masters() -> None:
 def test_records_are_compared_as_far_as_they_have_come() -> None:
     assert misfit_of_piece(RecordPrefix(7, b"record"), b"record") is None
     assert misfit_of_piece(RecordPrefix(7, b"rec"), b"record") is None
-    assert "another message" in (misfit_of_piece(RecordPrefix(7, b"record"), b"recorD") or "")
+    assert "a different message" in (misfit_of_piece(RecordPrefix(7, b"record"), b"recorD") or "")
     assert "where the master has none" in (misfit_of_piece(RecordPrefix(7, b"record"), None) or "")
     assert comparing.to_compare([RecordPrefix(3, b"a"), RecordPrefix(7, b"b")], Extent(5, 9, 1)) == [
         RecordPrefix(7, b"b")

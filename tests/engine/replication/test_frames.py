@@ -122,7 +122,7 @@ def test_what_is_no_offset_is_no_report(report: int) -> None:
     parser = ReportParser()
     parser.receive(build_report(report))
 
-    with pytest.raises(FormatError, match="is no offset of a log"):
+    with pytest.raises(FormatError, match="is not an offset of a log"):
         list(parser.commands())
 
 

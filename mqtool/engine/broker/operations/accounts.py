@@ -14,7 +14,7 @@ from mqtool.formats.plain_acl import account_members, account_of
 def checked_access(access: AccessControl | None) -> AccessControl:
     """Return the accounts; raises ``OperationRefusedError`` where access is not controlled."""
     if access is None:
-        raise OperationRefusedError(Reason.NOT_POSSIBLE, "access control is off here (aclEnable)")
+        raise OperationRefusedError(Reason.NOT_POSSIBLE, "access control is disabled here (aclEnable)")
     return access
 
 

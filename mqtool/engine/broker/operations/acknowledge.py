@@ -119,7 +119,7 @@ class Acknowledgements:
         if result is None:
             return 0
         if result.status is not PutStatus.PUT_OK:
-            text = self._store.refusal or f"the revive log does not take it: {result.status}"
+            text = self._store.refusal or f"the revive log cannot store it: {result.status}"
             raise OperationRefusedError(Reason.NOT_POSSIBLE, text)
         return result.flush_offset
 

@@ -67,17 +67,17 @@ class SettingRequests:
             raise OperationRefusedError(Reason.NOT_ALLOWED, "Can not update config in black list.")
         for name, value in given.items():
             if len(value) > MAX_OF_SETTING or not _SEPARATORS.isdisjoint(value):
-                text = f"{name[:MAX_OF_SETTING]} has at most {MAX_OF_SETTING} characters, and none below \\x03"
+                text = f"{name[:MAX_OF_SETTING]} may have at most {MAX_OF_SETTING} characters, and none below \\x03"
                 raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
         of_store = {name: value for name, value in given.items() if name in CHANGEABLE}
         of_broker = {name: value for name, value in given.items() if name not in CHANGEABLE}
         try:
             settings, unknown = self._state.settings.updated(of_broker)
             if unknown := sorted({*unknown} - STORE_SETTINGS):
-                raise UsageError(f"no effect here: {', '.join(unknown)}")
+                raise UsageError(f"without effect here: {', '.join(unknown)}")
             present = self.all()
             if late := [name for name in given if name in _AT_START and given[name] != present.get(name)]:
-                raise UsageError(f"taken at the start only: {', '.join(late)}")
+                raise UsageError(f"can be changed only at startup: {', '.join(late)}")
             self._store.configure(of_store)
         except UsageError as error:
             raise OperationRefusedError(Reason.BAD_ARGUMENT, str(error)) from None

@@ -42,7 +42,7 @@ class GroupRequests:
         for one in given:
             count = one.get("retryQueueNums") or 0
             if not isinstance(count, int) or count > MAX_QUEUES:
-                text = f"retryQueueNums of the group [{one['groupName']}] is no number up to {MAX_QUEUES:,}"
+                text = f"retryQueueNums of the group [{one['groupName']}] is not a number up to {MAX_QUEUES:,}"
                 raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
         for one in given:
             self._groups.update(one, now)

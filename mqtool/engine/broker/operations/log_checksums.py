@@ -21,10 +21,8 @@ def log_checksums(store: "MessageStore", start: int, end: int, size: int) -> lis
         RefusedError: the log does not reach there, or that is too much at once.
     """
     if not store.log.min_offset <= start < end <= store.end_offset:
-        text = f"the log reaches from {store.log.min_offset} to {store.end_offset}, not from {start} to {end}"
+        text = f"the log covers {store.log.min_offset} to {store.end_offset}, not {start} to {end}"
         raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
     if not 0 < size <= MAX_BYTES or end - start > MAX_BYTES or end - start > size * MAX_BLOCKS:
-        raise OperationRefusedError(
-            Reason.BAD_ARGUMENT, f"no more than {MAX_BLOCKS} blocks and {MAX_BYTES} bytes at once"
-        )
+        raise OperationRefusedError(Reason.BAD_ARGUMENT, f"at most {MAX_BLOCKS} blocks and {MAX_BYTES} bytes at once")
     return [store.checksum(at, min(size, end - at)) for at in range(start, end, size)]

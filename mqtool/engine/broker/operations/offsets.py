@@ -151,7 +151,7 @@ class OffsetRequests:
         """Return the new offset of each queue."""
         ids = range(topic.read_queue_count) if reset.queue_id < 0 else [reset.queue_id]
         if not ids or max(ids) >= topic.read_queue_count:
-            raise OperationRefusedError(Reason.NOT_POSSIBLE, f"the topic {reset.topic} has no queue to be reset")
+            raise OperationRefusedError(Reason.NOT_POSSIBLE, f"the topic {reset.topic} has no queue to reset")
         targets = {}
         for queue_id in ids:
             if reset.offset is None or reset.offset < 0:

@@ -93,9 +93,9 @@ class Pulls:
         """
         settings = self._state.settings
         if not settings.perm & _READ:
-            raise OperationRefusedError(Reason.NOT_ALLOWED, "the broker may not be read", Forbids.BROKER)
+            raise OperationRefusedError(Reason.NOT_ALLOWED, "the broker is not readable", Forbids.BROKER)
         if is_lite and not settings.lite_pull_enabled:
-            raise OperationRefusedError(Reason.NOT_ALLOWED, "lite pull is switched off on this broker", Forbids.BROKER)
+            raise OperationRefusedError(Reason.NOT_ALLOWED, "lite pull is disabled on this broker", Forbids.BROKER)
         group_name, topic_name, queue_id, offset, most = place
         group = checked_group(self._groups, group_name, now)
         topic = checked_topic(self._topics, topic_name, queue_id)

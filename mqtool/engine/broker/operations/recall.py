@@ -73,7 +73,7 @@ class Recalls:
         if not settings.perm & Perm.WRITE:
             raise OperationRefusedError(Reason.UNAVAILABLE, "broker service not available")
         if not may_be_sent_to(topic):
-            raise OperationRefusedError(Reason.NOT_ALLOWED, f"nothing of the topic[{topic}] can be recalled")
+            raise OperationRefusedError(Reason.NOT_ALLOWED, f"messages of the topic[{topic}] cannot be recalled")
         if self._topics.get(topic) is None:
             raise OperationRefusedError(Reason.NO_TOPIC, f"the topic[{topic}] not exist")
         try:

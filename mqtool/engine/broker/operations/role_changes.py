@@ -34,9 +34,9 @@ class RoleChanges:
             OperationRefusedError: this is no master.
         """
         if self._state.role is Role.SLAVE:
-            raise OperationRefusedError(Reason.NOT_POSSIBLE, "this broker is a slave: it takes no messages")
+            raise OperationRefusedError(Reason.NOT_POSSIBLE, "this broker is a slave: it accepts no messages")
         self._store.take_only_copies()
-        log.warning("messages are taken no more: another broker is to become the master")
+        log.warning("messages are no longer accepted: another broker is to become the master")
         return self._store.log.end_offset
 
     def take_messages(self) -> int:
@@ -46,9 +46,9 @@ class RoleChanges:
             OperationRefusedError: this is no master, or not any more.
         """
         if self._state.role is Role.SLAVE or self._is_changing:
-            raise OperationRefusedError(Reason.NOT_POSSIBLE, "this broker is no master")
+            raise OperationRefusedError(Reason.NOT_POSSIBLE, "this broker is not a master")
         self._store.take_messages()
-        log.warning("messages are taken again")
+        log.warning("messages are accepted again")
         return self._store.log.end_offset
 
     def learn(self, epoch: int) -> None:
@@ -65,7 +65,7 @@ class RoleChanges:
     def cut(self, at: int) -> str:
         """Have this slave begin anew without the end of its log, which is set aside; return why that cannot be."""
         if self._is_changing or self.on_cut is None:
-            return "the role of this broker is just being changed, or cannot be"
+            return "the role of this broker is already being changed, or cannot be changed"
         state = self._state
         if reason := self.on_cut(at, KeptRole(state.role, state.broker_id, state.epoch, *state.configured)):
             return reason
@@ -86,15 +86,15 @@ class RoleChanges:
         state = self._state
         if epoch <= state.epoch:
             raise OperationRefusedError(
-                Reason.NOT_POSSIBLE, f"epoch {epoch} is not above {state.epoch}, which is known here"
+                Reason.NOT_POSSIBLE, f"epoch {epoch} is not above {state.epoch}, the epoch of this broker"
             )
         if (role is Role.SLAVE) != (broker_id > MASTER_ID):
             raise OperationRefusedError(
-                Reason.BAD_ARGUMENT, f"{role} with the id {broker_id}: the id of a master is {MASTER_ID}"
+                Reason.BAD_ARGUMENT, f"{role} with the id {broker_id}: the id of a master must be {MASTER_ID}"
             )
         if self._is_changing or self.on_change is None:
             raise OperationRefusedError(
-                Reason.NOT_POSSIBLE, "the role of this broker is just being changed, or cannot be"
+                Reason.NOT_POSSIBLE, "the role of this broker is already being changed, or cannot be changed"
             )
         kept = KeptRole(role, broker_id, epoch, *state.configured)
         try:

@@ -48,8 +48,8 @@ class TopicRequests:
                 raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
             known = self._topics.get(config.topic)
             if known is not None and known.is_batch != config.is_batch:  # its queues lie in other files then
-                text = f"changes queue.type of the topic {config.topic}, which is there already"
-                raise OperationRefusedError(Reason.NOT_POSSIBLE, f"the field attributes of the header {text}")
+                text = f"queue.type of the existing topic {config.topic} cannot be changed"
+                raise OperationRefusedError(Reason.NOT_POSSIBLE, f"header field attributes {text}")
         self._topics.put(configs, now)
 
     def delete(self, topics: Sequence[str], now: int) -> None:

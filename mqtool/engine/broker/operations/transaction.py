@@ -31,15 +31,15 @@ def end_transaction(transactions: Transactions, end: End, now: int) -> None:
     """
     half = transactions.half_at(end.physical_offset)
     if half is None:
-        raise OperationRefusedError(Reason.NOT_POSSIBLE, f"no prepared message lies at {end.physical_offset}")
+        raise OperationRefusedError(Reason.NOT_POSSIBLE, f"there is no prepared message at {end.physical_offset}")
     if find_property(half.message.properties, _GROUP) != end.producer_group.encode("utf-8", "replace"):
-        text = f"the prepared message is not of the producer group {end.producer_group}"
+        text = f"the prepared message does not belong to the producer group {end.producer_group}"
         raise OperationRefusedError(Reason.NOT_POSSIBLE, text)
     if half.queue_offset != end.queue_offset:
         text = f"the queue offset of the prepared message is not {end.queue_offset}"
         raise OperationRefusedError(Reason.NOT_POSSIBLE, text)
     if not end.is_answer and transactions.is_late(half, now):
-        raise OperationRefusedError(Reason.ONLY_BY_CHECK, "too late: only the answer to a check counts by now")
+        raise OperationRefusedError(Reason.ONLY_BY_CHECK, "too late: only the answer to a check counts now")
     status = (transactions.commit if end.is_commit else transactions.roll_back)(half, now)
     if status is not PutStatus.PUT_OK:
         raise OperationRefusedError(Reason.NOT_POSSIBLE, status)

@@ -26,7 +26,7 @@ def update_list(broker: "BrokerController", request: "BrokerRequest") -> "Answer
     """Make or change several groups, none of them if one has no proper name."""
     given = parse_body(request.command.body).get("groupConfigList")
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise FormatError("groupConfigList is no list of groups", offset=0)
+        raise FormatError("groupConfigList is not a list of groups", offset=0)
     broker.group_requests.update(given, request.now)
     return request.command.answer()
 

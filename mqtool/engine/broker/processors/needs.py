@@ -150,7 +150,7 @@ def _acks(command: RemotingCommand, topic_at: TopicAt) -> Iterator[Need]:  # noq
     acks = parse_body(command.body).get("acks") or [] if command.body else []
     for members in acks if isinstance(acks, list) else ():
         if not isinstance(members, dict):
-            raise FormatError("acks is no list of acknowledgements", offset=0)
+            raise FormatError("acks is not a list of acknowledgements", offset=0)
         yield from _of_popped(str(members.get("c") or ""), str(members.get("t") or ""))
 
 

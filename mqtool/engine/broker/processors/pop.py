@@ -182,7 +182,7 @@ def batch_ack(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     body = parse_body(command.body) if command.body else {}
     listed = body.get("acks") or []
     if not isinstance(listed, list) or not all(isinstance(members, dict) for members in listed):
-        raise FormatError("acks is no list of acknowledgements", offset=0)
+        raise FormatError("acks is not a list of acknowledgements", offset=0)
     batch = [_parse_batch(members, str(body.get("brokerName") or "")) for members in listed]
     if not batch:
         return command.answer(ResponseCode.NO_MESSAGE)
@@ -199,7 +199,7 @@ def _parse_batch(members: Table, broker_name: str) -> Done:
         messages = Acknowledgement(group, topic, int(members["q"]), start, pop_time, broker_name, offsets)
         return Done(messages, int(members["rq"]), pop_time + int(members["it"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise FormatError("an acknowledgement of several messages lacks something", offset=0) from error
+        raise FormatError("a batch acknowledgement is incomplete", offset=0) from error
 
 
 def change_invisible_time(broker: "BrokerController", request: "BrokerRequest") -> "Answer":

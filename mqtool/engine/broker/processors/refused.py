@@ -21,15 +21,15 @@ class RefusedRequest(NamedTuple):
     code: ResponseCode = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-_OF_NAME_SERVERS = RefusedRequest("name servers serve this, brokers do not")
-_OF_CLIENTS = RefusedRequest("brokers ask this of clients")
-_RETIRED = RefusedRequest("no release since 4.0 serves this")
-_NO_ACTING_MASTER = RefusedRequest("no slave acts as its master here (enableSlaveActingMaster)")
+_OF_NAME_SERVERS = RefusedRequest("this is a request for name servers, not for brokers")
+_OF_CLIENTS = RefusedRequest("this is a request that brokers send to clients")
+_RETIRED = RefusedRequest("no release since 4.0 supports this")
+_NO_ACTING_MASTER = RefusedRequest("slaves do not act as masters here (enableSlaveActingMaster)")
 _NO_CONTROLLER = RefusedRequest("there is no controller here")
-_NO_CONTAINER = RefusedRequest("this broker runs in no container")
-_NO_ROCKSDB = RefusedRequest("this broker keeps nothing in RocksDB")
+_NO_CONTAINER = RefusedRequest("this broker does not run in a container")
+_NO_ROCKSDB = RefusedRequest("this broker has no data in RocksDB")
 _NO_COLD_DATA = RefusedRequest("reads of cold data are not limited here")
-_NO_ACCOUNTS_BY_REQUEST = RefusedRequest("accounts stand in plain_acl.yml here (aclEnable)")
+_NO_ACCOUNTS_BY_REQUEST = RefusedRequest("accounts are defined in plain_acl.yml here (aclEnable)")
 _NO_LITE_TOPICS = RefusedRequest("there are no lite topics here")
 
 
@@ -118,7 +118,7 @@ REFUSED: Mapping[int, RefusedRequest] = {
         RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
         RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
     ),
-    RequestCode.SET_COMMITLOG_READ_MODE: RefusedRequest("how far the system reads ahead is left to it here"),
+    RequestCode.SET_COMMITLOG_READ_MODE: RefusedRequest("read-ahead is left to the system here"),
     **_each(
         _NO_ACCOUNTS_BY_REQUEST,
         RequestCode.AUTH_CREATE_USER,
@@ -145,12 +145,12 @@ REFUSED: Mapping[int, RefusedRequest] = {
         RequestCode.TRIGGER_LITE_DISPATCH,
     ),
     **_each(
-        RefusedRequest("filter classes are gone since 4.3"),
+        RefusedRequest("filter classes were removed in 4.3"),
         RequestCode.REGISTER_FILTER_SERVER,
         RequestCode.REGISTER_MESSAGE_FILTER_CLASS,
     ),
-    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: RefusedRequest("static topics are for several brokers"),
-    RequestCode.SWITCH_TIMER_ENGINE: RefusedRequest("there is one engine for timer messages here"),
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: RefusedRequest("static topics span several brokers"),
+    RequestCode.SWITCH_TIMER_ENGINE: RefusedRequest("there is only one engine for timer messages here"),
 }
 """By request code; a processor of the same code comes first."""
 

@@ -33,7 +33,7 @@ _CODES = {
 _REMARKS = {
     PutStatus.MESSAGE_ILLEGAL: "the message is illegal: its body or its topic is too long, or it cannot be in a batch",
     PutStatus.PROPERTIES_SIZE_EXCEEDED: "the message is illegal: its properties take more than 32767 bytes",
-    PutStatus.WHEEL_TIMER_FLOW_CONTROL: f"{MAX_TIMERS:,} timer messages wait, and no more are kept: try again later",
+    PutStatus.WHEEL_TIMER_FLOW_CONTROL: f"there are already {MAX_TIMERS:,} timer messages, the maximum: retry later",
 }
 
 

@@ -113,7 +113,7 @@ class RemotingSession(Session):
         """
         key, room = ("call", self), self._outbox.room
         if not room.has_room(CALLS, key):
-            raise UnavailableError(f"{self.address} has not answered {CALLS.most_of_key} requests yet: try again later")
+            raise UnavailableError(f"{self.address} has {CALLS.most_of_key} unanswered requests: try again later")
         request.opaque = self._outbox.next_opaque()
 
         def ended(answer: object, now: int) -> None:

@@ -47,14 +47,14 @@ def _changed(attributes: dict[str, str], changes: str) -> dict[str, str]:
         elif sign == "-" and name and not equals:
             attributes.pop(name, None)
         else:
-            raise FormatError(f"{change} is no change of an attribute", offset=0)
+            raise FormatError(f"{change} is not a change of an attribute", offset=0)
     return attributes
 
 
 def _create_some(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     listed = parse_body(request.command.body).get("topicConfigList") or []
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        raise FormatError("topicConfigList is no list of topics", offset=0)
+        raise FormatError("topicConfigList is not a list of topics", offset=0)
     table = {"topicConfigTable": {str(one.get("topicName") or ""): one for one in listed}}
     broker.topic_requests.put([*parse_topics(table).values()], request.now)
     return request.command.answer()
@@ -78,7 +78,7 @@ def names_in(body: bytes, member: str) -> list[str]:
     """
     listed = parse_body(body).get(member)
     if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-        raise FormatError(f"{member} is no list of names", offset=0)
+        raise FormatError(f"{member} is not a list of names", offset=0)
     return listed
 
 

@@ -11,7 +11,7 @@ else:
 
 
 class AdminClient(BlockingClient["aio.AdminClient"]):
-    """Asks brokers, and changes them, from ``with`` to the end of its block; see ``aio.AdminClient``."""
+    """Queries and changes brokers, from ``with`` to the end of its block; see ``aio.AdminClient``."""
 
     @arguments_of_class(lambda: aio.AdminClient)
     def __init__(self, *args: Any, **kwargs: Any) -> None:

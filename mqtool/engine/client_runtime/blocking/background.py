@@ -25,9 +25,9 @@ _LOOK_S = 1.0  # who waits looks so often whether the loop is there
 
 
 class Background:
-    """An event loop in a thread, from when it is first needed to the end of the process.
+    """An event loop in a thread, from its first use to the end of the process.
 
-    Threads do not outlive a fork: the child gets a loop of its own when it first needs one.
+    Threads do not survive a fork: the child gets a loop of its own when it first needs one.
     """
 
     def __init__(self) -> None:
@@ -40,17 +40,17 @@ class Background:
         os.register_at_fork(after_in_child=self._forked)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have work done there and return what it comes to.
+        """Run a coroutine there and return its result.
 
         Raises:
-            UsageError: this is the loop's own thread, which would wait for itself.
+            UsageError: this is the loop's own thread, which would deadlock.
             UnavailableError: the loop has ended.
         """
         if threading.current_thread() is self._thread:
             work.close()
             raise UsageError(
-                "a blocking call from the event loop of the clients would wait for itself: "
-                "use a client of mqtool.aio there, or a listener that is a plain function"
+                "a blocking call in the event loop of the clients would deadlock: use a client of mqtool.aio "
+                "there, or a listener that is a plain function"
             )
         future = self.begin(work)
         try:
@@ -66,7 +66,7 @@ class Background:
             raise
 
     def call(self, function: Callable[[], T]) -> T:
-        """Call a function there and return what it does."""
+        """Call a function there and return its result."""
 
         async def called() -> T:
             return function()
@@ -74,7 +74,7 @@ class Background:
         return self.run(called())
 
     def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Have work done there."""
+        """Run a coroutine there."""
         import asyncio
 
         try:
@@ -93,9 +93,9 @@ class Background:
             return self._loop
 
     def check_alive(self) -> None:
-        """Raise UnavailableError where the loop has ended."""
+        """Raise UnavailableError if the loop has ended."""
         if self._thread and not self._thread.is_alive():
-            raise UnavailableError("the event loop of the clients has ended: none of this process works any more")
+            raise UnavailableError("the event loop of the clients has ended: no client of this process works any more")
 
     def _forked(self) -> None:
         self.generation += 1
@@ -105,7 +105,7 @@ class Background:
 
 
 def new_loop() -> "asyncio.AbstractEventLoop":
-    """Return an event loop, that of uvloop where it is installed."""
+    """Return an event loop, from uvloop if it is installed."""
     import asyncio
 
     with contextlib.suppress(ImportError):
@@ -144,19 +144,19 @@ class BlockingClient(Generic[AnyClient]):
     @property
     def _client(self) -> AnyClient:
         if self._generation != background.generation:
-            raise UsageError("this client was made before the process forked: make another one in the child")
+            raise UsageError("this client was created before the process forked: create another one in the child")
         return self._made
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         background.run(self._client.start())
 
     def shutdown(self) -> None:
-        """Tell brokers that this client leaves, and end its connections; listeners that are at work end first."""
+        """Unregister from brokers, and close connections; running listeners finish first."""
         background.run(self._client.shutdown())
 
     def close(self) -> None:
-        """Do what ``shutdown`` does, by the name that Python's own classes have for it."""
+        """Do what ``shutdown`` does, under the name that Python's own classes use."""
         self.shutdown()
 
     def __enter__(self) -> Self:
@@ -174,7 +174,7 @@ class BlockingMember(BlockingClient[AnyMember]):
 
     @property
     def client_id(self) -> str:
-        """How brokers call this client."""
+        """The id by which brokers know this client."""
         return self._client.client_id
 
 
@@ -184,7 +184,7 @@ AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 
 
 class LazyModule:
-    """A module that is loaded when something of it is first asked for; what was asked for is kept."""
+    """A module that is loaded when one of its attributes is first used; attributes are cached."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -239,7 +239,7 @@ def blocking(
 def in_loop(
     described: Callable[[], Callable[Concatenate[Self_, P], T]],
 ) -> Callable[Concatenate[BlockingClient[Self_], P], T]:
-    """Return the form for any thread of a method that is no coroutine, but wants the event loop."""
+    """Return the form for any thread of a method that is not a coroutine, but needs the event loop."""
 
     def make() -> Callable[Concatenate[BlockingClient[Self_], P], T]:
         method = described()
@@ -300,7 +300,7 @@ def _of(client: BlockingClient[Any], method: Callable[..., Any]) -> Any:
 def arguments_of(
     described: Callable[[], Callable[Concatenate[Any, P], Any]],
 ) -> Callable[[Callable[Concatenate[Caller, ...], T]], Callable[Concatenate[Caller, P], T]]:
-    """Give a method that passes its arguments on the signature, and the docstring, of the one that takes them."""
+    """Give a method that passes on its arguments the signature, and the docstring, of the one that takes them."""
 
     def given(method: Callable[..., Any]) -> Any:
         def make() -> Callable[..., Any]:
@@ -315,7 +315,7 @@ def arguments_of(
 def arguments_of_class(
     described: Callable[[], Callable[P, Any]],
 ) -> Callable[[Callable[Concatenate[Caller, ...], None]], Callable[Concatenate[Caller, P], None]]:
-    """Give an ``__init__`` that passes its arguments on the signature, and the docstring, of a class."""
+    """Give an ``__init__`` that passes on its arguments the signature, and the docstring, of a class."""
 
     def given(method: Callable[..., None]) -> Any:
         return _Later(lambda: functools.update_wrapper(method, described().__init__))

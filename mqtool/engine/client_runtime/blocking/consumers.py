@@ -55,7 +55,7 @@ class _Consuming(_BlockingReader[AioConsumer]):
 
 
 class PushConsumer(_Consuming["push_consumer.PushConsumer"]):
-    """Gives the messages of a group's topics to a listener, from ``with`` to the end of its block.
+    """Delivers the messages of a group's topics to a listener, from ``with`` to the end of its block.
 
     Listeners run in threads of their own.
     """
@@ -69,10 +69,11 @@ class PushConsumer(_Consuming["push_consumer.PushConsumer"]):
 
 
 class LitePullConsumer(_Consuming["lite_pull_consumer.LitePullConsumer"]):
-    """Gives messages when it is asked: of its share of the topics it subscribes to, or of queues assigned to it.
+    """Returns messages on request: from its share of the topics it subscribes to, or from queues assigned to it.
 
-    ``poll`` gives some, ``for`` one after the other, ``batch`` some that are consumed when its block ends.
-    What was given is consumed once it is committed; what was not comes again after a restart.
+    ``poll`` returns several, ``for`` yields one after the other, ``batch`` returns several that are committed
+    when its block ends. A message counts as consumed once its offset is committed; uncommitted messages are
+    delivered again after a restart.
     """
 
     @arguments_of_class(lambda: lite_pull_consumer.LitePullConsumer)
@@ -94,7 +95,7 @@ class LitePullConsumer(_Consuming["lite_pull_consumer.LitePullConsumer"]):
     resume = in_loop(lambda: lite_pull_consumer.LitePullConsumer.resume)
 
     def __iter__(self) -> Self:
-        """Give one message after the other until this consumer is shut down; who asks for one has consumed the last."""
+        """Yield messages one by one until this consumer is shut down; asking for the next consumes the last one."""
         background.call(self._client.__aiter__)
         return self
 
@@ -106,7 +107,7 @@ class LitePullConsumer(_Consuming["lite_pull_consumer.LitePullConsumer"]):
 
 
 class PullConsumer(_BlockingReader["pull_consumer.PullConsumer"]):
-    """Gives messages of any queue from any offset; who uses it keeps the offsets, or has the brokers keep them."""
+    """Returns messages of any queue from any offset; the application stores the offsets, or commits them to brokers."""
 
     @arguments_of_class(lambda: pull_consumer.PullConsumer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -118,10 +119,10 @@ class PullConsumer(_BlockingReader["pull_consumer.PullConsumer"]):
 
 
 class PopConsumer(BlockingMember["pop_consumer.PopConsumer"]):
-    """Takes messages of any queue, beside any number of members of its group; brokers of 5.x share nothing out.
+    """Pops messages of any queue, next to any number of members of its group; brokers of 5.x assign no queues.
 
-    What is not acknowledged in time comes again, to whichever member, and after as many times as the group allows it
-    becomes a dead letter.
+    Messages that are not acknowledged in time are delivered again, to any member, and after as many times as the
+    group allows they become dead letters.
     """
 
     @arguments_of_class(lambda: pop_consumer.PopConsumer)
@@ -135,7 +136,7 @@ class PopConsumer(BlockingMember["pop_consumer.PopConsumer"]):
     change_invisible_time = blocking(lambda: pop_consumer.PopConsumer.change_invisible_time)
 
     def __iter__(self) -> Self:
-        """Give one message after the other until this consumer is shut down; who asks for one has consumed the last."""
+        """Yield messages one by one until this consumer is shut down; asking for the next consumes the last one."""
         background.call(self._client.__aiter__)
         return self
 

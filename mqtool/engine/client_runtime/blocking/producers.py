@@ -69,7 +69,7 @@ class Producer(_Producing["aio.Producer"]):
 
 
 class TransactionProducer(_Producing["aio.TransactionProducer"]):
-    """Sends messages that are delivered only when a local transaction has committed."""
+    """Sends messages that are delivered only after a local transaction has committed."""
 
     @arguments_of_class(lambda: aio.TransactionProducer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:

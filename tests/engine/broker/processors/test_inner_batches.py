@@ -124,5 +124,8 @@ def test_a_topic_keeps_its_type_of_queue(before: str, tmp_path: Path) -> None:
     with broker_at_work(tmp_path) as asking:
         make_topic(asking, "T", before)
         refused = make_topic(asking, "T", after)
-        assert (refused.code, "changes queue.type of the topic T" in str(refused.remark)) == (1, True)
+        assert (refused.code, "queue.type of the existing topic T cannot be changed" in str(refused.remark)) == (
+            1,
+            True,
+        )
         assert make_topic(asking, "T", before).code == 0
