@@ -700,7 +700,7 @@ def _remarks(found: Recovery) -> list[str]:
         remarks.append(
             f"there is no room for a placeholder for {topic} {queue_id} {offsets}: a broker that rebuilds its queues "
             "will move the later units of that queue; those that exist lead to no message of it (LOG-QUEUE-ORDER, "
-            "QUEUE-DANGLING)"
+            "QUEUE-DANGLING, QUEUE-BEYOND)"
         )
     if found.reader.rocksdb_queues is not None:
         remarks.append("the queues are in RocksDB: they are left unchanged, the broker completes them itself")
