@@ -185,6 +185,7 @@ class _Queue:
         self.units = 0
         self.pending: list[Packed] = []
         self.held: UnitBlock | None = None  # out of order: what comes behind it shows where it belongs
+        self.held_is_in_place = True
         self.holes = 0  # of the log, before its last message
         self.ext: _Ext | None = None
         self.at = 0  # where the pending units go
@@ -322,6 +323,7 @@ class QueueBuilder:
         self._folders: dict[Path, None] = {}  # made
         self._holes = 0
         self._torn = False
+        self._in_place = True
         self._firsts: dict[
             QueueKey, tuple[UnitBlock, int, bool]
         ] = {}  # how many holes were before them; in their place?
@@ -335,7 +337,7 @@ class QueueBuilder:
             torn: records between them, or behind the last, cannot be read.
             in_place: their records say that they lie where they lie.
         """
-        self._torn = torn
+        self._torn, self._in_place = torn, in_place
         for piece in pieces:
             queue = self.queues.get(piece.queue) or self._second(piece, in_place)
             if queue is None:
@@ -428,7 +430,9 @@ class QueueBuilder:
             if piece.offset == queue.next:
                 self.unplaced[held.queue] += len(held.units)
             elif piece.offset == queue.next + held.stop - held.offset:
-                if held.queue[0] in self._batch_topics:  # its messages have the damaged number, whatever its unit says
+                # Of a batch the messages have the damaged number, whatever its unit says; and the number of a record
+                # that says that it belongs elsewhere is right: it is a copy over the message of this place.
+                if held.queue[0] in self._batch_topics or not queue.held_is_in_place:
                     self.unplaced[held.queue] += held.stop - held.offset
                 else:
                     self._append(queue, held)
@@ -436,7 +440,7 @@ class QueueBuilder:
                 self._place(queue, held)
         is_alone = len(piece.units) == 1  # else those behind it confirm its offset
         if is_alone and piece.offset > queue.next and queue.holes == self._holes and not self._torn:
-            queue.held = piece
+            queue.held, queue.held_is_in_place = piece, self._in_place
         else:
             self._place(queue, piece)
 
