@@ -730,6 +730,32 @@ _ROWS = {
             }
         ],
     ),
+    "a copy of a later message does not become the message over which it was written": (
+        "mixed-550-clean",
+        "rebuild queues",
+        [
+            {
+                "op": "swap bytes",
+                "file": "commitlog/00000000000000065536",
+                "at": 35026,
+                "len": 328,
+                "to": "commitlog/00000000000000131072",
+                "to_at": 58182,
+            }
+        ],
+    ),
+    "units that lead behind the end of a grafted segment are told to be left": (
+        "mixed-533-clean",
+        "recover --abnormal --cut",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-550-clean",
+                "path": "commitlog/00000000000000262144",
+                "to": "commitlog/00000000000000262144",
+            }
+        ],
+    ),
     "a batch with the number of another gets no unit in a rebuild": (
         "batchcq-533-kill",
         "rebuild queues",
