@@ -56,10 +56,10 @@ def main() -> int:
     for master, slave in chosen:
         rows[master, slave] = of = _run(master, slave, options, options.scenarios)
         for name in [name for name, row in of.items() if not row["ok"]]:
-            in_our_place = [_IN_OUR_PLACE if one == OURS else one for one in (master, slave)]
-            versions = [in_our_place] + [[one, one] for one in (master, slave) if one != OURS]
+            in_our_place = tuple(_IN_OUR_PLACE if one == OURS else one for one in (master, slave))
+            pairs = [in_our_place, *((one, one) for one in (master, slave) if one != OURS)]
             sentence = f"{name}, {_name(master)} and {_name(slave)}: {of[name]['detail']}"
-            if len(versions) > 1 and not all(_run(*pair, options, [name])[name]["ok"] for pair in versions):
+            if len(pairs) > 1 and not all(_run(one, other, options, [name])[name]["ok"] for one, other in pairs):
                 theirs.append(sentence)
             else:
                 failed.append(sentence)
