@@ -730,6 +730,11 @@ _ROWS = {
             }
         ],
     ),
+    "a message of an impossible queue is not imported": (
+        "special-533-clean",
+        "export | import",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 2520, "hex": "ffffffff"}],
+    ),
     "a copy of a later message does not become the message over which it was written": (
         "mixed-550-clean",
         "rebuild queues",

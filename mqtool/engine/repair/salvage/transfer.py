@@ -436,6 +436,8 @@ def record_of(row: Row) -> bytes:
         raise ValueError("the body does not match body_crc")
     if not is_possible(topic):
         raise ValueError("no broker can have a topic of this name")
+    if row["queue_id"] < 0:
+        raise ValueError("no queue has a negative id")
     if not are_readable(properties):
         raise ValueError("raw_properties are not pairs of name and value as a broker writes them")
     rest = len(topic).to_bytes(2 if is_large else 1, "big") + topic + struct.pack(">h", len(properties)) + properties
