@@ -279,7 +279,7 @@ def test_an_account_is_made_changed_and_deleted_and_stays_so(guarded: RemotingDo
             RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
             {"accessKey": "RocketMQ", "topicPerms": "T=ALL"},
             209,
-            "no permission",
+            "not a permission",
         ),
         (RequestCode.DELETE_ACL_CONFIG, {"accessKey": "nobody-here"}, 210, "no account nobody-here"),
     ],
