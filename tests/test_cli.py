@@ -64,7 +64,7 @@ def command(store):
 module = types.ModuleType("mqtool.commands.extra")
 module.command = command
 sys.modules[module.__name__] = module
-cli.COMMANDS["extra"] = cli.Entry("extra", "One more.")
+cli.COMMANDS["extra"] = cli.CommandEntry("extra", "One more.")
 sys.argv = ["mqtool", "extra", sys.argv[1]]
 cli.main()
 """
