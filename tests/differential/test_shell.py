@@ -105,7 +105,7 @@ def test_a_search_by_time_pulls_no_more_than_it_needs(target: Target) -> None:
 
     assert [row["body"] for row in ran.rows] == ["late"]
     assert len(before.rows) == 40
-    assert int(ran.remarks.split(" message")[0].removeprefix("mqtool: ")) <= 8
+    assert int(ran.remarks.split(" message")[0].removeprefix("mqtool: pulling ")) <= 8
 
 
 def _told(kind: str, *fields: object) -> str:
