@@ -101,9 +101,9 @@ def test_how_many_messages_were_sent_is_told_where_their_rows_cannot_be_written(
 
 _ROWS = """
 import signal, sys
-from mqtool.commands._streams import mend_streams
+from mqtool.commands._streams import repair_streams
 
-mend_streams()
+repair_streams()
 is_armed, number = False, 0
 
 def interrupt(*_):

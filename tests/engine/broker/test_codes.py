@@ -30,7 +30,9 @@ def test_every_code_is_either_served_or_refused_with_a_reason() -> None:
 
 def test_what_belongs_to_name_servers_is_served_by_one() -> None:
     by_name_server, _ = served()
-    of_name_servers = {code for code, refusal in REFUSED.items() if refusal.reason.startswith("name servers")}
+    of_name_servers = {
+        code for code, refusal in REFUSED.items() if refusal.reason.startswith("this is a request for name servers")
+    }
     assert of_name_servers == by_name_server
 
 

@@ -14,7 +14,7 @@ from mqtool import aio
 KINDS = [*aio.__all__]
 _OF_PRODUCERS = {"is_batching", "is_running", "packed", "post", "ready", "to_choose_from"}
 _INSIDE = {
-    "AdminClient": {"ask", "ask_each", "request_name_server", "is_running", "masters", "name_servers"},
+    "AdminClient": {"ask_each", "request", "request_name_server", "is_running", "masters", "name_servers"},
     "LitePullConsumer": {"is_running", "next_at_hand"},
     "PopConsumer": {"is_running"},
     "Producer": _OF_PRODUCERS,

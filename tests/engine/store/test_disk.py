@@ -134,7 +134,7 @@ def test_nothing_is_overwritten_by_a_name(tmp_path: Path) -> None:
         lambda: disk.make_folder(tmp_path / "two"),
     ]
     for change in changes:
-        with pytest.raises(WriteError, match="cannot change two: File exists"):
+        with pytest.raises(WriteError, match=r"cannot change .*two: File exists"):
             change()
 
     assert (tmp_path / "two").read_text() == "two"
@@ -161,7 +161,7 @@ def test_what_is_not_there_cannot_be_changed(tmp_path: Path) -> None:
     [
         (errno.ENOSPC, WriteError, Status.IO_ERROR, "no space left for .*file: free some space there"),
         (errno.EDQUOT, WriteError, Status.IO_ERROR, "no space left for .*file: free some space there"),
-        (errno.EIO, WriteError, Status.IO_ERROR, "cannot change file: Input/output error"),
+        (errno.EIO, WriteError, Status.IO_ERROR, "cannot change .*file: Input/output error"),
         (errno.EROFS, NotPermittedError, Status.NOT_PERMITTED, "file is on a read-only file system"),
         (errno.EACCES, NotPermittedError, Status.NOT_PERMITTED, "no permission to change"),
         (errno.EPERM, NotPermittedError, Status.NOT_PERMITTED, "no permission to change"),

@@ -71,12 +71,12 @@ def test_what_the_system_says_becomes_a_sentence() -> None:
         (FileNotFoundError(2, "No such file"), NotFoundError),
         (OSError(5, "Input/output error"), ReadError),
     ):
-        with pytest.raises(expected, match=r"some/file .*"), reading(path):
+        with pytest.raises(expected, match="some/file"), reading(path):
             raise error
 
 
 def test_a_folder_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ReadError, match="cannot be read: Is a directory"):
+    with pytest.raises(ReadError, match=r"cannot read .*: Is a directory"):
         read_file(tmp_path)
 
 
@@ -84,7 +84,7 @@ def test_a_small_file_has_a_limit(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(11))
 
     assert len(read_file(tmp_path / "file", 11)) == 11
-    with pytest.raises(ReadError, match="more than 10 bytes"):
+    with pytest.raises(ReadError, match="file is larger than 10 bytes"):
         read_file(tmp_path / "file", 10)
 
 
