@@ -113,7 +113,9 @@ async def broker_process(
         f"brokerClusterName=DefaultCluster\nbrokerName=broker-java\nbrokerId=0\nbrokerIP1=127.0.0.1\nlistenPort={port}\n"
         f"storePathRootDir={store or folder / 'store'}\n"
         "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=6000\n"
-        f"maxHashSlotNum=1000\nmaxIndexNum=4000\n{settings}"
+        "maxHashSlotNum=1000\nmaxIndexNum=4000\n"
+        # A machine that stands still for a moment is no reason to refuse a message.
+        f"waitTimeMillsInSendQueue=60000\nosPageCacheBusyTimeOutMills=60000\n{settings}"
     )
     arguments = ["org.apache.rocketmq.broker.BrokerStartup", "-n", name_server, "-c", str(config)]
     async with _jvm(version, folder, arguments) as process:
