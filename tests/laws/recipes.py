@@ -1512,6 +1512,23 @@ _ROWS = {
         "salvage",
         [{"op": "write", "file": "commitlog/00000000000000000000", "at": 10584, "hex": "39"}],
     ),
+    "a message that is cut off is not told under the number of one that is kept": (
+        "propcrc-forced-533-clean",
+        "recover --abnormal --cut",
+        [{"op": "write", "file": "commitlog/00000000000000065536", "at": 20932, "hex": "0000000000000006"}],
+    ),
+    "a place that leads to a placeholder is lost, though a record of another log claims it": (
+        "mixed-497-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-533-kill",
+                "path": "commitlog/00000000000000196608",
+                "to": "commitlog/00000000000000131072",
+            }
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

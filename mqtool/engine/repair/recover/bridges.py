@@ -59,6 +59,11 @@ class LostMessage(NamedTuple):
     misplaced: bool = False  # its record is whole but for where it says that it lies
 
     @property
+    def queue(self) -> QueueKey:
+        """The queue that it says it is in."""
+        return self.topic, self.queue_id
+
+    @property
     def has_unit(self) -> bool:
         """Whether it has a place in a queue."""
         return self.transaction not in _WITHOUT_UNIT
@@ -267,7 +272,7 @@ def _combined(heads: list[LostMessage], units: list[_Units], keys: Keys) -> tupl
         (
             known.position,
             known.size,
-            keys.number((known.topic, known.queue_id)),
+            keys.number(known.queue),
             known.queue_offset,
             known.batch_size,
             known.transaction,

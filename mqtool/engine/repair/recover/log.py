@@ -7,6 +7,7 @@ and every message that checks out keeps its place in its queue. (Rules: store.md
 
 import bisect
 import collections
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -65,6 +66,7 @@ from mqtool.engine.store.dispatch import (
     NO_ENTRIES,
     IndexEntries,
     QueueKey,
+    UnitRange,
     Units,
     dispatch,
     inner_batch_topics,
@@ -74,6 +76,7 @@ from mqtool.engine.store.dispatch import (
 from mqtool.engine.store.fast_path import FastPath, take_fast_path
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import MqtoolError
 from mqtool.formats import commit_log as layout
 from mqtool.formats import consume_queue, placeholder, scan
 from mqtool.formats import kernels as plain
@@ -165,7 +168,7 @@ class LogPlan:
         for known in messages:
             if known.has_unit:
                 start = known.queue_offset
-                self.losses.add((known.topic, known.queue_id), start, start + known.batch_size, known.size, reason)
+                self.losses.add(known.queue, start, start + known.batch_size, known.size, reason)
             else:
                 self.losses.add_elsewhere(known.topic, 1, known.size, reason)
 
@@ -184,10 +187,13 @@ class LogPlan:
             for name, offset in light[rows.light[row]]:
                 self.losses.add(light_key(keys, rows, row, name), offset, offset + 1, 0, IN_LIGHT_QUEUE)
 
-    def note_cut_off(self, units: Units, topics: dict[str, int]) -> None:
-        """Tell of sound messages that are given up: their units, and how many there are of each topic."""
+    def note_cut_off(self, units: Units, stretches: list[UnitRange], topics: dict[str, int]) -> None:
+        """Tell of sound messages that are given up: ranges of their units, and how many there are of each topic.
+
+        Messages in no range are told without a place.
+        """
         left = collections.Counter(topics)
-        for queue, first, last in units.stretches:
+        for queue, first, last in stretches:
             start, stop = int(units.queue_offset[first]), units.after(last - 1)
             self.losses.add(queue, start, stop, int(units.size[first:last].sum()), BEHIND)
             left[queue[0]] -= last - first
@@ -611,8 +617,29 @@ class _Builder:
         """Give sound messages up."""
         if piece.units is not None:
             self._note_jumps(piece.spans)
-            self.plan.note_cut_off(piece.units, piece.topics)
+            self.plan.note_cut_off(piece.units, [*self._with_place(piece.units)], piece.topics)
         self.plan.is_cut = True
+
+    def _with_place(self, units: Units) -> Iterator[UnitRange]:
+        """Yield the ranges of units without single messages that claim the place of one that is kept."""
+        for stretch in units.stretches:
+            offset = int(units.queue_offset[stretch.first])
+            if stretch.last - stretch.first > 1 or not self._is_of_kept_message(stretch.queue, offset):
+                yield stretch
+
+    def _is_of_kept_message(self, queue: QueueKey, queue_offset: int) -> bool:
+        """Tell whether a queue leads, at an offset, to a message of it before the end of the log."""
+        consume_queue = self.reader.consume_queues.get(queue)
+        if consume_queue is None or queue_offset >= self.order.next.get(queue, (0, -1))[0]:
+            return False
+        if not consume_queue.first_offset <= queue_offset < consume_queue.max_offset():
+            return False
+        address = int(consume_queue.units(queue_offset, queue_offset + 1)["physical_offset"][0])
+        if address < self.plan.end_offset:
+            with contextlib.suppress(MqtoolError):
+                message = self.reader.message_at(address)
+                return ((message.topic, message.queue_id), message.queue_offset) == (queue, queue_offset)
+        return False
 
     def _apart(self, piece: RecordRun) -> Iterator[Span]:
         """Yield the offsets of each queue, those of few messages that do not fit one by one.
@@ -825,7 +852,11 @@ class _Builder:
         plan.holes = [hole for hole in self.holes if hole.start < plan.end_offset]
         for hole in self.holes:
             if hole.start >= plan.end_offset:  # what is misplaced there is left over
-                plan.note_lost((known for known in hole.known if not known.misplaced), BEHIND)
+                for message in hole.known:
+                    if not message.misplaced and self._is_of_kept_message(message.queue, message.queue_offset):
+                        plan.losses.add_elsewhere(message.topic, 1, message.size, BEHIND)
+                    elif not message.misplaced:
+                        plan.note_lost([message], BEHIND)
         editor = RecordEditor(self.reader, plan.end_offset, self.like.has_crc)
         waiting = [span.physical_offset for held in (self.odd, *self.held.values()) for span in held]
         led_to = {position for _, position in editor.led_to(waiting, self.order.next)}
