@@ -76,9 +76,9 @@ def _walk(schema: Struct, data: bytes, offset: int) -> Iterator[Field]:
         end = stream.tell()
         if value is None:
             size = values.get(f"{subcon.name}_size")
-            said = "does not fit" if size is None else f"needs {size:,} bytes"
+            reason = "does not fit" if size is None else f"needs {size:,} bytes"
             left = f"{len(data) - start:,} bytes are left at {offset + start:,}"
-            raise _UnreadableFieldError(f"{subcon.name} {said}: {left}")
+            raise _UnreadableFieldError(f"{subcon.name} {reason}: {left}")
         values[subcon.name] = value
         if end > start:
             yield Field(offset + start, data[start:end], subcon.name, value)

@@ -486,7 +486,9 @@ def build_heartbeat(heartbeat: Heartbeat) -> bytes:
                     "consumeType": consumer.consume_type,
                     "groupName": consumer.group,
                     "messageModel": consumer.message_model,
-                    "subscriptionDataSet": [subscription_members(one) for one in consumer.subscriptions],
+                    "subscriptionDataSet": [
+                        subscription_members(subscription) for subscription in consumer.subscriptions
+                    ],
                     "unitMode": consumer.unit_mode,
                 }
                 for consumer in heartbeat.consumers

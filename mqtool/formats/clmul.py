@@ -245,8 +245,8 @@ def fold(builder: Any, blocks: Any, factors: Any, onto: Any) -> Any:
 @_instructions(BLOCK)
 def joined(builder: Any, blocks: Any) -> Any:
     """Return all folded onto the last."""
-    *others, last = blocks
-    for count, register in enumerate(reversed(others), 1):
+    *earlier, last = blocks
+    for count, register in enumerate(reversed(earlier), 1):
         factors = FOLDS[8 * last.type.count * count].tolist()
         last = _fold(builder, register, _constant(*factors * (last.type.count // 2)), last)
     if last.type.count == 2:

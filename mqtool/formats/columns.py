@@ -28,5 +28,5 @@ def is_among(values: npt.NDArray[np.int64], ordered: npt.NDArray[np.int64]) -> n
     """
     if not len(ordered):
         return np.zeros(len(values), np.bool_)
-    found: npt.NDArray[np.bool_] = ordered[np.searchsorted(ordered, values).clip(max=len(ordered) - 1)] == values
-    return found
+    is_equal: npt.NDArray[np.bool_] = ordered[np.searchsorted(ordered, values).clip(max=len(ordered) - 1)] == values
+    return is_equal

@@ -166,7 +166,7 @@ def code() -> Code:
     whole = llvm.parse_assembly("")
     for wrapper in wrappers.values():
         whole.link_in(llvm.parse_assembly(wrapper.inspect_llvm()))
-    missing = [one.name for one in (*whole.functions, *whole.global_variables) if one.is_declaration]
+    missing = [value.name for value in (*whole.functions, *whole.global_variables) if value.is_declaration]
     data = target_machine().emit_object(whole)
     symbols = {name: wrapper.native_name for name, wrapper in wrappers.items()}
     return Code(symbols, [name for name in missing if not name.startswith("llvm.")], bytes(data))
@@ -177,21 +177,21 @@ def _wrapper(kernel: Any, signature: Signature) -> Any:
 
     Its last argument is where the result goes.
     """
-    names, types_, given = [], [], []
+    names, types_, call_arguments = [], [], []
     for number, argument in enumerate(signature.arguments.split()):
         name = f"a{number}"
         if argument.endswith("n"):
             parts = [f"{name}_{part}" for part in range(int(argument[:-1] or 1))]
             names += parts
             types_ += [nb.int64] * len(parts)
-            given.append(parts[0] if argument == "n" else f"({', '.join(parts)})")
+            call_arguments.append(parts[0] if argument == "n" else f"({', '.join(parts)})")
         else:
             dtype, _, dimensions = argument.strip(">").partition(",")
             sizes = [f"{name}_{part}" for part in range(int(dimensions or 1))]
             names += [name, *sizes]
             types_ += [nb.CPointer(_NUMBER_TYPES[dtype]), *[nb.int64] * len(sizes)]  # type: ignore[attr-defined]
-            given.append(f"carray({name}, ({', '.join(sizes)},))")
-    call = f"kernel({', '.join(given)})"
+            call_arguments.append(f"carray({name}, ({', '.join(sizes)},))")
+    call = f"kernel({', '.join(call_arguments)})"
     lines = [f"def wrapper({', '.join([*names, 'out'])}):"]
     if signature.result is None:
         lines.append(f"    {call}")

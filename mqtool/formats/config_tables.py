@@ -159,8 +159,8 @@ def _parse_list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
 def _close(data: bytes, at: int, opening: str) -> int:
     if closing := _CLOSING[opening].match(data, at):
         return closing.end()
-    what = "a member, a comma or }" if opening == "{" else "a comma or ]"
-    raise FormatError(f"{what} is missing", at)
+    expected = "a member, a comma or }" if opening == "{" else "a comma or ]"
+    raise FormatError(f"{expected} is missing", at)
 
 
 def _parse_value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
@@ -255,8 +255,8 @@ def build_table_in_pieces(
     yield before.removesuffix(rest).encode("utf-8", "replace")
     separator = "{"
     remaining = iter(rows)
-    while some := dict(itertools.islice(remaining, _ROWS_OF_PIECE)):
-        text = _build(some, dialect, inner, member)
+    while piece := dict(itertools.islice(remaining, _ROWS_OF_PIECE)):
+        text = _build(piece, dialect, inner, member)
         yield f"{separator}{text[1 : -1 - len(inner)]}".encode("utf-8", "replace")
         separator = ","
     yield (rest if separator == "{" else f"{inner}}}{line}}}").encode()
@@ -361,9 +361,9 @@ def topics(table: Table) -> dict[str, TopicConfig]:
     Raises:
         FormatError: a member is not what it should be; the sentence has its path.
     """
-    found = {}
+    configs = {}
     for topic, settings, path in _named(table, "topicConfigTable"):
-        found[topic] = TopicConfig(
+        configs[topic] = TopicConfig(
             topic=topic,
             read_queue_count=_integer(settings, "readQueueNums", 16, path),
             write_queue_count=_integer(settings, "writeQueueNums", 16, path),
@@ -373,14 +373,14 @@ def topics(table: Table) -> dict[str, TopicConfig]:
             sys_flag=_integer(settings, "topicSysFlag", 0, path),
             attributes=_attributes(settings, path),
         )
-    return found
+    return configs
 
 
 def subscription_groups(table: Table) -> dict[str, SubscriptionGroup]:
     """Return the groups of ``subscriptionGroup.json`` by name; raises like ``topics``."""
-    found = {}
+    groups = {}
     for group, settings, path in _named(table, "subscriptionGroupTable"):
-        found[group] = SubscriptionGroup(
+        groups[group] = SubscriptionGroup(
             group=group,
             consume_enabled=_boolean(settings, "consumeEnable", True, path),
             consume_from_min_enabled=_boolean(settings, "consumeFromMinEnable", True, path),
@@ -396,7 +396,7 @@ def subscription_groups(table: Table) -> dict[str, SubscriptionGroup]:
         )
         _check_retry_policy(settings.get("groupRetryPolicy"), f"{path}.groupRetryPolicy")
         _check_subscriptions(settings.get("subscriptionDataSet"), f"{path}.subscriptionDataSet")
-    return found
+    return groups
 
 
 OFFSET_TABLES = ("consumerOffset.json", "lmqConsumerOffset.json")
@@ -414,22 +414,22 @@ def consumer_offsets(table: Table, nameless: list[str] | None = None) -> dict[Of
         nameless: takes the names of entries that name no topic and group, which brokers keep and pass over; without it
             such an entry is an error.
     """
-    found = {}
+    offsets = {}
     for name, by_queue, path in _named(table, "offsetTable"):
         if nameless is not None and not all(str(name).partition("@")):
             nameless.append(str(name))
             continue
         topic, group = _topic_and_group(name, path)
         for queue_id, consumer_offset in by_number(by_queue, path).items():
-            found[topic, group, queue_id] = consumer_offset
+            offsets[topic, group, queue_id] = consumer_offset
     light = _member(table, "lmqOffsetTable")
     for name in light:
         path = f"lmqOffsetTable.{name}"
         if nameless is not None and not all(str(name).partition("@")):
             nameless.append(str(name))
             continue
-        found[*_topic_and_group(name, path), 0] = _needed(light[name], path, 64)
-    return found
+        offsets[*_topic_and_group(name, path), 0] = _needed(light[name], path, 64)
+    return offsets
 
 
 def delay_offsets(table: Table) -> dict[int, int]:
@@ -469,15 +469,15 @@ def by_number(value: Any, path: str) -> dict[int, int]:
     Raises:
         FormatError: it is not such a map; ``path`` says where it is.
     """
-    found = {}
+    numbers = {}
     for key, item in _object(value, path).items():
         number = _PLAIN_KEYS.get(key)
         if number is None:
             number = _needed(key, f"{path}: the key {key}", 32)
         if type(item) is not int or not -(1 << 63) <= item < 1 << 63:
             item = _needed(item, f"{path}.{key}", 64)
-        found[number] = item
-    return found
+        numbers[number] = item
+    return numbers
 
 
 def _member(table: Table, name: str) -> Table:
@@ -499,10 +499,10 @@ def _topic_and_group(name: Any, path: str) -> tuple[str, str]:
 
 
 def _attributes(settings: Table, path: str) -> dict[str, str]:
-    found = _object(_value(settings, "attributes", {}), f"{path}.attributes")
+    attributes = _object(_value(settings, "attributes", {}), f"{path}.attributes")
     return {
         str(name): value if isinstance(value, str) else _build(value, Dialect.ONE_LINE, "", "")
-        for name, value in found.items()
+        for name, value in attributes.items()
     }
 
 
@@ -597,8 +597,8 @@ def _object(value: Any, path: str) -> Table:
     raise _unfit(path, "is not an object")
 
 
-def _unfit(path: str, what: str) -> FormatError:
-    return FormatError(f"{path} {what}", offset=0)
+def _unfit(path: str, problem: str) -> FormatError:
+    return FormatError(f"{path} {problem}", offset=0)
 
 
 _NOTHING = ("", "null")

@@ -404,10 +404,10 @@ def _any_of(conditions: Sequence[Condition]) -> Condition:
     def evaluate(properties: Properties) -> bool | None:
         answer: bool | None = False
         for condition in conditions:
-            one = condition(properties)
-            if one:
+            result = condition(properties)
+            if result:
                 return True
-            if one is None:
+            if result is None:
                 answer = None
         return answer
 
@@ -418,10 +418,10 @@ def _all_of(conditions: Sequence[Condition]) -> Condition:
     def evaluate(properties: Properties) -> bool | None:
         answer: bool | None = True
         for condition in conditions:
-            one = condition(properties)
-            if one is None:
+            result = condition(properties)
+            if result is None:
                 answer = None
-            elif not one:
+            elif not result:
                 return False
         return answer
 
@@ -438,11 +438,11 @@ def _equality(left: _Operand, right: _Operand) -> Condition:
         equal = _never
 
     def evaluate(properties: Properties) -> bool | None:
-        one, other = get_left(properties), get_right(properties)
-        if one is None:
-            return True if other is None else None
+        left_value, right_value = get_left(properties), get_right(properties)
+        if left_value is None:
+            return True if right_value is None else None
         # Not symmetric: a null on the right is merely unequal.
-        return False if other is None else equal(one, other)
+        return False if right_value is None else equal(left_value, right_value)
 
     return evaluate
 
@@ -453,19 +453,19 @@ def _ordering(left: _Operand, right: _Operand, test: Callable[[Any, Any], bool])
             raise FilterError("only numbers and properties can be ordered", side.position)
     kind = max(left.kind, right.kind)
     get_left, get_right = _reader(left, kind), _reader(right, kind)
-    ordered = test if kind in _NUMBERS else lambda one, other: test(_read_double(one), _read_double(other))
+    ordered = test if kind in _NUMBERS else lambda first, second: test(_read_double(first), _read_double(second))
 
     def evaluate(properties: Properties) -> bool | None:
-        one = get_left(properties)
-        if one is None:
+        left_value = get_left(properties)
+        if left_value is None:
             return None
-        other = get_right(properties)
-        return None if other is None else ordered(one, other)
+        right_value = get_right(properties)
+        return None if right_value is None else ordered(left_value, right_value)
 
     return evaluate
 
 
-def _refuse(_one: object, _other: object) -> bool:
+def _refuse(_left: object, _right: object) -> bool:
     raise _UncomparableTextError
 
 
@@ -503,22 +503,22 @@ _LONG_MAX = 2**63 - 1
 def _read_integer(text: str, most: int) -> int:
     if len(text) < 10 and text.isascii() and text.isdigit():
         return int(text)  # as most are
-    found = _INTEGER_TEXT.fullmatch(text)
+    match = _INTEGER_TEXT.fullmatch(text)
     # Java looks for digits in UTF-16 units, so not beyond the first plane.
-    if found is None or max(text) > "\uffff":
+    if match is None or max(text) > "\uffff":
         raise _UncomparableTextError
-    number = int(found[1] + found[2])
+    number = int(match[1] + match[2])
     if not -most - 1 <= number <= most:
         raise _UncomparableTextError
     return number
 
 
 def _read_double(text: str) -> tuple[int, float, float]:
-    found = _DOUBLE_TEXT.fullmatch(text)
-    if found is None:
+    match = _DOUBLE_TEXT.fullmatch(text)
+    if match is None:
         raise _UncomparableTextError
-    number = found["number"]
-    if found["hex"] is None:
+    number = match["number"]
+    if match["hex"] is None:
         return _double_key(float(number))
     try:
         return _double_key(float.fromhex(number))

@@ -126,8 +126,8 @@ def _pair(high: npt.NDArray[np.int32], low: npt.NDArray[np.int32]) -> Words:
 
 def _first_keys(table: MessageTable) -> tuple[Ints, Ints]:
     """Return position and size of each record's first key; the size is 0 without one."""
-    found = table.properties([_KEY])
-    at, sizes = found[0][0], found[1][0]
+    columns = table.properties([_KEY])
+    at, sizes = columns[0][0], columns[1][0]
     rows = np.flatnonzero(sizes)
     while len(rows):  # what stands before the last key may have one too
         part = table.where(rows)
@@ -242,28 +242,30 @@ class Seen(NamedTuple):
     """To be known from now on: of a new one when it is done with, of a copy at once."""
 
 
-def not_seen(one: Delivered, is_known: Callable[[str], bool]) -> Seen:
+def not_seen(delivered: Delivered, is_known: Callable[[str], bool]) -> Seen:
     """Return whether a delivered message is new.
 
     Args:
-        one: its identity.
+        delivered: its identity.
         is_known: returns whether a name is among those that earlier messages left.
 
     Cost: a look-up for each equal member of its batch that came before it.
     """
-    if is_known(one.place):
+    if is_known(delivered.place):
         return Seen(False, ())
-    if not one.message:
-        return Seen(True, (one.place,))
-    if not one.append:
-        return Seen(True, (one.place, _next(one.message, is_known)))
-    in_append = _next(one.append, is_known)
-    names = one.place, in_append
-    in_all = one.message + in_append.removeprefix(one.append)
+    if not delivered.message:
+        return Seen(True, (delivered.place,))
+    if not delivered.append:
+        return Seen(True, (delivered.place, _next(delivered.message, is_known)))
+    in_append = _next(delivered.append, is_known)
+    names = delivered.place, in_append
+    in_all = delivered.message + in_append.removeprefix(delivered.append)
     if not is_known(in_all):
         return Seen(True, (*names, in_all))
-    if one.is_revived and is_known(f"{one.message}#1"):  # there are several, and nothing tells which this one is
-        return Seen(True, (*names, _next(one.message, is_known)))
+    if delivered.is_revived and is_known(
+        f"{delivered.message}#1"
+    ):  # there are several, and nothing tells which this one is
+        return Seen(True, (*names, _next(delivered.message, is_known)))
     return Seen(False, names)
 
 

@@ -56,5 +56,5 @@ def messages_of(records: bytes) -> Iterator[tuple[Message, bytes]]:
     """
     for record, physical_offset in records_of(records):
         message = message_of(record, physical_offset)
-        for one in inner_messages(message) if is_inner_batch(message) else (message,):
-            yield one, record
+        for single in inner_messages(message) if is_inner_batch(message) else (message,):
+            yield single, record

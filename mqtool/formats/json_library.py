@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     import orjson
 
-    found = globals()[name] = getattr(orjson, name)
-    return found
+    value = globals()[name] = getattr(orjson, name)
+    return value

@@ -199,19 +199,19 @@ def gather(
         faults[i] = fault
 
 
-def equal(one: Buffer, at: int, other: Buffer, other_at: int, size: int) -> bool:
+def equal(buffer: Buffer, at: int, other: Buffer, other_at: int, size: int) -> bool:
     """Return whether two buffers have ``size`` equal bytes."""
     k = 0
     while k + 8 <= size:
-        if int64(one, at + k) != int64(other, other_at + k):
+        if int64(buffer, at + k) != int64(other, other_at + k):
             return False
         k += 8
     if k + 4 <= size:
-        if int32(one, at + k) != int32(other, other_at + k):
+        if int32(buffer, at + k) != int32(other, other_at + k):
             return False
         k += 4
     while k < size:
-        if one[at + k] != other[other_at + k]:
+        if buffer[at + k] != other[other_at + k]:
             return False
         k += 1
     return True
@@ -865,14 +865,14 @@ def fast_path(
             continue
 
         seed = int(seeds[topic])
-        found = entries
+        next_entry = entries
         if unique_size > 0:
-            if found == len(rows):
+            if next_entry == len(rows):
                 break
-            rows[found] = count
-            is_tag[found] = False
-            hashes[found] = index_hash(java_hash(buffer, unique_at, unique_size, seed))
-            found += 1
+            rows[next_entry] = count
+            is_tag[next_entry] = False
+            hashes[next_entry] = index_hash(java_hash(buffer, unique_at, unique_size, seed))
+            next_entry += 1
         key_at = keys_at
         is_full = False
         while key_at < keys_at + keys_size:
@@ -880,23 +880,23 @@ def fast_path(
             while key_end < keys_at + keys_size and buffer[key_end] != 32:
                 key_end += 1
             if key_end > key_at:
-                if found == len(rows):
+                if next_entry == len(rows):
                     is_full = True
                     break
-                rows[found] = count
-                is_tag[found] = False
-                hashes[found] = index_hash(java_hash(buffer, key_at, key_end - key_at, seed))
-                found += 1
+                rows[next_entry] = count
+                is_tag[next_entry] = False
+                hashes[next_entry] = index_hash(java_hash(buffer, key_at, key_end - key_at, seed))
+                next_entry += 1
             key_at = key_end + 1
-        if is_full or (with_tags and tags_size > 0 and found == len(rows)):
+        if is_full or (with_tags and tags_size > 0 and next_entry == len(rows)):
             break
         if with_tags and tags_size > 0:
-            rows[found] = count
-            is_tag[found] = True
+            rows[next_entry] = count
+            is_tag[next_entry] = True
             tag_seed = ((seed * 31 + 84) * 31 + 35) & 0xFFFFFFFF  # ``T#``
-            hashes[found] = index_hash(java_hash(buffer, tags_at, tags_size, tag_seed))
-            found += 1
-        entries = found
+            hashes[next_entry] = index_hash(java_hash(buffer, tags_at, tags_size, tag_seed))
+            next_entry += 1
+        entries = next_entry
         code = java_hash(buffer, tags_at, tags_size, 0)
 
         narrow[0, count] = size

@@ -70,13 +70,13 @@ def _(raw: Bytes) -> tuple[Any, ...]:
     return ("u1", (raw.sizeof(),))
 
 
-def parse(schema: Construct, data: bytes | memoryview, what: str) -> Any:
+def parse(schema: Construct, data: bytes | memoryview, layout_name: str) -> Any:
     """Parse ``data`` with ``schema``.
 
     Raises:
-        FormatError: the bytes do not fit; ``what`` names what they should have been.
+        FormatError: the bytes do not fit; ``layout_name`` names what they should have been.
     """
     try:
         return schema.parse(bytes(data))
     except (ConstructError, ValueError, OverflowError) as error:
-        raise FormatError(f"{what} does not fit its layout ({type(error).__name__})", offset=0) from error
+        raise FormatError(f"{layout_name} does not fit its layout ({type(error).__name__})", offset=0) from error

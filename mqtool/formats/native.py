@@ -104,7 +104,7 @@ def _function(address: int, signature: Signature) -> Callable[..., Any]:
 
     def function(*arguments: Any) -> Any:
         words: list[Any] = []
-        kept = [convert(words, given) for convert, given in zip(converters, arguments, strict=True)]
+        kept = [convert(words, argument) for convert, argument in zip(converters, arguments, strict=True)]
         out = np.zeros(max(count, 1), np.int64)
         call(*words, ctypes.c_int64(_address(out)))
         del kept  # arrays that live as long as the call
@@ -117,17 +117,17 @@ def _converter(code: str) -> Callable[[list[Any], Any], Any]:
     """Return what adds the words of one argument, and returns what must be kept until the call is over."""
     if code.endswith("n"):
 
-        def add_numbers(words: list[Any], given: Any) -> Any:
-            words += map(ctypes.c_int64, given if len(code) > 1 else (given,))
+        def add_numbers(words: list[Any], numbers: Any) -> Any:
+            words += map(ctypes.c_int64, numbers if len(code) > 1 else (numbers,))
 
         return add_numbers
     is_output = code.startswith(">")
     dtype = np.dtype(code.strip(">").partition(",")[0])
 
-    def add_array(words: list[Any], given: Any) -> Any:
-        array = np.ascontiguousarray(given, dtype)
-        if is_output and array is not given:
-            raise TypeError(f"a kernel cannot write to this array: {given.dtype}, strides {given.strides}")
+    def add_array(words: list[Any], argument: Any) -> Any:
+        array = np.ascontiguousarray(argument, dtype)
+        if is_output and array is not argument:
+            raise TypeError(f"a kernel cannot write to this array: {argument.dtype}, strides {argument.strides}")
         words.append(ctypes.c_int64(_address(array)))
         words += map(ctypes.c_int64, array.shape)
         return array

@@ -70,11 +70,11 @@ def placeholders(table: MessageTable) -> npt.NDArray[np.bool_]:
     sizes = table.sizes(plain.BODY)
     may_be = (table.column("body_crc") == _zero_crcs.of(sizes)) | (sizes > MAX_SIZE)
     may_be |= table.column("sys_flag") & commit_log.INNER_BATCH != 0
-    found = np.zeros(len(table), np.bool_)
+    are_placeholders = np.zeros(len(table), np.bool_)
     rows = np.flatnonzero(may_be)
     if len(rows):
-        found[rows] = table.where(rows).properties([LOST])[1][0] > 0
-    return found
+        are_placeholders[rows] = table.where(rows).properties([LOST])[1][0] > 0
+    return are_placeholders
 
 
 class RecordTemplate(NamedTuple):

@@ -56,8 +56,8 @@ def parse_acl(text: str) -> PlainAcl:
     if not isinstance(members, dict):
         raise FormatError("the file is not a mapping", offset=0)
     accounts = {}
-    for one in _list(members, "accounts"):
-        account = account_of(one)
+    for item in _list(members, "accounts"):
+        account = account_of(item)
         accounts[account.access_key] = account
     return PlainAcl(accounts, tuple(_texts(members, "globalWhiteRemoteAddresses")), _version(members))
 
@@ -125,9 +125,13 @@ def _permission(text: Any) -> int:
 
 
 def _version(members: dict[str, Any]) -> tuple[int, int]:
-    for one in _list(members, "dataVersion"):
-        if isinstance(one, dict) and str(one.get("counter")).isdecimal() and str(one.get("timestamp")).isdecimal():
-            return int(one["counter"]), int(one["timestamp"])
+    for version in _list(members, "dataVersion"):
+        if (
+            isinstance(version, dict)
+            and str(version.get("counter")).isdecimal()
+            and str(version.get("timestamp")).isdecimal()
+        ):
+            return int(version["counter"]), int(version["timestamp"])
     return 0, 0
 
 
@@ -140,6 +144,6 @@ def _list(members: dict[str, Any], name: str) -> list[Any]:
 
 def _texts(members: dict[str, Any], name: str) -> list[str]:
     value = _list(members, name)
-    if not all(isinstance(one, str) for one in value):
+    if not all(isinstance(item, str) for item in value):
         raise FormatError(f"{name} is not a list of strings", offset=0)
     return value

@@ -166,7 +166,7 @@ def parse_ends(pairs: Iterable[Pair]) -> OffsetFamily:
     Raises:
         FormatError: a key or value does not fit its layout.
     """
-    found: dict[tuple[str, int], dict[bytes, int]] = {}
+    ends_of: dict[tuple[str, int], dict[bytes, int]] = {}
     reput_offset = None
     for key, value in pairs:
         head = _parse(END_KEY, key, "key of a queue's end", key)
@@ -174,8 +174,8 @@ def parse_ends(pairs: Iterable[Pair]) -> OffsetFamily:
             reput_offset = _parse(CHECKPOINT_VALUE, value, "checkpoint", key).reput_offset
         else:
             end = _parse(END_VALUE, value, "end of a queue", key)
-            found.setdefault((head.topic, head.queue_id), {})[head.end] = end.queue_offset
-    queues = {queue: StoredQueueEnds(ends.get(b"min", 0), ends.get(b"max", -1) + 1) for queue, ends in found.items()}
+            ends_of.setdefault((head.topic, head.queue_id), {})[head.end] = end.queue_offset
+    queues = {queue: StoredQueueEnds(ends.get(b"min", 0), ends.get(b"max", -1) + 1) for queue, ends in ends_of.items()}
     return OffsetFamily(queues, reput_offset)
 
 
@@ -218,16 +218,18 @@ def parse_config(database: str, families: Families) -> dict[str, Table]:
 
 
 def _parse_families(table: _ConfigTable, families: Families, data: str, version: str) -> Table:
-    found: Table = {}
+    contents: Table = {}
     for key, value in families.get(version, ()):
-        found["dataVersion"] = _parse_json(value, key)
+        contents["dataVersion"] = _parse_json(value, key)
     if table.file == "subscriptionGroup.json":
-        found["forbiddenTable"] = {_text(key): _parse_json(value, key) for key, value in families.get("forbidden", ())}
+        contents["forbiddenTable"] = {
+            _text(key): _parse_json(value, key) for key, value in families.get("forbidden", ())
+        }
     rows = {_text(key): _parse_json(value, key) for key, value in families.get(data, ())}
     if table.file == "consumerOffset.json":  # its writer quotes integer keys
         rows = {name: by_number(row.get("offsetTable"), f"{name}: offsetTable") for name, row in rows.items()}
-    found[table.member] = rows
-    return found
+    contents[table.member] = rows
+    return contents
 
 
 _RDB_TABLES = {
@@ -239,16 +241,16 @@ _RDB_TABLES = {
 
 
 def _parse_rdb(pairs: Iterable[Pair]) -> dict[str, Table]:
-    found: dict[str, Table] = {}
+    tables: dict[str, Table] = {}
     for key, value in pairs:
         head = _parse(RDB_KEY, key, "key of a table", key)
         if head.table not in _RDB_TABLES:
             continue
         file, member = _RDB_TABLES[head.table]
-        rows = found.setdefault(file, {}).setdefault(member, {})
+        rows = tables.setdefault(file, {}).setdefault(member, {})
         if head.record == RDB_VERSION and member != "pullOffsetTable":
             version = _parse(RDB_VERSION_VALUE, value, "version of a table", key)
-            found[file]["dataVersion"] = {name: version[name] for name in ("counter", "stateVersion", "timestamp")}
+            tables[file]["dataVersion"] = {name: version[name] for name in ("counter", "stateVersion", "timestamp")}
         elif head.record == RDB_DATA and file == "consumerOffset.json":
             name = _parse(RDB_OFFSET_NAME, head.name, "key of a consumer offset", key)
             offset = _parse(RDB_OFFSET_VALUE, value, "consumer offset", key).consumer_offset
@@ -256,11 +258,11 @@ def _parse_rdb(pairs: Iterable[Pair]) -> dict[str, Table]:
         elif head.record == RDB_DATA:
             name = _parse(RDB_NAME, head.name, "key of a topic or group", key).name
             rows[name] = _parse_json(_parse(RDB_JSON_VALUE, value, "topic or group", key).json, key)
-    return found
+    return tables
 
 
-def _parse(schema: Construct, data: bytes, what: str, key: bytes) -> Any:
-    return parse(schema, data, f"{what} (key {key.hex()})")
+def _parse(schema: Construct, data: bytes, layout_name: str, key: bytes) -> Any:
+    return parse(schema, data, f"{layout_name} (key {key.hex()})")
 
 
 def _parse_json(data: bytes, key: bytes) -> Table:

@@ -48,7 +48,7 @@ def _lines(text: str) -> Iterator[str]:
 def _unescape(text: str) -> str:
     if "\\" not in text:
         return text
-    text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _ESCAPED.get(found[2], found[2]), text)
+    text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else _ESCAPED.get(match[2], match[2]), text)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # halves of pairs make one
 
 
@@ -69,8 +69,8 @@ class Settings:
     A setting has the type of its default: true or false, a whole number, or text.
     """
 
-    def updated(self, given: Mapping[str, str]) -> tuple[Self, list[str]]:
-        """Return these settings overridden by ``given``, and the names that have no effect here.
+    def updated(self, overrides: Mapping[str, str]) -> tuple[Self, list[str]]:
+        """Return these settings overridden by ``overrides``, and the names that have no effect here.
 
         Raises:
             UsageError: a value is not of its kind.
@@ -78,7 +78,7 @@ class Settings:
         changes = {}
         unknown = []
         known = _fields(self)
-        for name, text in given.items():
+        for name, text in overrides.items():
             if name in known:
                 attribute, least = known[name]
                 changes[attribute] = _parse(name, text, getattr(self, attribute), least)
@@ -92,7 +92,9 @@ class Settings:
 
 
 def _fields(settings: Settings) -> dict[str, tuple[str, int]]:
-    return {one.metadata["name"]: (one.name, one.metadata["least"]) for one in fields(settings)}
+    return {
+        definition.metadata["name"]: (definition.name, definition.metadata["least"]) for definition in fields(settings)
+    }
 
 
 def _parse(name: str, text: str, present: Any, least: int) -> Any:

@@ -159,14 +159,14 @@ class Appender:
             return _ILLEGAL
         if self._with_crc:
             elements = [
-                one._replace(properties=_with_crc_place(one.properties, pairs))
-                for one, pairs in zip(elements, all_pairs, strict=True)
+                element._replace(properties=_with_crc_place(element.properties, pairs))
+                for element, pairs in zip(elements, all_pairs, strict=True)
             ]
-        if max(len(one.properties) for one in elements) > MAX_PROPERTIES:
+        if max(len(element.properties) for element in elements) > MAX_PROPERTIES:
             return _TOO_MANY_PROPERTIES
         log, first = self._log, queue.next_offset
         overhead = record_size(batch, queue.topic, 0) - len(batch.body)
-        sizes = [overhead + len(one.body) + len(one.properties) for one in elements]
+        sizes = [overhead + len(element.body) + len(element.properties) for element in elements]
         if sum(sizes) + commit_log.BLANK_SIZE > log.file_size:
             return _ILLEGAL
         try:
@@ -244,12 +244,12 @@ class Appender:
         make_queue = self._dispatcher.make_queue
         queues = [self._queues.get((name, 0)) or make_queue(name, 0) if name else None for name in names]
         offsets = ",".join(str(queue.next_offset) if queue else "" for queue in queues)
-        return add_property(properties, live_dispatch.LIGHT_OFFSETS, offsets), [one for one in queues if one]
+        return add_property(properties, live_dispatch.LIGHT_OFFSETS, offsets), [queue for queue in queues if queue]
 
 
 def _pairs_of_each(batch: NewMessage, elements: Sequence[BatchElement]) -> list[dict[bytes, bytes]]:
     """Return the properties of each message of a batch; those of the batch, after its own, are read once."""
-    all_pairs = [pairs_of(one.properties.removesuffix(batch.properties)) for one in elements]
+    all_pairs = [pairs_of(element.properties.removesuffix(batch.properties)) for element in elements]
     for pairs in all_pairs:
         pairs.update(batch.pairs)
     return all_pairs

@@ -70,7 +70,7 @@ class CommitLog(FileQueue):
         segments, strays = super()._listed(only)
         starts = {segment.start_offset for segment in segments}
         self.packed, self.passed_over = [], []
-        for stray in sorted(strays, key=lambda one: one.path):
+        for stray in sorted(strays, key=lambda file: file.path):
             if stray.is_folder or not is_packed_name(stray.path.name):
                 continue
             start = int(plain_name(stray.path.name))
@@ -139,8 +139,8 @@ class CommitLog(FileQueue):
                 row = _torn_end(table)
             elif at > settled and (torn := _torn_end(table)) is not None:
                 # Only what follows tells whether these misled the walk, be it behind the stretch.
-                found = self._settle(segment, at, segment.size if ahead else stop, kernels)
-                row, settled = (torn, settled) if found is None else (None, found)
+                place = self._settle(segment, at, segment.size if ahead else stop, kernels)
+                row, settled = (torn, settled) if place is None else (None, place)
             if row is not None:
                 at, why = int(table.starts[row]) - self.envelope.size, scan.Stop.SIZE
                 table = table.where(slice(row))
@@ -170,9 +170,9 @@ class CommitLog(FileQueue):
         """Return the first position of a range where a walk can start (again), None when there is none."""
         for low, high in with_data(segment, start, stop):
             buffer, _ = self.buffer_of(segment, kernels, low, high)
-            found = scan.resync(buffer, segment.start_offset, low, high, self.envelope)
-            if found is not None:
-                return found
+            position = scan.resync(buffer, segment.start_offset, low, high, self.envelope)
+            if position is not None:
+                return position
             segment.let_go(low, high)
         return None
 
@@ -217,9 +217,9 @@ class CommitLog(FileQueue):
         edges = np.flatnonzero(np.diff(np.r_[False, astray, False].astype(np.int8))).tolist()
         for first, last in zip(edges[::2], edges[1::2], strict=True):
             start = int(table.starts[first]) - self.envelope.size + 1
-            found = scan.resync(buffer, segment.start_offset, start, int(ends[last - 1]), self.envelope)
-            if found is not None:
-                return int(np.searchsorted(table.starts, found, "right")) - 1
+            position = scan.resync(buffer, segment.start_offset, start, int(ends[last - 1]), self.envelope)
+            if position is not None:
+                return int(np.searchsorted(table.starts, position, "right")) - 1
         return otherwise
 
     def is_blank(self, segment: MappedFile, at: int) -> bool:
@@ -274,10 +274,10 @@ class CommitLog(FileQueue):
         if start:
             if not self.is_there(segment, kernels):
                 return
-            found = self.resync(segment, start, stop, kernels)
-            if found is None:
+            position = self.resync(segment, start, stop, kernels)
+            if position is None:
                 return
-            start = found
+            start = position
         for piece in self.walk(segment, start, stop, kernels):
             yield piece
             done = piece.end if isinstance(piece, Gap) else int(piece.starts[-1])
@@ -304,13 +304,13 @@ def heads_in(file: MappedFile, start: int, stop: int) -> Iterator[int]:
 
 def is_whole(table: scan.MessageTable, row: int) -> bool:
     """Return whether nothing of a record is missing, as it would be while a broker writes it."""
-    one = table.where(np.array([row]))
-    if one.faults[0] or one.column("physical_offset")[0] != one.column("position")[0]:
+    record = table.where(np.array([row]))
+    if record.faults[0] or record.column("physical_offset")[0] != record.column("position")[0]:
         return False
-    if one.sizes(plain.BODY)[0] and one.body_crcs()[0] != one.column("body_crc")[0]:
+    if record.sizes(plain.BODY)[0] and record.body_crcs()[0] != record.column("body_crc")[0]:
         return False
     # Bytes are written in order: the last of the properties, or of a topic without any, is there last.
-    return (one.bytes_of(plain.PROPERTIES, 0) or one.bytes_of(plain.TOPIC, 0) or b"x")[-1] != 0
+    return (record.bytes_of(plain.PROPERTIES, 0) or record.bytes_of(plain.TOPIC, 0) or b"x")[-1] != 0
 
 
 def settled(log: CommitLog, pieces: Iterator[scan.MessageTable | Gap]) -> Iterator[scan.MessageTable | Gap]:

@@ -173,9 +173,9 @@ class BatchConsumeQueue(FileQueue):
         """Return the first place from ``place`` on whose unit is in line, ``unit_count`` without one."""
         step = 1
         while place < self.unit_count:
-            found = np.flatnonzero(self._in_line(place, min(place + step, self.unit_count)))
-            if len(found):
-                return place + int(found[0])
+            places = np.flatnonzero(self._in_line(place, min(place + step, self.unit_count)))
+            if len(places):
+                return place + int(places[0])
             place, step = place + step, min(2 * step, _WINDOW)
         return self.unit_count
 
@@ -184,9 +184,9 @@ class BatchConsumeQueue(FileQueue):
         step = 1
         while stop > 0:
             start = max(0, stop - step)
-            found = np.flatnonzero(self._in_line(start, stop))
-            if len(found):
-                return start + int(found[-1])
+            places = np.flatnonzero(self._in_line(start, stop))
+            if len(places):
+                return start + int(places[-1])
             stop, step = start, min(2 * step, _WINDOW)
         return None
 

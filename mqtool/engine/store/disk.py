@@ -270,8 +270,8 @@ class Disk:
         if path.is_dir() and not path.is_symlink():
             with writing(path):
                 inside = sorted(path.iterdir())
-            for one in inside:
-                self.remove_tree(one)
+            for entry in inside:
+                self.remove_tree(entry)
             self.remove_folder(path)
         elif os.path.lexists(path):
             self.remove(path)
@@ -286,8 +286,8 @@ class Disk:
     def sync_tree(self, path: Path) -> None:
         """Sync a file, or a folder with all that is in it."""
         if path.is_dir():
-            for one in sorted(path.iterdir()):
-                self.sync_tree(one)
+            for entry in sorted(path.iterdir()):
+                self.sync_tree(entry)
             self.sync_folder(path)
         else:
             self.sync(path)
@@ -326,7 +326,7 @@ def mount_of(path: Path, points: Collection[Path]) -> Path:
     Nothing is renamed from one to another, also where both are parts of one file system.
     """
     path = path.resolve()
-    return next((one for one in (path, *path.parents) if one in points), Path(path.anchor))
+    return next((folder for folder in (path, *path.parents) if folder in points), Path(path.anchor))
 
 
 def allocated(path: Path) -> int:
@@ -379,11 +379,11 @@ def write_all(descriptor: int, at: int, rest: memoryview) -> None:
 def write_pieces(descriptor: int, at: int, pieces: Sequence[memoryview]) -> None:
     """Write what follows one another at a position of a file, without bringing it together in memory."""
     for first in range(0, len(pieces), _MAX_PIECES):
-        some = pieces[first : first + _MAX_PIECES]
-        size = sum(map(len, some))
-        written = os.pwritev(descriptor, some, at)
+        batch = pieces[first : first + _MAX_PIECES]
+        size = sum(map(len, batch))
+        written = os.pwritev(descriptor, batch, at)
         if written < size:
-            write_all(descriptor, at + written, memoryview(b"".join(some))[written:])
+            write_all(descriptor, at + written, memoryview(b"".join(batch))[written:])
         at += size
 
 

@@ -88,10 +88,10 @@ class Units:
             if addresses is None:
                 yield stretch
                 continue
-            found = self.physical_offset[stretch.first : stretch.last]
-            low, high = addresses.searchsorted((found[0], found[-1] + 1))
+            physical_offsets = self.physical_offset[stretch.first : stretch.last]
+            low, high = addresses.searchsorted((physical_offsets[0], physical_offsets[-1] + 1))
             start = stretch.first
-            for row in (stretch.first + np.flatnonzero(np.isin(found, addresses[low:high]))).tolist():
+            for row in (stretch.first + np.flatnonzero(np.isin(physical_offsets, addresses[low:high]))).tolist():
                 if start < row:
                     yield stretch._replace(first=start, last=row)
                 start = row + 1
@@ -101,9 +101,9 @@ class Units:
     def where(self, mask: npt.NDArray[np.bool_]) -> "Units":
         """Return the units that a mask selects, which takes none from the middle of a range."""
         ends = np.r_[0, np.cumsum(mask)]
-        found = [UnitRange(queue, int(ends[first]), int(ends[last])) for queue, first, last in self.stretches]
+        ranges = [UnitRange(queue, int(ends[first]), int(ends[last])) for queue, first, last in self.stretches]
         columns = (getattr(self, field.name)[mask] for field in dataclasses.fields(self)[1:])
-        return Units([one for one in found if one.first < one.last], *columns)
+        return Units([kept for kept in ranges if kept.first < kept.last], *columns)
 
     @functools.cached_property
     def packed(self) -> npt.NDArray[np.void]:
@@ -117,10 +117,10 @@ class Units:
 
 def by_topic(odd: Iterable[tuple[str, int]]) -> dict[str, Ints]:
     """Return addresses in order by topic, as ``Units.without`` takes them."""
-    found: dict[str, list[int]] = {}
+    addresses_by_topic: dict[str, list[int]] = {}
     for topic, address in sorted(odd):
-        found.setdefault(topic, []).append(address)
-    return {topic: np.array(addresses, np.int64) for topic, addresses in found.items()}
+        addresses_by_topic.setdefault(topic, []).append(address)
+    return {topic: np.array(addresses, np.int64) for topic, addresses in addresses_by_topic.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,7 +333,7 @@ def _light_units(
 ) -> tuple[list[str], npt.NDArray[np.int64]]:
     """Return the names of light queues, and what messages add to them: their place in ``rows``, name, queue, offset."""
     names: dict[str, int] = {}
-    found: list[tuple[int, int, int, int]] = []
+    light_units: list[tuple[int, int, int, int]] = []
     _, sizes = properties.at("INNER_MULTI_DISPATCH")
     for i in np.flatnonzero(sizes[rows]).tolist() if sizes.any() else ():
         row = int(rows[i])
@@ -342,8 +342,8 @@ def _light_units(
         for name, offset in zip(queues, offsets, strict=False):
             if name and offset.isascii() and offset.isdigit() and len(offset) < 19:
                 queue_id = 0 if name.startswith(LIGHT_QUEUE_PREFIX) else int(queue_ids[i])
-                found.append((i, names.setdefault(name, len(names)), queue_id, int(offset)))
-    return list(names), np.array(found, np.int64).reshape(-1, 4).T
+                light_units.append((i, names.setdefault(name, len(names)), queue_id, int(offset)))
+    return list(names), np.array(light_units, np.int64).reshape(-1, 4).T
 
 
 def _entries(

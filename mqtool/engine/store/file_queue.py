@@ -113,19 +113,19 @@ class FileQueue:
         if segment not in self.segments:
             return  # told already
         number = self.segments.index(segment)
-        if self.may_go_whole and not any(one.path.exists() for one in self.segments):
+        if self.may_go_whole and not any(segment.path.exists() for segment in self.segments):
             number = len(self.segments) - 1
             gone = [f"{segment.path.parent} was deleted"]
-        elif number == len(self.segments) - 1 or any(one.path.exists() for one in self.segments[:number]):
+        elif number == len(self.segments) - 1 or any(segment.path.exists() for segment in self.segments[:number]):
             raise StoreChangedError(
                 f"{segment.path} is gone, and retention did not delete it: find out what did, then try again"
             )
         else:
-            older = [one for one in self.segments[:number] if not one.is_mapped]
-            gone = [f"{one.path} was deleted by retention" for one in (*older, segment)]
+            older = [older_segment for older_segment in self.segments[:number] if not older_segment.is_mapped]
+            gone = [f"{segment.path} was deleted by retention" for segment in (*older, segment)]
         self.gone_until = self.segments[number].end_offset
         self.segments = self.segments[number + 1 :]
-        self.remarks += [f"{what} while the store was being read: its contents are left out" for what in gone]
+        self.remarks += [f"{remark} while the store was being read: its contents are left out" for remark in gone]
 
     def hold(self) -> Self:
         """Map all files: what goes by its name from now on is read all the same, and what went before is let go."""
@@ -146,7 +146,7 @@ class FileQueue:
         starts = sorted({segment.start_offset for segment in self.segments})
         gaps = collections.Counter(after - before for before, after in itertools.pairwise(starts))
         lengths = collections.Counter(segment.size for segment in self.segments if segment.size)
-        length, count = max(lengths.items(), key=lambda one: one[1], default=(0, 0))
+        length, count = max(lengths.items(), key=lambda item: item[1], default=(0, 0))
         is_of_all = count == lengths.total()  # and a name that does not fit is a wrong one
         if 1 < count > lengths.total() / 2 and (is_of_all or not any(start % length for start in starts)):
             return length  # the names may be further apart, with files missing in between

@@ -44,14 +44,14 @@ def was_left_by_us(root: Path) -> bool:
 class LiveCheckpoint:
     """The two files, while a store is open."""
 
-    def __init__(self, root: Path, disk: "Disk", found: Any | None) -> None:
-        """Take them up; ``found`` is the checkpoint that is there."""
+    def __init__(self, root: Path, disk: "Disk", stored: Any | None) -> None:
+        """Start with the values of ``stored``, the existing checkpoint."""
         self._path = root / "checkpoint"
         self._abort = root / "abort"
         self._disk = disk
-        self._index_timestamp = found.index_timestamp if found else 0
-        self._master_flushed_offset = found.master_flushed_offset if found else 0
-        self._has_logics_offset = bool(found and found.logics_physical_offset)
+        self._index_timestamp = stored.index_timestamp if stored else 0
+        self._master_flushed_offset = stored.master_flushed_offset if stored else 0
+        self._has_logics_offset = bool(stored and stored.logics_physical_offset)
 
     def begin(self, reached: Reached | None, flushed_timestamp: int) -> None:
         """Write that the store is open, before anything else, and how far it has come; None leaves that as it is."""

@@ -289,8 +289,8 @@ class LiveIndex:
             last = self._with_room(int(self._entries.timestamps[0]), at_once)
             if last is None:
                 return False
-            taken = last.take(self._entries)
-            self._entries = self._entries.behind(taken)
+            due = last.take(self._entries)
+            self._entries = self._entries.behind(due)
             self._write_last()
         return True
 
@@ -334,18 +334,18 @@ class LiveIndex:
         """
         with contextlib.suppress(WriteError):  # a full disk hides no more than what is new
             self.write(at_once=True)
-        hashed, found = key_hash(topic, key), list[int]()
+        hashed, offsets = key_hash(topic, key), list[int]()
         for file in reversed(self._all):
             # The times of entries are whole seconds: a second more on each side.
             if file.begin_timestamp <= end + 1000 and begin - 1000 <= file.end_timestamp:
                 for offset, timestamp in self._matches(file, hashed):
                     if begin - 1000 <= timestamp <= end:
-                        found.append(offset)
-                        if len(found) >= most:
-                            return found
+                        offsets.append(offset)
+                        if len(offsets) >= most:
+                            return offsets
             if file.begin_timestamp < begin:
                 break
-        return found
+        return offsets
 
     def _matches(self, file: LiveIndexFile, hashed: int) -> Iterator[tuple[int, int]]:
         """Yield address and store time of the entries with a hash, the newest first."""
@@ -356,8 +356,8 @@ class LiveIndex:
         before = file.next
         while 0 < number < before:
             entry = opened.read(entries_at + number * layout.ENTRY_SIZE, layout.ENTRY_SIZE)
-            one, offset, seconds, previous = _ENTRY.unpack(entry)
-            if one == hashed:
+            entry_hash, offset, seconds, previous = _ENTRY.unpack(entry)
+            if entry_hash == hashed:
                 yield offset, file.begin_timestamp + seconds * 1000
             before, number = number, previous
 
@@ -406,12 +406,12 @@ def _entries_of(waiting: Sequence[Waiting], has_tags: bool) -> _Entries:
 
 def _keys(of_message: Keys, has_tags: bool) -> list[bytes]:
     unique_key, keys, tags = of_message
-    found = [unique_key] if unique_key else []
+    all_keys = [unique_key] if unique_key else []
     if keys:
-        found += [key for key in keys.split(b" ") if key]
+        all_keys += [key for key in keys.split(b" ") if key]
     if has_tags and tags:
-        found.append(b"T#" + tags)
-    return found
+        all_keys.append(b"T#" + tags)
+    return all_keys
 
 
 def _hashes(texts: list[bytes]) -> Ints:

@@ -57,35 +57,35 @@ class LiveLog:
     One thread appends and reads; ``flush`` may be called in another, by one at a time.
     """
 
-    def __init__(self, disk: "Disk", folders: Sequence[Path], file_size: int, found: CommitLog) -> None:
-        """Take up the log that ``found`` read.
+    def __init__(self, disk: "Disk", folders: Sequence[Path], file_size: int, log: CommitLog) -> None:
+        """Continue an existing log.
 
         Args:
             disk: through which everything is written.
             folders: new segments go to these in turn.
             file_size: bytes of a segment.
-            found: the segments that are there.
+            log: the existing segments.
 
         Raises:
             RecoveryNeededError: the files are not what a broker starts with.
         """
-        for before, segment in zip([None, *found.segments], found.segments, strict=False):
+        for before, segment in zip([None, *log.segments], log.segments, strict=False):
             wrong = segment.size != file_size or segment.start_offset % file_size
             if wrong or (before and before.end_offset != segment.start_offset):
                 raise RecoveryNeededError(f"{segment.path} does not have the place or the length of a segment")
-        if found.strays:
-            raise RecoveryNeededError(f"{found.strays[0].path} is not a segment")
+        if log.strays:
+            raise RecoveryNeededError(f"{log.strays[0].path} is not a segment")
         self.file_size = file_size
         self.segments: dict[int, Segment] = {
-            segment.start_offset: Segment(segment.path, segment.start_offset) for segment in found.segments
+            segment.start_offset: Segment(segment.path, segment.start_offset) for segment in log.segments
         }
-        self.min_offset = found.min_offset
-        self.end_offset = found.min_offset
+        self.min_offset = log.min_offset
+        self.end_offset = log.min_offset
         self.last_start = -1
         """Where the last record starts, -1 without any."""
         self.last_timestamp = 0
         """When it was stored."""
-        self.flushed_offset = found.min_offset
+        self.flushed_offset = log.min_offset
         self.flushed_timestamp = 0
         self.confirmed_offset: int | None = None
         """Up to where others have it as well, None if nobody has to."""
@@ -231,16 +231,16 @@ class LiveLog:
         self._disk.create(segment.path, self.file_size)
         return segment
 
-    def tell_of_growth(self, told: Callable[[], None]) -> None:
+    def tell_of_growth(self, listener: Callable[[], None]) -> None:
         """Have somebody told of the next write, once, in its thread; other writes cost nothing for that."""
-        self._told_of_growth = told
+        self._told_of_growth = listener
         self._look_at = 0
 
     def _look(self) -> None:
         """Say so where there is little room, and look again when the log has come to the half of a segment."""
         if self._told_of_growth is not None:
-            told, self._told_of_growth = self._told_of_growth, None
-            told()
+            listener, self._told_of_growth = self._told_of_growth, None
+            listener()
         if self.has_little_room and self.on_little_room is not None:
             self.on_little_room()
         size = self.file_size
@@ -325,7 +325,7 @@ class LiveLog:
             StoreChangedError: a segment has become shorter.
             MqtoolError: the disk fails.
         """
-        found: list[bytes] = []
+        data_of_each: list[bytes] = []
         file_size, pread = self.file_size, os.pread
         segment, descriptor, first, end = None, -1, 0, 0
         try:
@@ -341,12 +341,12 @@ class LiveLog:
                 if len(data) < size:
                     assert segment is not None
                     raise _shrunk(segment)
-                found.append(data)
+                data_of_each.append(data)
         except OSError:
             assert segment is not None
             with reading(segment.path):
                 raise
-        return found
+        return data_of_each
 
     def record(self, offset: int) -> memoryview:
         """Return the record that starts at an address.

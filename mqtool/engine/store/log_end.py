@@ -203,35 +203,35 @@ def records_before(log: LiveLog, end: int, count: int) -> list[tuple[int, bytes]
         end: where a record ends, or a blank one.
         count: how many records at most.
     """
-    found: list[tuple[int, bytes]] = []
-    while len(found) < count and end > log.min_offset:
+    records: list[tuple[int, bytes]] = []
+    while len(records) < count and end > log.min_offset:
         start = max((end - 1) // log.file_size * log.file_size, log.min_offset)
         size, begin = _LOOK_BACK, end
         chain: list[tuple[int, bytes]] = []
-        while len(chain) < count - len(found) and begin > start:
+        while len(chain) < count - len(records) and begin > start:
             begin = max(start, end - size)
             chain, size = _chain(log, begin, end), size * 8
-        found[:0] = chain[len(found) - count :]
+        records[:0] = chain[len(records) - count :]
         end = start
-    return found
+    return records
 
 
 def _chain(log: LiveLog, begin: int, end: int) -> list[tuple[int, bytes]]:
     """Return the records of one segment that follow each other up to an address, from the first such on."""
     view = log.read(begin, end - begin)
     for position in scan.candidates(view, begin, 0, len(view)):
-        found, at = [], begin + position
+        records, at = [], begin + position
         while at < end:
             size, magic = _heads(log, at)
             if magic == commit_log.MAGIC_BLANK and at % log.file_size + size == log.file_size:
                 at = end
             elif record := sound_record(log, at):
-                found.append((at, record))
+                records.append((at, record))
                 at += size
             else:
                 break
         if at == end:
-            return found
+            return records
     return []
 
 

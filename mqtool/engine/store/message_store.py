@@ -282,8 +282,8 @@ class MessageStore:
 
     def offset_at(self, queue: LiveQueue, timestamp: int, boundary: Boundary = Boundary.LOWER) -> int:
         """Return the queue offset that belongs to a time (ms), by the store times of messages."""
-        found = queue.offset_of_time(timestamp, boundary, self.log)
-        return min(max(found, queue.min_offset(self.log.min_offset)), queue.next_offset)
+        queue_offset = queue.offset_of_time(timestamp, boundary, self.log)
+        return min(max(queue_offset, queue.min_offset(self.log.min_offset)), queue.next_offset)
 
     def earliest_timestamp(self) -> int:
         """Return when the first message of the log was stored (ms), -1 without any."""
@@ -291,23 +291,23 @@ class MessageStore:
 
     def find(self, topic: str, key: str, begin: int, end: int, most: int) -> list[Message]:
         """Return the messages stored from ``begin`` to ``end`` (ms) that have a key, the newest first."""
-        found = []
+        messages = []
         for offset in self.index.find(topic, key, begin, end, most):
             with contextlib.suppress(NotFoundError, FormatError):
                 message = message_of(bytes(self.log.record(offset)), offset)
                 if message.topic == topic and key in (message.unique_key, *split_keys(message.keys or "")):
-                    found.append(message)
-        return found
+                    messages.append(message)
+        return messages
 
     # The end
 
     def last_records(self, count: int) -> list[tuple[int, bytes]]:
         """Return address and bytes of the last records, in order; the last may be there in part, of bytes that came."""
         end = self.dispatcher.next_offset
-        found = records_before(self.log, min(end, self.end_offset), count)
+        records = records_before(self.log, min(end, self.end_offset), count)
         if end < self.end_offset:
-            found.append((end, bytes(self.log.read(end, self.end_offset - end))))
-        return found
+            records.append((end, bytes(self.log.read(end, self.end_offset - end))))
+        return records
 
     def checksum(self, at: int, size: int) -> int:
         """Return the CRC-32 of a range of the log."""
@@ -325,7 +325,7 @@ class MessageStore:
         while True:
             records = self.last_records(count)
             if len(records) < count or records[0][0] <= at:
-                start, record = max((one for one in records if one[0] <= at), default=(self.log.min_offset, b""))
+                start, record = max((item for item in records if item[0] <= at), default=(self.log.min_offset, b""))
                 return start if at < start + len(record) else start + len(record)
             count *= 4
 
@@ -338,10 +338,10 @@ class MessageStore:
             WriteError: the disk fails.
         """
         try:
-            found = whole_at(self.log, end) if end >= self.log.min_offset else None
+            extent = whole_at(self.log, end) if end >= self.log.min_offset else None
         except RecoveryNeededError:
             return False
-        if found is None or found[1] or end + found[0] < self.end_offset:
+        if extent is None or extent[1] or end + extent[0] < self.end_offset:
             return False
         self.log.cut(end)
         self.dispatcher.next_offset = end

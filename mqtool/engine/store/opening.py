@@ -37,9 +37,9 @@ def make_folders(root: Path, config: StoreConfig, disk: Disk) -> None:
         while not folder.exists():
             missing.append(folder)
             folder = folder.parent
-        for one in reversed(missing):
-            disk.make_folder(one)
-            disk.sync_folder(one.parent)
+        for new_folder in reversed(missing):
+            disk.make_folder(new_folder)
+            disk.sync_folder(new_folder.parent)
     lock = root / "lock"
     if not lock.exists():
         disk.create(lock)
@@ -76,8 +76,8 @@ class Opened:
         read_only = config.settings.get("readOnlyCommitLogStorePaths", "").split(",")
         self.folders = [folder for folder in sorted(reader.paths.commit_log) if folder.name not in read_only]
         """Where new segments go."""
-        found = reader.commit_log
-        self.log = LiveLog(disk, self.folders, found.file_size or _SEGMENT_SIZE, found)
+        existing_log = reader.commit_log
+        self.log = LiveLog(disk, self.folders, existing_log.file_size or _SEGMENT_SIZE, existing_log)
         self._files = QueueFiles(disk, *_queue_sizes(reader, config))
         self.queues = QueueTable(root, self._files, batch_topics)
         try:
@@ -102,8 +102,8 @@ class Opened:
 
     def _noted_start(self) -> int:
         """Return where the last message starts of which the checkpoint says that it is in its queue, -1 for none."""
-        found = self._reader.checkpoint
-        noted = int(found.confirm_physical_offset) if found else 0
+        checkpoint = self._reader.checkpoint
+        noted = int(checkpoint.confirm_physical_offset) if checkpoint else 0
         if noted > self.log.min_offset:
             return noted
         if self.was_left and self.log.min_offset:
@@ -115,11 +115,11 @@ class Opened:
             log_end.find_end_again(self.log, noted)
         reader, queues = self._reader, self.queues.by_key
         extensions = reader.consume_queue_exts
-        for kind, found, folder in (
+        for kind, keys, folder in (
             (LiveQueue, reader.consume_queues, reader.paths.consume_queue),
             (LiveBatchQueue, reader.batch_consume_queues, reader.paths.batch_consume_queue),
         ):
-            for key in found:
+            for key in keys:
                 place, extension = folder / key[0] / str(key[1]), extensions.get(key)
                 if extension and kind is LiveQueue:
                     queue: LiveQueue = LiveExtendedQueue(key, place, self._files, extension.segments)
@@ -188,6 +188,6 @@ def _queue_sizes(reader: StoreReader, config: StoreConfig) -> tuple[int, int]:
         (reader.consume_queues, LiveQueue.unit, "mappedFileSizeConsumeQueue"),
         (reader.batch_consume_queues, LiveBatchQueue.unit, "mapperFileSizeBatchConsumeQueue"),
     ):
-        there = next((queue.file_size for queue in queues.values() if queue.file_size), None)
-        sizes.append(config.size(key) or there or _QUEUE_FILE_UNITS * unit.size)
+        file_size = next((queue.file_size for queue in queues.values() if queue.file_size), None)
+        sizes.append(config.size(key) or file_size or _QUEUE_FILE_UNITS * unit.size)
     return sizes[0], sizes[1]

@@ -60,8 +60,8 @@ _PASSES = 8
 
 def plain_name(name: str) -> str:
     """Return the name of a segment without what says that it is compressed."""
-    found = _PACKED.fullmatch(name)
-    return found[1] if found else name
+    match = _PACKED.fullmatch(name)
+    return match[1] if match else name
 
 
 def is_packed_name(name: str) -> bool:
@@ -243,13 +243,13 @@ class PackedPath(RemotePath):
         Raises:
             BadDataError: it is damaged.
         """
-        found: ListedFile | None = vars(self).get("_entry")
-        if found is None:
+        entry: ListedFile | None = vars(self).get("_entry")
+        if entry is None:
             status = self._path.stat()
             stamp = stamp_of(self._path) or str(status.st_mtime_ns)
-            found = ListedFile(self.name, _content_size(self._path, status.st_size), status.st_mtime_ns, stamp, False)
-            vars(self)["_entry"] = found
-        return found
+            entry = ListedFile(self.name, _content_size(self._path, status.st_size), status.st_mtime_ns, stamp, False)
+            vars(self)["_entry"] = entry
+        return entry
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
         """Return whether it is there."""
@@ -273,8 +273,8 @@ def _content_size(path: Path, size: int) -> int:
 
     That it is so long is found when it is read to its end.
     """
-    said = _said_size(path, size)
-    return said if said is not None else sum(map(len, _unpacked(path)))
+    declared = _said_size(path, size)
+    return declared if declared is not None else sum(map(len, _unpacked(path)))
 
 
 def _said_size(path: Path, size: int) -> int | None:
@@ -283,10 +283,10 @@ def _said_size(path: Path, size: int) -> int | None:
         return int.from_bytes(tail, "little") or None
     head = _bytes_at(path, 0, min(size, 18))
     try:
-        said = zstandard.frame_content_size(head)
+        declared = zstandard.frame_content_size(head)
     except zstandard.ZstdError as error:
         raise (_damaged(path) if size else _torn(path)) from error
-    return said if said > 0 else None
+    return declared if declared > 0 else None
 
 
 def _bytes_at(path: Path, at: int, size: int) -> bytes:
@@ -524,7 +524,7 @@ class Archive:
     def _check_order(self) -> None:
         """Raise ``UsageError`` where reading the log in its order would mean to read the archive too many times."""
         at = cost = 0
-        log = [one for key, one in sorted(self.members.items()) if one.kept_at is None and one.stretches]
+        log = [member for key, member in sorted(self.members.items()) if member.kept_at is None and member.stretches]
         for member in log:
             start, end = member.stretches[0][1], member.stretches[-1][1] + member.stretches[-1][2]
             cost += end - (at if at <= start else 0)
@@ -540,13 +540,13 @@ class Archive:
 
     def roots(self) -> list[str]:
         """Return the folders that hold a log, or else the topmost that hold other parts of a store."""
-        found = {_root_of(key) for key in self.members if _is_of_log(key.split("/"))}
-        if not found:
+        roots = {_root_of(key) for key in self.members if _is_of_log(key.split("/"))}
+        if not roots:
             holding = [key for key, entries in self._folders.items() if any(part in entries for part in _PARTS)]
             depths = {key: len(key.split("/")) if key else 0 for key in holding}
             least = min(depths.values(), default=0)
-            found = {key for key, depth in depths.items() if depth == least}
-        return sorted(found)
+            roots = {key for key, depth in depths.items() if depth == least}
+        return sorted(roots)
 
     # What a tree of a storage answers
 
@@ -573,7 +573,11 @@ class Archive:
             return np.empty(0, np.uint8)
         if member.kept_at is not None:
             return map_file(self._kept, self._kept_end)[member.kept_at : member.kept_at + size]
-        if self.is_stream or isinstance(self.path, RemotePath) or [one[2] for one in member.stretches] != [size]:
+        if (
+            self.is_stream
+            or isinstance(self.path, RemotePath)
+            or [stretch[2] for stretch in member.stretches] != [size]
+        ):
             return None
         with reading(self.path):
             descriptor = os.open(self.path, os.O_RDONLY)
@@ -587,7 +591,7 @@ class Archive:
     def fetch(self, member: _Member, at: int, size: int, read: Callable[[int, int], bytes]) -> bytes:
         """Return bytes of a file, with zeros in its holes."""
         data = bytearray(size)
-        first = bisect.bisect_right(member.stretches, at, key=lambda one: one[0] + one[2])
+        first = bisect.bisect_right(member.stretches, at, key=lambda stretch: stretch[0] + stretch[2])
         for number in range(first, len(member.stretches)):
             position, start, length = member.stretches[number]
             if position >= at + size:

@@ -185,10 +185,10 @@ class _PullWalk:
         next_offsets = units.next_offset
         at = 0
         while at < len(rows) and not self.is_full:
-            some = rows[at : at + min(RECORDS, max(self.max_count - len(self.messages), RECORDS // 16))]
-            at += len(some)
-            messages = self._read(units.where(some))
-            for row in some.tolist():
+            batch = rows[at : at + min(RECORDS, max(self.max_count - len(self.messages), RECORDS // 16))]
+            at += len(batch)
+            messages = self._read(units.where(batch))
+            for row in batch.tolist():
                 if self.is_full:
                     return
                 # Units in front of this one were passed over, and this one is looked at.

@@ -92,9 +92,9 @@ class QueueFiles:
         while not folder.exists():
             missing.append(folder)
             folder = folder.parent
-        for one in reversed(missing):
-            self.disk.make_folder(one)
-            self._unsynced.add(one.parent)
+        for new_folder in reversed(missing):
+            self.disk.make_folder(new_folder)
+            self._unsynced.add(new_folder.parent)
         self.disk.create(path, size)
         self._unsynced.add(path.parent)
 
@@ -108,11 +108,11 @@ class QueueFiles:
         Raises:
             WriteError: the disk failed.
         """
-        taken: set[Path] = set()
+        paths: set[Path] = set()
         with contextlib.suppress(KeyError):
             while True:
-                taken.add(self._unsynced.pop())
-        for path in sorted(taken):
+                paths.add(self._unsynced.pop())
+        for path in sorted(paths):
             try:
                 if path.exists():
                     (self.disk.sync_folder if path.is_dir() else self.disk.sync)(path)

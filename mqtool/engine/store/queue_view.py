@@ -344,10 +344,10 @@ def _table(units: Units, batch_size: npt.NDArray[Any]) -> UnitTable:
 
 def queue_keys(reader: StoreReader) -> set[QueueKey]:
     """Return topic and queue id of each queue of the store; those in RocksDB only where the extra is installed."""
-    found = {*reader.consume_queues, *reader.batch_consume_queues}
+    keys = {*reader.consume_queues, *reader.batch_consume_queues}
     if reader.rocksdb_queues:
-        found.update(rocksdb.read_ends(reader.rocksdb_queues).queues)
-    return found
+        keys.update(rocksdb.read_ends(reader.rocksdb_queues).queues)
+    return keys
 
 
 def open_queue(reader: StoreReader, topic: str, queue_id: int) -> QueueView | None:

@@ -57,15 +57,15 @@ class StoreReader:
         path = place(root)
         with reading(path):
             path = path.fresh() if isinstance(path, RemotePath) else path
-            found: list[str] = []
+            remarks: list[str] = []
             if is_archive(path):
                 if not self.config.unpacks:
                     raise UsageError(f"{path} is an archive: unpack it first; {READ_PACKED}")
-                path = opened_archive(path, found)
+                path = opened_archive(path, remarks)
             self.paths = StorePaths(path, self.config)
         self.root = self.paths.root
         self.remarks = self.paths.remarks
-        self.remarks += found
+        self.remarks += remarks
         self._left_out: set[Path] = set()
         self._names_left_out: set[str] = set()
 
@@ -270,11 +270,11 @@ class StoreReader:
         return any(map(self.is_left_out, (*places, self.paths.consume_queue_rocksdb)))
 
     def _queues(self, kind: type[_Queue], folder: Path) -> dict[QueueKey, _Queue]:
-        found: dict[QueueKey, _Queue] = {}
+        queues: dict[QueueKey, _Queue] = {}
         for key, where in sorted(self._queue_folders(folder)):
             with contextlib.suppress(NotFoundError):  # deleted just now
-                found[key] = self._open_queue(kind, key, where)
-        return found
+                queues[key] = self._open_queue(kind, key, where)
+        return queues
 
     def _open_queue(self, kind: type[_Queue], key: QueueKey, folder: Path) -> _Queue:
         make: Callable[..., _Queue] = kind
@@ -347,17 +347,17 @@ class StoreReader:
                 for entry in entries
                 if entry.name.isascii() and entry.name.isdigit() and entry.is_file()
             )
-        found = [IndexFile(path, size) for path, size in files]
+        index_files = [IndexFile(path, size) for path, size in files]
         slots, entry_count = self.config.size("maxHashSlotNum"), self.config.size("maxIndexNum")
-        shape = Shape(slots, entry_count) if slots and entry_count else infer_shape(found)
+        shape = Shape(slots, entry_count) if slots and entry_count else infer_shape(index_files)
         if shape and shape != DEFAULT_SHAPE and not slots:
             self.remarks.append(
                 f"assuming index files with {shape.slots:,} slots and {shape.entries:,} entries (maxHashSlotNum and "
                 "maxIndexNum, inferred)"
             )
-        for file in found:
+        for file in index_files:
             file.shape = shape
-        return found
+        return index_files
 
     @property
     def index_strays(self) -> list[Path]:

@@ -61,10 +61,10 @@ def place(name: "str | os.PathLike[str]") -> Path:
     if isinstance(name, RemotePath):
         return name
     text = os.fspath(name)
-    found = _URL.match(text)
-    if found is None:
+    match = _URL.match(text)
+    if match is None:
         return Path(text)
-    scheme, slashes, rest = found[1].lower(), found[2], found[3]
+    scheme, slashes, rest = match[1].lower(), match[2], match[3]
     if scheme == "file":
         return Path("/" + rest)
     if scheme in EXTRAS:
@@ -73,7 +73,7 @@ def place(name: "str | os.PathLike[str]") -> Path:
         return RemotePath(f"{scheme}://{rest}")
     if len(slashes) == 1:
         return Path(text)
-    known = ", ".join(f"{one}://" for one in ("s3", "gs", "abfs", "hdfs", "file"))
+    known = ", ".join(f"{name}://" for name in ("s3", "gs", "abfs", "hdfs", "file"))
     raise UsageError(f"{text}: stores cannot be read from {scheme}://: give {known}, or a path")
 
 
@@ -93,15 +93,15 @@ def is_remote(path: "str | os.PathLike[str]") -> bool:
     """Return whether a path is a URL of another file system than the one that is mounted here."""
     if isinstance(path, RemotePath):
         return True
-    found = _URL.match(os.fspath(path))
-    return found is not None and found[1].lower() in EXTRAS
+    match = _URL.match(os.fspath(path))
+    return match is not None and match[1].lower() in EXTRAS
 
 
-def refuse_remote(path: "str | os.PathLike[str] | None", what: str) -> None:
-    """Raise ``UsageError`` where ``what``, which changes files, is to be done in object storage or HDFS."""
+def refuse_remote(path: "str | os.PathLike[str] | None", action: str) -> None:
+    """Raise ``UsageError`` where ``action``, which changes files, is to be done in object storage or HDFS."""
     if path is not None and is_remote(path):
         raise UsageError(
-            f"{what} changes files, and {place(path)} is read-only: copy the store to this machine first, or make a "
+            f"{action} changes files, and {place(path)} is read-only: copy the store to this machine first, or make a "
             f"sound copy here with `mqtool salvage -s {place(path)} --into DIR`"
         )
 
@@ -199,17 +199,17 @@ class RemotePath(PosixPath):
             FileNotFoundError: it is not there.
             MqtoolError: the storage does not say.
         """
-        found = self.tree.entry(self.key)
-        if found is None:
+        entry = self.tree.entry(self.key)
+        if entry is None:
             raise FileNotFoundError(2, "No such file or directory", str(self))
-        return found
+        return entry
 
     def listed(self) -> dict[str, ListedFile]:
         """Return what is in this folder, by name; raises like ``entry``."""
-        found = self.tree.children(self.key)
-        if found is None:
+        children = self.tree.children(self.key)
+        if children is None:
             raise FileNotFoundError(2, "No such file or directory", str(self))
-        return found
+        return children
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002
         """Return size and time."""
@@ -225,13 +225,13 @@ class RemotePath(PosixPath):
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
         """Return whether it is a file."""
-        found = self.tree.entry(self.key)
-        return found is not None and not found.is_folder
+        entry = self.tree.entry(self.key)
+        return entry is not None and not entry.is_folder
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
         """Return whether it is a folder."""
-        found = self.tree.entry(self.key)
-        return found is not None and found.is_folder
+        entry = self.tree.entry(self.key)
+        return entry is not None and entry.is_folder
 
     def is_symlink(self) -> bool:
         """Return False: storage has no links."""
@@ -343,12 +343,12 @@ class RemoteFile(Content):
 
         def ask() -> list[bytes]:
             if read:
-                found = read(name, at, size, stamp)
+                chunks = read(name, at, size, stamp)
             else:
-                found = [bytes(tree.storage.cat_file(name, start=at, end=at + size))]
-            if (came := sum(map(len, found))) != size:
+                chunks = [bytes(tree.storage.cat_file(name, start=at, end=at + size))]
+            if (came := sum(map(len, chunks))) != size:
                 raise OSError(f"got {came:,} of {size:,} bytes")
-            return found
+            return chunks
 
         try:
             return _tried(ask, self.path)
@@ -363,10 +363,10 @@ class RemoteFile(Content):
 
     def check(self) -> None:
         """Raise ``StoreChangedError`` where this is no longer what was listed, ``NotFoundError`` where it is gone."""
-        found = self.path.tree.ask(self.path.key)
-        if found is None:
+        current = self.path.tree.ask(self.path.key)
+        if current is None:
             raise NotFoundError(f"{self.path} does not exist")
-        if (found.stamp, found.size) != (self._entry.stamp, self._entry.size):
+        if (current.stamp, current.size) != (self._entry.stamp, self._entry.size):
             raise self._changed()
 
     def expect(self, stamp: str) -> None:
@@ -468,26 +468,26 @@ class _Tree:
 
     def _listed(self, key: str) -> dict[str, ListedFile] | None:
         try:
-            found = _tried(lambda: self.storage.ls(self.name_of(key), detail=True), self._shown(key))
+            infos = _tried(lambda: self.storage.ls(self.name_of(key), detail=True), self._shown(key))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        entries = [_entry_of(self._key_of(info["name"]), info) for info in found]
+        entries = [_entry_of(self._key_of(info["name"]), info) for info in infos]
         names = {entry.name: entry for entry in entries if entry.name}
-        is_itself = len(found) == 1 and self._key_of(found[0]["name"]) == key
+        is_itself = len(infos) == 1 and self._key_of(infos[0]["name"]) == key
         return None if is_itself and not entries[0].is_folder else {k: v for k, v in names.items() if not is_itself}
 
     def _list_deep(self, key: str) -> None:
         try:
-            found = _tried(lambda: self.storage.find(self.name_of(key), detail=True, withdirs=True), self._shown(key))
+            infos = _tried(lambda: self.storage.find(self.name_of(key), detail=True, withdirs=True), self._shown(key))
         except (FileNotFoundError, NotADirectoryError):
-            found = {}
+            infos = {}
         self._deep.add(key)
         folders: dict[str, dict[str, ListedFile] | None] = {}
-        for name, info in found.items():
+        for name, info in infos.items():
             path = self._key_of(name)
             entry = _entry_of(path, info)
             if path == key and not entry.is_folder:
-                found = {}
+                infos = {}
                 break
             if entry.is_folder:
                 folders.setdefault(path, {})
@@ -497,8 +497,8 @@ class _Tree:
                 assert siblings is not None
                 siblings.setdefault(entry.name, entry)
                 entry = ListedFile(path.rpartition("/")[2], 0, 0, "", True)
-        self._folders[key] = folders.pop(key, None) if found else None
-        if found:
+        self._folders[key] = folders.pop(key, None) if infos else None
+        if infos:
             self._folders.update(folders)
 
     def _shown(self, key: str) -> str:
@@ -531,10 +531,10 @@ def _s3_reader(storage: Any) -> _Reader:
         async with answer["Body"] as body:
             if answer["ETag"].strip('"') != stamp:
                 raise _OtherObjectError
-            found = []
+            chunks = []
             while data := await body.read(size):  # what has come by now: nobody needs it as one
-                found.append(bytes(data))
-            return found
+                chunks.append(bytes(data))
+            return chunks
 
     return lambda *asked: list(sync(storage.loop, get, *asked))
 
@@ -549,10 +549,10 @@ def _gs_reader(storage: Any) -> _Reader:
             headers, data = await storage._call("GET", storage.url(name), ifGenerationMatch=stamp, headers=asked)
         except FileExistsError as error:  # as its library calls what does not match
             raise _OtherObjectError from error
-        found = headers.get("x-goog-generation")
-        if found is None:  # not from Google's own servers
-            found = _entry_of(name, await storage._info(name)).stamp
-        if found != stamp:
+        generation = headers.get("x-goog-generation")
+        if generation is None:  # not from Google's own servers
+            generation = _entry_of(name, await storage._info(name)).stamp
+        if generation != stamp:
             raise _OtherObjectError
         return [bytes(data)]
 

@@ -114,7 +114,7 @@ class Retention:
 
 def _hours(text: str) -> set[int]:
     try:
-        hours = {int(one) for one in text.split(";") if one.strip()}
+        hours = {int(hour) for hour in text.split(";") if hour.strip()}
     except ValueError:
         hours = {-1}
     if not hours <= set(range(24)):

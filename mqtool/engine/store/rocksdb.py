@@ -113,15 +113,15 @@ def read_config(directory: Path) -> "dict[str, Table]":
     from mqtool.formats import rocksdb
     from mqtool.formats.config_tables import data_version
 
-    found: dict[str, Table] = {}
+    tables_by_file: dict[str, Table] = {}
     for name in CONFIG_DATABASES:
         if is_rocksdb(directory / name):
             with _opened(directory / name) as families:
                 tables = rocksdb.parse_config(name, {family: _pairs(db) for family, db in families.items()})
             for file, table in tables.items():
-                if file not in found or data_version(found[file]) <= data_version(table):
-                    found[file] = table
-    return found
+                if file not in tables_by_file or data_version(tables_by_file[file]) <= data_version(table):
+                    tables_by_file[file] = table
+    return tables_by_file
 
 
 @contextlib.contextmanager

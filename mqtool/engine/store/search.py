@@ -84,7 +84,7 @@ class Query:
             and (self.since is None or message.store_timestamp >= self.since)
             and (self.until is None or message.store_timestamp < self.until)
             and (not self.keys or self.rolled_back or not _is_rolled_back(message.sys_flag))
-            and any(self._matches_one(one, inherited) for one, inherited in _single_messages(message))
+            and any(self._matches_one(queue_id, inherited) for queue_id, inherited in _single_messages(message))
         )
 
     def _matches_one(self, message: Message, inherited: dict[str, str]) -> bool:
@@ -159,7 +159,7 @@ class Matcher:
             mask = mask & np.isin(ids, wanted)
         if query.queues:
             ids, places = np.unique(table.column("queue_id"), return_inverse=True)
-            mask = mask & np.array([_fits(str(one), query.queues) for one in ids.tolist()])[places]
+            mask = mask & np.array([_fits(str(key), query.queues) for key in ids.tolist()])[places]
         if query.since is not None:
             mask = mask & (table.column("store_timestamp") >= query.since)
         if query.until is not None:
@@ -206,7 +206,9 @@ class Matcher:
         values = {name: _texts(table, offsets[number], sizes[number]) for number, name in enumerate(names)}
         if self.query.keys:
             both = zip(values["KEYS"], values["UNIQ_KEY"], strict=True)
-            fits = [any(_fits(key, self.query.keys) for key in [*split_keys(keys), one]) for keys, one in both]
+            fits = [
+                any(_fits(key, self.query.keys) for key in [*split_keys(keys), unique_key]) for keys, unique_key in both
+            ]
             mask &= np.array(fits, np.bool_)
         for name, patterns in wanted:
             mask &= np.array([bool(text) and _fits(text, patterns) for text in values[name]], np.bool_)
@@ -214,7 +216,9 @@ class Matcher:
 
     def _body_fits(self, body: bytes) -> bool:
         text = body.decode("utf-8", "replace")
-        return all(one in text for one in self.query.texts) and all(one.search(text) for one in self.query.regexes)
+        return all(word in text for word in self.query.texts) and all(
+            regex.search(text) for regex in self.query.regexes
+        )
 
 
 class Search:
@@ -243,7 +247,9 @@ class Search:
             covered = self._ask_index()
         self.ranges = list(_without(start, stop, covered))
         self.end_offset = end
-        self.total_size = sum(min(one.end_offset, end) - one.start_offset for one in _below(reader.commit_log, end))
+        self.total_size = sum(
+            min(segment.end_offset, end) - segment.start_offset for segment in _below(reader.commit_log, end)
+        )
         self.scan_size = sum(end - begin for begin, end in self.ranges)
         self.kernels = scan.kernels_for(self.scan_size)
 
@@ -304,13 +310,13 @@ class Search:
                 self.remarks.append("the index cannot be used, because the names of the topics are not known")
             return []
         hashes = np.unique([key_hash(topic, key) for topic in topics for key in self.query.keys])
-        found: set[int] = set()
+        offsets_of_hits: set[int] = set()
         covered = []
         for file in self._reader.hold_index():
             if not file.header.entry_count:
                 continue
             offsets, sound = find_in_index(file, hashes)
-            found |= offsets
+            offsets_of_hits |= offsets
             if sound:
                 self.index_files_used += 1
                 covered.append((file.header.begin_physical_offset, file.header.end_physical_offset))
@@ -318,7 +324,7 @@ class Search:
                 self.remarks.append(
                     f"index file {file.path.name} is damaged: scanning the part of the log that it covers"
                 )
-        self.hit_offsets = sorted(found)
+        self.hit_offsets = sorted(offsets_of_hits)
         if any(topic in topics for topic, _ in self._reader.batch_consume_queues):
             self.remarks.append("the index has no keys of messages in inner batches: scanning the log")
             return []
@@ -476,7 +482,7 @@ def find_in_index(file: IndexFile, hashes: npt.NDArray[Any]) -> tuple[set[int], 
     if sound and stop > 1:
         ends = entries["physical_offset"][[1, stop - 1]].tolist()
         sound = ends == [header.begin_physical_offset, header.end_physical_offset]
-    found: set[int] = set()
+    offsets: set[int] = set()
     places = hashes % shape.slots
     newest = slots[places]
     rows = np.flatnonzero(newest)
@@ -486,12 +492,12 @@ def find_in_index(file: IndexFile, hashes: npt.NDArray[Any]) -> tuple[set[int], 
         valid = (numbers > 0) & (numbers < befores)
         sound = sound and bool(valid.all())
         wanted, places, numbers = wanted[valid], places[valid], numbers[valid]
-        some = entries[numbers]
-        hashed = some["key_hash"].astype(np.int64)
+        visited = entries[numbers]
+        hashed = visited["key_hash"].astype(np.int64)
         hits = hashed == wanted
-        found.update(some["physical_offset"][hits].tolist())
+        offsets.update(visited["physical_offset"][hits].tolist())
         sound = sound and bool((hits | ((hashed >= 0) & (hashed % shape.slots == places))).all())
-        befores, numbers = numbers, some["previous_entry"].astype(np.int64)
+        befores, numbers = numbers, visited["previous_entry"].astype(np.int64)
         left = numbers != 0
         wanted, places, numbers, befores = wanted[left], places[left], numbers[left], befores[left]
     chains = (column.tolist() for column in (wanted, places, numbers, befores))
@@ -502,11 +508,11 @@ def find_in_index(file: IndexFile, hashes: npt.NDArray[Any]) -> tuple[set[int], 
                 break
             hashed, offset, _, previous = entries[number].item()
             if hashed == key:
-                found.add(offset)
+                offsets.add(offset)
             elif hashed < 0 or hashed % shape.slots != place:
                 sound = False
             before, number = number, previous
-    return found, bool(sound)
+    return offsets, bool(sound)
 
 
 def known_topics(reader: StoreReader) -> tuple[set[str], bool]:

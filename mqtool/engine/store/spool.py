@@ -157,8 +157,8 @@ class Spool:
             at = first * BLOCK
             pieces = self._file.pieces(at, min(last * BLOCK, self.size) - at)
             with writing(Path(tempfile.gettempdir())):
-                for start, some in _with_content(pieces):
-                    write_pieces(self._descriptor, at + start, some)
+                for start, content in _with_content(pieces):
+                    write_pieces(self._descriptor, at + start, content)
             with self._lock:
                 state = _CHECKED if self._file.is_checked else _FETCHED
                 self._states[first:last] = bytes([state]) * (last - first)
@@ -215,19 +215,19 @@ def _used(spool: Spool) -> None:
     with _spools_lock:
         _spools[id(spool)] = weakref.ref(spool)
         _spools.move_to_end(id(spool))
-        there = {number: one for number, ref in _spools.items() if (one := ref()) is not None}
-        for number in [number for number in _spools if number not in there]:
+        spools = {number: candidate for number, ref in _spools.items() if (candidate := ref()) is not None}
+        for number in [number for number in _spools if number not in spools]:
             del _spools[number]
-        kept = sum(one.kept for one in there.values()) if len(there) > 1 else 0
+        kept = sum(spool.kept for spool in spools.values()) if len(spools) > 1 else 0
         gone = []
-        for number, one in list(there.items())[:-1]:
+        for number, candidate in list(spools.items())[:-1]:
             if kept <= MAX_SPOOLED and len(_spools) <= _MAX_FILES:
                 break
-            kept -= one.kept
+            kept -= candidate.kept
             del _spools[number]
-            gone.append(one)
-    for one in gone:
-        one.let_go()
+            gone.append(candidate)
+    for candidate in gone:
+        candidate.let_go()
 
 
 def _pool() -> ThreadPoolExecutor:

@@ -73,30 +73,30 @@ class _Describer:
             "disk": self.disk,
             "versions": self.versions,
         }
-        told: Section = {"store": str(self.store.paths.single or self.store.root)}
-        told |= {name: self._tell(name, tell) for name, tell in sections.items()}
-        return told | {"inferred": list(self.store.remarks), "problems": self.problems}
+        description: Section = {"store": str(self.store.paths.single or self.store.root)}
+        description |= {name: self._tell(name, tell) for name, tell in sections.items()}
+        return description | {"inferred": list(self.store.remarks), "problems": self.problems}
 
-    def _tell(self, what: str, tell: Callable[[], Any]) -> Any:
+    def _tell(self, section_name: str, tell: Callable[[], Any]) -> Any:
         try:
             return tell()
         except MqtoolError as error:
-            self.problems.append(f"{what}: {error}")
+            self.problems.append(f"{section_name}: {error}")
         except OSError as error:
-            self.problems.append(f"{what}: {error.filename or 'a file'}: {error.strerror or error}")
+            self.problems.append(f"{section_name}: {error.filename or 'a file'}: {error.strerror or error}")
         return None
 
     # Queues
 
     def topics(self) -> list[Section]:
         """Return the queues of each topic, and how many messages they hold."""
-        found: dict[str, Section] = {}
+        topics: dict[str, Section] = {}
         for (topic, queue_id), low, high in self._queues():
-            section = found.setdefault(topic, {"topic": topic, "queue_count": 0, "message_count": 0, "queues": []})
+            section = topics.setdefault(topic, {"topic": topic, "queue_count": 0, "message_count": 0, "queues": []})
             section["queue_count"] += 1
             section["message_count"] += high - low
             section["queues"].append({"queue_id": queue_id, "min_offset": low, "max_offset": high})
-        return sorted(found.values(), key=lambda section: (-section["message_count"], section["topic"]))
+        return sorted(topics.values(), key=lambda section: (-section["message_count"], section["topic"]))
 
     def _queues(self) -> Iterator[tuple[QueueKey, int, int]]:
         """Yield each queue with its ends."""
@@ -248,10 +248,10 @@ class _Describer:
 
     def checkpoint(self) -> Section | None:
         """Return the fields of the checkpoint."""
-        found = self.store.checkpoint
-        if found is None:
+        checkpoint = self.store.checkpoint
+        if checkpoint is None:
             return None
-        return {name: value for name, value in found.items() if isinstance(value, int)}
+        return {name: value for name, value in checkpoint.items() if isinstance(value, int)}
 
     def timer(self) -> Section | None:
         """Return the files of timer messages, None if there are none."""
@@ -265,7 +265,9 @@ class _Describer:
             "log_segment_count": len(log.segments) if log else 0,
             "log_segment_size": log.file_size if log else None,
             "log_end": log.end_offset if log else None,
-            "check": None if check is None else {name: one for name, one in check.items() if isinstance(one, int)},
+            "check": None
+            if check is None
+            else {name: value for name, value in check.items() if isinstance(value, int)},
             "metrics": (paths.config / "timermetrics").is_file(),
         }
 
@@ -274,8 +276,8 @@ class _Describer:
         store = self.store
         names = [name for name in config_tables.TABLES if name != "position-checkpoint"]
         tables = [self._table(name) for name in names]
-        given = store.config.settings.items()
-        settings = {name: value for name, value in given if not any(word in name.lower() for word in _SECRETS)}
+        all_settings = store.config.settings.items()
+        settings = {name: value for name, value in all_settings if not any(word in name.lower() for word in _SECRETS)}
         return {
             "tables": [table for table in tables if table],
             "rocksdb": [name for name in rocksdb.CONFIG_DATABASES if rocksdb.is_rocksdb(store.paths.config / name)],
@@ -320,18 +322,18 @@ class _Describer:
 
     def disk(self) -> list[Section]:
         """Return how many bytes each kind of file has, and takes up."""
-        found: dict[str, Section] = {}
+        by_kind: dict[str, Section] = {}
         logs = [folder for folder in self.store.paths.commit_log if not folder.is_relative_to(self.store.root)]
         for folder in (self.store.root, *logs):
             for path, status in _files_below(folder):
                 if self.store.paths.single not in (None, path):
                     continue
                 kind = "commit log" if folder in logs else self._kind(path)
-                section = found.setdefault(kind, {"kind": kind, "file_count": 0, "size": 0, "allocated_size": 0})
+                section = by_kind.setdefault(kind, {"kind": kind, "file_count": 0, "size": 0, "allocated_size": 0})
                 section["file_count"] += 1
                 section["size"] += status.st_size
                 section["allocated_size"] += status.st_blocks * 512
-        return sorted(found.values(), key=lambda section: -section["size"])
+        return sorted(by_kind.values(), key=lambda section: -section["size"])
 
     def _kind(self, path: Path) -> str:
         paths = self.store.paths
@@ -349,7 +351,9 @@ class _Describer:
         evidence = find_evidence(self.store, self.first, self.last)
         return {
             "written_by": ranges(conclude(evidence)) if evidence else None,
-            "evidence": [{"evidence": one.text, "written_by": one.meaning, "certain": one.certain} for one in evidence],
+            "evidence": [
+                {"evidence": item.text, "written_by": item.meaning, "certain": item.certain} for item in evidence
+            ],
         }
 
 

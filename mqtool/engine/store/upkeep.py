@@ -171,8 +171,8 @@ class Upkeep:
             self._expired.append(self._log.remove_first())
             self._cleaning = list(self._queues.by_key.values())
         if self._cleaning:
-            some, self._cleaning = self._cleaning[-_QUEUES_AT_ONCE:], self._cleaning[:-_QUEUES_AT_ONCE]
-            for queue in some:
+            batch, self._cleaning = self._cleaning[-_QUEUES_AT_ONCE:], self._cleaning[:-_QUEUES_AT_ONCE]
+            for queue in batch:
                 self._expired += queue.remove_expired(self._log.min_offset)
             if not self._cleaning and self._dispatcher.is_indexed:
                 self._expired += self._dispatcher.index.remove_expired(self._log.min_offset)

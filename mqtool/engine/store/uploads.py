@@ -71,11 +71,11 @@ def _tried(ask: Callable[[], object], shown: object) -> None:
         except MqtoolError:
             raise
         except Exception as error:
-            said = " ".join(str(error).split()) or type(error).__name__
+            reason = " ".join(str(error).split()) or type(error).__name__
             if isinstance(error, PermissionError) or "Credential" in type(error).__name__:
-                raise NotPermittedError(f"no permission to write {shown} with these credentials: {said}") from error
+                raise NotPermittedError(f"no permission to write {shown} with these credentials: {reason}") from error
             if isinstance(error, FileNotFoundError):  # no such bucket
-                raise WriteError(f"cannot write {shown}: {said}") from error
+                raise WriteError(f"cannot write {shown}: {reason}") from error
             if number == _TRIES - 1:
-                raise WriteError(f"cannot write {shown} after {_TRIES} attempts: {said}") from error
+                raise WriteError(f"cannot write {shown} after {_TRIES} attempts: {reason}") from error
         time.sleep(_FIRST_WAIT * 2**number)

@@ -77,8 +77,8 @@ def _range(first: int, stop: int) -> str:
 def conclude(evidence: Sequence[Evidence]) -> frozenset[str]:
     """Return the releases that may have written to the store last."""
     left = frozenset(RELEASES)
-    for one in sorted(evidence, key=lambda one: not one.certain):
-        left = left & one.releases or left
+    for item in sorted(evidence, key=lambda item: not item.certain):
+        left = left & item.releases or left
     return left
 
 
@@ -90,15 +90,15 @@ def find_evidence(store: StoreReader, first: Sequence[Message], last: Sequence[M
         first: some messages from anywhere in the log.
         last: the newest messages.
     """
-    found: list[Evidence] = []
+    all_evidence: list[Evidence] = []
     for look in (_files, _abort, _checkpoint, _config):
         with contextlib.suppress(MqtoolError, OSError):
-            found += look(store)
-    found += _messages([*first, *last])
-    found += _separators(last)
+            all_evidence += look(store)
+    all_evidence += _messages([*first, *last])
+    all_evidence += _separators(last)
     with contextlib.suppress(MqtoolError, OSError):
-        found += _index(store, last)
-    return found
+        all_evidence += _index(store, last)
+    return all_evidence
 
 
 def _files(store: StoreReader) -> Iterator[Evidence]:
@@ -195,19 +195,19 @@ def _config(store: StoreReader) -> Iterator[Evidence]:
 
 def _messages(messages: Sequence[Message]) -> Iterator[Evidence]:
     tests: tuple[tuple[str, str, Callable[[Message], bool]], ...] = (
-        ("message {} is a v2 record", "5.1.0", lambda one: one.magic_code == commit_log.MAGIC_V2),
-        ("message {} ends in a CRC property", "5.2.0", lambda one: CRC_NAME in one.properties),
-        ("message {} is an inner batch", "5.0.0", lambda one: bool(one.sys_flag & commit_log.INNER_BATCH)),
+        ("message {} is a v2 record", "5.1.0", lambda message: message.magic_code == commit_log.MAGIC_V2),
+        ("message {} ends in a CRC property", "5.2.0", lambda message: CRC_NAME in message.properties),
+        ("message {} is an inner batch", "5.0.0", lambda message: bool(message.sys_flag & commit_log.INNER_BATCH)),
         (
             "message {} has an IPv6 host",
             "4.6.0",
-            lambda one: bool(one.sys_flag & (commit_log.BORN_HOST_V6 | commit_log.STORE_HOST_V6)),
+            lambda message: bool(message.sys_flag & (commit_log.BORN_HOST_V6 | commit_log.STORE_HOST_V6)),
         ),
     )
     for text, release, test in tests:
-        found = next((message for message in messages if test(message)), None)
-        if found:
-            yield Evidence(text.format(f"at {found.position:,}"), since(release))
+        match = next((message for message in messages if test(message)), None)
+        if match:
+            yield Evidence(text.format(f"at {match.position:,}"), since(release))
 
 
 def _separators(last: Sequence[Message]) -> Iterator[Evidence]:
