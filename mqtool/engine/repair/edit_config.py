@@ -47,10 +47,10 @@ class _Edit:
         if name not in self.tables:
             self.tables[name] = copy.deepcopy(self.reader.config_table(name) or {})
         member = config_tables.TABLES[name].member
-        found = self.tables[name].setdefault(member, {})
-        if not isinstance(found, dict):
+        members = self.tables[name].setdefault(member, {})
+        if not isinstance(members, dict):
             raise BadDataError(f"config/{name} has a {member} that is not an object: run `mqtool rebuild config` first")
-        return found
+        return members
 
     def tell(self, name: str, reason: str) -> None:
         """Say why a table changes."""
@@ -59,8 +59,8 @@ class _Edit:
     def changes(self) -> Iterator[Change]:
         """Yield what is to be done."""
         for name, reasons in self.reasons.items():
-            what = "replace" if (self.reader.paths.config / name).exists() else "create"
-            yield Change(what, f"config/{name}", "; ".join(reasons), size=len(self.text(name)))
+            action = "replace" if (self.reader.paths.config / name).exists() else "create"
+            yield Change(action, f"config/{name}", "; ".join(reasons), size=len(self.text(name)))
         root = self.reader.root.resolve()
         for folder, reason in self.folders.items():
             path = folder.resolve()
@@ -233,9 +233,9 @@ def apply_edit(
 
 def _carry_out(edit: _Edit, journal: Journal) -> None:
     for name in edit.reasons:
-        made = journal.workspace / name
-        journal.create(made)
-        journal.fill(made, 0, edit.text(name))
-        journal.move_in(made, edit.reader.paths.config / name)
+        draft = journal.workspace / name
+        journal.create(draft)
+        journal.fill(draft, 0, edit.text(name))
+        journal.move_in(draft, edit.reader.paths.config / name)
     for folder in edit.folders:
         journal.remove(folder)

@@ -55,16 +55,16 @@ class FindingBuffer:
         self._listed: collections.Counter[str] = collections.Counter()
         self._rest: collections.Counter[tuple[str, str | None]] = collections.Counter()
 
-    def add(self, found: Iterable[Finding | Rest]) -> None:
+    def add(self, findings: Iterable[Finding | Rest]) -> None:
         """Keep or count findings."""
-        for one in found:
-            if isinstance(one, Rest):
-                self._rest[one.code, one.file] += one.count
-            elif self._most is not None and self._listed[one.code] >= self._most:
-                self._rest[one.code, one.file] += 1
+        for entry in findings:
+            if isinstance(entry, Rest):
+                self._rest[entry.code, entry.file] += entry.count
+            elif self._most is not None and self._listed[entry.code] >= self._most:
+                self._rest[entry.code, entry.file] += 1
             else:
-                self._listed[one.code] += 1
-                self._kept.append(one)
+                self._listed[entry.code] += 1
+                self._kept.append(entry)
 
     def all(self) -> "list[Finding | Rest]":
         """Return what was kept, and what was counted."""

@@ -60,24 +60,24 @@ def group_effects(
         if loss.topic is not None and loss.queue_id is not None:
             lost[loss.topic, loss.queue_id].append((loss.queue_offset or 0, loss.end_queue_offset or 0))
     counted = {key: _OffsetRanges(ranges) for key, ranges in lost.items()}
-    found = []
+    effects = []
     for (topic, group, queue_id), offset in sorted(offsets.items()):
         key = topic, queue_id
         end = offset if ends is None else ends.get(key, 0)
-        shifts = [_shifted(one, offset) for one in moved.get(key, ())]
+        shifts = [_shifted(move, offset) for move in moved.get(key, ())]
         effect = GroupEffect(
             group,
             topic,
             queue_id,
             offset,
             end,
-            missed=(counted[key].count_from(offset) if key in counted else 0) + sum(one for one, _ in shifts),
-            repeated=sum(one for _, one in shifts),
+            missed=(counted[key].count_from(offset) if key in counted else 0) + sum(count for count, _ in shifts),
+            repeated=sum(count for _, count in shifts),
             skipped=max(0, offset - end),
         )
         if effect.missed or effect.repeated or effect.skipped:
-            found.append(effect)
-    return tuple(sorted(found, key=lambda one: (one.group, one.topic, one.queue_id)))
+            effects.append(effect)
+    return tuple(sorted(effects, key=lambda effect: (effect.group, effect.topic, effect.queue_id)))
 
 
 class _OffsetRanges:

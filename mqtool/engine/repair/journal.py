@@ -143,8 +143,8 @@ def _add_tree(digest: Any, folder: Path, name: str, seen: set[tuple[int, int]]) 
         return
     seen.add((status.st_dev, status.st_ino))
     with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
+        children = sorted(entries, key=lambda entry: entry.name)
+    for entry in children:
         path = f"{name}/{entry.name}"
         if entry.name == LOST_AND_FOUND:  # for root alone to read
             continue
@@ -321,8 +321,8 @@ class Journal:
         """
         path = path.resolve()
         if self._is_mount_point(path):
-            for one in inside(path):
-                self.remove(one)
+            for child in inside(path):
+                self.remove(child)
             return
         self._folders[path.parent] = None
         if self._is_ours(path):
@@ -335,8 +335,8 @@ class Journal:
         path = path.resolve()
         if self._is_mount_point(path):
             self.remove(path)
-            for one in inside(new):
-                self.move_in(one, path / one.name)
+            for child in inside(new):
+                self.move_in(child, path / child.name)
             return
         self.make_folder(path.parent)
         if self._is_ours(path):
@@ -427,7 +427,9 @@ class Journal:
     def _is_ours(self, path: Path) -> bool:
         known = self._known_ours.get(path)
         if known is None:
-            known = any(one in self._ours for one in (path, *path.parents)) or path.is_relative_to(self.workspace)
+            known = any(ancestor in self._ours for ancestor in (path, *path.parents)) or path.is_relative_to(
+                self.workspace
+            )
             self._known_ours[path] = known
         return known
 
@@ -474,16 +476,16 @@ class Journal:
         with reading(path):
             stop = min(stop, path.stat().st_size)
             at = hole = start  # zeros lie between, and a hole behind that
-            for found, data in chunks(path, start, stop):
+            for position, data in chunks(path, start, stop):
                 is_zeros = data == ZEROS[: len(data)]
-                if found > hole or not is_zeros:
+                if position > hole or not is_zeros:
                     self._note_zeros(name, at, hole, keep=True)
-                    self._note_zeros(name, hole, found)
-                    at = found
+                    self._note_zeros(name, hole, position)
+                    at = position
                 if not is_zeros:
-                    self._note_data(name, found, data)
-                    at = found + len(data)
-                hole = found + len(data)
+                    self._note_data(name, position, data)
+                    at = position + len(data)
+                hole = position + len(data)
             self._note_zeros(name, at, hole, keep=True)
             self._note_zeros(name, hole, stop)
 
@@ -537,9 +539,9 @@ class Journal:
         while not path.exists():
             missing.append(path)
             path = path.parent
-        for one in reversed(missing):
-            self.disk.make_folder(one)
-            self._folders[one] = self._folders[one.parent] = None
+        for folder in reversed(missing):
+            self.disk.make_folder(folder)
+            self._folders[folder] = self._folders[folder.parent] = None
 
     def _note(self, fields: Mapping[str, Any]) -> None:
         self._note_line(json.dumps(fields))
@@ -795,7 +797,9 @@ def _put_each_back(root: Path, home: Path, disk: Disk, removals: _Removals) -> b
             elif "bytes" in fields:
                 path = path_of(fields["bytes"])
                 pieces = _pieces_of(fields, noted.read(path_of_notes, at, size) or b"")
-                pieces = [one for one in pieces if changed.read(path, one[0], len(one[1])) not in (None, one[1])]
+                pieces = [
+                    piece for piece in pieces if changed.read(path, piece[0], len(piece[1])) not in (None, piece[1])
+                ]
                 if pieces:
                     disk.write_many(path, pieces)
             else:
@@ -881,9 +885,9 @@ def _put_back(path: Path, kept: Path | None, disk: Disk, removals: _Removals) ->
 def _restore_zeros(path: Path, at: int, size: int, make_zeros: Callable[[Path, int, int], object]) -> None:
     if path.exists():
         stop = min(at + size, path.stat().st_size)
-        for found, data in chunks(path, at, stop):
+        for position, data in chunks(path, at, stop):
             if data != ZEROS[: len(data)]:
-                make_zeros(path, found, stop - found)
+                make_zeros(path, position, stop - position)
                 break
 
 
@@ -907,7 +911,7 @@ def _notes(home: Path) -> list[tuple[dict[str, Any], int, int]]:
     """
     path = home / "notes"
     _, _, noted = _STATE.unpack(read_file(home / "state"))
-    found = []
+    frames = []
     with reading(path), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         at = 0
@@ -919,11 +923,11 @@ def _notes(home: Path) -> list[tuple[dict[str, Any], int, int]]:
             if zlib.crc32(content) != crc:
                 break
             line = content[: content.index(b"\n")]
-            found.append((_parsed(line.decode())[0], at + _FRAME.size + len(line) + 1, length - len(line) - 1))
+            frames.append((_parsed(line.decode())[0], at + _FRAME.size + len(line) + 1, length - len(line) - 1))
             at += _FRAME.size + length
     if at < noted:
         raise BadDataError(f"{path} is damaged at byte {at:,}: nothing was undone")
-    return found
+    return frames
 
 
 class _LastFile:

@@ -48,20 +48,20 @@ class LossCollector:
     def rows(self) -> tuple[Loss, ...]:
         """Return everything that was added: queue by queue in order, what is in no queue behind the rest."""
         rows = [row for queue in sorted(self._ranges) for row in self._rows_of(queue)]
-        elsewhere = sorted(self._elsewhere.items(), key=lambda one: (one[0][0] is None, one[0][0] or "", one[0][1]))
+        elsewhere = sorted(self._elsewhere.items(), key=lambda item: (item[0][0] is None, item[0][0] or "", item[0][1]))
         rows += [Loss(topic, count, size, reason) for (topic, reason), (count, size) in elsewhere if count or size]
         return tuple(rows)
 
     def _rows_of(self, queue: QueueKey) -> list[Loss]:
         added = self._ranges[queue]
         reasons = list(dict.fromkeys(ranges.reason for ranges in added))
-        starts, stops, sizes = (np.concatenate([np.asarray(one[i], np.int64) for one in added]) for i in range(3))
-        numbers = np.concatenate([np.full(len(one.starts), reasons.index(one.reason)) for one in added])
+        starts, stops, sizes = (np.concatenate([np.asarray(batch[i], np.int64) for batch in added]) for i in range(3))
+        numbers = np.concatenate([np.full(len(batch.starts), reasons.index(batch.reason)) for batch in added])
         order = np.argsort(starts, kind="stable")
         starts, stops, sizes, numbers = (column[order] for column in (starts, stops, sizes, numbers))
-        told = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, stops[:-1]])  # up to here, by the ranges before
-        new = stops > told
-        starts, stops, sizes, numbers = np.maximum(starts, told)[new], stops[new], sizes[new], numbers[new]
+        reached = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, stops[:-1]])  # up to here, by the ranges before
+        new = stops > reached
+        starts, stops, sizes, numbers = np.maximum(starts, reached)[new], stops[new], sizes[new], numbers[new]
         if not new.any():  # damaged numbers only, of which no message has its place
             return []
         begins = np.flatnonzero(np.r_[True, (starts[1:] != stops[:-1]) | (numbers[1:] != numbers[:-1])])

@@ -72,8 +72,8 @@ def _listed(folders: tuple[Path, ...]) -> str:
 
 def require_log(reader: StoreReader) -> None:
     """Raise ``NotFoundError`` where a mend would take the log, or a part of it, to be lost that lies elsewhere."""
-    if found := log_elsewhere(reader):
-        raise NotFoundError(f"{reader.root}: {found.sentence}")
+    if elsewhere := log_elsewhere(reader):
+        raise NotFoundError(f"{reader.root}: {elsewhere.sentence}")
 
 
 def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
@@ -92,12 +92,12 @@ def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
     missing = list(_missing(reader))
     if not missing:
         return None
-    found = []
+    holding = []
     for folder in _folders_near(reader):
         starts = [int(file.name) for file in folder.iterdir() if is_segment_name(file.name)]
         if any(start < stop and start + log.file_size > first for first, stop in missing for start in starts):
-            found.append(folder)
-    return Elsewhere(tuple(found), folders, is_all=False) if found else None
+            holding.append(folder)
+    return Elsewhere(tuple(holding), folders, is_all=False) if holding else None
 
 
 def _has_segments(log: CommitLog) -> bool:
@@ -155,7 +155,7 @@ def _below(root: Path) -> Iterator[Path]:
     for name, folders, _ in os.walk(root):
         folder = Path(name)
         depth = len(folder.relative_to(root).parts)
-        folders[:] = [one for one in folders if depth < _DEEP and not (depth == 0 and one in _OTHERS)]
+        folders[:] = [name for name in folders if depth < _DEEP and not (depth == 0 and name in _OTHERS)]
         if depth:
             yield folder.resolve()
 
@@ -173,15 +173,17 @@ def _beside(root: Path) -> Iterator[Path]:
 def _folders_in(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            some = itertools.islice(entries, _MAX_FOLDERS)
-            return sorted(Path(one.path).resolve() for one in some if one.is_dir())
+            first_entries = itertools.islice(entries, _MAX_FOLDERS)
+            return sorted(Path(entry.path).resolve() for entry in first_entries if entry.is_dir())
     except OSError:
         return []
 
 
 def _holds_log(folder: Path) -> bool:
     try:
-        files = [(one, one.stat().st_size) for one in folder.iterdir() if is_segment_name(one.name) and one.is_file()]
+        files = [
+            (path, path.stat().st_size) for path in folder.iterdir() if is_segment_name(path.name) and path.is_file()
+        ]
         for path, size in sorted(files)[:_LOOKED_AT]:
             mapped = MappedFile(path, int(path.name), size)
             for table in records_in(mapped, 0, min(size, _LONGEST), limit=1):

@@ -72,7 +72,7 @@ class Placement:
     @property
     def of_wrong_length(self) -> list[MappedFile]:
         """Segments that are too long or too short, as long as they are."""
-        return [*self.too_long, *(one for one in self.log.segments if one.size < self.log.file_size)]
+        return [*self.too_long, *(segment for segment in self.log.segments if segment.size < self.log.file_size)]
 
     def keep_beginning(self, starts: Sequence[int]) -> None:
         """Leave files where they are that are no segments by their records, but have names at which the log began.
@@ -83,20 +83,20 @@ class Placement:
             starts: addresses that the first units of queues lead to.
         """
         size = self.log.file_size
-        for one in self.removed:
-            base = int(one.path.name) if one.is_named else -1
+        for removed_file in self.removed:
+            base = int(removed_file.path.name) if removed_file.is_named else -1
             is_before = 0 <= base <= self.log.min_offset - size and base % size == 0
             if is_before and any(base <= start < base + size for start in starts):
-                self.removed = [other for other in self.removed if other is not one]
+                self.removed = [other for other in self.removed if other is not removed_file]
                 self.is_whole_in_doubt = True
-                kept = MappedFile(one.path, base, min(one.size, size))
+                kept = MappedFile(removed_file.path, base, min(removed_file.size, size))
                 self.log = self.log.with_segments([kept, *self.log.segments])
-                if one.size > size:
-                    self.too_long.append(MappedFile(one.path, base, one.size))
+                if removed_file.size > size:
+                    self.too_long.append(MappedFile(removed_file.path, base, removed_file.size))
 
     def carried_out(self, log: CommitLog) -> None:
         """Take note, here and in a log made of this one, that the files have their new names."""
-        targets = {one.path: one.target for one in self.renamed}
+        targets = {file.path: file.target for file in self.renamed}
         for segment in {*self.log.segments, *self.too_long, *log.segments}:
             segment.path = targets.get(segment.path, segment.path)
 
@@ -147,11 +147,12 @@ def place(log: CommitLog) -> Placement:
 
 def _files(log: CommitLog) -> list[_PlacedFile]:
     folders = {folder: number for number, folder in enumerate(log.folders)}
-    found = [
-        _PlacedFile(one.path, one.size, one.start_offset, folders.get(one.path.parent, 0), one) for one in log.segments
+    placed = [
+        _PlacedFile(segment.path, segment.size, segment.start_offset, folders.get(segment.path.parent, 0), segment)
+        for segment in log.segments
     ]
-    found += [_PlacedFile(one.path, one.size, None, len(folders)) for one in log.strays if not one.is_folder]
-    return found
+    placed += [_PlacedFile(stray.path, stray.size, None, len(folders)) for stray in log.strays if not stray.is_folder]
+    return placed
 
 
 def _count(files: list[_PlacedFile], size: int) -> None:
@@ -163,8 +164,8 @@ def _count(files: list[_PlacedFile], size: int) -> None:
             end = min(file.size, size)
             places = dict.fromkeys((0, end // 2, end * 3 // 4))
             sampled = [_first_votes(mapped, at, min(at + _SAMPLED, end), size) for at in places]
-            said = {base for votes in sampled for base in votes}
-            if said != {file.named} or shared[file.named] > 1:
+            bases = {base for votes in sampled for base in votes}
+            if bases != {file.named} or shared[file.named] > 1:
                 file.is_counted = True
                 file.votes = _all_votes(mapped, end, size)
             else:
@@ -255,11 +256,11 @@ def _keepers(files: list[_PlacedFile], size: int) -> dict[int, _PlacedFile]:
         if file.named is not None or base == file.claim
     ]
     best: dict[int, _PlacedFile] = {}
-    given: set[int] = set()
+    used_numbers: set[int] = set()
     for *_, number, base in sorted(claims, reverse=True):
-        if base not in best and number not in given:
+        if base not in best and number not in used_numbers:
             best[base] = files[-number]
-            given.add(number)
+            used_numbers.add(number)
     sure = {base for base, file in best.items() if file.named == base}
     sure = sure or {base for base, file in best.items() if file.named is not None} or set(best)
     # What joins the log that is there belongs to it, whatever its name.
@@ -277,7 +278,7 @@ def _keepers(files: list[_PlacedFile], size: int) -> dict[int, _PlacedFile]:
 def _names(files: list[_PlacedFile], keepers: dict[int, _PlacedFile], size: int) -> dict[Path, int]:
     """Return the address of each file that stays."""
     names = {file.path: base for base, file in keepers.items()}
-    taken = set(keepers)
+    used_bases = set(keepers)
     for file in files:
         base = file.named
         if file.claim is not None or base is None:
@@ -287,29 +288,29 @@ def _names(files: list[_PlacedFile], keepers: dict[int, _PlacedFile], size: int)
         while base in keepers and base not in seen:
             seen.add(base)
             base = keepers[base].named
-        if base is not None and not base % size and base not in taken:
+        if base is not None and not base % size and base not in used_bases:
             names[file.path] = base
-            taken.add(base)
+            used_bases.add(base)
     return names
 
 
 def _placement(log: CommitLog, files: list[_PlacedFile], names: dict[Path, int]) -> Placement:
-    found = Placement(log)
+    placement = Placement(log)
     segments = []
     holders = {base: path for path, base in names.items()}
     for file in files:
         base = names.get(file.path)
         if base is None:
-            found.removed.append(_removed(file, holders))
+            placement.removed.append(_removed(file, holders))
             continue
         if base != file.named:
-            found.renamed.append(Renamed(file.path, base))
+            placement.renamed.append(Renamed(file.path, base))
         segments.append(MappedFile(file.path, base, min(file.size, log.file_size)))
         if file.size > log.file_size:
-            found.too_long.append(MappedFile(file.path, base, file.size))
-    found.log = log.with_segments(segments)
-    found.is_whole_in_doubt = any(one.donor for one in found.removed)
-    return found
+            placement.too_long.append(MappedFile(file.path, base, file.size))
+    placement.log = log.with_segments(segments)
+    placement.is_whole_in_doubt = any(removed_file.donor for removed_file in placement.removed)
+    return placement
 
 
 def _removed(file: _PlacedFile, holders: dict[int, Path]) -> Removed:

@@ -119,9 +119,9 @@ class Plan:
             fields = json.loads(text)
             if fields.pop("mqtool_plan") != _FORMAT:
                 raise BadDataError("this plan was saved by another version of mqtool: plan again")
-            fields["changes"] = tuple(Change(**one) for one in fields["changes"])
-            fields["losses"] = tuple(Loss(**one) for one in fields["losses"])
-            fields["groups"] = tuple(GroupEffect(**one) for one in fields["groups"])
+            fields["changes"] = tuple(Change(**change) for change in fields["changes"])
+            fields["losses"] = tuple(Loss(**loss) for loss in fields["losses"])
+            fields["groups"] = tuple(GroupEffect(**effect) for effect in fields["groups"])
             fields["remarks"] = tuple(fields["remarks"])
             return cls(**fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -282,8 +282,8 @@ def _copied(root: Path, plan: Plan) -> tuple[int, list[str]]:
     """Return how much of what a plan takes out must be copied, as it lies on another disk, and what to say of that."""
     points = mount_points()
     home = mount_of(home_of(root), points)
-    taken = {root / change.file for change in plan.changes if change.what in ("remove", "replace")}
-    far = [path for path in taken if mount_of(path, points) != home]
+    replaced = {root / change.file for change in plan.changes if change.what in ("remove", "replace")}
+    far = [path for path in replaced if mount_of(path, points) != home]
     if not far:
         return 0, []
     size = sum(allocated(path) for path in far)

@@ -49,12 +49,12 @@ class CountingDisk(Disk):
         self.growth += size
 
     def _is_apart(self, path: Path) -> bool:
-        found = self._places.get(path)
-        if found is None:
-            found = path.parent == self.apart
+        is_apart = self._places.get(path)
+        if is_apart is None:
+            is_apart = path.parent == self.apart
             if self.apart is not None:
-                self._places[path] = found
-        return found
+                self._places[path] = is_apart
+        return is_apart
 
     def _extents_of(self, path: Path) -> list[tuple[int, int]]:
         extents = self._extents.get(path)
@@ -76,7 +76,7 @@ for _name in (
 
 def _extents(path: Path) -> list[tuple[int, int]]:
     """Return where a file has bytes on the disk, first and one past the last of each stretch."""
-    found = []
+    extents = []
     descriptor = os.open(path, os.O_RDONLY)
     try:
         at, size = 0, os.fstat(descriptor).st_size
@@ -86,21 +86,21 @@ def _extents(path: Path) -> list[tuple[int, int]]:
             except OSError:  # nothing but a hole up to the end
                 break
             at = os.lseek(descriptor, low, os.SEEK_HOLE)
-            found.append((low, at))
+            extents.append((low, at))
     finally:
         os.close(descriptor)
-    return found
+    return extents
 
 
 def _taken(extents: list[tuple[int, int]], start: int, stop: int) -> int:
     """Return how many bytes of a stretch of a file have room on the disk."""
     number = max(0, bisect.bisect_right(extents, (start, start)) - 1)
-    taken = 0
+    covered = 0
     while number < len(extents) and extents[number][0] < stop:
         low, high = extents[number]
-        taken += max(0, min(high, stop) - max(low, start))
+        covered += max(0, min(high, stop) - max(low, start))
         number += 1
-    return taken
+    return covered
 
 
 def rehearsed(reader: StoreReader, plan: Plan, change: Callable[[Journal], None]) -> Plan:

@@ -68,13 +68,13 @@ def doubts(table: MessageTable) -> Ints:
     For few records: each is looked at by itself.
     """
     count = np.zeros(len(table), np.int64)
-    rows, said, should = property_crcs(table, properties_of(table))
-    count[rows[said != should]] += 1
+    rows, stated, should = property_crcs(table, properties_of(table))
+    count[rows[stated != should]] += 1
     for row in range(len(table)):
         topic, properties = table.bytes_of(plain.TOPIC, row), table.bytes_of(plain.PROPERTIES, row)
         pairs = properties.split(PAIR_SEPARATOR.encode())
         count[row] += not _is_text(topic) or min(topic, default=0) < ord(" ")
-        count[row] += not _is_text(properties) or 0 in properties or any(one.find(b"\1") < 1 for one in pairs if one)
+        count[row] += not _is_text(properties) or 0 in properties or any(pair.find(b"\1") < 1 for pair in pairs if pair)
     return count
 
 
@@ -141,7 +141,7 @@ def log_parts(log: CommitLog, size: int) -> list[Part]:
 
     Of a log in use the end is no record yet: it lies behind the last sound one, where nothing is taken for damage.
     """
-    ends = {one.start_offset: other.start_offset for one, other in itertools.pairwise(log.segments)}
+    ends = {segment.start_offset: other.start_offset for segment, other in itertools.pairwise(log.segments)}
     cut = []
     for part in parts_of(log, size):
         start = part.segment.start_offset
@@ -180,26 +180,26 @@ class _Side:
 
     def take(self, stop: int) -> Slice:
         """Return what begins below an address and was not taken before."""
-        taken = Slice([], [])
+        result = Slice([], [])
         rest: list[Records | Gap] = []
         for piece in self._pieces:
             if isinstance(piece, Gap):
                 start, end = piece.start_offset, piece.segment.start_offset + piece.end
                 if start < stop:
-                    taken.gaps.append((start, min(end, stop)))
+                    result.gaps.append((start, min(end, stop)))
                 if end > stop:
                     cut = max(piece.start, stop - piece.segment.start_offset)
                     rest.append(dataclasses.replace(piece, start=cut))
                 continue
             count = int(np.searchsorted(piece.table.column("position"), stop))
             if count == len(piece.table):
-                taken.runs.append(piece)
+                result.runs.append(piece)
             else:
                 if count:
-                    taken.runs.append(piece.where(slice(count)))
+                    result.runs.append(piece.where(slice(count)))
                 rest.append(piece.where(slice(count, None)))
         self._pieces = rest
-        return taken
+        return result
 
 
 def walk(reader: StoreReader, jobs: int, progress: Progress) -> Iterator[Records | Gap]:

@@ -57,7 +57,7 @@ class Messages:
 def compare_keys(
     left: StoreReader,
     right: StoreReader,
-    found: Messages,
+    messages: Messages,
     jobs: int = 1,
     progress: Progress = lambda _: None,
 ) -> Iterator[Difference]:
@@ -66,7 +66,7 @@ def compare_keys(
     Args:
         left: one store; it may be damaged, or in use.
         right: the other.
-        found: is told the whole.
+        messages: collects the totals.
         jobs: threads.
         progress: is told how many bytes of both logs are done.
     """
@@ -74,7 +74,7 @@ def compare_keys(
         shares = _Shares(Path(folder))
         names: dict[str, int] = {}
         before = 0
-        for side, (reader, counts) in enumerate(((left, found.left), (right, found.right))):
+        for side, (reader, counts) in enumerate(((left, messages.left), (right, messages.right))):
             done = 0
 
             def told(now: int, before: int = before) -> None:
@@ -82,11 +82,11 @@ def compare_keys(
                 done = now
                 progress(before + now)
 
-            found.unreadable[side] = _collect(reader, side, shares, names, counts, jobs, told)
+            messages.unreadable[side] = _collect(reader, side, shares, names, counts, jobs, told)
             before += done
         topics = list(names)
         for entries in shares.taken():
-            yield from _differences(entries, topics, found)
+            yield from _differences(entries, topics, messages)
 
 
 def _collect(
@@ -177,7 +177,7 @@ class _Shares:
             yield np.fromfile(self._folder / str(number), _ENTRY)
 
 
-def _differences(entries: Entries, topics: list[str], found: Messages) -> Iterator[Difference]:
+def _differences(entries: Entries, topics: list[str], messages: Messages) -> Iterator[Difference]:
     order = np.lexsort((entries["position"], entries["side"], entries["second"], entries["first"]))
     entries = entries[order]
     if not len(entries):
@@ -193,5 +193,5 @@ def _differences(entries: Entries, topics: list[str], found: Messages) -> Iterat
     for at in np.lexsort((entries["position"][rows], is_right)).tolist():
         left, right = int(lefts[numbers[at]]), int(rights[numbers[at]])
         topic = topics[int(entries["topic"][rows[at]])]
-        (found.only_right if right > left else found.only_left)[topic] += abs(left - right)
+        (messages.only_right if right > left else messages.only_left)[topic] += abs(left - right)
         yield Difference(SIDES[right > left], left, right, int(entries["position"][rows[at]]), topic)

@@ -156,10 +156,10 @@ class _LogComparison:
     def take(self, step: Step) -> Iterator[Range]:
         """Take a step and yield what is settled."""
         self._note_unreadable(step)
-        rows = [np.flatnonzero(one.sound) for one in (step.left, step.right)]
-        starts = [one.positions[chosen] for one, chosen in zip((step.left, step.right), rows, strict=True)]
-        for side, one, chosen in zip(self.logs.sides, (step.left, step.right), rows, strict=True):
-            _note(side, one, chosen)
+        rows = [np.flatnonzero(part.sound) for part in (step.left, step.right)]
+        starts = [part.positions[chosen] for part, chosen in zip((step.left, step.right), rows, strict=True)]
+        for side, part, chosen in zip(self.logs.sides, (step.left, step.right), rows, strict=True):
+            _note(side, part, chosen)
         both, in_left, in_right = np.intersect1d(starts[0], starts[1], assume_unique=True, return_indices=True)
         pair = rows[0][in_left], rows[1][in_right]
         sizes = step.left.sizes[pair[0]], step.right.sizes[pair[1]]
@@ -169,13 +169,13 @@ class _LogComparison:
         if differ.any():
             self._compare_pairs(step, codes, columns, differ)
         events = [_Events(both, np.maximum(*sizes), codes, columns, sizes[0] != sizes[1])]
-        for number, one in enumerate((step.left, step.right)):
+        for number, part in enumerate((step.left, step.right)):
             alone = np.setdiff1d(np.arange(len(rows[number])), (in_left, in_right)[number], assume_unique=True)
             at, chosen = starts[number][alone], rows[number][alone]
             columns = np.full((2, len(at)), -1, np.int64)
             columns[number] = chosen
-            codes = self._absent_codes(at, one.sizes[chosen], number)
-            events.append(_Events(at, one.sizes[chosen], codes, columns, np.zeros(len(at), np.bool_)))
+            codes = self._absent_codes(at, part.sizes[chosen], number)
+            events.append(_Events(at, part.sizes[chosen], codes, columns, np.zeros(len(at), np.bool_)))
         yield from self._take_events(_Events.joined(events), step)
         yield from self._in_both()
 
@@ -183,16 +183,16 @@ class _LogComparison:
         """Tell how sound records at one address differ; one of which less is right is damaged."""
         left, right = rows[0][differ], rows[1][differ]
         apart = _are_others(step, left, right)
-        found = np.where(apart, _CODES.index(OTHER), _CODES.index(DIFFERS))
+        new_codes = np.where(apart, _CODES.index(OTHER), _CODES.index(DIFFERS))
         wrong = [
-            np.concatenate([doubts(table) for table in one.tables(chosen)])
-            for one, chosen in ((step.left, left), (step.right, right))
+            np.concatenate([doubts(table) for table in part.tables(chosen)])
+            for part, chosen in ((step.left, left), (step.right, right))
         ]
         for side in (0, 1):
             worse = wrong[side] > wrong[1 - side]
-            found[worse] = _CODES.index((side, DAMAGED))
+            new_codes[worse] = _CODES.index((side, DAMAGED))
             rows[side][np.flatnonzero(differ)[worse]] = -1
-        codes[differ] = found
+        codes[differ] = new_codes
 
     def _absent_codes(self, starts: Ints, sizes: Ints, side: int) -> Ints:
         """Tell for records of one log why the other lacks them."""
@@ -245,25 +245,27 @@ class _LogComparison:
         lacking, reason = code
         return Range(reason, SIDES[lacking], start, end - start, count, *place)
 
-    def _add(self, found: Range) -> None:
+    def _add(self, new_range: Range) -> None:
         """Hold a range back until it is clear whether it lies behind the end of a log; join it to the one before."""
         before = self._open[-1] if self._open else None
-        alike = before is not None and (before.difference, before.side) == (found.difference, found.side)
+        alike = before is not None and (before.difference, before.side) == (new_range.difference, new_range.side)
         if before is not None and alike:
-            before.size = found.end_offset - before.physical_offset
-            before.message_count += found.message_count
+            before.size = new_range.end_offset - before.physical_offset
+            before.message_count += new_range.message_count
         else:
-            self._open.append(found)
+            self._open.append(new_range)
 
     def _settle(self, present: tuple[int, ...], address: int, is_other: bool) -> Iterator[Range]:
         """Yield what sound records of these sides at an address settle: what lies before is not behind their end."""
         kept: list[Range] = []
-        for one in self._open:
-            goes_on = is_other and one.difference == OTHER
-            if (one.side == "both" and not goes_on) or (one.side != "both" and SIDES.index(one.side) in present):
-                yield self._told(one)
+        for open_range in self._open:
+            goes_on = is_other and open_range.difference == OTHER
+            if (open_range.side == "both" and not goes_on) or (
+                open_range.side != "both" and SIDES.index(open_range.side) in present
+            ):
+                yield self._told(open_range)
             else:
-                kept.append(one)
+                kept.append(open_range)
         self._open = kept
         for side in present:
             pending = self._unreadable[side]
@@ -282,11 +284,11 @@ class _LogComparison:
                 yield self._told(Range(IN_BOTH, "both", start, end - start, 0))
             (left if left[0][1] <= right[0][1] else right).popleft()
 
-    def _told(self, one: Range) -> Range:
+    def _told(self, settled: Range) -> Range:
         self.logs.ranges += 1
         first = self.logs.first_difference
-        self.logs.first_difference = one.physical_offset if first is None else min(first, one.physical_offset)
-        return one
+        self.logs.first_difference = settled.physical_offset if first is None else min(first, settled.physical_offset)
+        return settled
 
     def _note_common(self, end: int) -> None:
         for address, overlaps in self._others:
@@ -296,12 +298,12 @@ class _LogComparison:
         self._others.clear()
         self._common_end = end
 
-    def _count(self, code: Any, side: int, one: Slice, rows: Ints) -> None:
+    def _count(self, code: Any, side: int, part: Slice, rows: Ints) -> None:
         if code == DIFFERS:
             self.logs.differ += len(rows) * (side == 0)
         else:
             self.logs.sides[side].only += len(rows)
-        for table in one.tables(rows):
+        for table in part.tables(rows):
             ids, names = table.topics()
             queues = np.stack([ids.astype(np.int64), table.column("queue_id").astype(np.int64)])
             kinds, which = np.unique(queues, axis=1, return_inverse=True)
@@ -318,29 +320,29 @@ class _LogComparison:
                     queue.only_right += len(offsets)
 
     def _note_unreadable(self, step: Step) -> None:
-        for side, one in enumerate((step.left, step.right)):
-            bad = np.flatnonzero(~one.sound)
-            found = [
-                *one.gaps,
-                *zip(one.positions[bad].tolist(), (one.positions + one.sizes)[bad].tolist(), strict=True),
+        for side, part in enumerate((step.left, step.right)):
+            bad = np.flatnonzero(~part.sound)
+            unreadable = [
+                *part.gaps,
+                *zip(part.positions[bad].tolist(), (part.positions + part.sizes)[bad].tolist(), strict=True),
             ]
-            self._unreadable[side] = _union([*self._unreadable[side], *found])
+            self._unreadable[side] = _union([*self._unreadable[side], *unreadable])
 
     def finish(self) -> Iterator[Range]:
         """Yield what is left."""
-        for one in self._open:
-            if one.side != "both":
-                one.difference = EXPIRED if one.difference == EXPIRED else BEHIND
+        for stretch in self._open:
+            if stretch.side != "both":
+                stretch.difference = EXPIRED if stretch.difference == EXPIRED else BEHIND
         joined: list[Range] = []
-        for one in sorted(self._open, key=lambda one: one.physical_offset):
+        for stretch in sorted(self._open, key=lambda stretch: stretch.physical_offset):
             last = joined[-1] if joined else None
-            if last and (last.difference, last.side) == (one.difference, one.side):
-                last.size = one.end_offset - last.physical_offset
-                last.message_count += one.message_count
+            if last and (last.difference, last.side) == (stretch.difference, stretch.side):
+                last.size = stretch.end_offset - last.physical_offset
+                last.message_count += stretch.message_count
             else:
-                joined.append(one)
-        for one in joined:
-            yield self._told(one)
+                joined.append(stretch)
+        for stretch in joined:
+            yield self._told(stretch)
         if self._others and self.logs.common:
             self.logs.parted_at = self._common_end
 
@@ -358,31 +360,32 @@ class _Events:
     @classmethod
     def joined(cls, parts: "list[_Events]") -> "_Events":
         columns = [
-            np.concatenate([getattr(part, one.name) for part in parts], axis=-1) for one in dataclasses.fields(cls)
+            np.concatenate([getattr(part, column.name) for part in parts], axis=-1)
+            for column in dataclasses.fields(cls)
         ]
         order = np.argsort(columns[0], kind="stable")
         return cls(*(column[..., order] for column in columns))
 
 
-def _note(side: LogSide, one: Slice, rows: Ints) -> None:
+def _note(side: LogSide, part: Slice, rows: Ints) -> None:
     side.message_count += len(rows)
     if len(rows):
         last = int(rows[-1])
-        side.end_offset = int(one.positions[last] + one.sizes[last])
-        *_, table = one.tables(rows[-1:])
+        side.end_offset = int(part.positions[last] + part.sizes[last])
+        *_, table = part.tables(rows[-1:])
         side.last_timestamp = int(table.column("store_timestamp")[0])
 
 
 def _are_others(step: Step, left: Ints, right: Ints) -> Bools:
     """Tell which pairs of records are different messages, not one of which some bytes differ."""
-    said: list[Ints] = []
-    for one, rows in ((step.left, left), (step.right, right)):
+    columns_of_each: list[Ints] = []
+    for part, rows in ((step.left, left), (step.right, right)):
         columns = [
             np.stack([*(table.column(name) for name in _PLACE), *record_identities(table).view(np.int64).T])
-            for table in one.tables(rows)
+            for table in part.tables(rows)
         ]
-        said.append(np.concatenate(columns, axis=1))
-    return np.asarray((said[0] != said[1]).any(axis=0), np.bool_)
+        columns_of_each.append(np.concatenate(columns, axis=1))
+    return np.asarray((columns_of_each[0] != columns_of_each[1]).any(axis=0), np.bool_)
 
 
 def _union(intervals: list[tuple[int, int]]) -> Intervals:
@@ -453,15 +456,18 @@ def not_compared(left: StoreReader, right: StoreReader) -> Iterator[str]:
     """Yield what of two stores ``compare_logs`` and ``compare_files`` do not look at, as far as there is any."""
     yield "index, checkpoint and timer, which each broker creates itself"
     readers = dict(zip(SIDES, (left, right), strict=True))
-    for what, sides in (
-        ("queue extensions (consumequeue_ext)", [side for side, one in readers.items() if one.consume_queue_exts]),
-        ("queues in RocksDB", [side for side, one in readers.items() if one.rocksdb_queues]),
-        ("tables in RocksDB", [side for side, one in readers.items() if _has_rocksdb_tables(one)]),
-        ("compacted topics", [side for side, one in readers.items() if _has_compacted(one)]),
-        ("the role in replication", [side for side, one in readers.items() if _has_role(one)]),
+    for subject, sides in (
+        (
+            "queue extensions (consumequeue_ext)",
+            [side for side, reader in readers.items() if reader.consume_queue_exts],
+        ),
+        ("queues in RocksDB", [side for side, reader in readers.items() if reader.rocksdb_queues]),
+        ("tables in RocksDB", [side for side, reader in readers.items() if _has_rocksdb_tables(reader)]),
+        ("compacted topics", [side for side, reader in readers.items() if _has_compacted(reader)]),
+        ("the role in replication", [side for side, reader in readers.items() if _has_role(reader)]),
     ):
         if sides:
-            yield f"{what} of {' and '.join(sides)}"
+            yield f"{subject} of {' and '.join(sides)}"
 
 
 def _has_role(reader: StoreReader) -> bool:
@@ -487,8 +493,8 @@ def _compare_queues(left: StoreReader, right: StoreReader, same_log: bool) -> It
         units = [max(0, end - first) for end, first in zip(ends, firsts, strict=True)]
         start, stop = max(firsts), min(ends)
         if same_log and not any(live) and (ends[0] != ends[1] or (not units[0]) != (not units[1])):
-            said = f"it ends at {ends[0]:,} in left, at {ends[1]:,} in right"
-            yield FileDifference(name, said, *key, min(ends))
+            text = f"it ends at {ends[0]:,} in left, at {ends[1]:,} in right"
+            yield FileDifference(name, text, *key, min(ends))
         if not all(units):
             continue
         differing = _first_differing([queue for queue in queues if queue], start, stop)
@@ -578,10 +584,10 @@ def _compare_tables(left: StoreReader, right: StoreReader) -> Iterator[FileDiffe
 def _differing(left: Any, right: Any) -> Iterator[str]:
     """Yield the keys of two tables, and of the tables in them, whose values differ; versions do not count."""
     for key in sorted(left.keys() | right.keys(), key=str):
-        one, other = left.get(key), right.get(key)
-        if key == "dataVersion" or one == other:
+        left_value, right_value = left.get(key), right.get(key)
+        if key == "dataVersion" or left_value == right_value:
             continue
-        if isinstance(one, dict) and isinstance(other, dict) and str(key).endswith("Table"):
-            yield from _differing(one, other)
+        if isinstance(left_value, dict) and isinstance(right_value, dict) and str(key).endswith("Table"):
+            yield from _differing(left_value, right_value)
         else:
             yield str(key)

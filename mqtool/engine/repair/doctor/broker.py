@@ -60,18 +60,18 @@ class Foretold:
     @property
     def in_log(self) -> set[QueueKey]:
         """The queues of which the log has messages, as far as it was looked at."""
-        found = {(str(loss.topic), loss.queue_id or 0) for verdict in self.verdicts for loss in verdict.losses}
+        keys = {(str(loss.topic), loss.queue_id or 0) for verdict in self.verdicts for loss in verdict.losses}
         for verdict in self.verdicts:
             queues = verdict.after_start.queues if verdict.after_start else {}
-            found |= {key for key, queue in queues.items() if queue.max_offset > 0}
-        return found
+            keys |= {key for key, queue in queues.items() if queue.max_offset > 0}
+        return keys
 
     def counts(self, verdict: BrokerVerdict) -> "collections.Counter[str]":
         """Return how many messages a broker loses, by reason."""
-        found: collections.Counter[str] = collections.Counter()
+        counts: collections.Counter[str] = collections.Counter()
         for loss in verdict.losses:
-            found[loss.reason] += loss.messages
-        return found
+            counts[loss.reason] += loss.messages
+        return counts
 
 
 def foretell(case: Case, is_queue_lost: bool) -> Foretold:
@@ -93,8 +93,8 @@ def foretell(case: Case, is_queue_lost: bool) -> Foretold:
         with ThreadPoolExecutor(max(1, min(case.jobs, len(brokers)))) as pool:
             verdicts = list(pool.map(start, brokers))
         since = reader.commit_log.min_offset if is_queue_lost else _decides_from(reader, brokers)
-        told = with_losses(brokers, verdicts, since, case.progress)
-        return Foretold(tuple(told), max(since, reader.commit_log.min_offset))
+        verdicts_with_losses = with_losses(brokers, verdicts, since, case.progress)
+        return Foretold(tuple(verdicts_with_losses), max(since, reader.commit_log.min_offset))
     except MqtoolError as error:
         return Foretold(unknown=str(error))
     except OSError as error:
@@ -118,17 +118,17 @@ def _decides_from(reader: StoreReader, brokers: Iterable[BrokerStart]) -> int:
     segments = last_segments(reader.commit_log)
     if not segments:
         return 0
-    found = [segments[0].start_offset, segments[-1].end_offset - _LEAST]
+    addresses = [segments[0].start_offset, segments[-1].end_offset - _LEAST]
     for broker in brokers:
         if broker.walk is not None:
-            found.append(broker.max_physical_offset)
+            addresses.append(broker.max_physical_offset)
         for key, queue in reader.consume_queues.items():
             after = broker.queues.get(key)
             stop = queue.max_offset()
             if after is not None and after.max_offset < stop:
                 dropped = queue.units(max(queue.first_offset, after.max_offset), stop)["physical_offset"]
-                found += [int(dropped.min())] if len(dropped) else []
-    return max(0, min(found))
+                addresses += [int(dropped.min())] if len(dropped) else []
+    return max(0, min(addresses))
 
 
 def starts_of(foretold: Foretold, versions: Iterable[str], stopped: dict[str, list[str]]) -> list[StartOutcome]:
@@ -141,16 +141,16 @@ def starts_of(foretold: Foretold, versions: Iterable[str], stopped: dict[str, li
     """
     if foretold.unknown is not None:
         alone = {version: (False if stopped.get(version) else None, _why(stopped, version)) for version in versions}
-        found = [
+        outcomes = [
             StartOutcome((version,), starts, why or (f"not checked: {foretold.unknown}",))
             for version, (starts, why) in alone.items()
         ]
     else:
-        found = [_start_of(foretold, verdict, _why(stopped, verdict.version)) for verdict in foretold.verdicts]
+        outcomes = [_start_of(foretold, verdict, _why(stopped, verdict.version)) for verdict in foretold.verdicts]
     merged: dict[StartOutcome, list[str]] = {}
-    for one in found:
-        merged.setdefault(dataclasses.replace(one, versions=()), []).extend(one.versions)
-    return [dataclasses.replace(one, versions=tuple(names)) for one, names in merged.items()]
+    for outcome in outcomes:
+        merged.setdefault(dataclasses.replace(outcome, versions=()), []).extend(outcome.versions)
+    return [dataclasses.replace(outcome, versions=tuple(names)) for outcome, names in merged.items()]
 
 
 def _why(stopped: dict[str, list[str]], version: str) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ def _start_of(foretold: Foretold, verdict: BrokerVerdict, why: tuple[str, ...]) 
 
 def too_large(foretold: Foretold, signs: Iterable[Sign]) -> Iterator[Sign]:
     """Yield the records that 4.9 comes to and dies of, or may die of where its heap is small."""
-    verdict = next((one for one in foretold.verdicts if one.version == "4.9"), None)
+    verdict = next((candidate for candidate in foretold.verdicts if candidate.version == "4.9"), None)
     for sign in signs:
         if verdict is None or not verdict.starts:
             yield sign
@@ -231,7 +231,7 @@ def unexplained(
     if ends:
         yield "LOG-DAMAGED", [_end_sign(case, *end, tuple(names)) for end, names in ends.items()]
     if hides:
-        yield "START-HIDES", [_hidden_sign(*one, tuple(names)) for one, names in hides.items()]
+        yield "START-HIDES", [_hidden_sign(*key, tuple(names)) for key, names in hides.items()]
 
 
 def _end_sign(case: Case, offset: int, reason: Outcome | None, count: int, versions: tuple[str, ...]) -> Sign:

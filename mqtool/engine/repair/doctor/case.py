@@ -89,11 +89,11 @@ class Sign:
     effect: Effect | None = None
 
     @classmethod
-    def of(cls, found: Finding, /, **facts: Any) -> "Sign":
+    def of(cls, finding: Finding, /, **facts: Any) -> "Sign":
         """Return what a finding of ``verify`` tells."""
-        told = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
-        del told["code"], told["severity"]
-        return cls(**{**told, **facts})
+        fields = {field.name: getattr(finding, field.name) for field in dataclasses.fields(finding)}
+        del fields["code"], fields["severity"]
+        return cls(**{**fields, **facts})
 
 
 @dataclasses.dataclass
@@ -145,24 +145,24 @@ class Case:
         return self._messages(starts), self._messages(sorted(set(ends))[-_SAMPLED_QUEUES:])
 
     def _messages(self, offsets: list[int]) -> list[Message]:
-        found = []
+        messages = []
         for offset in offsets:
             with contextlib.suppress(FormatError, NotFoundError, NotPermittedError):
                 message = self.reader.message_at(offset)
                 if message.physical_offset == offset:
-                    found.append(message)
-        return found
+                    messages.append(message)
+        return messages
 
     @functools.cached_property
     def findings(self) -> dict[str, list[Finding]]:
         """What the quick checks of ``verify`` find, by code."""
-        found: dict[str, list[Finding]] = collections.defaultdict(list)
+        by_code: dict[str, list[Finding]] = collections.defaultdict(list)
         try:
-            for one in verify_store(self.reader, Level.QUICK, self.jobs, self.progress, most=None):
-                found[one.code].append(one)
+            for finding in verify_store(self.reader, Level.QUICK, self.jobs, self.progress, most=None):
+                by_code[finding.code].append(finding)
         except MqtoolError as error:
             self.problems.append(str(error))
-        return dict(found)
+        return dict(by_code)
 
     @functools.cached_property
     def elsewhere(self) -> Elsewhere | None:
@@ -273,13 +273,13 @@ class Case:
 
     def wrong_setting(self, message: str, key: str, right: object, **facts: Any) -> Sign:
         """Return the sign that a setting is wrong, with the command that sets it right."""
-        told = {
+        defaults = {
             "file": str(self.settings_file) if self.settings_file else None,
             "expected": f"{key}={right}",
             "found": f"{key}={self.settings[key]}" if key in self.settings else f"no {key}",
             "commands": (self.change_setting(key, right),),
         }
-        return Sign(message, **{**told, **facts})
+        return Sign(message, **{**defaults, **facts})
 
     def change_setting(self, key: str, value: object) -> str:
         """Return the command that sets ``key`` in the broker's configuration."""
@@ -332,15 +332,15 @@ def sizes_of(reader: StoreReader) -> dict[str, collections.Counter[int]]:
         "mapperFileSizeBatchConsumeQueue": list(reader.batch_consume_queues.values()),
         "mappedFileSizeTimerLog": [reader.timer_log] if reader.timer_log else [],
     }
-    found = {
+    sizes = {
         key: collections.Counter(segment.size for queue in queues for segment in queue.segments if segment.size)
         for key, queues in kinds.items()
     }
     if reader.index_files and (shape := reader.index_files[0].shape):
         count = len(reader.index_files)
-        found["maxHashSlotNum"] = collections.Counter({shape.slots: count})
-        found["maxIndexNum"] = collections.Counter({shape.entries: count})
-    return found
+        sizes["maxHashSlotNum"] = collections.Counter({shape.slots: count})
+        sizes["maxIndexNum"] = collections.Counter({shape.entries: count})
+    return sizes
 
 
 def contradicts(lengths: collections.Counter[int], size: int | None) -> bool:

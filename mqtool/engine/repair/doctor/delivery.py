@@ -38,22 +38,22 @@ _MAX_TIMER_BYTES = 8 << 20
 
 def unreadable_tables(case: Case) -> Iterator[Sign]:
     """Yield tables that cannot be read; with a backup that cannot be read either a broker does not start."""
-    for found in case.found("CONFIG-UNREADABLE"):
-        path = case.root / (found.file or "")
+    for finding in case.found("CONFIG-UNREADABLE"):
+        path = case.root / (finding.file or "")
         backup = path.with_name(f"{path.name}.bak")
         is_loaded = path.name in TABLES + TABLES_OF_FIVE
         stops = is_loaded and backup.is_file() and backup.stat().st_size > 0 and not _is_readable(backup)
         end = "a broker does not start" if stops else "a broker starts without it, and 5.5 deletes it"
-        there = [name for name, one in (("{path}", path), ("{path}.bak", backup)) if one.exists()]
-        move = f"mkdir -p {{aside}} && mv --backup=numbered -- {' '.join(there)} {{aside}}/"
+        existing = [name for name, candidate in (("{path}", path), ("{path}.bak", backup)) if candidate.exists()]
+        move = f"mkdir -p {{aside}} && mv --backup=numbered -- {' '.join(existing)} {{aside}}/"
         sign = Sign.of(
-            found,
-            message=f"{found.message}: {end}",
+            finding,
+            message=f"{finding.message}: {end}",
             effect=Effect.STOPS if stops else Effect.LOSES,
-            commands=tuple(case.fill(one, Sign.of(found)) for one in (move, "mqtool rebuild config {at}")),
+            commands=tuple(case.fill(command, Sign.of(finding)) for command in (move, "mqtool rebuild config {at}")),
         )
         if path.name == "delayOffset.json" and not stops:  # which 4.9 must be able to read
-            text = f"{found.message}: 4.9 does not start"
+            text = f"{finding.message}: 4.9 does not start"
             yield dataclasses.replace(sign, message=text, effect=Effect.STOPS, versions=("4.9",))
             sign = dataclasses.replace(sign, versions=FIVE)
         elif stops and path.name in TABLES_OF_FIVE and path.name != "delayOffset.json":
@@ -71,10 +71,12 @@ def _is_readable(backup: Path) -> bool:
 
 def tables_from_backup(case: Case) -> Iterator[Sign]:
     """Yield tables that only their backup still holds."""
-    for found in case.found("CONFIG-FROM-BACKUP"):
-        keep = ["mkdir -p {aside} && mv --backup=numbered -- {path} {aside}/"] * (case.root / str(found.file)).exists()
+    for finding in case.found("CONFIG-FROM-BACKUP"):
+        keep = ["mkdir -p {aside} && mv --backup=numbered -- {path} {aside}/"] * (
+            case.root / str(finding.file)
+        ).exists()
         copy = "cp -p -- {path}.bak {path}"
-        yield Sign.of(found, commands=tuple(case.fill(one, Sign.of(found)) for one in [*keep, copy]))
+        yield Sign.of(finding, commands=tuple(case.fill(command, Sign.of(finding)) for command in [*keep, copy]))
 
 
 def offsets_lost(case: Case) -> Iterator[Sign]:
@@ -90,8 +92,8 @@ def offsets_lost(case: Case) -> Iterator[Sign]:
         yield Sign(text, file=case.reader.paths.relative(path))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' if number != 1 else ''}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
 
 
 # Topics and groups
@@ -129,37 +131,37 @@ def disabled_groups(case: Case) -> Iterator[Sign]:
 
 def offsets_ahead(case: Case) -> Iterator[Sign]:
     """Yield groups that would read on behind the end of a queue, or in one that is not there."""
-    for found, group, queue_id, offset in _offsets_in(case, "CONFIG-OFFSET"):
-        topic = str(found.topic)
+    for finding, group, queue_id, offset in _offsets_in(case, "CONFIG-OFFSET"):
+        topic = str(finding.topic)
         queue = open_queue(case.reader, topic, queue_id)
         end = queue.max_offset if queue else 0
         if offset > end:
             text = (
                 "would continue beyond the end of the queue" if queue else "has read from a queue that does not exist"
             )
-            yield _offset_sign(case, found, f"the group {group} {text}", group, queue_id, offset, end)
+            yield _offset_sign(case, finding, f"the group {group} {text}", group, queue_id, offset, end)
 
 
 def offsets_expired(case: Case) -> Iterator[Sign]:
     """Yield groups that have yet to read messages which retention deleted."""
-    for found, group, queue_id, offset in _offsets_in(case, "CONFIG-OFFSET-EXPIRED"):
-        queue = open_queue(case.reader, str(found.topic), queue_id)
+    for finding, group, queue_id, offset in _offsets_in(case, "CONFIG-OFFSET-EXPIRED"):
+        queue = open_queue(case.reader, str(finding.topic), queue_id)
         if queue and offset < queue.min_offset:
             text = f"the group {group} has not yet read messages that are gone from the queue"
-            yield _offset_sign(case, found, text, group, queue_id, offset, queue.min_offset)
+            yield _offset_sign(case, finding, text, group, queue_id, offset, queue.min_offset)
 
 
 def _offsets_in(case: Case, code: str) -> Iterator[tuple[Finding, str, int, int]]:
     """Yield group, queue and offset of what findings tell, which name the first queue of each topic and group only."""
-    for found in case.found(code):
+    for finding in case.found(code):
         for (topic, group, queue_id), offset in sorted((case.consumer_offsets or {}).items()):
-            if topic == found.topic and f"the group {group} " in found.message:
-                yield found, group, queue_id, offset
+            if topic == finding.topic and f"the group {group} " in finding.message:
+                yield finding, group, queue_id, offset
 
 
-def _offset_sign(case: Case, found: Finding, text: str, group: str, queue_id: int, offset: int, right: int) -> Sign:
+def _offset_sign(case: Case, finding: Finding, text: str, group: str, queue_id: int, offset: int, right: int) -> Sign:
     sign = Sign.of(
-        found, message=text, expected=right, found=offset, queue_id=queue_id, queue_offset=offset, group=group
+        finding, message=text, expected=right, found=offset, queue_id=queue_id, queue_offset=offset, group=group
     )
     if any(rocksdb.is_rocksdb(case.reader.paths.config / name) for name in rocksdb.CONFIG_DATABASES):
         since = "now" if offset > right else "0"
@@ -191,8 +193,8 @@ def timer_damage(case: Case) -> Iterator[Sign]:
     if sum(segment.path.stat().st_blocks * 512 for segment in log.segments) > _MAX_TIMER_BYTES:
         case.problems.append("the timer log is large and was not checked: run mqtool verify")
         return
-    for found in verify_timer.check_messages(case.reader, case.reader.commit_log.end_offset):
-        yield Sign.of(found, message=f"{found.code}: {found.message}")
+    for finding in verify_timer.check_messages(case.reader, case.reader.commit_log.end_offset):
+        yield Sign.of(finding, message=f"{finding.code}: {finding.message}")
 
 
 def stuck_half_messages(case: Case) -> Iterator[Sign]:
@@ -228,7 +230,7 @@ def _decided(case: Case, start: int) -> set[int]:
     """Return the queue offsets of the half messages that op messages decide."""
     ops = open_queue(case.reader, OP_TOPIC, 0)
     texts = [message.body for message in _messages(case, ops, start)] if ops else []
-    return {int(one) for text in texts for one in text.split(b",") if one.isdigit()}
+    return {int(number) for text in texts for number in text.split(b",") if number.isdigit()}
 
 
 def _messages(case: Case, queue: QueueView, start: int) -> Iterator[Message]:

@@ -252,18 +252,21 @@ def examine(case: Case) -> tuple[list[StartOutcome], list[Diagnosis]]:
             signs.setdefault("QUEUES-LOST", []).append(dataclasses.replace(sign, commands=None))
     if "LOG-OUT-OF-MEMORY" in signs:
         signs["LOG-OUT-OF-MEMORY"] = list(broker.too_large(foretold, signs["LOG-OUT-OF-MEMORY"]))
-    found = [
-        one for code, cause in CAUSES.items() if signs.get(code) for one in _diagnose(case, code, cause, signs[code])
+    diagnoses = [
+        diagnosis
+        for code, cause in CAUSES.items()
+        if signs.get(code)
+        for diagnosis in _diagnose(case, code, cause, signs[code])
     ]
-    found += _others(case)
-    is_told = functools.partial(_is_told, found)
+    diagnoses += _others(case)
+    is_told = functools.partial(_is_told, diagnoses)
     for code, more in broker.unexplained(case, foretold, is_told, signs.get("LOG-DAMAGED", [])[:1]):
-        found = [one for one in found if one.code != code]
-        found += _diagnose(case, code, CAUSES[code], more + signs.get(code, []))
-    stopped = {version: _stopping(found, version) for version in case.versions}
+        diagnoses = [diagnosis for diagnosis in diagnoses if diagnosis.code != code]
+        diagnoses += _diagnose(case, code, CAUSES[code], more + signs.get(code, []))
+    stopped = {version: _stopping(diagnoses, version) for version in case.versions}
     order = list(Severity)
-    found.sort(key=lambda one: (-order.index(one.severity), one.effect.rank))
-    return broker.starts_of(foretold, case.versions, stopped), found
+    diagnoses.sort(key=lambda diagnosis: (-order.index(diagnosis.severity), diagnosis.effect.rank))
+    return broker.starts_of(foretold, case.versions, stopped), diagnoses
 
 
 def examine_rights(
@@ -283,8 +286,8 @@ def examine_rights(
     cause, code = CAUSES["NOT-PERMITTED"], "NOT-PERMITTED"
     commands = list(dict.fromkeys(command for sign in signs for command in sign.commands or ()))[:_MAX_COMMANDS]
     severity = SEVERITIES[cause.effect]
-    found = Diagnosis(code, severity, cause.effect, versions, cause.title, len(signs), signs[:MAX_SEEN], commands)
-    return [StartOutcome(versions, False, (f"see {code} below",))], [found]
+    diagnosis = Diagnosis(code, severity, cause.effect, versions, cause.title, len(signs), signs[:MAX_SEEN], commands)
+    return [StartOutcome(versions, False, (f"see {code} below",))], [diagnosis]
 
 
 def diagnose(case: Case) -> list[Diagnosis]:
@@ -292,18 +295,20 @@ def diagnose(case: Case) -> list[Diagnosis]:
     return examine(case)[1]
 
 
-def _is_told(found: list[Diagnosis], version: str, what: str) -> bool:
-    effects = {"stops": {STOPS}, "deletes": {STOPS, LOSES}, "hides": {STOPS, LOSES, HIDES}}[what]
+def _is_told(diagnoses: list[Diagnosis], version: str, outcome: str) -> bool:
+    effects = {"stops": {STOPS}, "deletes": {STOPS, LOSES}, "hides": {STOPS, LOSES, HIDES}}[outcome]
     return any(
-        one.effect in effects and version in one.versions and one.severity is not Severity.NOTE
-        for one in found
-        if one.code.startswith(_OF_STORE)
+        diagnosis.effect in effects and version in diagnosis.versions and diagnosis.severity is not Severity.NOTE
+        for diagnosis in diagnoses
+        if diagnosis.code.startswith(_OF_STORE)
     )
 
 
-def _stopping(found: list[Diagnosis], version: str) -> list[str]:
+def _stopping(diagnoses: list[Diagnosis], version: str) -> list[str]:
     return [
-        one.code for one in found if one.effect is STOPS and one.severity is Severity.ERROR and version in one.versions
+        diagnosis.code
+        for diagnosis in diagnoses
+        if diagnosis.effect is STOPS and diagnosis.severity is Severity.ERROR and version in diagnosis.versions
     ]
 
 

@@ -37,8 +37,8 @@ def of_findings(*codes: str, **facts: object) -> Probe:
     """Return the probe that takes over what ``verify`` finds."""
 
     def probe(case: Case) -> Iterator[Sign]:
-        for found in case.found(*codes):
-            yield Sign.of(found, **facts)
+        for finding in case.found(*codes):
+            yield Sign.of(finding, **facts)
 
     return probe
 
@@ -49,60 +49,60 @@ def of_findings(*codes: str, **facts: object) -> Probe:
 def log_strays(case: Case) -> Iterator[Sign]:
     """Yield what lies among the segments and is none."""
     log = case.reader.commit_log
-    for found in case.found("LOG-STRAY"):
-        path = case.root / (found.file or "")
+    for finding in case.found("LOG-STRAY"):
+        path = case.root / (finding.file or "")
         if path.is_dir():
             text = "a folder among the segments: 4.9 takes it for a segment"
             if path.name == LOST_AND_FOUND:
                 text += "; a file system check creates it again: mount the disk one folder higher"
-            yield Sign.of(found, versions=("4.9",), message=text)
+            yield Sign.of(finding, versions=("4.9",), message=text)
         elif path.name.isdigit() and path.stat().st_size == log.file_size:
             text = "a segment whose name is not padded to 20 digits: it is read out of order"
-            yield _unpadded(case, found, path, text, Effect.LOSES)
+            yield _unpadded(case, finding, path, text, Effect.LOSES)
         elif path.is_file() and not path.stat().st_size and path == max(path.parent.iterdir()):
-            yield Sign.of(found, versions=("4.9",))  # 5.x deletes an empty last file, whatever its name
+            yield Sign.of(finding, versions=("4.9",))  # 5.x deletes an empty last file, whatever its name
         else:
-            yield Sign.of(found)
+            yield Sign.of(finding)
 
 
-def _unpadded(case: Case, found: Finding, path: Path, text: str, effect: Effect) -> Sign:
+def _unpadded(case: Case, finding: Finding, path: Path, text: str, effect: Effect) -> Sign:
     """Return the sign that a broker takes a file by the number that it has for a name, though not in its place."""
     target = path.with_name(segment_name(int(path.name)))
-    command = case.fill("mv -n -- {path} ", Sign.of(found)) + shlex.quote(str(target))
-    return Sign.of(found, message=text, expected=target.name, found=path.name, effect=effect, commands=(command,))
+    command = case.fill("mv -n -- {path} ", Sign.of(finding)) + shlex.quote(str(target))
+    return Sign.of(finding, message=text, expected=target.name, found=path.name, effect=effect, commands=(command,))
 
 
 def empty_files(case: Case) -> Iterator[Sign]:
     """Yield empty files at the end of log and queues: brokers before 5.1.3 do not take them."""
-    for found in case.found("LOG-EMPTY-FILE"):
-        yield Sign.of(found)
-    for found in case.found("QUEUE-FILE-SIZE"):
-        if found.found == 0:
-            yield Sign.of(found)
+    for finding in case.found("LOG-EMPTY-FILE"):
+        yield Sign.of(finding)
+    for finding in case.found("QUEUE-FILE-SIZE"):
+        if finding.found == 0:
+            yield Sign.of(finding)
 
 
 def queue_file_sizes(case: Case) -> Iterator[Sign]:
     """Yield files of queues with a wrong length."""
-    for found in case.found("QUEUE-FILE-SIZE"):
-        if found.found != 0:
-            yield Sign.of(found)
+    for finding in case.found("QUEUE-FILE-SIZE"):
+        if finding.found != 0:
+            yield Sign.of(finding)
 
 
 def queue_strays(case: Case) -> Iterator[Sign]:
     """Yield what lies among the files of a queue and is none."""
-    for found in case.found("QUEUE-STRAY"):
-        path = case.root / (found.file or "")
-        kind = (found.file or "").partition("/")[0]
+    for finding in case.found("QUEUE-STRAY"):
+        path = case.root / (finding.file or "")
+        kind = (finding.file or "").partition("/")[0]
         knowing = FIVE if kind == _BATCH_QUEUES else None  # those that know such queues
         if path.is_dir():
-            yield Sign.of(found, versions=knowing or ("4.9",), effect=Effect.NOTHING if knowing else None)
+            yield Sign.of(finding, versions=knowing or ("4.9",), effect=Effect.NOTHING if knowing else None)
         elif (
             path.is_file() and path.name.isdigit() and path.stat().st_size in sizes_of(case.reader)[_QUEUE_SIZES[kind]]
         ):
             text = "a queue file whose name is not padded to 20 digits: it is read out of order"
-            yield dataclasses.replace(_unpadded(case, found, path, text, Effect.HIDES), versions=knowing)
+            yield dataclasses.replace(_unpadded(case, finding, path, text, Effect.HIDES), versions=knowing)
         else:
-            yield Sign.of(found, versions=knowing)
+            yield Sign.of(finding, versions=knowing)
 
 
 def index_folders(case: Case) -> Iterator[Sign]:
@@ -135,11 +135,13 @@ def misnamed(case: Case) -> Iterator[Sign]:
 
 def file_size(case: Case) -> Iterator[Sign]:
     """Yield segments of a wrong length; a short one is made whole with zeros."""
-    for found in case.found("LOG-FILE-SIZE"):
-        is_short = isinstance(found.found, int) and isinstance(found.expected, int) and found.found < found.expected
-        grow = case.fill("truncate -s {expected} -- {path}", Sign.of(found))
-        recover = case.fill("mqtool recover{whole} {at}", Sign.of(found))
-        yield Sign.of(found, commands=(grow, recover) if is_short else (recover,))
+    for finding in case.found("LOG-FILE-SIZE"):
+        is_short = (
+            isinstance(finding.found, int) and isinstance(finding.expected, int) and finding.found < finding.expected
+        )
+        grow = case.fill("truncate -s {expected} -- {path}", Sign.of(finding))
+        recover = case.fill("mqtool recover{whole} {at}", Sign.of(finding))
+        yield Sign.of(finding, commands=(grow, recover) if is_short else (recover,))
 
 
 # Records
@@ -149,13 +151,13 @@ def cuts(*codes: str) -> Probe:
     """Return the probe for places where a recovery ends the log; the first tells how many messages lie behind."""
 
     def probe(case: Case) -> Iterator[Sign]:
-        for number, found in enumerate(case.found(*codes)):
-            if number or found.physical_offset is None:
-                yield Sign.of(found)
+        for number, finding in enumerate(case.found(*codes)):
+            if number or finding.physical_offset is None:
+                yield Sign.of(finding)
                 continue
-            behind = _messages_behind(case, found.physical_offset)
+            behind = _messages_behind(case, finding.physical_offset)
             lost = f"a recovery that reaches this cuts the log here, and with it {behind:,} sound records after it"
-            yield Sign.of(found, message=f"{found.message}; {lost if behind else 'no record follows it'}")
+            yield Sign.of(finding, message=f"{finding.message}; {lost if behind else 'no record follows it'}")
 
     return probe
 
@@ -167,20 +169,20 @@ def _messages_behind(case: Case, offset: int) -> int:
 
 def queue_order(case: Case) -> Iterator[Sign]:
     """Yield messages whose queue offsets do not follow each other: messages are lost, or two have one place."""
-    for found in case.found("LOG-QUEUE-ORDER"):
+    for finding in case.found("LOG-QUEUE-ORDER"):
         if case.needs_new_store:
-            text = f"{found.message}; `mqtool recover` leaves it unchanged, in a new store every message has a place"
-            yield Sign.of(found, message=text, effect=Effect.HIDES)
+            text = f"{finding.message}; `mqtool recover` leaves it unchanged, in a new store every message has a place"
+            yield Sign.of(finding, message=text, effect=Effect.HIDES)
         else:
-            yield Sign.of(found)
+            yield Sign.of(finding)
 
 
 def left_by_recover(*codes: str) -> Probe:
     """Return the probe for files of queues that ``rebuild`` makes again once ``recover`` has kept the places it can."""
 
     def probe(case: Case) -> Iterator[Sign]:
-        for found in case.found(*codes):
-            yield Sign.of(found, commands=(remade(case, Sign.of(found)),))
+        for finding in case.found(*codes):
+            yield Sign.of(finding, commands=(remade(case, Sign.of(finding)),))
 
     return probe
 
@@ -192,10 +194,10 @@ def remade(case: Case, sign: Sign) -> str:
 
 def out_of_memory(case: Case) -> Iterator[Sign]:
     """Yield records so large that 4.9 cannot even allocate them: it ends with an OutOfMemoryError."""
-    for found in case.found("LOG-SIZES", "LOG-TORN", "LOG-MAGIC"):
-        if found.physical_offset is None:
+    for finding in case.found("LOG-SIZES", "LOG-TORN", "LOG-MAGIC"):
+        if finding.physical_offset is None:
             continue
-        head = case.reader.commit_log.read(found.physical_offset, BLANK_SIZE)
+        head = case.reader.commit_log.read(finding.physical_offset, BLANK_SIZE)
         if len(head) == BLANK_SIZE:
             record = BLANK.parse(head)
             if record.size >= _HUGE and record.magic_code == MAGIC_V1:
@@ -203,7 +205,7 @@ def out_of_memory(case: Case) -> Iterator[Sign]:
                     f"a record that claims to have {record.size:,} bytes: 4.9 allocates them before it checks "
                     "anything else"
                 )
-                yield Sign.of(found, message=text, found=record.size)
+                yield Sign.of(finding, message=text, found=record.size)
 
 
 def second_kind(case: Case) -> Iterator[Sign]:
@@ -238,15 +240,15 @@ def batch_queues(case: Case) -> Iterator[Sign]:
 
 def queue_type(case: Case) -> Iterator[Sign]:
     """Yield queues of another type than their topic is set to be."""
-    told = _batch_topics(case)
+    declared = _batch_topics(case)
     paths = case.reader.paths
     batch = {topic for topic, _ in case.reader.batch_consume_queues}
     plain = {topic for topic, _ in case.reader.consume_queues}
-    for topic in sorted(batch - told):
+    for topic in sorted(batch - declared):
         text = "the type of the topic is not BatchCQ: a broker refuses to load this"
         file = paths.relative(paths.batch_consume_queue / topic)
         yield Sign(text, file=file, expected=_BATCH_TYPE, found="SimpleCQ", topic=topic)
-    for topic in sorted(plain & told):
+    for topic in sorted(plain & declared):
         text = "the type of the topic is BatchCQ: a broker refuses to load this"
         file = paths.relative(paths.consume_queue / topic)
         sign = Sign(text, file=file, expected="SimpleCQ", found=_BATCH_TYPE, topic=topic)
@@ -284,40 +286,40 @@ def clock(case: Case) -> Iterator[Sign]:
 
 def queues_lost(case: Case) -> Iterator[Sign]:
     """Yield queues whose folder is gone, though the log has messages of them."""
-    for found in case.found("QUEUE-MISSING"):
-        if found.file and not _is_there(case, found):
-            yield _lost(case, found, found.message)
+    for finding in case.found("QUEUE-MISSING"):
+        if finding.file and not _is_there(case, finding):
+            yield _lost(case, finding, finding.message)
 
 
-def _lost(case: Case, found: Finding, text: str) -> Sign:
+def _lost(case: Case, finding: Finding, text: str) -> Sign:
     count = len(case.reader.commit_log.segments)
-    all_queues = found.file == case.reader.paths.relative(case.reader.paths.consume_queue)
+    all_queues = finding.file == case.reader.paths.relative(case.reader.paths.consume_queue)
     if all_queues:
         if count > _RECOVERED_SEGMENTS:
             text += f"; 5.5 rebuilds only those of the last {_RECOVERED_SEGMENTS} of {count} segments"
     else:
         text += "; no broker rebuilds a single queue: it restarts at queue offset 0"
-    return Sign(text, found.file, topic=found.topic, queue_id=found.queue_id)
+    return Sign(text, finding.file, topic=finding.topic, queue_id=finding.queue_id)
 
 
 def queue_ends(case: Case) -> Iterator[Sign]:
     """Yield queues that lack messages of the log, but are there."""
-    for found in case.found("QUEUE-MISSING"):
-        if found.file and _is_there(case, found):
-            yield Sign.of(found)
+    for finding in case.found("QUEUE-MISSING"):
+        if finding.file and _is_there(case, finding):
+            yield Sign.of(finding)
 
 
-def _is_there(case: Case, found: Finding) -> bool:
-    return os.path.exists(case.root / (found.file or ""))  # noqa: PTH110  a damaged name may be too long for any file
+def _is_there(case: Case, finding: Finding) -> bool:
+    return os.path.exists(case.root / (finding.file or ""))  # noqa: PTH110  a damaged name may be too long for any file
 
 
 def timer_files(case: Case) -> Iterator[Sign]:
     """Yield files of the timer with a wrong length or name; only some of them stop a broker."""
     refused = {case.reader.paths.relative(path): reason for path, reason in refused_timer_files(case.reader)}
-    found = {one.file: one for one in case.found("TIMER-FILE-SIZE") if one.file not in refused}
+    findings = {finding.file: finding for finding in case.found("TIMER-FILE-SIZE") if finding.file not in refused}
     for file, reason in refused.items():
         yield Sign(reason, file=file)
-    for one in found.values():  # a broker takes it as it is, and forgets what it told
-        sign = Sign.of(one, effect=Effect.HIDES)
-        is_of_log = (one.file or "").startswith("timerlog/") and one.found != 0
+    for finding in findings.values():  # a broker takes it as it is, and forgets what it told
+        sign = Sign.of(finding, effect=Effect.HIDES)
+        is_of_log = (finding.file or "").startswith("timerlog/") and finding.found != 0
         yield dataclasses.replace(sign, commands=(case.fill(_TIMER, sign),)) if is_of_log else sign

@@ -68,15 +68,15 @@ def _files(root: Path, log_folders: Iterable[Path]) -> Iterator[tuple[Path, Path
     """Yield what a broker opens: the top folder, the path and its status."""
     logs = [folder for folder in log_folders if not folder.is_relative_to(root)]
     for top in [root, *logs]:
-        found = [(top, top)]
+        opened = [(top, top)]
         for folder, folders, names in os.walk(top):
             folders[:] = [name for name in folders if name != LOST_AND_FOUND]
             if Path(folder) == root:
                 folders[:] = [name for name in folders if _is_of_broker(name)]
                 names = [name for name in names if _is_of_broker(name)]
             # A folder that may not be entered is known by its name only.
-            found += [(top, Path(folder, name)) for name in [*folders, *names]]
-        for top, path in found:
+            opened += [(top, Path(folder, name)) for name in [*folders, *names]]
+        for top, path in opened:
             try:
                 yield top, path, path.stat()
             except OSError:
@@ -129,27 +129,27 @@ def _noted_process(case: Case) -> int | None:
 def disk(case: Case) -> Iterator[Sign]:
     """Yield the disks that are full, or full enough for a broker to delete messages or refuse them."""
     paths = case.reader.paths
-    for folder, one in case.around.disks.items():
+    for folder, file_system in case.around.disks.items():
         file = paths.relative(folder)
         commands = (case.fill("df -h {path}", Sign("", file=str(folder))),)
-        if one.read_only:
+        if file_system.read_only:
             yield Sign("the file system is mounted read-only", file=file, effect=Effect.STOPS, commands=commands)
-        elif not one.usable or one.free_inodes == 0:
-            what = "byte" if not one.usable else "inode"
-            text = f"no {what} is free: a broker cannot create the files that it needs to start"
+        elif not file_system.usable or file_system.free_inodes == 0:
+            unit = "byte" if not file_system.usable else "inode"
+            text = f"no {unit} is free: a broker cannot create the files that it needs to start"
             yield Sign(text, file=file, effect=Effect.STOPS, commands=commands)
     logs = [case.around.disks[folder].used_ratio for folder in paths.commit_log if folder in case.around.disks]
     root = case.around.disks.get(case.root)
     ratio = max(min(logs, default=0.0), root.used_ratio if root else 0.0)
     forced = _ratio(case, "diskSpaceCleanForciblyRatio", _FORCED_CLEAN)
     no_write = _ratio(case, "diskSpaceWarningLevelRatio", _NO_WRITE)
-    found, most = f"{ratio:.0%}", no_write if ratio > no_write else forced
+    used, most = f"{ratio:.0%}", no_write if ratio > no_write else forced
     text = "the disk is so full that a broker deletes the oldest messages whatever their age"
     if ratio > no_write:
         text += ", and accepts no new ones"
     elif ratio <= forced or case.settings.get("cleanFileForciblyEnable") == "false":
         return
-    yield Sign(text, file=".", expected=f"at most {most:.0%}", found=found, commands=_make_room(case))
+    yield Sign(text, file=".", expected=f"at most {most:.0%}", found=used, commands=_make_room(case))
 
 
 def _make_room(case: Case) -> tuple[str, ...]:

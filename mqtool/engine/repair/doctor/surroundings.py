@@ -86,27 +86,27 @@ def look_around(folders: Iterable[Path], user: str | None = None) -> Surrounding
 
 def _disk(folder: Path) -> FileSystem | None:
     try:
-        told = os.statvfs(folder)
+        status = os.statvfs(folder)
     except OSError:
         return None
     return FileSystem(
-        size=told.f_blocks * told.f_frsize,
-        free=told.f_bfree * told.f_frsize,
-        usable=told.f_bavail * told.f_frsize,
-        free_inodes=told.f_favail if told.f_files else None,
-        read_only=bool(told.f_flag & os.ST_RDONLY),
+        size=status.f_blocks * status.f_frsize,
+        free=status.f_bfree * status.f_frsize,
+        usable=status.f_bavail * status.f_frsize,
+        free_inodes=status.f_favail if status.f_files else None,
+        read_only=bool(status.f_flag & os.ST_RDONLY),
     )
 
 
 def _processes() -> dict[int, str]:
-    found = {}
+    commands = {}
     with contextlib.suppress(OSError):
         for entry in os.scandir("/proc"):
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
                     text = Path(entry.path, "cmdline").read_bytes()
-                    found[int(entry.name)] = text.replace(b"\0", b" ").decode("utf-8", "replace").strip()
-    return found
+                    commands[int(entry.name)] = text.replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    return commands
 
 
 def _owner(root: Path) -> User:

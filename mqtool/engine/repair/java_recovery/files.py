@@ -211,7 +211,7 @@ class DraftFile:
 
 
 def load_segments(
-    folders: list[Path], file_size: int, rules: VersionRules, what: str
+    folders: list[Path], file_size: int, rules: VersionRules, place: str
 ) -> tuple[list[MappedFile], list[Path]]:
     """Return the segments that a broker would load, and the empty files that it would delete.
 
@@ -230,10 +230,10 @@ def load_segments(
         if size != file_size or is_folder:
             kind = "a folder" if is_folder else f"{size:,} bytes long"
             raise StartRefusedError(
-                f"{path.name} in the {what} is {kind}, and every entry must have {file_size:,} bytes"
+                f"{path.name} in the {place} is {kind}, and every entry must have {file_size:,} bytes"
             )
         if not _LONG.fullmatch(path.name):
-            raise StartRefusedError(f"the name of {path.name} in the {what} is not a number")
+            raise StartRefusedError(f"the name of {path.name} in the {place} is not a number")
         segments.append(MappedFile(path, int(path.name), size))
     return segments, removed
 

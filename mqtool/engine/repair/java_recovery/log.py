@@ -257,10 +257,10 @@ def _odd_rows(table: MessageTable, rules: VersionRules, checks: Checks) -> npt.N
 def _are_short_numbers(table: MessageTable, offsets: scan.Ints, sizes: scan.Ints) -> npt.NDArray[np.bool_]:
     """Tell which values are missing or have up to four digits: numbers to every reader."""
     good = sizes <= 4
-    some = np.flatnonzero(good & (sizes > 0))
+    present = np.flatnonzero(good & (sizes > 0))
     data = np.frombuffer(table.buffer, np.uint8)
     for number in range(4):
-        rows = some[sizes[some] > number]
+        rows = present[sizes[present] > number]
         letters = data[offsets[rows] + number]
         good[rows] &= (letters >= ord("0")) & (letters <= ord("9"))
     return good
@@ -329,10 +329,10 @@ def start_abnormally(
         first = check_record(data, 0, rules, checks)
         if _is_started(first, index_timestamp):
             if times.logics_physical_offset > 0:
-                found = first.physical_offset <= times.logics_physical_offset
+                is_covered = first.physical_offset <= times.logics_physical_offset
             else:
-                found = first.store_timestamp <= times.logics_timestamp
-            if found:
+                is_covered = first.store_timestamp <= times.logics_timestamp
+            if is_covered:
                 return (
                     index,
                     "the last one whose first record is sound and older than the checkpoint's time of the queues",
@@ -379,7 +379,14 @@ def catch_up(
     if segments:
         offset = max(offset, segments[0].start_offset)
     while segments and offset < segments[-1].start_offset + used:
-        segment = next((one for one in segments if one.start_offset <= offset < one.start_offset + file_size), None)
+        segment = next(
+            (
+                candidate
+                for candidate in segments
+                if candidate.start_offset <= offset < candidate.start_offset + file_size
+            ),
+            None,
+        )
         readable = used if segment is segments[-1] else file_size
         if segment is None or offset % file_size >= readable:
             raise EndlessError(f"start() waits forever: there is no segment for offset {offset:,}")

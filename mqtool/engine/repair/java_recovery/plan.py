@@ -96,7 +96,7 @@ class BrokerVerdict:
             lines.append(f"it starts with the segment at {self.start_offset:,}, {self.start_reason}")
         if self.end_offset is not None and self.end_reason:
             lines.append(f"it ends the log at {self.end_offset:,}: there is {MEETS[self.end_reason]}")
-        for names, what in (
+        for names, reason in (
             (self.removed_segments, "of the log"),
             (self.removed_queue_files, "of queues"),
             (self.removed_index_files, "of the index"),
@@ -104,7 +104,7 @@ class BrokerVerdict:
             if names:
                 more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
                 files = "file" if len(names) == 1 else "files"
-                lines.append(f"it deletes {len(names):,} {files} {what}: {', '.join(names[:_SHOWN])}{more}")
+                lines.append(f"it deletes {len(names):,} {files} {reason}: {', '.join(names[:_SHOWN])}{more}")
         counts: collections.Counter[tuple[str | None, str]] = collections.Counter()
         for loss in self.losses:
             counts[loss.topic, loss.reason] += loss.messages
@@ -190,20 +190,20 @@ def with_losses(
         progress: is told how many bytes are done.
     """
     reader = brokers[0].reader
-    found = [(broker, LossCollector()) for broker, verdict in zip(brokers, verdicts, strict=True) if verdict.starts]
-    for table in reader.tables(since) if found else ():
+    starting = [(broker, LossCollector()) for broker, verdict in zip(brokers, verdicts, strict=True) if verdict.starts]
+    for table in reader.tables(since) if starting else ():
         if isinstance(table, Gap):
             continue
         sound = table.where(_is_sound(table))
         units = dispatch(sound, reader.delay_levels).units
-        for broker, losses in found:
+        for broker, losses in starting:
             _note_units(losses, broker, units)
             _note_without_unit(losses, broker, sound, units)
         if len(table):
             progress(int(table.column("position")[-1]) - since)
     offsets, remarks = offsets_of(reader)
     by_version = {}
-    for broker, losses in found:
+    for broker, losses in starting:
         rows = losses.rows()
         rows += tuple(_forgotten(broker, rows))
         ends = {key: queue.max_offset for key, queue in broker.queues.items()}
@@ -246,14 +246,14 @@ def _note_without_unit(losses: LossCollector, broker: BrokerStart, table: Messag
         losses.add_elsewhere(topics[number].decode("utf-8", "replace"), int(rows.sum()), size, BEHIND)
 
 
-def _forgotten(broker: BrokerStart, told: Iterable[Loss]) -> Iterator[Loss]:
+def _forgotten(broker: BrokerStart, losses: Iterable[Loss]) -> Iterator[Loss]:
     """Yield the units that a broker drops though no sound message was told for them: it is no longer in the log.
 
     Nor has the queue their messages at other queue offsets.
     """
     reader = broker.reader
     known: dict[QueueKey, list[tuple[int, int]]] = collections.defaultdict(list)
-    for loss in told:
+    for loss in losses:
         if loss.topic is not None and loss.queue_id is not None:
             known[loss.topic, loss.queue_id].append((loss.queue_offset or 0, loss.end_queue_offset or 0))
     for files in (reader.consume_queues, reader.batch_consume_queues):
@@ -262,7 +262,7 @@ def _forgotten(broker: BrokerStart, told: Iterable[Loss]) -> Iterator[Loss]:
             if queue is None:
                 continue
             at, end = max(before.first_offset, queue.max_offset), before.max_offset()
-            elsewhere = [(one.belongs, one.belongs + one.messages) for one in queue.moved]
+            elsewhere = [(move.belongs, move.belongs + move.messages) for move in queue.moved]
             for start, stop in [*sorted([*known[key], *elsewhere]), (end, end)]:
                 for first, last in _units_of_messages(before, at, min(start, end)):
                     yield Loss(key[0], last - first, 0, GONE, key[1], first, last)
@@ -294,13 +294,13 @@ def _is_reachable(queue: BrokerQueue | None, offsets: Ints, positions: Ints) -> 
         at = np.minimum(np.searchsorted(led_to, positions), max(0, len(led_to) - 1))
         is_led_to = led_to[at] == positions if len(led_to) else np.zeros(len(positions), np.bool_)
         return (queue.min_offset <= offsets) & (offsets < queue.max_offset) & is_led_to
-    found = queue.physical_offsets(offsets) == positions
-    for one in queue.moved:
-        low, high = np.searchsorted(offsets, (one.belongs, one.belongs + one.messages))
+    reachable = queue.physical_offsets(offsets) == positions
+    for move in queue.moved:
+        low, high = np.searchsorted(offsets, (move.belongs, move.belongs + move.messages))
         if low < high:
-            lies = offsets[low:high] - one.belongs + one.lies
-            found[low:high] |= queue.physical_offsets(lies) == positions[low:high]
-    return found
+            lies = offsets[low:high] - move.belongs + move.lies
+            reachable[low:high] |= queue.physical_offsets(lies) == positions[low:high]
+    return reachable
 
 
 # Plan and apply
@@ -374,16 +374,16 @@ def _changes(broker: BrokerStart, after_stop: Times) -> list[Change]:
     relative, paths = broker.reader.paths.relative, broker.reader.paths
     changes = [Change("remove", relative(path), reason) for path, reason in _removed(broker)]
     for draft, path in _named_drafts(broker):
-        what = "index entries" if path.parent == paths.index else "queue units"
+        content = "index entries" if path.parent == paths.index else "queue units"
         if draft.is_new:
-            changes.append(Change("create", relative(path), f"{what} of dispatched messages", size=draft.size))
+            changes.append(Change("create", relative(path), f"{content} of dispatched messages", size=draft.size))
             continue
         if draft.base and draft.base.size < draft.size:
             reason = "extended to its full length"
             changes.append(Change("write", relative(path), reason, draft.base.size, draft.size - draft.base.size))
         written = [(at, len(data)) for at, data in draft.changes()]
         if written:
-            changes.append(Change("write", relative(path), what, written[0][0], sum(size for _, size in written)))
+            changes.append(Change("write", relative(path), content, written[0][0], sum(size for _, size in written)))
     page = _page(after_stop, paths.checkpoint)
     if not paths.checkpoint.exists():
         changes.append(Change("create", "checkpoint", "there is none", size=len(page)))
@@ -417,8 +417,8 @@ def _named_drafts(broker: BrokerStart) -> Iterator[tuple[DraftFile, Path]]:
             yield segment, segment.path
     files = broker.index.files
     number = int(datetime.datetime.now().strftime("%Y%m%d%H%M%S%f")[:NAME_WIDTH])  # the broker's clock is local
-    taken = [int(file.head.name) for file in files if file.head.name]
-    number = max([number, *(name + 1 for name in taken)])
+    names_in_use = [int(file.head.name) for file in files if file.head.name]
+    number = max([number, *(name + 1 for name in names_in_use)])
     for file in files:
         if file.head.name:
             yield file.draft, file.draft.path

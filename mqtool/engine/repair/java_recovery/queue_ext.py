@@ -29,7 +29,7 @@ class BrokerExt:
 
     def load(self, files: list[MappedFile]) -> None:
         """Take the files that are there."""
-        self.segments = [DraftSegment(one.path, one.start_offset, one.size, one, self._scratch) for one in files]
+        self.segments = [DraftSegment(file.path, file.start_offset, file.size, file, self._scratch) for file in files]
 
     def recover(self, last_address: int | None) -> None:
         """Find the end, then drop what lies behind the unit at the last address that the queue has.

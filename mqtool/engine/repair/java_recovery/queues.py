@@ -249,9 +249,9 @@ class BrokerQueue:
         if self.segments:
             first = self.segments[0]
             units = self.units(first, 0, first.used // self.dtype.itemsize)
-            found = np.flatnonzero(units["physical_offset"] >= min_physical_offset)
-            if len(found):
-                self._set_min(first, int(found[0]))
+            places = np.flatnonzero(units["physical_offset"] >= min_physical_offset)
+            if len(places):
+                self._set_min(first, int(places[0]))
 
     def _search_min(self, min_physical_offset: int) -> None:
         size = self.dtype.itemsize

@@ -179,8 +179,10 @@ class BrokerStart:
                 self.removed += removed
                 queue.load(files)
                 if queue.ext:
-                    what = f"extension of queue {queue_id} of {topic}"
-                    files, removed = load_segments([self._ext_folder(queue.key)], queue.ext.file_size, self.rules, what)
+                    place = f"extension of queue {queue_id} of {topic}"
+                    files, removed = load_segments(
+                        [self._ext_folder(queue.key)], queue.ext.file_size, self.rules, place
+                    )
                     self.removed += removed
                     queue.ext.load(files)
                 self.queues[queue.key] = queue

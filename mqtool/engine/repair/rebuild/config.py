@@ -57,12 +57,12 @@ def changes(reader: StoreReader, further: Collection[QueueKey] = (), ends: Ends 
     """Return what ``apply`` would do, with its arguments."""
     return [
         Change(
-            "replace" if one.is_rough or (reader.paths.config / one.name).exists() else "create",
-            f"config/{one.name}",
-            "; ".join(one.reasons),
-            size=None if one.is_rough else len(one.text),
+            "replace" if table.is_rough or (reader.paths.config / table.name).exists() else "create",
+            f"config/{table.name}",
+            "; ".join(table.reasons),
+            size=None if table.is_rough else len(table.text),
         )
-        for one in tables(reader, further, ends)
+        for table in tables(reader, further, ends)
     ]
 
 
@@ -75,11 +75,11 @@ def apply(reader: StoreReader, journal: Journal, further: Collection[QueueKey] =
         further: queues that the log shows.
         ends: one past the last queue offset of each queue, where the queues become others than they are.
     """
-    for one in tables(reader, further, ends):
-        made = journal.workspace / one.name
-        journal.create(made)
-        journal.fill(made, 0, one.text)
-        journal.move_in(made, reader.paths.config / one.name)
+    for table in tables(reader, further, ends):
+        draft = journal.workspace / table.name
+        journal.create(draft)
+        journal.fill(draft, 0, table.text)
+        journal.move_in(draft, reader.paths.config / table.name)
 
 
 def tables(reader: StoreReader, further: Collection[QueueKey] = (), ends: Ends | None = None) -> list[Rebuilt]:
@@ -100,9 +100,9 @@ class _Config:
     def __init__(self, reader: StoreReader, further: Collection[QueueKey], ends: Ends | None) -> None:
         self.reader = reader
         self.ends = ends
-        there = ends if ends is not None else {*reader.consume_queues, *reader.batch_consume_queues}
+        keys = ends if ends is not None else {*reader.consume_queues, *reader.batch_consume_queues}
         self.counts: dict[str, int] = {}
-        for topic, queue_id in (*there, *further):
+        for topic, queue_id in (*keys, *further):
             self.counts[topic] = max(self.counts.get(topic, 0), queue_id + 1)
         self.tables: dict[str, Table] = {}
         self.reasons: dict[str, list[str]] = {name: [] for name in NAMES}
@@ -196,7 +196,7 @@ class _Config:
 
     def _sent_back(self) -> dict[config_tables.OffsetKey, int]:
         """Return for each group and queue the last message that the group is known to have sent back."""
-        found: dict[config_tables.OffsetKey, int] = {}
+        offsets: dict[config_tables.OffsetKey, int] = {}
         for (topic, _), queue in sorted(self.reader.consume_queues.items()):
             group = _group_of(topic)
             if not group or not topic.startswith(RETRY_PREFIX):
@@ -206,8 +206,8 @@ class _Config:
                 original = self._original(int(unit["physical_offset"]))
                 if original is not None:
                     key = (original.topic, group, original.queue_id)
-                    found[key] = max(found.get(key, 0), original.queue_offset)
-        return found
+                    offsets[key] = max(offsets.get(key, 0), original.queue_offset)
+        return offsets
 
     def _original(self, offset: int) -> Message | None:
         """Return the message of which the one at an address is a retry, None where that cannot be told."""
@@ -258,11 +258,11 @@ class _Config:
             return self.reader.message_at(newest).store_timestamp
         return 0
 
-    def _tell(self, name: str, what: str, those: list[str]) -> None:
-        if those:
-            names = list(dict.fromkeys(those))
+    def _tell(self, name: str, label: str, affected: list[str]) -> None:
+        if affected:
+            names = list(dict.fromkeys(affected))
             self.reasons[name].append(
-                f"{len(names):,} {what}: {', '.join(names[:5])}{', ..' if len(names) > 5 else ''}"
+                f"{len(names):,} {label}: {', '.join(names[:5])}{', ..' if len(names) > 5 else ''}"
             )
 
     def rebuilt(self) -> Iterator[Rebuilt]:
@@ -280,9 +280,9 @@ class _Config:
 
 def dialect_of_table(reader: StoreReader, name: str) -> Dialect:
     """Return the dialect in which a table is to be written: its own, or where it is not there that of the others."""
-    for one in (name, *NAMES):
+    for table_name in (name, *NAMES):
         with contextlib.suppress(FormatError, NotFoundError):
-            return config_tables.dialect_of(read_file(reader.paths.config / one))
+            return config_tables.dialect_of(read_file(reader.paths.config / table_name))
     return Dialect.FASTJSON_1
 
 

@@ -90,8 +90,10 @@ def _report_of(log: CommitLog, data: bytes) -> PartReport[Run]:
     segment = segment_of(log, stretch)
     load: dict[str, Any] = {"segment": segment, "pieces": [], "entries": NO_ENTRIES, "findings": [], "stretch": stretch}
     runs: list[Run | Gap] = [
-        DistributedDerived(**load, **one) if isinstance(one, dict) else Gap(segment, one[0], one[1], scan.Stop(one[2]))
-        for one in pieces
+        DistributedDerived(**load, **piece)
+        if isinstance(piece, dict)
+        else Gap(segment, piece[0], piece[1], scan.Stop(piece[2]))
+        for piece in pieces
     ]
     return PartReport(Part(segment, stretch.start, stretch.stop), start, end, runs)
 
@@ -162,9 +164,9 @@ class _IndexFileStarts:
             if not self._left:
                 inside = done > 0
                 self._begin(run.start_offset, done, None if inside else first, None if inside else self._last)
-            taken = min(count - done, self._left)
-            self._left -= taken
-            done += taken
+            step = min(count - done, self._left)
+            self._left -= step
+            done += step
         self._last = last or self._last
         if more and not self._left:
             self._begin(run.end_offset, 0, run.last_timestamp, self._last)
@@ -190,7 +192,7 @@ def decide(
     log = LogVerifier(reader, live=False)
     verdict = Verdict()
     files = _IndexFileStarts(shape) if shape else None
-    taken: dict[StretchBounds, set[int]] = {}
+    taken_runs: dict[StretchBounds, set[int]] = {}
     walked: dict[StretchBounds, set[int]] = {}
 
     def known() -> Iterator[PartReport[Run]]:
@@ -216,7 +218,7 @@ def decide(
             verdict.elsewhere.add(run.start_offset)
         verdict.inner_batches |= run.inner_batches
         if isinstance(run, DistributedDerived):
-            taken.setdefault(run.stretch, set()).add(run.start_offset)
+            taken_runs.setdefault(run.stretch, set()).add(run.start_offset)
             count, first, last = run.entry_count, run.first_entry, run.last_entry
         else:
             surplus(run)
@@ -225,17 +227,17 @@ def decide(
         verdict.entries += count
         if files:
             files.add(run, count, first, last, run.more)
-    verdict.accepted = _exceptions(walked, taken)
+    verdict.accepted = _exceptions(walked, taken_runs)
     verdict.files = files.starts if files else []
     verdict.messages, verdict.end_offset = log.count, log.end_offset
     return verdict
 
 
 def _exceptions(
-    walked: Mapping[StretchBounds, set[int]], taken: Mapping[StretchBounds, set[int]]
+    walked: Mapping[StretchBounds, set[int]], taken_runs: Mapping[StretchBounds, set[int]]
 ) -> dict[StretchBounds, frozenset[int]]:
     return {
-        stretch: frozenset(taken.get(stretch, ()))
+        stretch: frozenset(taken_runs.get(stretch, ()))
         for stretch, runs in walked.items()
-        if runs != taken.get(stretch, set())
+        if runs != taken_runs.get(stretch, set())
     }

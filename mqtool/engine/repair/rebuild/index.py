@@ -111,9 +111,9 @@ class IndexBuilder:
         done, count = 0, len(entries.rows)
         while done < count:
             file = self._with_room(int(entries.store_timestamp[done]))
-            taken = min(count - done, self.shape.entries - file.next)
-            self._append(file, entries, slice(done, done + taken))
-            done += taken
+            step = min(count - done, self.shape.entries - file.next)
+            self._append(file, entries, slice(done, done + step))
+            done += step
         if more:
             self._with_room(last_timestamp)
 
@@ -207,9 +207,9 @@ def seconds_since(begin: "Ints | int", timestamps: Ints) -> Ints:
 def _blocks(newest: npt.NDArray[np.int32]) -> "list[tuple[int, bytes]]":
     """Return position and bytes of each stretch of slots that are in use; the rest of a new file is zero."""
     step = _BLOCK // layout.SLOT_SIZE
-    found = []
+    blocks = []
     for start in range(0, len(newest), step):
         block = newest[start : start + step]
         if block.any():
-            found.append((start * layout.SLOT_SIZE, block.astype(layout.SLOT_DTYPE["entry"]).tobytes()))
-    return found
+            blocks.append((start * layout.SLOT_SIZE, block.astype(layout.SLOT_DTYPE["entry"]).tobytes()))
+    return blocks

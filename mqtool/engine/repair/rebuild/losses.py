@@ -25,7 +25,7 @@ _REASON = "the log no longer contains this message: `mqtool recover` keeps its p
 
 def given_up(
     reader: StoreReader,
-    made: Mapping[QueueKey, QueueRange],
+    rebuilt: Mapping[QueueKey, QueueRange],
     gaps: Mapping[QueueKey, list[tuple[int, int]]],
     topics: Collection[str] | None,
     log_end: int | None = None,
@@ -34,7 +34,7 @@ def given_up(
 
     Args:
         reader: of the store, with the queues that are to be replaced.
-        made: what the new queues hold.
+        rebuilt: what the new queues hold.
         gaps: queue offsets in them without a message, in order.
         topics: whose queues are made again; None for all.
         log_end: what lies behind it a broker is just writing.
@@ -43,33 +43,33 @@ def given_up(
     length = reader.commit_log.end_offset - log[0]
     for key in sorted({*reader.consume_queues, *gaps} - reader.batch_consume_queues.keys()):
         if topics is None or key[0] in topics:
-            queue, new, lacking = reader.consume_queues.get(key), made.get(key), gaps.get(key, ())
+            queue, new, lacking = reader.consume_queues.get(key), rebuilt.get(key), gaps.get(key, ())
             outside = _outside(queue.first_offset, queue.max_offset(), new, lacking) if queue else ()
-            told = [loss for start, stop in outside if queue for loss in _told_by(key, queue, start, stop, log)]
-            yield from _with_holes(key, told, new, lacking, length // layout.MIN_SIZE)
+            losses = [loss for start, stop in outside if queue for loss in _told_by(key, queue, start, stop, log)]
+            yield from _with_holes(key, losses, new, lacking, length // layout.MIN_SIZE)
     for key, batch_queue in sorted(reader.batch_consume_queues.items()):
         if topics is None or key[0] in topics:
-            new, lacking = made.get(key), gaps.get(key, ())
-            told = sorted(_told_by_batches(key, batch_queue, new, lacking, log), key=_place)
-            yield from _with_holes(key, told, new, lacking, length // placeholder.ELEMENT_SIZE)
+            new, lacking = rebuilt.get(key), gaps.get(key, ())
+            losses = sorted(_told_by_batches(key, batch_queue, new, lacking, log), key=_place)
+            yield from _with_holes(key, losses, new, lacking, length // placeholder.ELEMENT_SIZE)
 
 
 def _with_holes(
-    key: QueueKey, told: Sequence[Loss], made: QueueRange | None, gaps: Sequence[tuple[int, int]], most: int
+    key: QueueKey, losses: Sequence[Loss], rebuilt: QueueRange | None, gaps: Sequence[tuple[int, int]], most: int
 ) -> Iterator[Loss]:
     """Yield what units tell, and what lies between that and the new queue: its messages were in the log, too.
 
     Args:
         key: of the queue.
-        told: what units tell, in order.
-        made: the new queue.
+        losses: what units tell, in order.
+        rebuilt: the new queue.
         gaps: queue offsets that it lacks, in order.
         most: messages that the log has room for: a longer hole is none, but a wrong number.
     """
-    edges = [] if made is None else [made.first, *(edge for gap in gaps for edge in gap), made.next]
+    edges = [] if rebuilt is None else [rebuilt.first, *(edge for gap in gaps for edge in gap), rebuilt.next]
     kept = [(start, stop, None) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
     at: int | None = None
-    for start, stop, loss in heapq.merge(kept, ((*_place(one), one) for one in told), key=lambda one: one[0]):
+    for start, stop, loss in heapq.merge(kept, ((*_place(loss), loss) for loss in losses), key=lambda row: row[0]):
         if at is not None and 0 < start - at <= most:
             yield Loss(key[0], start - at, 0, _REASON, key[1], at, start)
         if loss:
@@ -85,16 +85,16 @@ def _told_by(key: QueueKey, queue: ConsumeQueue, start: int, stop: int, log: tup
     """Yield what units of a range tell of messages of the log."""
     for low, units in queue.windows(start, stop):
         at, size = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
-        told = (
+        mask = (
             (size >= layout.MIN_SIZE) & (size < consume_queue.PRE_BLANK_SIZE) & (at >= log[0]) & (at <= log[1] - size)
         )
-        yield from _runs(key, np.flatnonzero(told) + low, size[told])
+        yield from _runs(key, np.flatnonzero(mask) + low, size[mask])
 
 
 def _told_by_batches(
     key: QueueKey,
     queue: BatchConsumeQueue,
-    made: QueueRange | None,
+    rebuilt: QueueRange | None,
     gaps: Sequence[tuple[int, int]],
     log: tuple[int, int],
 ) -> Iterator[Loss]:
@@ -104,19 +104,19 @@ def _told_by_batches(
             address, size = int(unit["physical_offset"]), int(unit["size"])
             start, stop = int(unit["queue_offset"]), int(unit["queue_offset"]) + int(unit["batch_size"])
             if log[0] <= address <= log[1] - size and size >= layout.MIN_SIZE:
-                for first, last in _outside(start, stop, made, gaps):
+                for first, last in _outside(start, stop, rebuilt, gaps):
                     yield Loss(key[0], last - first, size, _REASON, key[1], first, last)
 
 
 def _outside(
-    start: int, stop: int, made: QueueRange | None, gaps: Sequence[tuple[int, int]]
+    start: int, stop: int, rebuilt: QueueRange | None, gaps: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
     """Yield what of a range of queue offsets a new queue lacks."""
-    if made is None:
+    if rebuilt is None:
         yield start, stop
         return
     near = bisect.bisect_right(gaps, start, key=lambda gap: gap[1]), bisect.bisect_left(gaps, (stop,))
-    for low, high in ((start, made.first), *gaps[slice(*near)], (made.next, stop)):
+    for low, high in ((start, rebuilt.first), *gaps[slice(*near)], (rebuilt.next, stop)):
         low, high = max(low, start), min(high, stop)
         if low < high:
             yield low, high

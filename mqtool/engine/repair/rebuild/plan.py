@@ -230,7 +230,7 @@ def build(
     rules = rules_of(reader, queues, index, topics, version)
     rules = dataclasses.replace(rules, odd=by_topic(odd))
     known = set(rules.batch_topics)
-    made = make_folders(disk, into)
+    new_folders = make_folders(disk, into)
     built, shown = _build(rules, into, disk, jobs, progress)
     late = shown - known if topics is None else (shown - known) & set(topics)
     if late and queues:
@@ -241,7 +241,7 @@ def build(
         rules = dataclasses.replace(rules, index=False, topics=late, batch_topics=known | late)
         again, _ = _build(rules, into, disk, jobs, lambda _: None)
         built.add(again)
-    for folder in (*made, into):
+    for folder in (*new_folders, into):
         disk.sync_folder(folder)
     return built
 
@@ -365,29 +365,29 @@ def walk_stretch(rules: RebuildRules, part: Part, start: int | None = None) -> P
     log = rules.reader.commit_log
 
     def quick(start: int) -> Iterator[Run]:
-        found = take_fast_path(log, part.segment, start, part.stop, rules.kernels, False, rules.with_tags)
-        return (_fast_path_run(rules, part.segment, one) for one in found)
+        stretches = take_fast_path(log, part.segment, start, part.stop, rules.kernels, False, rules.with_tags)
+        return (_fast_path_run(rules, part.segment, stretch) for stretch in stretches)
 
     return walk_part(log, rules.kernels, part, start, lambda table: _derive(rules, part.segment, table), quick)
 
 
-def _fast_path_run(rules: RebuildRules, segment: MappedFile, found: FastPath) -> Derived:
+def _fast_path_run(rules: RebuildRules, segment: MappedFile, stretch: FastPath) -> Derived:
     return Derived(
         segment=segment,
-        start=found.start,
-        end=found.end,
+        start=stretch.start,
+        end=stretch.end,
         in_place=True,
-        stated_offset=segment.start_offset + found.start,
-        count=found.count,
-        first_timestamp=found.first_timestamp,
-        last_timestamp=found.last_timestamp,
+        stated_offset=segment.start_offset + stretch.start,
+        count=stretch.count,
+        first_timestamp=stretch.first_timestamp,
+        last_timestamp=stretch.last_timestamp,
         findings=[],
-        spans=spans_of(found.units),
-        entries=found.entries if rules.index else NO_ENTRIES,
-        pieces=_pieces(rules, found.units),
+        spans=spans_of(stretch.units),
+        entries=stretch.entries if rules.index else NO_ENTRIES,
+        pieces=_pieces(rules, stretch.units),
         inner_batches=set(),
         faulty=0,
-        more=rules.index and _has_more(found.entries, found.count),
+        more=rules.index and _has_more(stretch.entries, stretch.count),
     )
 
 
@@ -475,10 +475,10 @@ def has_tags(reader: StoreReader, version: str | None) -> bool:
 
 def make_folders(disk: Disk, path: Path) -> list[Path]:
     """Make a folder and those above it that are missing; return the folders in which that made a name."""
-    missing = list(itertools.takewhile(lambda one: not one.exists(), (path, *path.parents)))
-    for one in reversed(missing):
-        disk.make_folder(one)
-    return [one.parent for one in missing]
+    missing = list(itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
+    for folder in reversed(missing):
+        disk.make_folder(folder)
+    return [folder.parent for folder in missing]
 
 
 # The mend
@@ -606,7 +606,9 @@ def refuse_log(reader: StoreReader) -> None:
     """Raise an error where queues made of this log would lack messages that are there; see ``plan_rebuild``."""
     require_log(reader)
     placement = place(reader.commit_log)
-    wrong = [one.path for one in placement.renamed] + [one.path for one in placement.removed if one.is_named]
+    wrong = [renamed.path for renamed in placement.renamed] + [
+        removed.path for removed in placement.removed if removed.is_named
+    ]
     if wrong:
         raise UsageError(
             f"{wrong[0]} does not have the name that its records show (LOG-NAME): `mqtool recover` renames segments, "
@@ -618,10 +620,10 @@ def _refuse_empty(reader: StoreReader, request: _Request, built: Built) -> None:
     """Raise ``NotFoundError`` where queues or index would go, as the log holds no message: they tell what it held."""
     folders = [reader.root / kind for kind in FOLDERS] if request.queues else []
     folders += [reader.paths.index] if request.index else []
-    there = [path for path in folders if path.is_dir() and any(path.iterdir())]
-    if not built.messages and there:
+    existing = [path for path in folders if path.is_dir() and any(path.iterdir())]
+    if not built.messages and existing:
         raise NotFoundError(
-            f"the log of {reader.root} contains no messages: nothing can be rebuilt from it, and {there[0].name} is "
+            f"the log of {reader.root} contains no messages: nothing can be rebuilt from it, and {existing[0].name} is "
             "kept, which shows what it contained; `mqtool recover` lists everything that is lost"
         )
 
@@ -641,8 +643,8 @@ def _queue_changes(reader: StoreReader, request: _Request, built: Built | None) 
     for topic, kind in itertools.product(request.topics, kinds):
         text = "from the log"
         if built:
-            found = [queue for key, queue in built.queues.items() if key[0] == topic]
-            text = f"{len(found):,} queues with {sum(queue.units for queue in found):,} units"
+            queues = [queue for key, queue in built.queues.items() if key[0] == topic]
+            text = f"{len(queues):,} queues with {sum(queue.units for queue in queues):,} units"
         if kind == FOLDERS[0] or (reader.root / kind / topic).exists():
             changes.append(Change(_verb(reader.root / kind / topic), f"{kind}/{topic}", text))
     return changes

@@ -448,9 +448,9 @@ class QueueBuilder:
         """Put units where their offsets say, as far as that is free."""
         is_batch = queue.unit_size != consume_queue.UNIT_SIZE
         if piece.offset < queue.next:
-            taken = len(piece.units) if is_batch else min(queue.next - piece.offset, len(piece.units))
-            self.unplaced[piece.queue] += taken
-            piece = _behind(piece, taken)
+            blocked = len(piece.units) if is_batch else min(queue.next - piece.offset, len(piece.units))
+            self.unplaced[piece.queue] += blocked
+            piece = _behind(piece, blocked)
         if not len(piece.units):
             queue.holes = _ONE_SHORT
             return

@@ -144,16 +144,16 @@ class RecordColumns(NamedTuple):
     @property
     def has_unit(self) -> Bools:
         """Which of them have a place in a queue."""
-        found: Bools = self.queue >= 0
+        mask: Bools = self.queue >= 0
         for transaction in _WITHOUT_UNIT:
-            found &= self.transaction != transaction
-        return found
+            mask &= self.transaction != transaction
+        return mask
 
     @property
     def offsets_in_queue(self) -> Ints:
         """What their records say of that."""
-        found: Ints = np.where(self.has_unit, self.queue_offset, 0)
-        return found
+        offsets: Ints = np.where(self.has_unit, self.queue_offset, 0)
+        return offsets
 
     def __len__(self) -> int:
         return len(self.start)
@@ -162,9 +162,9 @@ class RecordColumns(NamedTuple):
 def _rows(columns: Iterable[tuple[Any, ...]]) -> RecordColumns:
     """Return rows of tuples."""
     listed = list(columns)
-    numbers: Any = np.array([one[:7] for one in listed], np.int64).reshape(-1, 7)
+    numbers: Any = np.array([row[:7] for row in listed], np.int64).reshape(-1, 7)
     start, size, queue, queue_offset, batch_size, transaction, light = numbers.T.copy()
-    own = np.array([one[7] for one in listed], np.bool_)
+    own = np.array([row[7] for row in listed], np.bool_)
     return RecordColumns(start, size, queue, queue_offset, batch_size, transaction, light, own)
 
 
@@ -247,8 +247,10 @@ def _inside(units: Any, least: int, starts: Ints, ends: Ints) -> Ints:
     positions = units["physical_offset"].astype(np.int64)
     if (positions[1:] >= positions[:-1]).all():  # nearly always: then all but a few need no look
         lows, highs = positions.searchsorted(starts), positions.searchsorted(ends)
-        some = highs > lows
-        ranges = [np.arange(low, high) for low, high in zip(lows[some].tolist(), highs[some].tolist(), strict=True)]
+        nonempty = highs > lows
+        ranges = [
+            np.arange(low, high) for low, high in zip(lows[nonempty].tolist(), highs[nonempty].tolist(), strict=True)
+        ]
         rows = np.concatenate([_NONE, *ranges])
         holes = np.repeat(np.arange(len(starts)), highs - lows)
         return rows[_fits(positions[rows], units["size"][rows].astype(np.int64), least, holes, ends)]
@@ -259,13 +261,13 @@ def _inside(units: Any, least: int, starts: Ints, ends: Ints) -> Ints:
 def _fits(positions: Ints, sizes: Ints, least: int, holes: Ints, ends: Ints) -> Bools:
     """Tell which messages may have stood in holes, of which each has the number, or a negative one."""
     inside = (holes >= 0) & (sizes >= least) & (sizes < consume_queue.PRE_BLANK_SIZE)
-    found: Bools = inside & (positions + sizes <= ends[np.maximum(holes, 0)])
-    return found
+    fits: Bools = inside & (positions + sizes <= ends[np.maximum(holes, 0)])
+    return fits
 
 
 def _combined(heads: list[LostMessage], units: list[_Units], keys: Keys) -> tuple[RecordColumns, list[Light]]:
     """Return one row for each place where a message stood, in the order of the log; ``units`` is empty then."""
-    count = len(heads) + sum(len(one.position) for one in units)
+    count = len(heads) + sum(len(block.position) for block in units)
     if not count:
         return _rows([]), []
     head_rows = _rows(
@@ -283,11 +285,11 @@ def _combined(heads: list[LostMessage], units: list[_Units], keys: Keys) -> tupl
     )
     none = np.zeros(count - len(heads), np.int8)
     both = RecordColumns(
-        np.concatenate([head_rows.start, *(one.position for one in units)]),
-        np.concatenate([head_rows.size, *(one.size for one in units)]),
-        np.concatenate([head_rows.queue, *(np.full(len(one.position), keys.number(one.key)) for one in units)]),
-        np.concatenate([head_rows.queue_offset, *(one.queue_offset for one in units)]),
-        np.concatenate([head_rows.batch_size, *(one.batch_size for one in units)]),
+        np.concatenate([head_rows.start, *(block.position for block in units)]),
+        np.concatenate([head_rows.size, *(block.size for block in units)]),
+        np.concatenate([head_rows.queue, *(np.full(len(block.position), keys.number(block.key)) for block in units)]),
+        np.concatenate([head_rows.queue_offset, *(block.queue_offset for block in units)]),
+        np.concatenate([head_rows.batch_size, *(block.batch_size for block in units)]),
         np.concatenate([head_rows.transaction, none]),
         np.concatenate([head_rows.light, none - 1]),
         np.concatenate([head_rows.own, none != 0]),
@@ -352,12 +354,12 @@ def _merge(
         queues: queue, queue offset and row of each unit.
         light: takes the light queues of the place.
     """
-    said = dict(head.light) if head else {}
+    light_offsets = dict(head.light) if head else {}
     units = []
     for unit in queues:
         (topic, _), offset, _ = unit
-        if topic.startswith(LIGHT_QUEUE_PREFIX) or topic in said:
-            said[topic] = offset
+        if topic.startswith(LIGHT_QUEUE_PREFIX) or topic in light_offsets:
+            light_offsets[topic] = offset
         else:
             units.append(unit)
     key = (head.topic, head.queue_id) if head and head.has_unit else None
@@ -371,10 +373,10 @@ def _merge(
         rows.transaction[at] &= layout.TRANSACTION_COMMIT if head and head.has_unit else 0
         for column in (rows.queue, rows.queue_offset, rows.batch_size):
             column[at] = column[row]
-        said.pop(topic, None)
-    if said:
+        light_offsets.pop(topic, None)
+    if light_offsets:
         rows.light[at] = len(light)
-        light.append(tuple(said.items()))
+        light.append(tuple(light_offsets.items()))
 
 
 def _apart(rows: RecordColumns) -> Bools:
@@ -433,7 +435,7 @@ def _claims_of(rows: RecordColumns, light: list[Light], keys: Keys) -> _Claims:
         for number, (name, offset) in enumerate(light[rows.light[row]])
     ]
     if further:
-        claims = _Claims(*(np.r_[one, other] for one, other in zip(claims, np.array(further).T, strict=True)))
+        claims = _Claims(*(np.r_[column, other] for column, other in zip(claims, np.array(further).T, strict=True)))
         claims = claims.where(np.argsort(claims.low, kind="stable"))
     return claims.where(by_queue(claims.queue))
 
@@ -465,9 +467,9 @@ def _settled(
     kept = np.zeros(len(claims.queue), np.bool_)
     fronts = {key: _front(reader, key, *first, order.start) for key, first in order.first.items()}
     for key in dict.fromkeys([*of_queue, *gaps, *fronts]):
-        some = of_queue.get(key, slice(0))
-        keep, more = _settle_queue(key, claims.where(some), gaps.get(key, []), order, room, fronts.get(key))
-        kept[some] = keep
+        selection = of_queue.get(key, slice(0))
+        keep, more = _settle_queue(key, claims.where(selection), gaps.get(key, []), order, room, fronts.get(key))
+        kept[selection] = keep
         left += more
     stays = ~rows.has_unit
     dropped: dict[int, set[int]] = {}
@@ -477,7 +479,7 @@ def _settled(
         place = int(rows.light[row])
         dropped.setdefault(place, set()).add(number)
     for place, numbers in dropped.items():
-        light[place] = tuple(one for number, one in enumerate(light[place]) if number not in numbers)
+        light[place] = tuple(pair for number, pair in enumerate(light[place]) if number not in numbers)
     for row in np.flatnonzero(~stays & (rows.light >= 0) & ~rows.own).tolist():  # its light queues stay alone
         place = int(rows.light[row])
         if light[place] and placeholder.least_size(light[place][0][0].encode()) <= rows.size[row]:
@@ -504,16 +506,21 @@ def _front(reader: StoreReader, key: QueueKey, first: int, address: int, start: 
     for low, units in queue.windows(queue.first_offset, stop):
         positions, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
         tells = (sizes >= layout.MIN_SIZE) & (sizes < consume_queue.PRE_BLANK_SIZE)
-        found = np.flatnonzero(tells & (positions >= start) & (positions < address))
-        if len(found):
-            return low + int(found[0])
+        places = np.flatnonzero(tells & (positions >= start) & (positions < address))
+        if len(places):
+            return low + int(places[0])
     return None
 
 
 def _settle_queue(
-    key: QueueKey, claims: _Claims, gaps: list[QueueGap], order: QueueOrder, room: "_HoleCapacity", told: int | None
+    key: QueueKey,
+    claims: _Claims,
+    gaps: list[QueueGap],
+    order: QueueOrder,
+    room: "_HoleCapacity",
+    known_from: int | None,
 ) -> tuple[Bools, list[QueueGap]]:
-    """Return which claims of one queue stay, and what is still missing; units tell of its messages from ``told`` on."""
+    """Return which claims of one queue stay, and what is still missing; units list messages from ``known_from``."""
     starts = claims.start
     gaps = list(gaps)
     first, first_address = order.first.get(key, (-1, -1))
@@ -541,7 +548,7 @@ def _settle_queue(
     claims, starts, ends = claims.where(rows), starts[rows], ends[rows]
     # What was missing in front of the first sound message, and behind the last one.
     front = int(starts[0]) if len(starts) and (first < 0 or starts[0] < first) else first
-    front = min(front, told) if told is not None else front
+    front = min(front, known_from) if known_from is not None else front
     stop, before = (first, first_address) if first >= 0 else (int(ends[-1]) if len(starts) else 0, 1 << 62)
     if (
         order.from_zero
@@ -574,9 +581,9 @@ def _unclaimed(gap: QueueGap, claims: _Claims, starts: Ints, ends: Ints) -> list
         return [gap]
     begins, stops = np.r_[gap.start, ends[low:high]], np.r_[starts[low:high], gap.stop]
     after, before = np.r_[gap.after, claims.high[low:high]], np.r_[claims.low[low:high], gap.before]
-    some = begins < stops
-    columns = (column[some].tolist() for column in (begins, stops, after, before))
-    return [QueueGap(gap.queue, *one) for one in zip(*columns, strict=True)]
+    nonempty = begins < stops
+    columns = (column[nonempty].tolist() for column in (begins, stops, after, before))
+    return [QueueGap(gap.queue, *bounds) for bounds in zip(*columns, strict=True)]
 
 
 def rising(starts: list[int], ends: list[int]) -> list[int]:
@@ -680,15 +687,15 @@ class _Layer:
         tails = starts.copy()
         tails[number] = row_ends  # in order: that of the last row of each hole stays
         behind = np.flatnonzero(ends > tails)
-        found = [
-            _HoleStretch(*one)
+        stretches = [
+            _HoleStretch(*values)
             for columns in (
                 (begins[free], (rows.start - begins)[free], number[free], free),
                 (tails[behind], (ends - tails)[behind], behind, np.full(len(behind), -1)),
             )
-            for one in zip(*(column.tolist() for column in columns), strict=True)
+            for values in zip(*(column.tolist() for column in columns), strict=True)
         ]
-        return sorted(found)
+        return sorted(stretches)
 
     def use(self, stretch: _HoleStretch) -> None:
         """Fill a stretch with placeholders for messages whose place is not known, and fillers."""
@@ -797,7 +804,7 @@ class _Layer:
         if self.more:  # mostly few
             more = RecordColumns(*(np.concatenate(columns) for columns in zip(*self.more, strict=True)))
             at = rows.start.searchsorted(more.start)
-            rows = RecordColumns(*(np.insert(one, at, other) for one, other in zip(rows, more, strict=True)))
+            rows = RecordColumns(*(np.insert(column, at, other) for column, other in zip(rows, more, strict=True)))
         for name, which in (("lost", ~self.rows.own), ("own", self.rows.own)):
             counts = np.bincount(self.number[which], minlength=len(self.holes))
             for number in np.flatnonzero(counts).tolist():
@@ -814,7 +821,7 @@ def _groups(rows: RecordColumns, kinds: Ints) -> list[Ints]:
     order = np.lexsort(keys)
     keys = keys[:, order]
     edges = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
-    return [some for some in np.split(alike[order], edges) if len(some) >= _MANY]
+    return [group for group in np.split(alike[order], edges) if len(group) >= _MANY]
 
 
 def _numbers_of(starts: Ints, positions: Ints) -> Ints:
@@ -865,11 +872,11 @@ class Bridges:
         rows, numbers = self.rows.where(first + chosen), numbers[chosen]
         likes = [(hole.like.sys_flag & _HOSTS) + hole.like.has_crc for hole in self._holes]
         groups = _groups(rows, np.array(likes)[numbers])
-        for some in groups:
-            one, of_one = rows.where(some), numbers[some]
-            stamp = self._new_stamp(int(of_one[0]), int(one.queue[0]), int(one.transaction[0]), "")
+        for group in groups:
+            subset, of_one = rows.where(group), numbers[group]
+            stamp = self._new_stamp(int(of_one[0]), int(subset.queue[0]), int(subset.transaction[0]), "")
             times = self._columns[-1][of_one]
-            stamp.write(out, one.start - base, one.size, one.start, one.offsets_in_queue, times)
+            stamp.write(out, subset.start - base, subset.size, subset.start, subset.offsets_in_queue, times)
         for row in np.delete(first + chosen, np.concatenate([_NONE, *groups])).tolist():
             at, record = self._record(row)
             out[at - base : at - base + len(record)] = np.frombuffer(record, np.uint8)
@@ -914,12 +921,12 @@ class Bridges:
 
     def extents(self, holes: list[Hole]) -> Iterator[tuple[int, int]]:
         """Yield where the pieces of each of some holes begin and how long they are."""
-        for is_long, some in itertools.groupby(holes, lambda hole: hole.size > _CHUNK):
+        for is_long, holes_of_kind in itertools.groupby(holes, lambda hole: hole.size > _CHUNK):
             if is_long:
-                for hole in some:
+                for hole in holes_of_kind:
                     yield from ((low, high - low) for low, high, _, _ in self._stretches(hole.start, hole.end, _CHUNK))
             else:  # a piece each; there may be many
-                starts, ends = np.array([(hole.start, hole.end) for hole in some], np.int64).T
+                starts, ends = np.array([(hole.start, hole.end) for hole in holes_of_kind], np.int64).T
                 last = self.rows.start.searchsorted(ends) - 1
                 blank_ends = self.rows.start[last] + layout.BLANK_SIZE
                 ends = np.where(self.rows.queue[last] == _BLANK, blank_ends, ends)
@@ -944,10 +951,10 @@ class Bridges:
             rows = self.rows.where(slice(first, last))
             numbers = _numbers_of(self._starts, rows.start)
             groups = _groups(rows, numbers)
-            for some in groups:
-                one = rows.where(some)
-                stamp = self._stamp(int(numbers[some[0]]), int(one.queue[0]), int(one.transaction[0]))
-                stamp.write(out, one.start - base, one.size, one.start, one.offsets_in_queue)
+            for group in groups:
+                subset = rows.where(group)
+                stamp = self._stamp(int(numbers[group[0]]), int(subset.queue[0]), int(subset.transaction[0]))
+                stamp.write(out, subset.start - base, subset.size, subset.start, subset.offsets_in_queue)
             if groups:
                 single = np.delete(np.arange(first, last), np.concatenate(groups)).tolist()
         for row in single:
@@ -980,8 +987,8 @@ class Bridges:
         if queue == _FILLER:
             return start, placeholder.filler(size, start, hole.why, hole.like)
         topic, queue_id = self.keys[queue]
-        said = self.light[light] if light >= 0 else ()
-        properties = placeholder.needed(topic, queue_id, offset, batch_size, said)
+        places = self.light[light] if light >= 0 else ()
+        properties = placeholder.needed(topic, queue_id, offset, batch_size, places)
         queue_offset = 0 if transaction in _WITHOUT_UNIT else offset
         name, why, like = topic.encode(), hole.why, hole.like
         return start, placeholder.build(

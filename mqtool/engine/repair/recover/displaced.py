@@ -64,8 +64,8 @@ class ShiftedSource(NamedTuple):
         """Return bytes of an address; zeros where the file does not reach."""
         at = address - self.shift
         before = min(size, max(0, -at))
-        found = self.file.read(at + before, size - before) if before < size else b""
-        return (bytes(before) + found).ljust(size, b"\0")
+        data = self.file.read(at + before, size - before) if before < size else b""
+        return (bytes(before) + data).ljust(size, b"\0")
 
 
 class DisplacedRecords(NamedTuple):
@@ -114,9 +114,9 @@ class PatchedFile(MappedFile):
                 view = np.frombuffer(mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_COPY), np.uint8)
             if isinstance(self.original, PatchedFile):
                 for at in range(0, self.size, _STEP):
-                    here, there = view[at : at + _STEP], self.original.bytes[at : at + _STEP]
-                    if not np.array_equal(here, there):
-                        here[:] = there
+                    patched, original = view[at : at + _STEP], self.original.bytes[at : at + _STEP]
+                    if not np.array_equal(patched, original):
+                        patched[:] = original
             return view
         copy = np.frombuffer(mmap.mmap(-1, self.size), np.uint8)
         copy[: self.original.size] = self.original.bytes
@@ -187,8 +187,8 @@ class Unsound:
         """Return the number of the stretch that each range of addresses lies in, -1 for none."""
         numbers = np.searchsorted(np.array(self.starts, np.int64), starts, "right") - 1
         inside = (numbers >= 0) & (ends <= np.array([*self.ends, 0], np.int64)[numbers])
-        found: Ints = np.where(inside, numbers, -1)
-        return found
+        result: Ints = np.where(inside, numbers, -1)
+        return result
 
 
 @dataclasses.dataclass
@@ -207,16 +207,16 @@ class PutBack:
         """Add to the losses of a plan the records that it does not keep where they are."""
         kept = {patch.position: patch.data for patch in plan.patches}
         own = set(plan.bridges.rows.where(plan.bridges.rows.own).start.tolist()) if plan.bridges else set()
-        for one in self.left:
-            base = one.source.file.start_offset
-            position = base + int(one.table.starts[0])
-            record = one.table.record(0)
-            if kept.get(one.start) == record:
+        for displaced in self.left:
+            base = displaced.source.file.start_offset
+            position = base + int(displaced.table.starts[0])
+            record = displaced.table.record(0)
+            if kept.get(displaced.start) == record:
                 continue  # the one that lies there becomes it again
             is_kept = position in own or _but_address(kept.get(position, b"")) == _but_address(record)
             if base != _OUTSIDE and is_kept:
                 continue
-            for span in spans_of(dispatch(one.table, []).units):
+            for span in spans_of(dispatch(displaced.table, []).units):
                 plan.losses.add(span.queue, span.start, span.stop, len(record), OF_ANOTHER)
 
     def without(self, removed: Collection[MappedFile]) -> "PutBack":
@@ -224,25 +224,29 @@ class PutBack:
         bases = {segment.start_offset for segment in removed}
         return dataclasses.replace(
             self,
-            patches=[one for one in self.patches if one.segment_offset not in bases],
-            created=[one for one in self.created if one.start_offset not in bases],
-            told=[one for one in self.told if one[0].start_offset not in bases],
+            patches=[patch for patch in self.patches if patch.segment_offset not in bases],
+            created=[segment for segment in self.created if segment.start_offset not in bases],
+            told=[restored for restored in self.told if restored[0].start_offset not in bases],
         )
 
     def before(self, end: int) -> "PutBack":
         """Return what is left of this when the log is to end at an address."""
-        told = []
+        restored = []
         for segment, start, size, count in self.told:
             room = end - segment.start_offset - start
             if 0 < room < size:
                 inside = memoryview(self.log.read(segment.start_offset + start, room))
-                told.append((segment, start, room, len(scan.scan(inside, segment.start_offset + start).table)))
+                restored.append((segment, start, room, len(scan.scan(inside, segment.start_offset + start).table)))
             elif room > 0:
-                told.append((segment, start, size, count))
+                restored.append((segment, start, size, count))
         return dataclasses.replace(
             self,
-            patches=[one._replace(data=one.data[: end - one.position]) for one in self.patches if one.position < end],
-            told=told,
+            patches=[
+                patch._replace(data=patch.data[: end - patch.position])
+                for patch in self.patches
+                if patch.position < end
+            ],
+            told=restored,
         )
 
 
@@ -255,28 +259,31 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
         unsound: what a survey of that log has found.
     """
     log = placement.log
-    found, heads = _elsewhere(placement, unsound)
+    displaced, heads = _elsewhere(placement, unsound)
     wanted: dict[int, list[DisplacedRecords]] = collections.defaultdict(list)
     left: list[DisplacedRecords] = []
-    for one in found:
-        numbers = unsound.around(one.starts, one.starts + one.sizes)
+    for records in displaced:
+        numbers = unsound.around(records.starts, records.starts + records.sizes)
         for first, last in _stretches(numbers):
-            part = one.part(slice(first, last))
+            part = records.part(slice(first, last))
             if numbers[first] >= 0 and _is_credible(reader, part, unsound):
                 wanted[int(numbers[first])].append(part)
             else:
                 left.append(part)
     pieces: list[_Records] = []
-    moves = _moves(log, found, heads, unsound)
-    for number in sorted({*wanted, *(one for one in moves if one >= 0)}):
+    moves = _moves(log, displaced, heads, unsound)
+    for number in sorted({*wanted, *(key for key in moves if key >= 0)}):
         start = _start_of_unreadable(log, unsound, number)
         end_before = unsound.starts[number] - 1
-        sources = [*(one.source for one in wanted.get(number, [])), *(source for _, source in moves.get(number, []))]
+        sources = [
+            *(records.source for records in wanted.get(number, [])),
+            *(source for _, source in moves.get(number, [])),
+        ]
         if start <= end_before and not any(_is_free(log, unsound, end_before, source) for source in sources):
             start = unsound.starts[number]
         pieces += _Joiner(reader, start, unsound.ends[number], wanted.get(number, []), moves.get(number, [])).join()
     back = _written(log, pieces)
-    back.left = [record for one in left for record in _not_there(back.log, one)]
+    back.left = [record for records in left for record in _not_there(back.log, records)]
     return back
 
 
@@ -294,9 +301,16 @@ def _elsewhere(
         if segment is not None and not is_alone:
             places.append((segment, start - segment.start_offset, min(end - segment.start_offset, segment.size)))
     places += [(segment, end, segment.size) for segment, end in unsound.filler if end < segment.size]
-    places += [(MappedFile(one.path, _OUTSIDE, one.size), log.file_size, one.size) for one in placement.too_long]
-    places += [(MappedFile(one.path, _OUTSIDE, one.size), 0, one.size) for one in placement.removed if one.donor]
-    found: list[DisplacedRecords] = []
+    places += [
+        (MappedFile(segment.path, _OUTSIDE, segment.size), log.file_size, segment.size)
+        for segment in placement.too_long
+    ]
+    places += [
+        (MappedFile(removed_file.path, _OUTSIDE, removed_file.size), 0, removed_file.size)
+        for removed_file in placement.removed
+        if removed_file.donor
+    ]
+    displaced: list[DisplacedRecords] = []
     heads: list[tuple[int, ShiftedSource]] = []
     seen: MappedFile | None = None
     since = 0
@@ -311,20 +325,20 @@ def _elsewhere(
         if _is_in_place(file, start, stop):
             continue
         at = start
-        for table in records_in(file, start, stop, is_sound=lambda found: ~found.broken()):
-            found += _found_in(file, table)
+        for table in records_in(file, start, stop, is_sound=lambda table: ~table.broken()):
+            displaced += _found_in(file, table)
             heads += _heads_in(file, at, int(table.starts[0]))
             at = int(table.starts[-1] + table.column("size")[-1])
         heads += _heads_in(file, at, stop)
-    return found, heads
+    return displaced, heads
 
 
 def _is_in_place(file: MappedFile, start: int, stop: int) -> bool:
     """Tell whether a stretch has no more heads than one, of a record that says to lie where it lies."""
     view = memoryview(file.bytes)
     # There may be many short ones: what a hole of a file saves is not worth to ask.
-    found = heads_in(file, start, stop) if stop - start >= _LONG else scan.candidates(view, None, start, stop)
-    heads = list(itertools.islice(found, 2))
+    candidates = heads_in(file, start, stop) if stop - start >= _LONG else scan.candidates(view, None, start, stop)
+    heads = list(itertools.islice(candidates, 2))
     return len(heads) < 2 and all(plain.int64(view, at + _ADDRESS_AT) == file.start_offset + at for at in heads)
 
 
@@ -332,9 +346,9 @@ def _heads_in(file: MappedFile, start: int, stop: int) -> Iterator[tuple[int, Sh
     """Yield the addresses that heads of records say which lie whole sectors away from where they are."""
     view = memoryview(file.bytes)
     for at in heads_in(file, start, stop):
-        said = plain.int64(view, at + _ADDRESS_AT)
-        if file.start_offset == _OUTSIDE or (said != file.start_offset + at and not (said - at) % _GRIDS[-1]):
-            yield said, ShiftedSource(file, said - at)
+        stated = plain.int64(view, at + _ADDRESS_AT)
+        if file.start_offset == _OUTSIDE or (stated != file.start_offset + at and not (stated - at) % _GRIDS[-1]):
+            yield stated, ShiftedSource(file, stated - at)
 
 
 def _found_in(file: MappedFile, table: MessageTable) -> Iterator[DisplacedRecords]:
@@ -352,18 +366,18 @@ def _stretches(values: Ints) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges)) if len(values) else []
 
 
-def _is_credible(reader: StoreReader, found: DisplacedRecords, unsound: Unsound) -> bool:
+def _is_credible(reader: StoreReader, records: DisplacedRecords, unsound: Unsound) -> bool:
     """Tell whether records were moved; one alone may as well lie where it lay, and only its address be damaged."""
-    if len(found.starts) > 1 or found.source.file.start_offset == _OUTSIDE:
+    if len(records.starts) > 1 or records.source.file.start_offset == _OUTSIDE:
         return True
-    address = found.start - found.source.shift + found.source.file.start_offset
-    topic = found.table.bytes_of(plain.TOPIC, 0).decode("utf-8", "replace")
-    queue = reader.consume_queues.get((topic, int(found.table.column("queue_id")[0])))
-    offset = int(found.table.column("queue_offset")[0])
+    address = records.start - records.source.shift + records.source.file.start_offset
+    topic = records.table.bytes_of(plain.TOPIC, 0).decode("utf-8", "replace")
+    queue = reader.consume_queues.get((topic, int(records.table.column("queue_id")[0])))
+    offset = int(records.table.column("queue_offset")[0])
     if queue is not None and queue.first_offset <= offset < queue.max_offset():
-        said = int(queue.units(offset, offset + 1)["physical_offset"][0])
-        if said in (found.start, address):
-            return said == found.start
+        stated = int(queue.units(offset, offset + 1)["physical_offset"][0])
+        if stated in (records.start, address):
+            return stated == records.start
     return address not in unsound.due
 
 
@@ -372,18 +386,18 @@ _Move = tuple[int, ShiftedSource]
 
 
 def _moves(
-    log: CommitLog, found: Sequence[DisplacedRecords], heads: Sequence[_Move], unsound: Unsound
+    log: CommitLog, displaced: Sequence[DisplacedRecords], heads: Sequence[_Move], unsound: Unsound
 ) -> dict[int, list[_Move]]:
     """Return by stretch what may have moved where: what goes back there, and what it was exchanged with."""
-    said = [*((one.start, one.source) for one in found), *heads]
-    for address, source in [*said]:
+    all_moves = [*((records.start, records.source) for records in displaced), *heads]
+    for address, source in [*all_moves]:
         other = log.segment_at(address)
         if source.file.start_offset != _OUTSIDE and other is not None:
             place = address - source.shift + source.file.start_offset
-            said.append((place, ShiftedSource(other, place - address + other.start_offset)))
+            all_moves.append((place, ShiftedSource(other, place - address + other.start_offset)))
     moves: dict[int, list[_Move]] = collections.defaultdict(list)
-    starts = np.array([address for address, _ in said], np.int64)
-    for number, move in zip(unsound.around(starts, starts + 1).tolist(), said, strict=True):
+    starts = np.array([address for address, _ in all_moves], np.int64)
+    for number, move in zip(unsound.around(starts, starts + 1).tolist(), all_moves, strict=True):
         moves[number].append(move)
     return moves
 
@@ -539,16 +553,16 @@ def _shifted(
     reader: StoreReader, at: int, stop: int, sources: Sequence[ShiftedSource]
 ) -> tuple[bytes, ShiftedSource] | None:
     """Return the record whose end was shifted by bytes that were put into it; what was cut out of one is gone."""
-    for here, source in itertools.product(sources[:1], sources[1:]):
-        if source.file is here.file and source.shift > here.shift:
+    for in_place, source in itertools.product(sources[:1], sources[1:]):
+        if source.file is in_place.file and source.shift > in_place.shift:
             continue
-        head = here.read(at, _HEAD)
+        head = in_place.read(at, _HEAD)
         size = plain.int32(head, 0)
         if not layout.MIN_SIZE <= size <= min(stop - at, _LONGEST_SHIFTED) or plain.int64(head, _ADDRESS_AT) != at:
             continue
-        begun, ended = here.read(at, size), source.read(at, size)
+        begun, ended = in_place.read(at, size), source.read(at, size)
         cuts = [cut for cut in range(size - 1, _HEAD, -1) if cut == size - 1 or begun[cut] != ended[cut]]
-        sound = [one for cut in cuts if _is_sound(one := begun[:cut] + ended[cut:], at)]
+        sound = [rejoined for cut in cuts if _is_sound(rejoined := begun[:cut] + ended[cut:], at)]
         behind = scan.scan(memoryview(source.read(at + size, _NEAR)), at + size, limit=_MAX_BEHIND).table
         record = Ways(reader, at, behind.where((behind.faults == 0) & ~behind.broken())).decided(sound)
         if record is not None:
@@ -572,14 +586,14 @@ def _mixes(at: int, stop: int, start: _Mix, grid: int, sources: Sequence[Shifted
     most = max(1, _MAX_JOINED // ((stop - at) * len(sources) ** 2))
     borders = range(begin - begin % grid + grid, stop, grid)[:most]
     *before, (_, last) = start
-    others = [source for source in sources if source != last]
+    other_sources = [source for source in sources if source != last]
     yield start
-    yield from ([*before, (cut, last), (_END, other)] for other in others[:1] for cut in borders)
+    yield from ([*before, (cut, last), (_END, other)] for other in other_sources[:1] for cut in borders)
     for first, second in itertools.combinations(borders[:_MAX_MIDDLES], 2):
-        for middle, end in itertools.product(others, [last, *others]):
+        for middle, end in itertools.product(other_sources, [last, *other_sources]):
             if middle != end:
                 yield [*before, (first, last), (second, middle), (_END, end)]
-    yield from ([*before, (cut, last), (_END, other)] for other in others[1:] for cut in borders)
+    yield from ([*before, (cut, last), (_END, other)] for other in other_sources[1:] for cut in borders)
 
 
 def _read(at: int, mix: _Mix, stop: int) -> bytes:
@@ -605,8 +619,8 @@ def _is_sound(record: bytes, at: int) -> bool:
         return False
     if table.column("physical_offset")[0] != at or table.broken()[0] or not _reads_well(table):
         return False
-    _, said, should = property_crcs(table, dispatch(table, []).properties)
-    return bool((said == should).all())
+    _, stated, should = property_crcs(table, dispatch(table, []).properties)
+    return bool((stated == should).all())
 
 
 def _reads_well(table: MessageTable) -> bool:
@@ -673,17 +687,17 @@ def _but_address(record: bytes) -> bytes:
     return record[:_ADDRESS_AT] + record[_HEAD:]
 
 
-def _not_there(log: CommitLog, found: DisplacedRecords) -> Iterator[DisplacedRecords]:
+def _not_there(log: CommitLog, records: DisplacedRecords) -> Iterator[DisplacedRecords]:
     """Yield the records of which no copy lies where they say."""
-    if stands(log, found):
+    if stands(log, records):
         return
-    for row in range(len(found.starts)):
-        one = found.part(slice(row, row + 1))
-        if not stands(log, one):
-            yield one
+    for row in range(len(records.starts)):
+        single = records.part(slice(row, row + 1))
+        if not stands(log, single):
+            yield single
 
 
-def stands(log: CommitLog, found: DisplacedRecords) -> bool:
+def stands(log: CommitLog, records: DisplacedRecords) -> bool:
     """Tell whether records are where they say, or at least those of the same heads: these name the CRCs of bodies."""
-    size = found.end - found.start if len(found.starts) > 1 else _HEAD
-    return log.read(found.start, size) == found.source.read(found.start, size)
+    size = records.end - records.start if len(records.starts) > 1 else _HEAD
+    return log.read(records.start, size) == records.source.read(records.start, size)

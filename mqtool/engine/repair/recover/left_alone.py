@@ -30,13 +30,13 @@ def remarks(
         in_log: what is found in its records, and stays.
         bridged: where placeholders will stand, from and to, in order.
     """
-    found: dict[str, list[Finding]] = collections.defaultdict(list)
-    for one in itertools.chain(in_log, _findings(reader, ends, log_end, bridged)):
-        if one.severity is not Severity.NOTE:
-            found[one.code].append(one)
-    for code, those in found.items():
-        more = f", and {len(those) - 1:,} more" if len(those) > 1 else ""
-        yield f"left unchanged ({code}): {those[0].file}: {those[0].message}{more}; see `mqtool explain {code}`"
+    by_code: dict[str, list[Finding]] = collections.defaultdict(list)
+    for item in itertools.chain(in_log, _findings(reader, ends, log_end, bridged)):
+        if item.severity is not Severity.NOTE:
+            by_code[item.code].append(item)
+    for code, findings in by_code.items():
+        more = f", and {len(findings) - 1:,} more" if len(findings) > 1 else ""
+        yield f"left unchanged ({code}): {findings[0].file}: {findings[0].message}{more}; see `mqtool explain {code}`"
 
 
 def _findings(

@@ -177,10 +177,10 @@ class LogPlan:
         queued = rows.where(rows.has_unit)
         order = by_queue(queued.queue)
         edges = np.flatnonzero(np.diff(queued.queue[order])) + 1
-        for some in np.split(order, edges) if len(order) else ():
-            starts = queued.queue_offset[some]
-            stops = starts + queued.batch_size[some]
-            self.losses.add_many(keys[queued.queue[some[0]]], starts, stops, queued.size[some], GIVEN_UP)
+        for group in np.split(order, edges) if len(order) else ():
+            starts = queued.queue_offset[group]
+            stops = starts + queued.batch_size[group]
+            self.losses.add_many(keys[queued.queue[group[0]]], starts, stops, queued.size[group], GIVEN_UP)
         for row in np.flatnonzero(~rows.has_unit & (rows.queue >= 0)).tolist():
             self.losses.add_elsewhere(keys[rows.queue[row]][0], 1, int(rows.size[row]), GIVEN_UP)
         for row in np.flatnonzero(rows.light >= 0).tolist():
@@ -271,50 +271,50 @@ def derived_part(rules: SurveyRules, part: Part, start: int) -> PartReport[Recor
 
 def _fast_path(rules: SurveyRules, part: Part, with_bodies: bool, start: int) -> Iterator[RecordRun]:
     log = rules.reader.commit_log
-    for one in take_fast_path(log, part.segment, start, part.stop, rules.kernels, with_bodies, rules.tags_in_index):
-        yield _fast_path_records(rules, part.segment, one)
+    for stretch in take_fast_path(log, part.segment, start, part.stop, rules.kernels, with_bodies, rules.tags_in_index):
+        yield _fast_path_records(rules, part.segment, stretch)
 
 
-def _fast_path_records(rules: SurveyRules, segment: MappedFile, found: FastPath) -> RecordRun:
+def _fast_path_records(rules: SurveyRules, segment: MappedFile, stretch: FastPath) -> RecordRun:
     buffer = rules.reader.commit_log.buffer(segment, rules.kernels)
-    last = scan.gather(buffer, segment.start_offset, np.array([found.last_start]), rules.kernels)
-    unsound = scan.gather(buffer, segment.start_offset, found.unsound, rules.kernels)
-    before = np.searchsorted(found.positions, unsound.column("position")) - 1
+    last = scan.gather(buffer, segment.start_offset, np.array([stretch.last_start]), rules.kernels)
+    unsound = scan.gather(buffer, segment.start_offset, stretch.unsound, rules.kernels)
+    before = np.searchsorted(stretch.positions, unsound.column("position")) - 1
     bad = []
     for row, sound in enumerate(before.tolist()):
-        after = (int(found.positions[sound]), int(found.timestamps[sound])) if sound >= 0 else None
+        after = (int(stretch.positions[sound]), int(stretch.timestamps[sound])) if sound >= 0 else None
         start, known = int(unsound.starts[row]), known_of(unsound, row, False)
         end = start + known.size
         bad.append(Bad(start, end, OF_CRC, known, after, not scan.may_begin_records(buffer, start + 1, end)))
     return RecordRun(
         segment=segment,
-        start=found.start,
-        end=found.end,
+        start=stretch.start,
+        end=stretch.end,
         bad=bad,
-        spans=spans_of(found.units),
-        topics=found.topics,
-        last_start=found.last_start,
+        spans=spans_of(stretch.units),
+        topics=stretch.topics,
+        last_start=stretch.last_start,
         like=RecordTemplate.of(last, 0, has_crc=False),
         inner_batches=set(),
         repaired={},
         doubtful=[],
-        samples=Samples.of(found.positions, found.timestamps),
+        samples=Samples.of(stretch.positions, stretch.timestamps),
         flags={},
         found=[],
         run=Run(
             segment=segment,
-            start=found.start,
-            end=found.end,
+            start=stretch.start,
+            end=stretch.end,
             in_place=True,
-            stated_offset=segment.start_offset + found.start,
-            count=found.count,
-            first_timestamp=found.first_timestamp,
-            last_timestamp=found.last_timestamp,
+            stated_offset=segment.start_offset + stretch.start,
+            count=stretch.count,
+            first_timestamp=stretch.first_timestamp,
+            last_timestamp=stretch.last_timestamp,
             findings=[],
             spans=[],
-            entries=NO_ENTRIES if bad else found.entries,  # as in ``_piece``
+            entries=NO_ENTRIES if bad else stretch.entries,  # as in ``_piece``
         ),
-        units=found.units,
+        units=stretch.units,
     )
 
 
@@ -341,8 +341,8 @@ def _property_crc_fails(table: MessageTable, whole: Bools) -> Bools:
     fails = np.zeros(len(table), np.bool_)
     places = np.flatnonzero(whole)
     sound = table.where(places)
-    rows, said, should = property_crcs(sound, dispatch(sound, []).properties)
-    fails[places[rows[said != should]]] = True
+    rows, stated, should = property_crcs(sound, dispatch(sound, []).properties)
+    fails[places[rows[stated != should]]] = True
     return fails
 
 
@@ -385,8 +385,8 @@ def _piece(
             derived = dispatch(sound, rules.delay_levels, rules.tags_in_index, with_entries)
         flags = {int(sound.column("position")[row]): flag for row, flag in right_flags(sound, derived).items()}
         has_crc = bool(derived.properties.at(CRC_PROPERTY)[1][-1] > 0)
-        rows, said, should = property_crcs(sound, derived.properties)
-        wrong = rows[said != should]
+        rows, stated, should = property_crcs(sound, derived.properties)
+        wrong = rows[stated != should]
         has = has_crc_property(sound, derived.properties)
         if has.any() and not has.all():
             wrong = np.union1d(wrong, np.flatnonzero(~has & ends_like_crc(sound)))
@@ -437,7 +437,7 @@ def _piece(
         doubtful=doubtful,
         samples=Samples.of(positions[~bad], times[~bad]),
         flags=flags,
-        found=[one for _, one in findings.all if isinstance(one, Finding) and one.severity is not Severity.NOTE],
+        found=[item for _, item in findings.all if isinstance(item, Finding) and item.severity is not Severity.NOTE],
         run=run_of(segment, sound, derived.entries) if derived else None,
         units=units,
     )
@@ -693,7 +693,7 @@ class _Builder:
             self._take_back(first, None)
         is_new = span.queue not in self.order.next
         after = self.order.next.get(span.queue, (0, -1))[0]
-        stop = after + sum(one.stop - one.start for one in held)
+        stop = after + sum(waiting.stop - waiting.start for waiting in held)
         if after <= span.start <= stop and (not is_new or self.order.from_zero):
             self.odd += held
             if held and span.start == stop and not is_new:
@@ -723,14 +723,14 @@ class _Builder:
         latest, before = self.latest.get(span.queue, (None, None))
         if not held or latest is None or held[0].start != latest.start or self._is_confirmed(latest):
             return held
-        if any(one.stop != other.start for one, other in itertools.pairwise([*held, span])):
+        if any(waiting.stop != other.start for waiting, other in itertools.pairwise([*held, span])):
             return held
         if span.start == latest.stop:
             self.rivals.append((held[0], latest))
             return held
         self._take_back(latest, before)
-        for one in held:
-            self._jump(one)
+        for waiting in held:
+            self._jump(waiting)
         return []
 
     def _take_back(self, latest: Span, before: tuple[int, int] | None) -> None:
@@ -761,17 +761,19 @@ class _Builder:
             return
         after = self.order.next.get(span.queue, (0, -1))[0]
         stop = span.start if span.start > after else consume_queue.OFFSET_END
-        lengths = [one.stop - one.start for one in held]
+        lengths = [waiting.stop - waiting.start for waiting in held]
         fits = []
-        for number, one in enumerate(held):
+        for number, waiting in enumerate(held):
             places = after + sum(lengths[:number]), stop - sum(lengths[number:])
-            is_elsewhere = any(self._is_confirmed(one._replace(start=place)) for place in places)
-            if after <= one.start and one.stop <= stop and not is_elsewhere and not self._is_absurd(one):
-                fits.append(one)
-        taken = [fits[number] for number in rising([one.start for one in fits], [one.stop for one in fits])]
-        for one in taken:
-            self._jump(one)
-        self.odd += [one for one in held if one not in taken]
+            is_elsewhere = any(self._is_confirmed(waiting._replace(start=place)) for place in places)
+            if after <= waiting.start and waiting.stop <= stop and not is_elsewhere and not self._is_absurd(waiting):
+                fits.append(waiting)
+        chosen = [
+            fits[number] for number in rising([waiting.start for waiting in fits], [waiting.stop for waiting in fits])
+        ]
+        for waiting in chosen:
+            self._jump(waiting)
+        self.odd += [waiting for waiting in held if waiting not in chosen]
 
     def _note_jumps(self, spans: list[Span]) -> None:
         """Tell of the messages that are missing before, or between, those that are cut off."""
@@ -894,7 +896,7 @@ class _Builder:
         """Fill the holes."""
         editor, lost = self.edit()
         plan = self.plan
-        plan.left += [one for one in self.found if editor.still_finds(one)]
+        plan.left += [item for item in self.found if editor.still_finds(item)]
         plan.patches, plan.remarks = editor.patches(), [*plan.remarks, *editor.remarks(), *self._told_twice()]
         plan.bridges, stood, placed, plan.unplaced, without_crc = lay_out(
             self.reader, lost, plan.holes, self.batch_topics
@@ -935,12 +937,12 @@ class _Builder:
         known = {gap.queue for gap in gaps if not gap.start}
         odd: dict[QueueKey, list[Span]] = collections.defaultdict(list)
         addresses: dict[Any, list[int]] = collections.defaultdict(list)
-        others = {other.physical_offset: one.physical_offset for one, other in self.rivals}
+        rivals_by_address = {other.physical_offset: span.physical_offset for span, other in self.rivals}
         for span in sorted([*self.odd, *(other for _, other in self.rivals)], key=_address_of):
             if span.is_one_record:
                 for kind in kinds_of(span):
                     addresses[kind].append(span.physical_offset)
-                if span.physical_offset not in others:
+                if span.physical_offset not in rivals_by_address:
                     odd[span.queue].append(span)
         for queue, (start, address) in self.order.first.items():
             if not start or queue in known:
@@ -950,8 +952,10 @@ class _Builder:
             if start == sum(span.stop - span.start for span in own):
                 yield from _in_line(own, 0, -1, address)
                 continue
-            fits = {one for kind in kinds_of(gap) for one in addresses.get(kind, [])[:3] if one < address}
-            if len({others.get(one, one) for one in fits}) == 1:
+            fits = {
+                candidate for kind in kinds_of(gap) for candidate in addresses.get(kind, [])[:3] if candidate < address
+            }
+            if len({rivals_by_address.get(candidate, candidate) for candidate in fits}) == 1:
                 yield gap
 
     def _ends(self, led_to: set[int]) -> Iterator[QueueGap]:
@@ -969,9 +973,13 @@ class _Builder:
             if span.physical_offset in led_to:
                 continue
             _, address = self.order.next.get(span.queue, (0, 1 << 62))
-            others = [one for one in due.get((span.queue[0], span.start), ()) if one != span.queue]
-            if len(others) == 1 and span.is_one_record and self.order.next[others[0]][1] < span.physical_offset:
-                yield QueueGap(others[0], span.start, span.stop, self.order.next[others[0]][1], 1 << 62)
+            other_queues = [queue for queue in due.get((span.queue[0], span.start), ()) if queue != span.queue]
+            if (
+                len(other_queues) == 1
+                and span.is_one_record
+                and self.order.next[other_queues[0]][1] < span.physical_offset
+            ):
+                yield QueueGap(other_queues[0], span.start, span.stop, self.order.next[other_queues[0]][1], 1 << 62)
             elif address < span.physical_offset and not self._is_torn(address, span):
                 odd[span.queue].append(span)
         for queue, spans in odd.items():
@@ -1002,15 +1010,15 @@ class _Builder:
     def _bridged(self) -> list[int]:
         """Addresses of the placeholders that are there, in order. Cost: one more walk over the log."""
         kernels = scan.kernels_for(self.log.total_size)
-        found: list[int] = []
+        positions: list[int] = []
         for segment in self.log.segments:
             pieces = self.log.walk(segment, 0, segment.size, kernels) if segment.start_offset >= self.start else ()
             for piece in pieces:
                 if not isinstance(piece, Gap):
                     sound = piece.where(piece.faults == 0)
-                    found += sound.column("position")[placeholder.placeholders(sound)].tolist()
+                    positions += sound.column("position")[placeholder.placeholders(sound)].tolist()
             segment.release(0, segment.size)
-        return found
+        return positions
 
     def _repair_times(self, editor: RecordEditor) -> None:
         """Write store times into messages where they cannot be right, and tell of those that stay."""
@@ -1064,6 +1072,6 @@ def _address_of(span: Span) -> int:
 
 def _in_line(spans: list[Span], start: int, address: int, before: int) -> Iterator[QueueGap]:
     """Yield the place of each of some messages that follow each other in a queue, between two addresses."""
-    for span, end in zip(spans, [*(one.physical_offset for one in spans[1:]), before], strict=True):
+    for span, end in zip(spans, [*(later.physical_offset for later in spans[1:]), before], strict=True):
         yield QueueGap(span.queue, start, start + span.stop - span.start, address, end)
         start, address = start + span.stop - span.start, span.physical_offset

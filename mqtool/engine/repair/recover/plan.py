@@ -139,7 +139,7 @@ class _IndexView:
         """Hold the keys of a run against the entries that are next; after a difference nothing more is asked."""
         self.entries += len(run.entries.rows)
         if not self.differs:
-            self.differs = any(one.severity != "note" for one in self.verifier.take(run))
+            self.differs = any(finding.severity != "note" for finding in self.verifier.take(run))
 
 
 class _DerivedChecker:
@@ -226,43 +226,43 @@ def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         BadDataError: a hole cannot be bridged.
         NotFoundError: there is no log, or segments that it lacks lie in folders that are not named.
     """
-    found = _survey(reader, options, jobs, progress)
-    losses = found.log.losses.rows()
+    recovery = _survey(reader, options, jobs, progress)
+    losses = recovery.log.losses.rows()
     offsets, remarks = offsets_of(reader)
-    written, noted = _made(found)
+    written, noted = _made(recovery)
     plan = Plan(
         command="recover",
         options=options,
-        changes=tuple(_changes(found)),
+        changes=tuple(_changes(recovery)),
         losses=losses,
-        remarks=(*_remarks(found), *remarks, *_left(reader, found)),
+        remarks=(*_remarks(recovery), *remarks, *_left(reader, recovery)),
         journal_size=noted,
         write_size=written,
         growth=written,
-        read_size=reader.commit_log.total_size if found.index or found.queues.units is None else 0,
-        groups=group_effects(offsets, losses, found.ends),
-        found=found,
+        read_size=reader.commit_log.total_size if recovery.index or recovery.queues.units is None else 0,
+        groups=group_effects(offsets, losses, recovery.ends),
+        found=recovery,
     )
-    return rehearsed(reader, plan, lambda journal: _rehearse(found, journal)) if plan.changes else plan
+    return rehearsed(reader, plan, lambda journal: _rehearse(recovery, journal)) if plan.changes else plan
 
 
 def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, progress: Progress) -> None:
     """Do what the plan says."""
-    found: Recovery = plan.found or _survey(reader, plan.options, jobs, progress)
-    _apply_log(found, journal)
+    recovery: Recovery = plan.found or _survey(reader, plan.options, jobs, progress)
+    _apply_log(recovery, journal)
     reader = StoreReader(reader.root, reader.config)
     if reader.rocksdb_queues is None:
-        _apply_queue_files(found, reader, journal)
+        _apply_queue_files(recovery, reader, journal)
         reader = StoreReader(reader.root, reader.config)
         writer = QueueWriter(reader, journal)
         with journal.together():
-            if not found.queues.tell(writer):
-                log = dataclasses.replace(found.log, holes=[], patches=[], bridges=None)
-                _DerivedChecker(reader, writer, None, found.batch_topics).walk(log, found.start_offset, jobs)
-        _apply_batch_queues(reader, found.batch_queues, found.log.odd, journal, jobs)
-    if found.index:
-        _apply_index(reader, found.keys, journal, jobs)
-    _apply_rest(found, reader, journal)
+            if not recovery.queues.tell(writer):
+                log = dataclasses.replace(recovery.log, holes=[], patches=[], bridges=None)
+                _DerivedChecker(reader, writer, None, recovery.batch_topics).walk(log, recovery.start_offset, jobs)
+        _apply_batch_queues(reader, recovery.batch_queues, recovery.log.odd, journal, jobs)
+    if recovery.index:
+        _apply_index(reader, recovery.keys, journal, jobs)
+    _apply_rest(recovery, reader, journal)
 
 
 # What there is to do
@@ -345,7 +345,7 @@ def _looked(
                 seen = look(reader.with_log(back.log), min(start, back.log.min_offset))
         behind = list(_behind(seen.reader.commit_log, seen.plan))
         # The same mend again looks at the last of those that stay.
-        first = min(first, first_of([one for one in seen.reader.commit_log.segments if one not in behind]))
+        first = min(first, first_of([segment for segment in seen.reader.commit_log.segments if segment not in behind]))
         # Where the log ends lies before the first that was looked at, if no message lies behind.
         ends_before = seen.plan.last_start < 0
         due = log.min_offset if seen.is_short or ends_before else max(first, log.min_offset)
@@ -494,7 +494,7 @@ def _look(
 
 def _behind(log: CommitLog, plan: LogPlan) -> Iterator[MappedFile]:
     """Yield the segments behind the end, but for empty ones that a broker has made ahead."""
-    end = next((one.end_offset for one in log.segments if one.end_offset >= plan.end_offset), 0)
+    end = next((segment.end_offset for segment in log.segments if segment.end_offset >= plan.end_offset), 0)
     for segment in log.segments:
         if segment.start_offset < plan.end_offset or segment is log.segments[0]:
             continue
@@ -542,11 +542,11 @@ class _IndexFiles:
 
     def _find(self) -> bool:
         reader = self._reader
-        found = [any(one.severity != "note" for one in index_checks.check_folder(reader))]
+        problems = [any(finding.severity != "note" for finding in index_checks.check_folder(reader))]
         for file in reader.index_files:
-            found.append(any(index_checks.check_header(reader, file)))
-            found.append(bool(index_checks.check_chains(reader, file, scan.kernels_for(file.size), live=False)))
-        return any(found)
+            problems.append(any(index_checks.check_header(reader, file)))
+            problems.append(bool(index_checks.check_chains(reader, file, scan.kernels_for(file.size), live=False)))
+        return any(problems)
 
 
 def _index_is_wrong(reader: StoreReader, plan: LogPlan, verifier: _IndexView, files: _IndexFiles) -> bool:
@@ -556,7 +556,7 @@ def _index_is_wrong(reader: StoreReader, plan: LogPlan, verifier: _IndexView, fi
         return bool(plan.kept)
     if verifier.differs or files.differ:
         return True
-    return any(one.severity != "note" for one in verifier.verifier.finish(plan.end_offset))
+    return any(finding.severity != "note" for finding in verifier.verifier.finish(plan.end_offset))
 
 
 def _checkpoint(reader: StoreReader, plan: LogPlan, must: bool) -> bytes | None:
@@ -591,29 +591,29 @@ def _checkpoint(reader: StoreReader, plan: LogPlan, must: bool) -> bytes | None:
 # The plan in words
 
 
-def _changes(found: Recovery) -> Iterator[Change]:
-    reader, log = found.reader, found.reader.commit_log
+def _changes(recovery: Recovery) -> Iterator[Change]:
+    reader, log = recovery.reader, recovery.reader.commit_log
     relative = functools.cache(reader.paths.relative)
-    names = {one.path: one.target for one in found.placement.renamed}
+    names = {renamed.path: renamed.target for renamed in recovery.placement.renamed}
 
     def named(path: Path) -> str:  # as it is called by then
         return relative(names.get(path, path))
 
     sizes = {segment.start_offset: segment for segment in log.segments}
-    created = {segment.start_offset for segment in found.back.created}
-    for gone in found.placement.removed:
+    created = {segment.start_offset for segment in recovery.back.created}
+    for gone in recovery.placement.removed:
         yield Change("remove", relative(gone.path), gone.reason, None, gone.size)
-    for one in found.placement.renamed:
-        yield Change("rename", relative(one.path), f"its records say that it is segment {one.target.name}")
-    for base in sorted({hole.segment_offset for hole in found.log.holes} - set(sizes) | created):
+    for renamed in recovery.placement.renamed:
+        yield Change("rename", relative(renamed.path), f"its records say that it is segment {renamed.target.name}")
+    for base in sorted({hole.segment_offset for hole in recovery.log.holes} - set(sizes) | created):
         path = log.folders[0] / segment_name(base)
         yield Change("create", relative(path), "the segment is missing", None, log.file_size)
-    for segment in _of_wrong_length(found):
+    for segment in _of_wrong_length(recovery):
         yield _size_change(named(segment.path), segment.size, log.file_size)
-    for segment, start, size, count in found.back.told:
+    for segment, start, size, count in recovery.back.told:
         text = f"{count:,} record{'s belong here and are' if count > 1 else ' belongs here and is'} elsewhere"
         yield Change("write", named(segment.path), text, start, size)
-    for hole in found.log.holes:
+    for hole in recovery.log.holes:
         path = (
             sizes[hole.segment_offset].path
             if hole.segment_offset in sizes
@@ -624,32 +624,32 @@ def _changes(found: Recovery) -> Iterator[Change]:
             count = hole.lost
             text += f": {count:,} placeholder{'s bridge' if count != 1 else ' bridges'} the gap"
         yield Change("write", named(path), text, hole.start - hole.segment_offset, hole.size)
-    for patch in found.log.patches:
+    for patch in recovery.log.patches:
         path = sizes[patch.segment_offset].path
         yield Change("write", named(path), patch.reason, patch.position - patch.segment_offset, len(patch.data))
-    for segment, start, stop in found.cleared:
+    for segment, start, stop in recovery.cleared:
         text = "what is left after the last message is cleared, because it could come back"
         yield Change("cut", named(segment.path), text, start, stop - start)
-    for segment in found.removed:
+    for segment in recovery.removed:
         yield Change("remove", named(segment.path), "it is beyond the end of the log", None, segment.size)
-    for path in found.of_wrong_type:
+    for path in recovery.of_wrong_type:
         yield Change("remove", relative(path), "the queues of this topic are of another type: brokers refuse them")
-    yield from _size_changes(reader, found.of_wrong_type)
-    for (topic, queue_id), count in sorted(found.queues.written.items()):
+    yield from _size_changes(reader, recovery.of_wrong_type)
+    for (topic, queue_id), count in sorted(recovery.queues.written.items()):
         folder = relative(reader.paths.consume_queue / topic / str(queue_id))
         yield Change(
             "write", folder, f"{count:,} unit{'s are' if count != 1 else ' is'} missing or wrong", None, count * 20
         )
-    for (topic, queue_id), end in sorted(found.queues.trimmed.items()):
+    for (topic, queue_id), end in sorted(recovery.queues.trimmed.items()):
         folder = relative(reader.paths.consume_queue / topic / str(queue_id))
         yield Change("cut", folder, f"units from {end:,} on have no message")
-    for topic, queue_id in found.batch_queues:
+    for topic, queue_id in recovery.batch_queues:
         folder = relative(reader.paths.batch_consume_queue / topic / str(queue_id))
         yield Change("replace", folder, "units are missing or wrong")
-    if found.index:
+    if recovery.index:
         yield Change("replace", relative(reader.paths.index), "the index does not match the log")
-    if found.checkpoint is not None:
-        yield Change("write", "checkpoint", "it records how far log and queues reach", 0, len(found.checkpoint))
+    if recovery.checkpoint is not None:
+        yield Change("write", "checkpoint", "it records how far log and queues reach", 0, len(recovery.checkpoint))
     if reader.paths.abort.exists():
         yield Change("remove", "abort", "the store is as after a clean stop")
 
@@ -683,16 +683,20 @@ def _size_change(file: str, size: int, right: int) -> Change:
     return Change("cut" if size > right else "write", file, text, min(size, right), abs(size - right))
 
 
-def _remarks(found: Recovery) -> list[str]:
-    log = found.log
-    remarks = [*found.reader.remarks, *log.remarks, *older_versions.remarks(found.reader, log.kept, log.end_offset)]
-    if found.is_short:
+def _remarks(recovery: Recovery) -> list[str]:
+    log = recovery.log
+    remarks = [
+        *recovery.reader.remarks,
+        *log.remarks,
+        *older_versions.remarks(recovery.reader, log.kept, log.end_offset),
+    ]
+    if recovery.is_short:
         remarks.append(
             f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments, or are rebuilt, or these "
             "segments contain no messages: the whole log is read and repaired, as with --abnormal"
         )
-    if found.start_offset > found.reader.commit_log.min_offset:
-        before = f"{found.start_offset:,}"
+    if recovery.start_offset > recovery.reader.commit_log.min_offset:
+        before = f"{recovery.start_offset:,}"
         remarks.append(f"as after a clean stop, the log before {before} was not checked: --abnormal reads all of it")
     for gap in log.unplaced:
         topic, queue_id = gap.queue
@@ -702,48 +706,48 @@ def _remarks(found: Recovery) -> list[str]:
             "will move the later units of that queue; those that exist lead to no message of it (LOG-QUEUE-ORDER, "
             "QUEUE-DANGLING, QUEUE-BEYOND)"
         )
-    if found.reader.rocksdb_queues is not None:
+    if recovery.reader.rocksdb_queues is not None:
         remarks.append("the queues are in RocksDB: they are left unchanged, the broker completes them itself")
     return remarks
 
 
-def _left(reader: StoreReader, found: Recovery) -> Iterator[str]:
-    bridged = [(hole.start, hole.end) for hole in found.log.holes if hole.lost]
-    return left_alone.remarks(reader, found.ends, found.log.end_offset, found.log.left, bridged)
+def _left(reader: StoreReader, recovery: Recovery) -> Iterator[str]:
+    bridged = [(hole.start, hole.end) for hole in recovery.log.holes if hole.lost]
+    return left_alone.remarks(reader, recovery.ends, recovery.log.end_offset, recovery.log.left, bridged)
 
 
-def _rehearse(found: Recovery, journal: Journal) -> None:
+def _rehearse(recovery: Recovery, journal: Journal) -> None:
     """Make the changes that cost something; of those that need others to be made first, ``_made`` tells."""
-    reader = found.reader
-    if not found.placement.renamed:  # their new names lead nowhere yet
-        _apply_log(found, journal, _unwritten)
+    reader = recovery.reader
+    if not recovery.placement.renamed:  # their new names lead nowhere yet
+        _apply_log(recovery, journal, _unwritten)
     if reader.rocksdb_queues is None:
-        _apply_queue_files(found, reader, journal)
+        _apply_queue_files(recovery, reader, journal)
         with journal.together():
-            found.queues.tell(QueueWriter(reader, journal))
-    if found.index and reader.paths.index.exists():
+            recovery.queues.tell(QueueWriter(reader, journal))
+    if recovery.index and reader.paths.index.exists():
         journal.remove(reader.paths.index)
-    _apply_rest(found, reader, journal)
+    _apply_rest(recovery, reader, journal)
 
 
-def _made(found: Recovery) -> tuple[int, int]:
+def _made(recovery: Recovery) -> tuple[int, int]:
     """Return what cannot be rehearsed, at most: bytes that are written, and bytes that undo needs."""
-    reader, log = found.reader, found.log
+    reader, log = recovery.reader, recovery.log
     written = noted = 0
-    if found.placement.renamed:
+    if recovery.placement.renamed:
         written = sum(hole.size for hole in log.holes)
-        written += sum(len(patch.data) for patch in (*log.patches, *found.back.patches))
-        noted = written + sum(stop - start for _, start, stop in found.cleared)
-        too_long = found.placement.too_long
-        noted += sum(min(one.size - reader.commit_log.file_size, allocated(one.path)) for one in too_long)
-    if found.queues.units is None:
-        size = sum(found.queues.written.values()) * consume_queue.UNIT_SIZE
+        written += sum(len(patch.data) for patch in (*log.patches, *recovery.back.patches))
+        noted = written + sum(stop - start for _, start, stop in recovery.cleared)
+        too_long = recovery.placement.too_long
+        noted += sum(min(segment.size - reader.commit_log.file_size, allocated(segment.path)) for segment in too_long)
+    if recovery.queues.units is None:
+        size = sum(recovery.queues.written.values()) * consume_queue.UNIT_SIZE
         written, noted = written + size, noted + size
-    keys = found.batch_queues
+    keys = recovery.batch_queues
     written += sum(allocated(reader.paths.batch_consume_queue / topic / str(queue_id)) for topic, queue_id in keys)
-    if found.index:
-        shape, entries = shape_of(reader), found.entries
-        if found.start_offset > reader.commit_log.min_offset:  # of the messages before it the old index tells
+    if recovery.index:
+        shape, entries = shape_of(reader), recovery.entries
+        if recovery.start_offset > reader.commit_log.min_offset:  # of the messages before it the old index tells
             entries += sum(file.entry_stop for file in reader.index_files)
         files = 1 + entries // max(1, shape.entries - 1)
         written += files * int(index_file.HEADER_SIZE + shape.slots * index_file.SLOT_SIZE)
@@ -751,10 +755,10 @@ def _made(found: Recovery) -> tuple[int, int]:
     return written, noted
 
 
-def _of_wrong_length(found: Recovery) -> list[MappedFile]:
+def _of_wrong_length(recovery: Recovery) -> list[MappedFile]:
     """Return the segments that are too long or too short, as long as they are, but for those that are removed."""
-    removed = {segment.path for segment in found.removed}
-    return [one for one in found.placement.of_wrong_length if one.path not in removed]
+    removed = {segment.path for segment in recovery.removed}
+    return [segment for segment in recovery.placement.of_wrong_length if segment.path not in removed]
 
 
 # Doing it
@@ -766,8 +770,8 @@ Pieces = Iterable[tuple[int, bytes]]
 def _pieces(bridges: Bridges, holes: list[Hole]) -> Pieces:
     """Yield positions and bytes of what bridges holes."""
     for hole in holes:
-        made = bridges.pieces(hole.start, hole.end)
-        for position, data in one_ahead(made) if hole.size > _STEP else made:
+        all_pieces = bridges.pieces(hole.start, hole.end)
+        for position, data in one_ahead(all_pieces) if hole.size > _STEP else all_pieces:
             yield position, cast(bytes, data.data)  # not copied: it is most of what is written
 
 
@@ -777,32 +781,32 @@ def _unwritten(bridges: Bridges, holes: list[Hole]) -> Pieces:
         yield position, cast(bytes, range(size))
 
 
-def _apply_log(found: Recovery, journal: Journal, pieces: Callable[[Bridges, list[Hole]], Pieces] = _pieces) -> None:
-    log = found.reader.commit_log
+def _apply_log(recovery: Recovery, journal: Journal, pieces: Callable[[Bridges, list[Hole]], Pieces] = _pieces) -> None:
+    log = recovery.reader.commit_log
     size = log.file_size
-    for gone in found.placement.removed:
+    for gone in recovery.placement.removed:
         journal.remove(gone.path)
-    if found.placement.renamed:
-        journal.rename([(one.path, one.target) for one in found.placement.renamed])
-        found.placement.carried_out(log)
-    for segment in found.removed:
+    if recovery.placement.renamed:
+        journal.rename([(renamed.path, renamed.target) for renamed in recovery.placement.renamed])
+        recovery.placement.carried_out(log)
+    for segment in recovery.removed:
         journal.remove(segment.path)
-    for segment in _of_wrong_length(found):
+    for segment in _of_wrong_length(recovery):
         journal.truncate(segment.path, size)
     paths = {segment.start_offset: segment.path for segment in log.segments}
-    for base in sorted({hole.segment_offset for hole in found.log.holes} - set(paths)):
+    for base in sorted({hole.segment_offset for hole in recovery.log.holes} - set(paths)):
         paths[base] = log.folders[0] / segment_name(base)
         journal.create(paths[base], size)
-    for segment in found.back.created:
+    for segment in recovery.back.created:
         journal.create(segment.path, size)
     with journal.together():
-        for patch in found.back.patches:
+        for patch in recovery.back.patches:
             journal.write(paths[patch.segment_offset], patch.position - patch.segment_offset, patch.data)
-        if found.log.bridges:
-            _write_bridges(found.log.bridges, found.log.holes, paths, journal, pieces)
-        for patch in found.log.patches:
+        if recovery.log.bridges:
+            _write_bridges(recovery.log.bridges, recovery.log.holes, paths, journal, pieces)
+        for patch in recovery.log.patches:
             journal.write(paths[patch.segment_offset], patch.position - patch.segment_offset, patch.data)
-    for segment, start, _ in found.cleared:
+    for segment, start, _ in recovery.cleared:
         journal.truncate(segment.path, start)
         journal.truncate(segment.path, size)
 
@@ -821,10 +825,10 @@ def _write_bridges(
             at = position - hole.segment_offset
             journal.note(paths[hole.segment_offset], at, at + size)
     short = [hole for hole in holes if hole.size <= _STEP]
-    for write, some in ((journal.write, short), (journal.write_noted, long)):
-        for base, here in itertools.groupby(some, lambda hole: hole.segment_offset):
+    for write, holes_of_kind in ((journal.write, short), (journal.write_noted, long)):
+        for base, holes_of_segment in itertools.groupby(holes_of_kind, lambda hole: hole.segment_offset):
             path = paths[base]
-            for position, data in pieces(bridges, list(here)):
+            for position, data in pieces(bridges, list(holes_of_segment)):
                 write(path, position - base, data)
 
 
@@ -846,29 +850,29 @@ def _apply_batch_queues(
     into = journal.workspace / "batch"
     build_queues(reader, into, journal.disk, {topic for topic, _ in keys}, jobs, odd=odd)
     for topic, queue_id in keys:
-        made = into / "batchconsumequeue" / topic / str(queue_id)
+        draft = into / "batchconsumequeue" / topic / str(queue_id)
         target = reader.paths.batch_consume_queue / topic / str(queue_id)
-        if made.exists():
-            journal.move_in(made, target)
+        if draft.exists():
+            journal.move_in(draft, target)
         else:
             journal.remove(target)
 
 
-def _apply_queue_files(found: Recovery, reader: StoreReader, journal: Journal) -> None:
-    for topic in found.of_wrong_type:
+def _apply_queue_files(recovery: Recovery, reader: StoreReader, journal: Journal) -> None:
+    for topic in recovery.of_wrong_type:
         journal.remove(topic)
-    for queue, size in _queues_that_stay(reader, found.of_wrong_type):
+    for queue, size in _queues_that_stay(reader, recovery.of_wrong_type):
         _apply_sizes(queue, size, journal)
 
 
-def _apply_rest(found: Recovery, reader: StoreReader, journal: Journal) -> None:
-    if found.checkpoint is not None:
+def _apply_rest(recovery: Recovery, reader: StoreReader, journal: Journal) -> None:
+    if recovery.checkpoint is not None:
         path = reader.paths.checkpoint
         if not path.exists():
             journal.create(path, checkpoint.CHECKPOINT_SIZE)
         elif path.stat().st_size != checkpoint.CHECKPOINT_SIZE:
             journal.truncate(path, checkpoint.CHECKPOINT_SIZE)
-        journal.write(path, 0, found.checkpoint)
+        journal.write(path, 0, recovery.checkpoint)
     if reader.paths.abort.exists():
         journal.remove(reader.paths.abort)
 
@@ -881,8 +885,8 @@ def _apply_index(reader: StoreReader, keys: list[_Keys] | None, journal: Journal
         kernels = scan.kernels_for(reader.commit_log.total_size)
         journal.disk.make_folder(into)
         builder = IndexBuilder(into / "index", journal.disk, shape_of(reader), kernels)
-        for some in keys:
-            some.add_to(builder)
+        for run_keys in keys:
+            run_keys.add_to(builder)
         builder.finish()
     if (into / "index").exists():
         journal.move_in(into / "index", reader.paths.index)

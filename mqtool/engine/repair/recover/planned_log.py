@@ -78,8 +78,8 @@ def _steps(reader: StoreReader, plan: LogPlan, start_offset: int, tags_in_index:
         segment = segments.get(base) or MappedFile(log.folders[0] / segment_name(base), base, 0)
         apart: list[Hole] = []
         within: list[Hole] = []
-        for one in holes.get(base, ()):
-            (apart if one.size >= _LONG or one.end > segment.end_offset else within).append(one)
+        for placed_hole in holes.get(base, ()):
+            (apart if placed_hole.size >= _LONG or placed_hole.end > segment.end_offset else within).append(placed_hole)
         view = _as_planned(segment, plan, within, patches.get(base, [])) if within or base in patches else segment
         at = base
         for hole in apart:
@@ -121,24 +121,24 @@ def _parts(rules: SurveyRules, segment: MappedFile, plan: LogPlan, start: int, s
 
 def _messages(rules: SurveyRules, segment: MappedFile, start: int, stop: int) -> list[Derived]:
     """Return what the messages of a stretch lead to, which are sound and follow each other."""
-    found: list[Derived] = []
+    derived: list[Derived] = []
     while start < stop:
         part = Part(segment, start, min(start + _PART, stop))
         report = derived_part(rules, part, start)
         pieces = (piece for piece in report.runs if not isinstance(piece, Gap))
-        found += [(piece.units, piece.run) for piece in pieces if piece.units is not None]
+        derived += [(piece.units, piece.run) for piece in pieces if piece.units is not None]
         segment.release(start, part.stop)
         start = max(report.end, part.stop)
-    return found
+    return derived
 
 
 def _bridged(rules: SurveyRules, segment: MappedFile, plan: LogPlan, hole: Hole) -> Iterator[Derived]:
     """Yield what the placeholders of a hole lead to."""
-    for found in plan.bridges.derived(hole.start, hole.end) if plan.bridges else ():
-        if isinstance(found, Units):
-            yield found, None
+    for piece in plan.bridges.derived(hole.start, hole.end) if plan.bridges else ():
+        if isinstance(piece, Units):
+            yield piece, None
             continue
-        position, data = found
+        position, data = piece
         at, stop = 0, scan.Stop.PART
         while stop is scan.Stop.PART and at < len(data):
             buffer = memoryview(data) if rules.kernels is plain else data

@@ -103,8 +103,8 @@ class QueueRepairer:
         after = self._next.get(stretch.queue, start)
         if not 0 <= start < consume_queue.OFFSET_END or start - after > self._most:
             return stretch._replace(first=stretch.last)
-        taken = int(np.searchsorted(units.queue_offset[stretch.first : stretch.last], after))
-        return stretch._replace(first=stretch.first + taken)
+        skipped = int(np.searchsorted(units.queue_offset[stretch.first : stretch.last], after))
+        return stretch._replace(first=stretch.first + skipped)
 
     def _says_the_same(self, key: QueueKey, stored: np.void, units: Units, row: int) -> bool:
         """Tell whether a unit and the extension that it names hold what is due."""
@@ -186,10 +186,10 @@ class QueueRepairer:
     def _tell(self, key: QueueKey, starts: Ints, stops: Ints, units: Packed, plan: LogPlan) -> None:
         """Tell of the messages whose units are trimmed, but for those that have gone by age."""
         addresses, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
-        some = (sizes > 0) & (sizes < consume_queue.PRE_BLANK_SIZE) & (stops > starts)
-        some &= addresses >= self.reader.commit_log.min_offset
+        mask = (sizes > 0) & (sizes < consume_queue.PRE_BLANK_SIZE) & (stops > starts)
+        mask &= addresses >= self.reader.commit_log.min_offset
         is_behind = addresses >= plan.end_offset
-        for which, reason in ((some & is_behind, BEHIND), (some & ~is_behind, _ELSEWHERE)):
+        for which, reason in ((mask & is_behind, BEHIND), (mask & ~is_behind, _ELSEWHERE)):
             plan.losses.add_many(key, starts[which], stops[which], sizes[which], reason)
 
     @property

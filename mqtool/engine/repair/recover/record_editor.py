@@ -81,12 +81,12 @@ class RecordEditor:
 
     def patches(self) -> list[Patch]:
         """Return the records in the order of the log."""
-        found = []
+        patches = []
         for position, (data, reason) in sorted(self._edited.items()):
             segment = self.reader.commit_log.segment_at(position)
             assert segment is not None
-            found.append(Patch(segment.start_offset, position, data, reason))
-        return found
+            patches.append(Patch(segment.start_offset, position, data, reason))
+        return patches
 
     def remarks(self) -> Iterator[str]:
         """Yield what is to be told, of many records of one kind a few."""
@@ -132,10 +132,14 @@ class RecordEditor:
         for _ in range(_ROUNDS):
             if not self._fill(candidates, list(_without([*open_ends, *gaps], fixed)), fixed):
                 break
-        others = {one.physical_offset: other for one, other in rivals if one.physical_offset not in self.placed}
+        rivals_by_address = {
+            span.physical_offset: other for span, other in rivals if span.physical_offset not in self.placed
+        }
         fronts = [gap for gap in open_ends if not gap.start]
-        self._fill(others.values(), list(_without([*fronts, *gaps], fixed)), fixed)
-        self.fitting |= {position for position, other in others.items() if other.physical_offset in self.placed}
+        self._fill(rivals_by_address.values(), list(_without([*fronts, *gaps], fixed)), fixed)
+        self.fitting |= {
+            position for position, other in rivals_by_address.items() if other.physical_offset in self.placed
+        }
         unfit = [span for span in odd if not self._is_settled(span)]
         self.unfit = set(unfit)
         text = "has a queue offset that its queue has elsewhere: it gets no unit where the place is taken"
@@ -230,9 +234,13 @@ class RecordEditor:
         record = self._record(position)
         assert record is not None
         light = [place for place in places if place.queue[0].startswith(LIGHT_QUEUE_PREFIX)]
-        others = [place for place in places if place not in light]
-        if others and not self._is_confirmed(record.message) and self._place(record, others[0].queue, others[0].start):
-            yield others[0]
+        other_places = [place for place in places if place not in light]
+        if (
+            other_places
+            and not self._is_confirmed(record.message)
+            and self._place(record, other_places[0].queue, other_places[0].start)
+        ):
+            yield other_places[0]
         if light and self._add_light(position, {place.queue[0]: place.start for place in light}):
             yield from light
 
@@ -320,34 +328,34 @@ class RecordEditor:
 
     def _change_light(self, span: Span, instead: list[tuple[str, str]]) -> bool:
         record = self._record(span.physical_offset)
-        said = _light_of(record.message) if record is not None else []
-        number = _number_of(span, said)
+        light_places = _light_of(record.message) if record is not None else []
+        number = _number_of(span, light_places)
         if record is None or number is None:
             return False
-        return self._write_light(record, [*said[:number], *instead, *said[number + 1 :]])
+        return self._write_light(record, [*light_places[:number], *instead, *light_places[number + 1 :]])
 
     def _add_light(self, position: int, light: dict[str, int]) -> bool:
         record = self._record(position)
         assert record is not None
-        said = _light_of(record.message)
+        light_places = _light_of(record.message)
         for name, offset in light.items():
-            if (name, str(offset)) in said:
+            if (name, str(offset)) in light_places:
                 continue
-            places = [number for number, one in enumerate(said) if not self._leads(one, position)]
-            differing = {number: _differing(said[number][0], name) for number in places}
+            places = [number for number, pair in enumerate(light_places) if not self._leads(pair, position)]
+            differing = {number: _differing(light_places[number][0], name) for number in places}
             at = min(places, key=lambda number: differing[number], default=-1)
             if at >= 0 and differing[at] <= len(name) // 3:
-                said[at] = name, str(offset)
+                light_places[at] = name, str(offset)
             else:
-                said.append((name, str(offset)))
-        return self._write_light(record, said)
+                light_places.append((name, str(offset)))
+        return self._write_light(record, light_places)
 
-    def _write_light(self, record: _Record, said: list[tuple[str, str]]) -> bool:
+    def _write_light(self, record: _Record, light_places: list[tuple[str, str]]) -> bool:
         """Write the light queues of a message, and its places in them; tell whether there is room."""
-        said = [(name, offset) for name, offset in said if offset.isdecimal()]
+        light_places = [(name, offset) for name, offset in light_places if offset.isdecimal()]
         pairs = {
-            "INNER_MULTI_DISPATCH": ",".join(name for name, _ in said),
-            "INNER_MULTI_QUEUE_OFFSET": ",".join(offset for _, offset in said),
+            "INNER_MULTI_DISPATCH": ",".join(name for name, _ in light_places),
+            "INNER_MULTI_QUEUE_OFFSET": ",".join(offset for _, offset in light_places),
         }
         return self._add_properties(record, pairs, "its light queues, which its properties do not name, are rewritten")
 
@@ -405,15 +413,15 @@ class RecordEditor:
                 self._edit(position, record_edits.with_flag(record.data, flag), reason)
                 self._tell("flag", f"the message at {position:,} is kept: {reason}, 0x{flag:x} is written")
 
-    def still_finds(self, found: Finding) -> bool:
+    def still_finds(self, finding: Finding) -> bool:
         """Tell whether what was found in a record is so in the one that is written in its place."""
-        edited = self._edited.get(-1 if found.physical_offset is None else found.physical_offset)
+        edited = self._edited.get(-1 if finding.physical_offset is None else finding.physical_offset)
         if edited is None:
             return True
-        table = scan.scan(memoryview(edited[0]), found.physical_offset or 0, limit=1).table
-        findings = FindingsOfRows(table, found.file or "", None)
+        table = scan.scan(memoryview(edited[0]), finding.physical_offset or 0, limit=1).table
+        findings = FindingsOfRows(table, finding.file or "", None)
         check_records(findings, dispatch(table, self.reader.delay_levels))
-        return any(one.code == found.code for _, one in findings.all)
+        return any(current.code == finding.code for _, current in findings.all)
 
     def _edit(self, position: int, data: bytes, reason: str) -> None:
         before = self._edited.get(position)
@@ -429,10 +437,10 @@ class RecordEditor:
                 self._edited[position] = data, "its CRC property does not fit"
                 count += 1
         if count:
-            what = "one record contradicts its" if count == 1 else f"{count:,} records contradict their"
+            subject = "one record contradicts its" if count == 1 else f"{count:,} records contradict their"
             self._tell(
                 "crc",
-                f"{what} CRC property while body, topic, queue and offset are right: the property is rewritten; "
+                f"{subject} CRC property while body, topic, queue and offset are right: the property is rewritten; "
                 "times, hosts, keys or tags may be damaged; run `mqtool verify` beforehand to see where",
             )
 
@@ -488,12 +496,12 @@ def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes 
     has_crc |= CRC_NAME in left
     left = {name: value for name, value in left.items() if name not in (CRC_NAME, *pairs)}
     if text is not None and (record_edits.ends_in_crc(text) or not has_crc):
-        found = parse_properties(text)
-        is_there = all(found.get(name) == value for name, value in pairs.items())
+        parsed = parse_properties(text)
+        is_there = all(parsed.get(name) == value for name, value in pairs.items())
         # The rest of a name that was written over is a new one, that of a value has no name.
-        is_torn = bool(found.keys() - message.properties.keys() - pairs.keys() and left.keys() - found.keys())
+        is_torn = bool(parsed.keys() - message.properties.keys() - pairs.keys() and left.keys() - parsed.keys())
         is_torn |= bool(_nameless(text) - _nameless(raw))
-        if is_there and not is_torn and all(found.get(name, value) == value for name, value in left.items()):
+        if is_there and not is_torn and all(parsed.get(name, value) == value for name, value in left.items()):
             return text
     crc = build_properties({CRC_NAME: "0" * 10}) if has_crc else b""
     for name in ("", *_LEAST, *reversed([*left])):
@@ -520,7 +528,7 @@ def _whole(message: Message) -> dict[str, str]:
 
 def _differing(text: str, wanted: str) -> int:
     """Return how many letters at the beginning of a text are not those that are wanted."""
-    return len(wanted) - sum(one == other for one, other in zip(text, wanted, strict=False))
+    return len(wanted) - sum(letter == other for letter, other in zip(text, wanted, strict=False))
 
 
 def _is_whole(text: str) -> bool:
@@ -531,12 +539,12 @@ def _light_of(message: Message) -> list[tuple[str, str]]:
     """Return the light queues that properties name, and the offsets that they say."""
     names = message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
     offsets = message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-    return [one for one in itertools.zip_longest(names, offsets, fillvalue="") if one[0]]
+    return [pair for pair in itertools.zip_longest(names, offsets, fillvalue="") if pair[0]]
 
 
-def _number_of(span: Span, said: list[tuple[str, str]]) -> int | None:
+def _number_of(span: Span, light_places: list[tuple[str, str]]) -> int | None:
     """Return which of the places in light queues that a message says is that of a span, None where none is."""
-    places = ((name, int(offset) if offset.isdecimal() else -1) for name, offset in said)
+    places = ((name, int(offset) if offset.isdecimal() else -1) for name, offset in light_places)
     return next((number for number, place in enumerate(places) if place == (span.queue[0], span.start)), None)
 
 
@@ -572,27 +580,27 @@ def _fits(spans: Iterable[Span], gaps: list[QueueGap]) -> Iterator[tuple[Span, Q
     events += [(span.physical_offset, 1, span) for span in spans]
     events += [(gap.after, 2, gap) for gap in gaps]
     open_: dict[Any, dict[QueueGap, None]] = collections.defaultdict(dict)
-    for _, kind, what in sorted(events, key=lambda event: event[:2]):
+    for _, kind, item in sorted(events, key=lambda event: event[:2]):
         if kind == 1:
-            fits = [open_[kind] for kind in kinds_of(what)]
-            if all(len(some) <= 1 for some in fits):
-                found = {gap for some in fits for gap in some}
-                if len(found) == 1:
-                    yield what, found.pop()
+            fits = [open_[kind] for kind in kinds_of(item)]
+            if all(len(candidates) <= 1 for candidates in fits):
+                matches = {gap for candidates in fits for gap in candidates}
+                if len(matches) == 1:
+                    yield item, matches.pop()
             continue
-        for number in kinds_of(what):
+        for number in kinds_of(item):
             if kind == 2:
-                open_[number][what] = None
+                open_[number][item] = None
             else:
-                open_[number].pop(what, None)
+                open_[number].pop(item, None)
 
 
-def kinds_of(what: Span | QueueGap) -> tuple[Any, Any]:
+def kinds_of(item: Span | QueueGap) -> tuple[Any, Any]:
     """Return what a record has in common with the place that it should have, if one of its fields is damaged.
 
     How many messages it holds, and its topic; or queue and offset, and the length of the topic.
     """
-    topic, queue_id = what.queue
+    topic, queue_id = item.queue
     length = len(topic) if "\ufffd" in topic else len(topic.encode())
-    count = what.stop - what.start
-    return (topic, count), (queue_id, what.start, length, count)
+    count = item.stop - item.start
+    return (topic, count), (queue_id, item.start, length, count)

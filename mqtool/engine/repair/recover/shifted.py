@@ -37,7 +37,9 @@ class Ways:
         self._reader = reader
         self._at = at
         index = (file for file in reader.index_files if file.shape)
-        self._index = [one for one in index if one.header.begin_physical_offset <= at <= one.header.end_physical_offset]
+        self._index = [
+            file for file in index if file.header.begin_physical_offset <= at <= file.header.end_physical_offset
+        ]
         self._messages = [message_at(behind, row) for row in range(len(behind))]
         self._heads = [_head(behind.record(row)) for row in range(len(behind))]
         self._pairs = {pair for message in self._messages for pair in message.properties.items()}
@@ -62,36 +64,36 @@ class Ways:
         table = scan.scan(memoryview(record), self._at, limit=1).table
         message = message_at(table, 0)
         derived = dispatch(table, self._reader.delay_levels)
-        told = 0
+        score = 0
         units = derived.units
         for queue, first, last in units.stretches:
             for row in range(first, last):
                 is_told = self._is_told(queue, int(units.queue_offset[row]), int(units.tags_code[row]))
                 if is_told is False:
                     return None
-                told += bool(is_told)
+                score += bool(is_told)
         if self._index:
             for key_hash in derived.entries.key_hash.tolist():
                 if not any(self._at in file.find(key_hash) for file in self._index):
                     return None
-                told += 1
-        told += any(one.topic == message.topic for one in self._messages)
-        told += sum((pair in self._pairs) + (pair[0] in self._names) for pair in message.properties.items())
-        return _Weight(self._alike(_head(record)), told)
+                score += 1
+        score += any(stored.topic == message.topic for stored in self._messages)
+        score += sum((pair in self._pairs) + (pair[0] in self._names) for pair in message.properties.items())
+        return _Weight(self._alike(_head(record)), score)
 
     def _is_told(self, queue: QueueKey, offset: int, code: int) -> bool | None:
         """Tell whether a unit tells of a place; it denies what leads here with another tag."""
         batches = self._reader.batch_consume_queues.get(queue)
         if batches is not None:
             return batches.offset_at(self._at) == offset or None
-        found = self._reader.consume_queues.get(queue)
-        if found is None or not found.first_offset <= offset < found.max_offset():
+        units_of_queue = self._reader.consume_queues.get(queue)
+        if units_of_queue is None or not units_of_queue.first_offset <= offset < units_of_queue.max_offset():
             return None
-        unit = found.units(offset, offset + 1)[0]
+        unit = units_of_queue.units(offset, offset + 1)[0]
         if int(unit["physical_offset"]) != self._at:
             return None
-        said = int(unit["tags_code"])
-        return said == code or bool(consume_queue_ext.is_address(said))
+        stored_code = int(unit["tags_code"])
+        return stored_code == code or bool(consume_queue_ext.is_address(stored_code))
 
     def _alike(self, head: bytes) -> int:
         """Return how many bytes of a head are those of the record behind that is most like it."""
@@ -106,7 +108,7 @@ def _same(head: bytes, other: bytes) -> int:
     ]
     if len(head) == len(other):
         pairs.append((head[_HOSTS_AT:-_BEHIND_HOSTS], other[_HOSTS_AT:-_BEHIND_HOSTS]))
-    return sum(one == two for pair in pairs for one, two in zip(*pair, strict=True))
+    return sum(byte == two for pair in pairs for byte, two in zip(*pair, strict=True))
 
 
 def _but_hosts(record: bytes) -> tuple[bytes, int, bytes]:

@@ -42,30 +42,30 @@ def repaired_batches(reader: StoreReader, table: MessageTable, properties: Prope
     for row in np.flatnonzero(~is_batch & (properties.at("INNER_NUM")[1] > 0)).tolist():
         message = message_at(table, row)
         if not _count(message):
-            raw = _NUMBERS.sub(lambda found: PAIR_SEPARATOR.encode() * len(found[0]), message.raw_properties)
+            raw = _NUMBERS.sub(lambda match: PAIR_SEPARATOR.encode() * len(match[0]), message.raw_properties)
             repaired[row] = record_edits.with_properties(table.record(row), len(raw), raw)
     for row in np.flatnonzero(is_batch).tolist():
-        said = tuple(properties.text(table, name, row) for name in ("INNER_NUM", "INNER_BASE"))
+        stated = tuple(properties.text(table, name, row) for name in ("INNER_NUM", "INNER_BASE"))
         is_packed = int(table.column("sys_flag")[row]) & layout.COMPRESSED
         count = 0 if is_packed else count_elements(table.bytes_of(plain.BODY, row))
-        if said != (str(count), str(int(table.column("queue_offset")[row]))):
-            record = _repaired(reader, table.record(row), message_at(table, row), said, has_crc)
+        if stated != (str(count), str(int(table.column("queue_offset")[row]))):
+            record = _repaired(reader, table.record(row), message_at(table, row), stated, has_crc)
             if record is not None:
                 repaired[row] = record
     return repaired
 
 
 def _repaired(
-    reader: StoreReader, record: bytes, message: Message, said: tuple[str, ...], has_crc: bool
+    reader: StoreReader, record: bytes, message: Message, stated: tuple[str, ...], has_crc: bool
 ) -> bytes | None:
     """Return a record with numbers that are right, None where it has them, or nothing tells them."""
     count = _count(message)
     offset = _told_by_unit(reader, message)
     if offset is None:  # brokers go by the property
-        is_number = said[1].isascii() and said[1].isdecimal() and len(said[1]) < _DIGITS
-        offset = int(said[1]) if is_number else message.queue_offset
+        is_number = stated[1].isascii() and stated[1].isdecimal() and len(stated[1]) < _DIGITS
+        offset = int(stated[1]) if is_number else message.queue_offset
     pairs = {"INNER_NUM": str(count), "INNER_BASE": str(offset)}
-    if not count or (said == tuple(pairs.values()) and offset == message.queue_offset):
+    if not count or (stated == tuple(pairs.values()) and offset == message.queue_offset):
         return None
     properties = with_pairs(message, pairs, has_crc)
     if properties is None:

@@ -116,15 +116,15 @@ def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: P
     plan = look.finish()
     remarks = [
         f"{reader.root}: {remark}"
-        for reader, placement, one in zip(readers, placements, looked, strict=True)
-        for remark in (*named_otherwise(reader, placement), *told_back(one.back))
+        for reader, placement, side in zip(readers, placements, looked, strict=True)
+        for remark in (*named_otherwise(reader, placement), *told_back(side.back))
     ]
     return Merge(dataclasses.replace(plan, remarks=[*plan.remarks, *remarks]), logs, base, reason)
 
 
 def _look_at(reader: StoreReader, placement: Placement, jobs: int, progress: Progress) -> _MergeSide:
-    found = repaired(reader, placement, jobs, progress)
-    return _MergeSide(reader.with_log(found.log), {edit.patch.position: edit for edit in found.edits}, found.back)
+    outcome = repaired(reader, placement, jobs, progress)
+    return _MergeSide(reader.with_log(outcome.log), {edit.patch.position: edit for edit in outcome.edits}, outcome.back)
 
 
 def _left_in_both(looked: tuple[_MergeSide, _MergeSide]) -> Iterator[DisplacedRecords]:
@@ -132,13 +132,13 @@ def _left_in_both(looked: tuple[_MergeSide, _MergeSide]) -> Iterator[DisplacedRe
 
     Those that both have in one place are told once.
     """
-    told = set()
-    for one in looked:
-        for found in one.back.left:
-            place = found.source.file.start_offset, int(found.table.starts[0]), found.start
-            if place not in told and not any(stands(two.reader.commit_log, found) for two in looked):
-                yield found
-                told.add(place)
+    reported = set()
+    for side in looked:
+        for records in side.back.left:
+            place = records.source.file.start_offset, int(records.table.starts[0]), records.start
+            if place not in reported and not any(stands(two.reader.commit_log, records) for two in looked):
+                yield records
+                reported.add(place)
 
 
 def _refuse_others(readers: tuple[StoreReader, StoreReader], logs: Logs) -> None:
@@ -169,9 +169,10 @@ class _Merged(Survey):
         super().__init__(readers[base])
         self.readers = readers
         self.looked = looked
-        self._edited: list[Ints] = [np.array(sorted(one.edits), np.int64) for one in looked]
+        self._edited: list[Ints] = [np.array(sorted(side.edits), np.int64) for side in looked]
         self._put_back = [
-            _joined([(one.position, one.position + len(one.data)) for one in each.back.patches]) for each in looked
+            _joined([(patch.position, patch.position + len(patch.data)) for patch in each.back.patches])
+            for each in looked
         ]
         self._taken_edits: tuple[set[int], set[int]] = set(), set()
         self.base = base
@@ -212,18 +213,18 @@ class _Merged(Survey):
         for name, text in read_tables(other)[0].items():
             if name not in tables:
                 tables[name] = text
-                remarks = [one for one in remarks if not one.startswith(f"config/{name} ")]
+                remarks = [remark for remark in remarks if not remark.startswith(f"config/{name} ")]
                 remarks.append(f"config/{name} is taken from {other.root}")
         return tables, remarks
 
     def told_by_units(self, order: Order) -> dict[QueueKey, tuple[int, int]]:
         """Return for each queue how many messages units of either store show before and behind those copied."""
-        told = told_by_units(self.reader, order)
+        counts = told_by_units(self.reader, order)
         if self.limit == NO_END:
             for key, (before, behind) in told_by_units(self.readers[1 - self.base], order).items():
-                old = told.get(key, (0, 0))
-                told[key] = max(before, old[0]), max(behind, old[1])
-        return told
+                old = counts.get(key, (0, 0))
+                counts[key] = max(before, old[0]), max(behind, old[1])
+        return counts
 
     def enter(self, segment: MappedFile) -> None:
         """Come to a segment of either log; what neither has is told by ``take_step``."""
@@ -239,25 +240,25 @@ class _Merged(Survey):
         """Take what both logs hold in a range of addresses."""
         slices = step.left, step.right
         other = 1 - self.base
-        taken = [one.sound.copy() for one in slices]
-        ours = [np.ones(len(one.positions), np.bool_) for one in slices]
+        masks = [part.sound.copy() for part in slices]
+        ours = [np.ones(len(part.positions), np.bool_) for part in slices]
         behind = slices[other].positions >= self.limit
         self._set_aside(slices[other], np.flatnonzero(behind & slices[other].sound))
         ours[other] = ~behind
-        taken[other] &= ours[other]
-        self._prefer_in_place(slices, taken)
-        self._choose(slices, taken)
-        self._drop_inner(slices, taken)
-        for one, mask, edited, noted in zip(slices, taken, self._edited, self._taken_edits, strict=True):
-            noted.update(np.intersect1d(one.positions[mask], edited, assume_unique=True).tolist())
-        intervals = _stretches(slices, taken)
+        masks[other] &= ours[other]
+        self._prefer_in_place(slices, masks)
+        self._choose(slices, masks)
+        self._drop_inner(slices, masks)
+        for part, mask, edited, noted in zip(slices, masks, self._edited, self._taken_edits, strict=True):
+            noted.update(np.intersect1d(part.positions[mask], edited, assume_unique=True).tolist())
+        intervals = _stretches(slices, masks)
         bad = self._bad(slices, ours, intervals)
         covered = sorted([*intervals, *(interval for side in bad for interval in side.values())])
         pieces: list[tuple[int, int, Any]] = []
-        for side, one in enumerate(slices):
-            mask = taken[side].copy()
+        for side, part in enumerate(slices):
+            mask = masks[side].copy()
             mask[list(bad[side])] = True
-            pieces += ((address, side, run) for address, run in _runs(one, mask))
+            pieces += ((address, side, run) for address, run in _runs(part, mask))
         stop = min(step.stop, self._stop)
         for start, end in self._holes(slices, stop, covered):
             pieces += ((address, -1, piece) for address, piece in self._files_of(start, end))
@@ -267,49 +268,49 @@ class _Merged(Survey):
         if intervals:
             self._reach = max(self._reach, intervals[-1][1])
 
-    def _prefer_in_place(self, slices: tuple[Slice, Slice], taken: list[Bools]) -> None:
+    def _prefer_in_place(self, slices: tuple[Slice, Slice], masks: list[Bools]) -> None:
         """Leave out what was put back in one store where the other has a sound record in its place."""
-        is_back = [_lies_in(one.positions, back) for one, back in zip(slices, self._put_back, strict=True)]
+        is_back = [_lies_in(part.positions, back) for part, back in zip(slices, self._put_back, strict=True)]
         for side in (0, 1):
-            one, other = slices[side], slices[1 - side]
-            in_place = np.flatnonzero(taken[1 - side] & ~is_back[1 - side])
-            rows = np.flatnonzero(taken[side] & is_back[side])
+            part, other = slices[side], slices[1 - side]
+            in_place = np.flatnonzero(masks[1 - side] & ~is_back[1 - side])
+            rows = np.flatnonzero(masks[side] & is_back[side])
             if not len(in_place) or not len(rows):
                 continue
             starts, ends = other.positions[in_place], (other.positions + other.sizes)[in_place]
-            number = np.minimum(np.searchsorted(ends, one.positions[rows], "right"), len(in_place) - 1)
-            meets = (starts[number] < (one.positions + one.sizes)[rows]) & (ends[number] > one.positions[rows])
+            number = np.minimum(np.searchsorted(ends, part.positions[rows], "right"), len(in_place) - 1)
+            meets = (starts[number] < (part.positions + part.sizes)[rows]) & (ends[number] > part.positions[rows])
             for row, theirs in zip(rows[meets].tolist(), in_place[number[meets]].tolist(), strict=True):
-                taken[side][row] = False
-                if (one.positions[row], one.crcs[row]) != (other.positions[theirs], other.crcs[theirs]):
-                    both = [next(each.tables(np.array([at]))) for each, at in ((one, row), (other, theirs))]
+                masks[side][row] = False
+                if (part.positions[row], part.crcs[row]) != (other.positions[theirs], other.crcs[theirs]):
+                    both = [next(each.tables(np.array([at]))) for each, at in ((part, row), (other, theirs))]
                     self._leave_out(both if side == 0 else both[::-1], 1 - side, was_there=True)
 
-    def _choose(self, slices: tuple[Slice, Slice], taken: list[Bools]) -> None:
+    def _choose(self, slices: tuple[Slice, Slice], masks: list[Bools]) -> None:
         """Of each address at which both have a sound record, take one."""
-        rows = [np.flatnonzero(mask) for mask in taken]
-        starts = [one.positions[chosen] for one, chosen in zip(slices, rows, strict=True)]
+        rows = [np.flatnonzero(mask) for mask in masks]
+        starts = [part.positions[chosen] for part, chosen in zip(slices, rows, strict=True)]
         addresses, in_left, in_right = np.intersect1d(starts[0], starts[1], assume_unique=True, return_indices=True)
         pairs = rows[0][in_left], rows[1][in_right]
-        taken[1 - self.base][pairs[1 - self.base]] = False
+        masks[1 - self.base][pairs[1 - self.base]] = False
         is_edited = [np.isin(addresses, edited) for edited in self._edited]
         better = is_edited[self.base] & ~is_edited[1 - self.base]
         for number in (0, 1):
-            taken[number][pairs[number][better]] = number != self.base
+            masks[number][pairs[number][better]] = number != self.base
         left, right = slices
         differ = (left.crcs[pairs[0]] != right.crcs[pairs[1]]) | (left.sizes[pairs[0]] != right.sizes[pairs[1]])
         for pair in np.flatnonzero(differ).tolist():
-            both = [next(one.tables(np.array([row[pair]]))) for one, row in zip(slices, pairs, strict=True)]
+            both = [next(part.tables(np.array([row[pair]]))) for part, row in zip(slices, pairs, strict=True)]
             wrong = [int(doubts(table)[0]) + int(edited[pair]) for table, edited in zip(both, is_edited, strict=True)]
-            told = [sum(_has_unit(reader, table) for reader in self.readers) for table in both]
+            unit_counts = [sum(_has_unit(reader, table) for reader in self.readers) for table in both]
             if wrong[0] != wrong[1]:
                 side = int(wrong[1] < wrong[0])
             else:
-                side = int(told[1] > told[0]) if told[0] != told[1] else self.base
+                side = int(unit_counts[1] > unit_counts[0]) if unit_counts[0] != unit_counts[1] else self.base
                 # Of what no queue leads to only its own head says that it ever was.
-                self._leave_out(both, side, was_there=bool(told[1 - side]) or not told[side])
+                self._leave_out(both, side, was_there=bool(unit_counts[1 - side]) or not unit_counts[side])
             for number in (0, 1):
-                taken[number][pairs[number][pair]] = number == side
+                masks[number][pairs[number][pair]] = number == side
 
     def _leave_out(self, both: list[MessageTable], side: int, was_there: bool) -> None:
         """Tell that a sound record is not taken, as the other store has another in its place."""
@@ -329,38 +330,42 @@ class _Merged(Survey):
 
     def _leave_out_edits(self) -> None:
         """Tell of records that say what cannot be right, and that the other store has otherwise."""
-        for one, taken in zip(self.looked, self._taken_edits, strict=True):
-            for address, edit in sorted(one.edits.items()):
-                if address not in taken:
-                    said = edit.said
-                    row: dict[str, Any] = {"kind": "left out", "store": str(one.reader.root), "topic": said.topic}
-                    row |= {"queue_id": said.queue_id, "physical_offset": address, "queue_offset": said.queue_offset}
+        for side, taken_edits in zip(self.looked, self._taken_edits, strict=True):
+            for address, edit in sorted(side.edits.items()):
+                if address not in taken_edits:
+                    stated = edit.said
+                    row: dict[str, Any] = {"kind": "left out", "store": str(side.reader.root), "topic": stated.topic}
+                    row |= {
+                        "queue_id": stated.queue_id,
+                        "physical_offset": address,
+                        "queue_offset": stated.queue_offset,
+                    }
                     text = f"{edit.reason}, and what the other store has is used instead"
-                    self.left_out.append(row | {"count": said.batch_size, "reason": text})
+                    self.left_out.append(row | {"count": stated.batch_size, "reason": text})
 
-    def _drop_inner(self, slices: tuple[Slice, Slice], taken: list[Bools]) -> None:
+    def _drop_inner(self, slices: tuple[Slice, Slice], masks: list[Bools]) -> None:
         """Leave out what lies within a sound record of the other log: a body may hold what looks like a record."""
-        rows = [np.flatnonzero(mask) for mask in taken]
-        starts = np.concatenate([one.positions[chosen] for one, chosen in zip(slices, rows, strict=True)])
-        sizes = np.concatenate([one.sizes[chosen] for one, chosen in zip(slices, rows, strict=True)])
+        rows = [np.flatnonzero(mask) for mask in masks]
+        starts = np.concatenate([part.positions[chosen] for part, chosen in zip(slices, rows, strict=True)])
+        sizes = np.concatenate([part.sizes[chosen] for part, chosen in zip(slices, rows, strict=True)])
         sides = np.repeat([0, 1], [len(chosen) for chosen in rows])
         numbers = np.concatenate(rows)
         order = np.argsort(starts, kind="stable")
         reach = np.maximum.accumulate(np.r_[self._reach, (starts + sizes)[order]])[:-1]
         for at in order[starts[order] < reach].tolist():
             side, row = int(sides[at]), int(numbers[at])
-            taken[side][row] = False
+            masks[side][row] = False
             table = next(slices[side].tables(np.array([row])))
             self._leave_out([table, table], 1 - side, was_there=False)
             topic = _place(table)[0]
             self.left_out[-1]["reason"] = "it is inside a record of the other store"
             self.lost_of_other[topic] += 1
 
-    def _set_aside(self, one: Slice, rows: Ints) -> None:
+    def _set_aside(self, part: Slice, rows: Ints) -> None:
         """Note the messages of the other store behind the place where they part."""
         if not len(rows):
             return
-        for table in one.tables(rows):
+        for table in part.tables(rows):
             for span in spans_of(dispatch(table, self.reader.delay_levels).units):
                 spans = self._aside.setdefault(span.queue, [])
                 if spans and spans[-1][1] == span.start:
@@ -376,28 +381,28 @@ class _Merged(Survey):
     ) -> list[dict[int, Interval]]:
         """Return the rows of broken records where nothing else is, which may tell what was lost there."""
         used = list(intervals)
-        found: list[dict[int, Interval]] = [{}, {}]
+        rows_of_side: list[dict[int, Interval]] = [{}, {}]
         for side in (self.base, 1 - self.base):
-            one = slices[side]
-            for row in np.flatnonzero(~one.sound & ours[side]).tolist():
-                start = int(one.positions[row])
-                end = start + int(one.sizes[row])
+            part = slices[side]
+            for row in np.flatnonzero(~part.sound & ours[side]).tolist():
+                start = int(part.positions[row])
+                end = start + int(part.sizes[row])
                 number = bisect.bisect_left(used, (end, 0))
                 if start >= self._reach and (not number or used[number - 1][1] <= start):
                     bisect.insort(used, (start, end))
-                    found[side][row] = start, end
-        return found
+                    rows_of_side[side][row] = start, end
+        return rows_of_side
 
     def _holes(self, slices: tuple[Slice, Slice], stop: int, covered: list[Interval]) -> list[Interval]:
         """Return the addresses of this step at which neither log has a record, blank ones included in none."""
         empty: list[list[Interval]] = []
-        for side, one in enumerate(slices):
-            lost = one.positions[~one.sound], (one.positions + one.sizes)[~one.sound]
-            found = [*one.gaps, *zip(*(column.tolist() for column in lost), strict=True)]
-            found += _without([(self._at, stop)], self._files[side])
+        for side, part in enumerate(slices):
+            lost = part.positions[~part.sound], (part.positions + part.sizes)[~part.sound]
+            intervals = [*part.gaps, *zip(*(column.tolist() for column in lost), strict=True)]
+            intervals += _without([(self._at, stop)], self._files[side])
             if side != self.base and stop > self.limit:
-                found.append((max(self._at, self.limit), stop))
-            empty.append(_joined(found))
+                intervals.append((max(self._at, self.limit), stop))
+            empty.append(_joined(intervals))
         both = _common(*empty)
         return _without(_without(both, [(0, self._reach)]), covered)
 
@@ -419,13 +424,15 @@ class _Merged(Survey):
             self.miss(None, address, piece[1] - piece[0], "neither store has the segment")
         else:
             assert isinstance(piece, Records)
-            for one in survey_records(self.rules[side], piece.segment, piece.table):
+            for records in survey_records(self.rules[side], piece.segment, piece.table):
                 before = self.kept.total()
-                self.take(one)
-                piece.segment.release(one.start, one.end)
+                self.take(records)
+                piece.segment.release(records.start, records.end)
                 if self.kept.total() > before:
-                    self.from_each[side].update(one.topics)
-                    self._note_source(side, piece.segment.start_offset + one.start, one.end - one.start, one.topics)
+                    self.from_each[side].update(records.topics)
+                    self._note_source(
+                        side, piece.segment.start_offset + records.start, records.end - records.start, records.topics
+                    )
 
     def _note_source(self, side: int, address: int, size: int, topics: dict[str, int]) -> None:
         count = sum(topics.values())
@@ -439,13 +446,13 @@ class _Merged(Survey):
 
     def finish(self) -> Salvage:
         """Decide what becomes of everything."""
-        taken = [
+        edits = [
             edit
-            for one, noted in zip(self.looked, self._taken_edits, strict=True)
-            for at, edit in one.edits.items()
+            for side, noted in zip(self.looked, self._taken_edits, strict=True)
+            for at, edit in side.edits.items()
             if at in noted
         ]
-        self.edits = sorted(taken, key=lambda edit: edit.now.position)
+        self.edits = sorted(edits, key=lambda edit: edit.now.position)
         plan = super().finish()
         self._leave_out_edits()
         root = str(self.readers[1 - self.base].root)
@@ -481,10 +488,10 @@ def _has_unit(reader: StoreReader, table: MessageTable) -> bool:
     return (int(unit["physical_offset"]), int(unit["size"])) == place
 
 
-def _runs(one: Slice, mask: Bools) -> Iterator[tuple[int, Records]]:
+def _runs(part: Slice, mask: Bools) -> Iterator[tuple[int, Records]]:
     """Yield the chosen records of a slice, with the address of the first; those together that follow each other."""
     first = 0
-    for run in one.runs:
+    for run in part.runs:
         chosen = mask[first : first + len(run.table)]
         first += len(run.table)
         edges = np.flatnonzero(np.diff(np.r_[False, chosen, False].astype(np.int8)))
@@ -492,10 +499,10 @@ def _runs(one: Slice, mask: Bools) -> Iterator[tuple[int, Records]]:
             yield int(run.table.column("position")[low]), run.where(slice(low, high))
 
 
-def _stretches(slices: tuple[Slice, Slice], taken: list[Bools]) -> list[Interval]:
+def _stretches(slices: tuple[Slice, Slice], masks: list[Bools]) -> list[Interval]:
     """Return the addresses of chosen records, those joined that follow each other."""
-    starts = np.concatenate([one.positions[mask] for one, mask in zip(slices, taken, strict=True)])
-    ends = starts + np.concatenate([one.sizes[mask] for one, mask in zip(slices, taken, strict=True)])
+    starts = np.concatenate([part.positions[mask] for part, mask in zip(slices, masks, strict=True)])
+    ends = starts + np.concatenate([part.sizes[mask] for part, mask in zip(slices, masks, strict=True)])
     starts, ends = np.sort(starts), np.sort(ends)
     begins, stops = np.r_[True, starts[1:] != ends[:-1]], np.r_[starts[1:] != ends[:-1], True]
     return list(zip(starts[begins[: len(starts)]].tolist(), ends[stops[: len(ends)]].tolist(), strict=True))
@@ -527,29 +534,29 @@ def _joined(intervals: list[Interval]) -> list[Interval]:
     return joined
 
 
-def _common(some: list[Interval], others: list[Interval]) -> list[Interval]:
+def _common(first: list[Interval], second: list[Interval]) -> list[Interval]:
     """Return what lies in both of two lists of intervals, each in order and without overlaps."""
-    found = []
+    common = []
     i = j = 0
-    while i < len(some) and j < len(others):
-        start, end = max(some[i][0], others[j][0]), min(some[i][1], others[j][1])
+    while i < len(first) and j < len(second):
+        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
         if start < end:
-            found.append((start, end))
-        if some[i][1] <= others[j][1]:
+            common.append((start, end))
+        if first[i][1] <= second[j][1]:
             i += 1
         else:
             j += 1
-    return found
+    return common
 
 
-def _without(some: list[Interval], others: list[Interval]) -> list[Interval]:
+def _without(first: list[Interval], second: list[Interval]) -> list[Interval]:
     """Return what lies in the first of two such lists and not in the second."""
-    if not some:
+    if not first:
         return []
-    gaps, at = [], some[0][0]
-    for start, end in others:
+    gaps, at = [], first[0][0]
+    for start, end in second:
         if start > at:
             gaps.append((at, start))
         at = max(at, end)
-    gaps.append((at, max(at, some[-1][1])))
-    return _common(some, gaps)
+    gaps.append((at, max(at, first[-1][1])))
+    return _common(first, gaps)

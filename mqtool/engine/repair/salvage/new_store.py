@@ -77,7 +77,7 @@ def is_unfinished(root: Path) -> bool:
 
 def refuse_lack_of_room(path: Path, size: int) -> None:
     """Raise ``WriteError`` where the disk under ``path``, which need not exist, has not ``size`` bytes left."""
-    place = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+    place = next(ancestor for ancestor in (path.absolute(), *path.absolute().parents) if ancestor.exists())
     free = shutil.disk_usage(place).free
     if free < size:
         raise WriteError(f"no space left in {place}: {size:,} bytes are needed, {free:,} are free; nothing was written")
@@ -96,12 +96,12 @@ def making(root: Path, disk: Disk) -> Iterator[None]:
         MendFailedError: something failed, and what was made cannot be removed.
     """
     refuse_used(root)
-    missing = [one for one in (root, *root.parents) if not one.exists()]
+    missing = [ancestor for ancestor in (root, *root.parents) if not ancestor.exists()]
     with contextlib.ExitStack() as held:
         with _removed_on_failure(root, missing, disk):
-            for one in reversed(missing):
-                disk.make_folder(one)
-                disk.sync_folder(one.parent)
+            for folder in reversed(missing):
+                disk.make_folder(folder)
+                disk.sync_folder(folder.parent)
         held.enter_context(hold_folder(root))
         refuse_used(root)
         with _removed_on_failure(root, missing, disk):
@@ -123,9 +123,9 @@ def _removed_on_failure(root: Path, folders: Sequence[Path], disk: Disk) -> Iter
         try:
             if root.is_dir() and inside(root):
                 _empty(root, disk)
-            for one in folders:
-                if one.is_dir():
-                    disk.remove_folder(one)
+            for folder in folders:
+                if folder.is_dir():
+                    disk.remove_folder(folder)
         except (MqtoolError, OSError) as second:
             if isinstance(error, MqtoolError | OSError):
                 then = f"the incomplete output in {root} could not be removed ({second}): remove it"
@@ -221,8 +221,8 @@ class NewStore:
 
     def remarks(self) -> Iterator[str]:
         """Yield what was put right in the messages so far, and what is wrong with them and stays."""
-        for what, count in self._repaired.items():
-            yield f"{count:,} message{'s' if count > 1 else ''}: {what}"
+        for text, count in self._repaired.items():
+            yield f"{count:,} message{'s' if count > 1 else ''}: {text}"
         for (code, message), count in self._left.items():
             times = "once" if count == 1 else f"{count:,} times"
             yield f"left unchanged ({code}), {times}: {message}; see `mqtool explain {code}`"
@@ -252,12 +252,12 @@ class NewStore:
         self._put_right(table, records, ends - sizes)
         self._repair_crcs(table, records, ends)
         done = 0
-        for row, one in missing:
+        for row, gap in missing:
             if row > done:
                 self._append(records, ends, sizes, done, row)
                 done = row
             has_crc = bool(ends_in_crc(records, ends[row : row + 1])[0])
-            self._fill(one, RecordTemplate.of(table, row, has_crc)._replace(store_timestamp=int(times[row])))
+            self._fill(gap, RecordTemplate.of(table, row, has_crc)._replace(store_timestamp=int(times[row])))
         self._append(records, ends, sizes, done, len(table))
         self.last_timestamp = int(times[-1])
 
@@ -289,21 +289,21 @@ class NewStore:
             rows = np.flatnonzero((flags & _TELLING != 0) | np.isin(ids, batches))
         if not len(rows):
             return
-        some = table.where(rows)
-        derived = dispatch(some, [])
-        places = some.column("position")
+        subset = table.where(rows)
+        derived = dispatch(subset, [])
+        places = subset.column("position")
         repaired: set[tuple[str, int]] = set()
-        right = right_flags(some, derived), right_offsets(some, derived)
-        for (at, form, code, what), numbers in zip(_CONTRADICTED, right, strict=True):
+        right = right_flags(subset, derived), right_offsets(subset, derived)
+        for (at, form, code, text), numbers in zip(_CONTRADICTED, right, strict=True):
             if numbers:
                 put_numbers(records, starts[rows[list(numbers)]] + at, np.array(list(numbers.values())), form)
-                self._repaired[what] += len(numbers)
+                self._repaired[text] += len(numbers)
                 repaired |= {(code, int(places[row])) for row in numbers}
-        findings = FindingsOfRows(some, "", MAX_LISTED)
+        findings = FindingsOfRows(subset, "", MAX_LISTED)
         check_records(findings, derived)
-        for place, one in findings.all:
-            if isinstance(one, Finding) and one.severity is not Severity.NOTE and (one.code, place) not in repaired:
-                self._leave(one)
+        for place, item in findings.all:
+            if isinstance(item, Finding) and item.severity is not Severity.NOTE and (item.code, place) not in repaired:
+                self._leave(item)
 
     def _repair_crcs(self, table: MessageTable, records: Bytes, ends: Ints) -> None:
         """Write damaged CRC properties anew, of which the log then makes the digits; tell of messages that lack one."""
@@ -324,8 +324,8 @@ class NewStore:
         for _ in range(int(between.sum())):
             self._leave(finding("LOG-PROPERTY-CRC", NO_CRC))
 
-    def _leave(self, one: Finding) -> None:
-        self._left[one.code, one.message] += 1
+    def _leave(self, item: Finding) -> None:
+        self._left[item.code, item.message] += 1
 
     def _append(self, records: Bytes, ends: Ints, sizes: Ints, first: int, stop: int) -> None:
         self.log.append(records[ends[first] - sizes[first] : ends[stop - 1]], sizes[first:stop])
@@ -333,8 +333,8 @@ class NewStore:
     def _note_batches(self, table: MessageTable) -> None:
         rows = np.flatnonzero(table.column("sys_flag") & layout.INNER_BATCH)
         if len(rows):
-            some = table.where(rows)
-            self.batch_topics |= inner_batch_topics(some, properties_of(some))
+            subset = table.where(rows)
+            self.batch_topics |= inner_batch_topics(subset, properties_of(subset))
 
     def _fill(self, missing: Missing, like: RecordTemplate) -> None:
         """Write placeholders for queue offsets that no message has."""
@@ -353,7 +353,7 @@ class NewStore:
         self.placeholders[topic] = self.placeholders.get(topic, 0) + missing.stop - missing.start
 
     def _append_built(self, built: list[bytes]) -> None:
-        sizes = np.array([len(one) for one in built], np.int64)
+        sizes = np.array([len(record) for record in built], np.int64)
         self.log.append(np.frombuffer(bytearray().join(built), np.uint8), sizes)
         built.clear()
 
@@ -379,12 +379,12 @@ class NewStore:
         self._write(self.root / "checkpoint", self._checkpoint(built))
         reader = StoreReader(self.root, self.config)
         queues: dict[tuple[str, int], Any] = {**reader.consume_queues, **reader.batch_consume_queues}
-        for one in rebuild_config.tables(reader, ends={key: queue.max_offset() for key, queue in queues.items()}):
-            path = self.root / "config" / one.name
+        for table in rebuild_config.tables(reader, ends={key: queue.max_offset() for key, queue in queues.items()}):
+            path = self.root / "config" / table.name
             if not path.parent.exists():
                 self.disk.make_folder(path.parent)
             self.disk.remove_tree(path)
-            self._write(path, one.text)
+            self._write(path, table.text)
         if (self.root / "config").exists():
             self.disk.sync_folder(self.root / "config")
         return built

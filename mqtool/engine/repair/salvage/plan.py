@@ -228,8 +228,8 @@ def told_back(back: PutBack) -> Iterator[str]:
 def named_otherwise(reader: StoreReader, placement: Placement) -> Iterator[str]:
     """Yield a remark on each file of the log that is taken for another segment than its name says, or for none."""
     relative = reader.paths.relative
-    for one in placement.renamed:
-        yield f"{relative(one.path)} is read as segment {one.target.name}: its records say so"
+    for renamed in placement.renamed:
+        yield f"{relative(renamed.path)} is read as segment {renamed.target.name}: its records say so"
     for gone in placement.removed:
         if gone.donor or gone.is_named:
             yield f"{relative(gone.path)} is left out, {gone.size:,} bytes: {gone.reason}"
@@ -380,7 +380,7 @@ class Survey:
             self._add(span.queue, OffsetRun(span.physical_offset, span.start, span.stop))
 
     def _note_stretch(self, piece: RecordRun) -> None:
-        bad = tuple(one.start for one in piece.bad)
+        bad = tuple(record.start for record in piece.bad)
         self.stretches.append(CopiedRange(piece.segment, piece.start, piece.end, bad, piece.repaired))
         self.size += piece.end - piece.start
 
@@ -409,8 +409,8 @@ class Survey:
             self.kept[topic] -= 1 if topic in self.batch_topics else run.length  # a batch counts as one there
         placeholders: collections.Counter[str] = collections.Counter()
         for missing in order.missing.values():
-            for one in missing:
-                placeholders[one.queue[0]] += one.stop - one.start
+            for gap in missing:
+                placeholders[gap.queue[0]] += gap.stop - gap.start
         tables, remarks = self.tables()
         remarks += [*_not_copied(self.reader), *self._tell_of_batches(order), *_tell_of_edits(self.edits, order)]
         config = config_of(self.reader)
@@ -425,7 +425,7 @@ class Survey:
             batch_topics=self.batch_topics,
             stretches=self.stretches,
             order=order,
-            skipped=sorted(self.skipped, key=lambda one: one.physical_offset),
+            skipped=sorted(self.skipped, key=lambda skipped: skipped.physical_offset),
             kept=self.kept,
             lost=placeholders + self._lost_elsewhere(order),
             placeholders=placeholders,
@@ -437,19 +437,21 @@ class Survey:
 
     def _tell_of_batches(self, order: Order) -> Iterator[str]:
         """Yield what is told of inner batches that say anew what they hold; note those that have another place then."""
-        told = []
+        sentences = []
         for stretch in self.stretches:
             for position, data in stretch.repaired.items():
                 old = stretch.segment.read(position - stretch.segment.start_offset, len(data))
-                before, after = (scan.scan(memoryview(one), position, limit=1).table for one in (old, data))
-                one, other = (message_at(table, 0) for table in (before, after))
-                told.append(f"the message at {position:,} is kept: {of_batch(one)}{made_room(one, other)}")
-                said, now = (known_of(one, 0, misplaced=False) for one in (before, after))
-                if said.queue_offset != now.queue_offset:
-                    run = OffsetRun(position, said.queue_offset, said.queue_offset + now.batch_size)
+                before, after = (scan.scan(memoryview(record), position, limit=1).table for record in (old, data))
+                old_message, other = (message_at(table, 0) for table in (before, after))
+                sentences.append(
+                    f"the message at {position:,} is kept: {of_batch(old_message)}{made_room(old_message, other)}"
+                )
+                stated, now = (known_of(table, 0, misplaced=False) for table in (before, after))
+                if stated.queue_offset != now.queue_offset:
+                    run = OffsetRun(position, stated.queue_offset, stated.queue_offset + now.batch_size)
                     queue = now.topic, now.queue_id
                     order.moved.append((queue, run, queue, now.queue_offset))
-        yield from few_of(told)
+        yield from few_of(sentences)
 
     def log_size(self) -> int:
         """Return how many bytes of log there are."""
@@ -500,13 +502,13 @@ class Survey:
 
     def skip_left(self, left: Iterable[DisplacedRecords]) -> None:
         """Tell of sound records, each by itself, that lie elsewhere and are not put back, unless they are taken."""
-        for one in left:
-            file, at = one.source.file, int(one.table.starts[0])
+        for records in left:
+            file, at = records.source.file, int(records.table.starts[0])
             is_outside = file.start_offset < 0
             address = -1 if is_outside else file.start_offset + at
             if address not in self.misplaced:
-                known = known_of(one.table, 0, misplaced=True)
-                size = int(one.table.column("size")[0])
+                known = known_of(records.table, 0, misplaced=True)
+                size = int(records.table.column("size")[0])
                 self.skipped.append(Skipped(file, address, size, OF_ANOTHER, known, at if is_outside else None))
 
     def _take_misplaced(self, order: Order) -> None:
@@ -521,29 +523,29 @@ class Survey:
 
     def _fill_light(self, order: Order) -> None:
         """Leave out of what is missing the places in light queues of misplaced records that are copied."""
-        there: dict[QueueKey, list[int]] = collections.defaultdict(list)
+        present: dict[QueueKey, list[int]] = collections.defaultdict(list)
         for address in order.found:
             known = self.misplaced[address].known
             for name, offset in known.light if known else ():
-                there[name, 0].append(offset)
-        for address, some in order.missing.items() if there else ():
-            order.missing[address] = [part for one in some for part in _parts_without(one, there.get(one.queue, []))]
+                present[name, 0].append(offset)
+        for address, gaps in order.missing.items() if present else ():
+            order.missing[address] = [part for gap in gaps for part in _parts_without(gap, present.get(gap.queue, []))]
 
     def _lost_elsewhere(self, order: Order) -> "collections.Counter[str]":
         """Count the lost messages that heads and queue units tell of before and behind those that are copied."""
         lost: collections.Counter[str] = collections.Counter()
-        told = self.told_by_units(order)
-        for (topic, _), offsets in told.items():
+        outside = self.told_by_units(order)
+        for (topic, _), offsets in outside.items():
             lost[topic] += sum(offsets)
         for (topic, _), run in order.left_out:
             lost[topic] += run.length
-        for one in self.skipped:
-            known = one.known
-            if known is None or one.physical_offset in self.misplaced:
+        for skipped in self.skipped:
+            known = skipped.known
+            if known is None or skipped.physical_offset in self.misplaced:
                 continue
             queue = known.topic, known.queue_id
             first, stop = order.ranges.get(queue, (0, 0))
-            before, behind = told.get(queue, (0, 0))
+            before, behind = outside.get(queue, (0, 0))
             counted = _has_unit(known) and first - before <= known.queue_offset < stop + behind
             if not counted:
                 lost[known.topic] += known.batch_size
@@ -552,29 +554,29 @@ class Survey:
 
 def _tell_of_edits(edits: Sequence[Edit], order: Order) -> Iterator[str]:
     """Yield what is told of records that are copied with other fields; note those that move."""
-    told: dict[str, list[str]] = collections.defaultdict(list)
-    for one in edits:
-        told[one.patch.reason].append(f"the message at {one.now.position:,} is kept: {one.reason}")
-        said, now = one.said, one.now
-        places = [(known.topic, known.queue_id, known.queue_offset) for known in (said, now)]
+    by_reason: dict[str, list[str]] = collections.defaultdict(list)
+    for edit in edits:
+        by_reason[edit.patch.reason].append(f"the message at {edit.now.position:,} is kept: {edit.reason}")
+        stated, now = edit.said, edit.now
+        places = [(known.topic, known.queue_id, known.queue_offset) for known in (stated, now)]
         if places[0] != places[1]:
-            run = OffsetRun(said.position, said.queue_offset, said.queue_offset + said.batch_size)
-            order.moved.append(((said.topic, said.queue_id), run, (now.topic, now.queue_id), now.queue_offset))
+            run = OffsetRun(stated.position, stated.queue_offset, stated.queue_offset + stated.batch_size)
+            order.moved.append(((stated.topic, stated.queue_id), run, (now.topic, now.queue_id), now.queue_offset))
         targets = dict(now.light)
-        for name, offset in dict.fromkeys(said.light):
-            run = OffsetRun(said.position, offset, offset + 1)
+        for name, offset in dict.fromkeys(stated.light):
+            run = OffsetRun(stated.position, offset, offset + 1)
             if (name, offset) not in now.light and name in targets:
                 order.moved.append(((name, 0), run, (name, 0), targets[name]))
             elif (name, offset) not in now.light:
                 order.left_out.append(((name, 0), run))
-    for sentences in told.values():
+    for sentences in by_reason.values():
         yield from few_of(sentences)
 
 
-def _parts_without(missing: Missing, there: list[int]) -> Iterator[Missing]:
+def _parts_without(missing: Missing, present: list[int]) -> Iterator[Missing]:
     """Yield what is missing without the offsets that are there."""
     start = missing.start
-    for offset in sorted(offset for offset in there if missing.start <= offset < missing.stop):
+    for offset in sorted(offset for offset in present if missing.start <= offset < missing.stop):
         if start < offset:
             yield missing._replace(start=start, stop=offset)
         start = offset + 1
@@ -588,7 +590,7 @@ def _has_unit(known: LostMessage) -> bool:
 
 def told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int, int]]:
     """Return for each queue how many messages its units show before and behind those that are copied."""
-    told = {}
+    by_queue = {}
     for key, queue in reader.consume_queues.items():
         first, stop = order.ranges.get(key, (0, 0))
         begin, end = queue.first_offset, queue.max_offset()
@@ -596,7 +598,7 @@ def told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int
             first = stop = begin
         ahead = _count_units(reader, queue, begin, min(first, end), first)
         edge = stop if key in order.ranges else None
-        told[key] = ahead, _count_units(reader, queue, max(stop, begin), end, edge)
+        by_queue[key] = ahead, _count_units(reader, queue, max(stop, begin), end, edge)
     for key, batch_queue in reader.batch_consume_queues.items():
         first, stop = order.ranges.get(key, (0, 0))
         before = behind = 0
@@ -606,8 +608,8 @@ def told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int
             offsets, counts = units["queue_offset"], np.maximum(units["batch_size"].astype(np.int64), 1)
             before += int(counts[offsets < first].sum())
             behind += int(counts[offsets >= stop].sum())
-        told[key] = before, behind
-    return told
+        by_queue[key] = before, behind
+    return by_queue
 
 
 def _count_units(reader: StoreReader, queue: ConsumeQueue, start: int, stop: int, edge: int | None) -> int:
@@ -631,7 +633,7 @@ def _count_units(reader: StoreReader, queue: ConsumeQueue, start: int, stop: int
 def config_of(reader: StoreReader) -> StoreConfig:
     """Return the settings of a store, those that only its files tell included."""
     sizes, shape = Sizes.of(reader), shape_of(reader)
-    found = {
+    file_sizes = {
         "mappedFileSizeCommitLog": reader.commit_log.file_size,
         "mappedFileSizeConsumeQueue": sizes.queue,
         "mapperFileSizeBatchConsumeQueue": sizes.batch_queue,
@@ -639,7 +641,7 @@ def config_of(reader: StoreReader) -> StoreConfig:
         "maxHashSlotNum": shape.slots,
         "maxIndexNum": shape.entries,
     }
-    settings = {key: str(size) for key, size in found.items()}
+    settings = {key: str(size) for key, size in file_sizes.items()}
     settings["enableConsumeQueueExt"] = str(has_ext(reader)).lower()
     settings["messageDelayLevel"] = " ".join(f"{ms // 1000}s" for ms in reader.delay_levels)
     return StoreConfig(settings)
@@ -732,16 +734,16 @@ class _Copier:
             table = with_records(table, records)
         if not stretch.bad:
             return table
-        found = np.isin(table.column("position"), self.found)
-        return table.where(np.flatnonzero(found | ~np.isin(starts, stretch.bad)))
+        chosen = np.isin(table.column("position"), self.found)
+        return table.where(np.flatnonzero(chosen | ~np.isin(starts, stretch.bad)))
 
     def _missing(self, table: MessageTable) -> Iterator[tuple[int, Missing]]:
         """Yield what is missing, each with the row before which it is."""
         positions = table.column("position")
         low, high = np.searchsorted(self.missing_at, [positions[0], positions[-1] + 1])
         for address in self.missing_at[low:high].tolist():
-            for one in self.plan.order.missing[address]:
-                yield int(np.searchsorted(positions, address)), one
+            for gap in self.plan.order.missing[address]:
+                yield int(np.searchsorted(positions, address)), gap
 
     def _moved(self, table: MessageTable) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], Ints, Ints]:
         """Return which messages come late, which come at all, and the queue and offset that each gets."""
@@ -778,15 +780,17 @@ def why_left_out(topic: str) -> str:
 def manifest(plan: Salvage) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``salvage.jsonl``: what was skipped, missing, moved, left out, and the counts by topic."""
     relative = plan.reader.paths.relative
-    for one in plan.skipped:
-        file = relative(one.segment.path) if one.segment else None
-        address = one.physical_offset if one.position is None else None
-        row: dict[str, Any] = {"kind": "skipped", "file": file, "offset": one.offset, "physical_offset": address}
-        row |= {"size": one.size, "reason": one.reason}
-        if one.known:
-            known = one.known
+    for skipped in plan.skipped:
+        file = relative(skipped.segment.path) if skipped.segment else None
+        address = skipped.physical_offset if skipped.position is None else None
+        row: dict[str, Any] = {"kind": "skipped", "file": file, "offset": skipped.offset, "physical_offset": address}
+        row |= {"size": skipped.size, "reason": skipped.reason}
+        if skipped.known:
+            known = skipped.known
             row |= {"topic": known.topic, "queue_id": known.queue_id, "queue_offset": known.queue_offset}
-        row["hex"] = one.segment.read(one.offset or 0, min(one.size, _HEX_SIZE)).hex() if one.segment else ""
+        row["hex"] = (
+            skipped.segment.read(skipped.offset or 0, min(skipped.size, _HEX_SIZE)).hex() if skipped.segment else ""
+        )
         yield row
     for missing in plan.order.missing.values():
         for gap in missing:

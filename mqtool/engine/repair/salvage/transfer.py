@@ -194,18 +194,18 @@ def writing_file(disk: Disk, path: Path) -> Iterator[File]:
     """
     if os.path.lexists(path):
         raise UsageError(f"{path} already exists: give another name")
-    made, _ = scraps(path)
-    disk.remove_tree(made)
-    file = File(disk, made)
+    draft, _ = scraps(path)
+    disk.remove_tree(draft)
+    file = File(disk, draft)
     try:
         yield file
-        disk.sync(made)
-        disk.rename(made, path)
-        made = path
+        disk.sync(draft)
+        disk.rename(draft, path)
+        draft = path
         disk.sync_folder(path.absolute().parent)
     except BaseException:
         with contextlib.suppress(MqtoolError):
-            disk.remove(made)
+            disk.remove(draft)
         raise
 
 
@@ -361,8 +361,8 @@ def _batches(path: Path) -> Iterator[_Batch]:
         try:
             records.append(record_of(row))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
-            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise BadDataError(f"{path} line {line:,} is not an exported message: {what}") from error
+            problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise BadDataError(f"{path} line {line:,} is not an exported message: {problem}") from error
         lines.append(line)
         size += len(records[-1])
         if size >= _BATCH_SIZE or len(records) == _BATCH_ROWS:
@@ -441,7 +441,7 @@ def record_of(row: Row) -> bytes:
     if not are_readable(properties):
         raise ValueError("raw_properties are not pairs of name and value as a broker writes them")
     rest = len(topic).to_bytes(2 if is_large else 1, "big") + topic + struct.pack(">h", len(properties)) + properties
-    made = {
+    values = {
         "size": pack.size + len(body) + len(rest),
         "born_address": born[0],
         "born_port": born[1],
@@ -449,7 +449,7 @@ def record_of(row: Row) -> bytes:
         "store_port": store[1],
         "body_size": len(body),
     }
-    return bytes(pack.pack(*(made[name] if name in made else row[name] for name in names)) + body + rest)
+    return bytes(pack.pack(*(values[name] if name in values else row[name] for name in names)) + body + rest)
 
 
 class _Numbering:
@@ -494,7 +494,7 @@ class _Numbering:
             if span.start > expected:
                 missing.append((row, Missing(span.queue, expected, span.start)))
             self._next[span.queue] = span.stop
-        return sorted(missing, key=lambda one: one[0])
+        return sorted(missing, key=lambda item: item[0])
 
     def _numbered(self, table: MessageTable, origin: Origin) -> Any:
         offsets = table.column("queue_offset").copy()

@@ -35,15 +35,15 @@ def leave_out_unread(reader: StoreReader) -> list[Finding]:
             reader.commit_log.let_go(segment)
     if reader.paths.is_part:
         return []
-    found = []
-    for one in _unread(reader):
-        reader.leave_out(one.of)
-        text = f"it was not checked: {one.reason}"
-        found.append(finding("STORE-UNREAD", text, file=reader.paths.relative(one.path)))
+    findings = []
+    for unread in _unread(reader):
+        reader.leave_out(unread.of)
+        text = f"it was not checked: {unread.reason}"
+        findings.append(finding("STORE-UNREAD", text, file=reader.paths.relative(unread.path)))
     if _holds_more(reader):
         text = "it was not checked: mqtool does not read index entries, timers and transactions in RocksDB"
-        found.append(finding("STORE-UNREAD", text, file=reader.paths.relative(reader.paths.rocksdb_store)))
-    return found
+        findings.append(finding("STORE-UNREAD", text, file=reader.paths.relative(reader.paths.rocksdb_store)))
+    return findings
 
 
 class _Unread(NamedTuple):
@@ -106,8 +106,8 @@ def _unread_tables(folder: Path) -> Iterator[_Unread]:
         path, backup = folder / name, folder / f"{name}.bak"
         if path.is_symlink() and not path.exists() and not backup.is_file():
             yield _Unread(path, path, "the link leads nowhere")
-        for one in (path, backup):
-            yield from _unread_file(one, one)
+        for candidate in (path, backup):
+            yield from _unread_file(candidate, candidate)
 
 
 def _unread_file(path: Path, of: Path) -> Iterator[_Unread]:

@@ -88,11 +88,11 @@ def report_of(log: CommitLog, far: DistributedReport) -> PartReport[Run]:
     """
     segment = segment_of(log, far.stretch)
     runs: list[Run | Gap] = []
-    for one in far.runs:
-        if isinstance(one, dict):
-            runs.append(DistributedRun(segment=segment, entries=NO_ENTRIES, **one))
+    for piece in far.runs:
+        if isinstance(piece, dict):
+            runs.append(DistributedRun(segment=segment, entries=NO_ENTRIES, **piece))
         else:
-            runs.append(Gap(segment, *one))
+            runs.append(Gap(segment, *piece))
     return PartReport(Part(segment, far.stretch.start, far.stretch.stop), far.start, far.end, runs)
 
 

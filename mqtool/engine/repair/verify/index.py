@@ -94,10 +94,10 @@ def _store_timestamp(reader: StoreReader, offset: int) -> int | None:
         return None
 
 
-def _header(name: str, field: str, text: str, expected: int, found: int) -> Finding:
+def _header(name: str, field: str, text: str, expected: int, actual: int) -> Finding:
     offset = offset_of(layout.HEADER_DTYPE, field)
     message = f"the header's {field.replace('_', ' ')} {text}"
-    return finding("INDEX-HEADER", message, file=name, offset=offset, expected=expected, found=found)
+    return finding("INDEX-HEADER", message, file=name, offset=offset, expected=expected, found=actual)
 
 
 def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool) -> list[Finding]:
@@ -109,12 +109,12 @@ def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool)
     bad, expected = np.empty(MAX_LISTED, np.int64), np.empty(MAX_LISTED, np.int64)
     buffer = _raw_entries(file, kernels)
     count = kernels.check_chains(buffer, 1, stop, layout.ENTRY_SIZE, _HASH_AT, _PREVIOUS_AT, last, expected, bad)
-    found = []
+    findings = []
     entries = file.entries()
     for i in range(min(count, MAX_LISTED)):
         number = int(bad[i])
         more = f" ({count - MAX_LISTED:,} more entries)" if i == MAX_LISTED - 1 and count > MAX_LISTED else ""
-        found.append(
+        findings.append(
             finding(
                 "INDEX-CHAIN",
                 f"entry {number:,} is not linked to the next older entry of its slot{more}",
@@ -131,7 +131,7 @@ def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool)
         wrong &= slots < stop
     bad_slots = np.flatnonzero(wrong)
     more = f" ({len(bad_slots) - MAX_LISTED:,} more slots)" if len(bad_slots) > MAX_LISTED else ""
-    found += [
+    findings += [
         finding(
             "INDEX-SLOT",
             f"slot {slot:,} does not refer to its newest entry{more if i == MAX_LISTED - 1 else ''}",
@@ -144,8 +144,8 @@ def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool)
     ]
     used = int(np.count_nonzero(last))
     if used != file.header.slot_count and not live:
-        found.append(_header(name, "slot_count", "is not the number of slots in use", used, file.header.slot_count))
-    return found
+        findings.append(_header(name, "slot_count", "is not the number of slots in use", used, file.header.slot_count))
+    return findings
 
 
 def _raw_entries(file: IndexFile, kernels: Any) -> Any:
@@ -375,17 +375,17 @@ class IndexVerifier:
         """Tell whether just these entries are next; false also where it takes a closer look to tell."""
         done = 0
         for file, number, stop in self._next(len(wanted.rows)):
-            taken = self.files[file]
+            index_file = self.files[file]
             rows = slice(done, done + stop - number)
             count = self._kernels.agree(
-                _raw_entries(taken, self._kernels),
+                _raw_entries(index_file, self._kernels),
                 number,
                 layout.ENTRY_SIZE,
                 _AGREE_AT,
                 wanted.key_hash[rows],
                 wanted.physical_offset[rows],
                 wanted.store_timestamp[rows],
-                taken.header.begin_timestamp,
+                index_file.header.begin_timestamp,
             )
             if count < stop - number:
                 return False
@@ -408,9 +408,9 @@ class IndexVerifier:
         """Hold keys and entries against each other as sets."""
         window = self._window(run.end_offset, len(wanted.rows) + _LOOK_AHEAD)
         before = np.flatnonzero(window.physical_offset < run.end_offset)
-        taken = int(before[-1]) + 1 if len(before) else 0
-        actual = self._early + window[:taken]
-        self._advance(taken)
+        consumed = int(before[-1]) + 1 if len(before) else 0
+        actual = self._early + window[:consumed]
+        self._advance(consumed)
         late = actual.physical_offset >= run.end_offset
         self._early, actual = actual[late], actual[~late]
 
@@ -422,8 +422,8 @@ class IndexVerifier:
         expired = (actual.physical_offset >= 0) & (actual.physical_offset < self.reader.commit_log.min_offset)
         repeated = left & pairs.is_wanted
         orphans = left & ~repeated & ~expired
-        there = orphans & self._is_record(actual.physical_offset, orphans)
-        for i in np.flatnonzero(repeated | there).tolist():
+        with_record = orphans & self._is_record(actual.physical_offset, orphans)
+        for i in np.flatnonzero(repeated | with_record).tolist():
             kind = (
                 _EntryKind.KEY if repeated[i] else self._kind(int(actual.physical_offset[i]), int(actual.key_hash[i]))
             )
@@ -466,8 +466,8 @@ class IndexVerifier:
     def _is_record(self, offsets: Ints, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Tell which of some addresses have a record: most orphans point to where there is none."""
         wanted = distinct(offsets[mask])
-        found = [table.column("position") for table in self.reader.commit_log.tables_at(wanted, self._kernels)]
-        return is_among(offsets, distinct(np.concatenate([np.empty(0, np.int64), *found])))
+        positions = [table.column("position") for table in self.reader.commit_log.tables_at(wanted, self._kernels)]
+        return is_among(offsets, distinct(np.concatenate([np.empty(0, np.int64), *positions])))
 
     def _kind(self, offset: int, hashed: int) -> "_EntryKind":
         """Tell whether the message at an address has a key, or the tag, of this hash."""
@@ -497,7 +497,8 @@ class IndexVerifier:
             newest = file.entries()[1:][-_LOOK_AT:]
             if len(newest):
                 return any(
-                    self._kind(int(one["physical_offset"]), int(one["key_hash"])) is _EntryKind.TAG for one in newest
+                    self._kind(int(entry["physical_offset"]), int(entry["key_hash"])) is _EntryKind.TAG
+                    for entry in newest
                 )
         return False
 
@@ -588,7 +589,13 @@ class IndexVerifier:
             yield self._entry(code, text + more, actual, start)
 
     def _entry(
-        self, code: str, text: str, actual: _EntryColumns, i: int, expected: int | None = None, found: int | None = None
+        self,
+        code: str,
+        text: str,
+        actual: _EntryColumns,
+        i: int,
+        expected: int | None = None,
+        actual_value: int | None = None,
     ) -> Finding:
         file = self.files[int(actual.file[i])]
         return finding(
@@ -597,7 +604,7 @@ class IndexVerifier:
             file=self.reader.paths.relative(file.path),
             offset=file.entries_at + int(actual.number[i]) * layout.ENTRY_SIZE,
             expected=expected,
-            found=int(actual.key_hash[i]) if found is None else found,
+            found=int(actual.key_hash[i]) if actual_value is None else actual_value,
             physical_offset=int(actual.physical_offset[i]),
         )
 

@@ -108,12 +108,12 @@ class VerifyRules:
 def last_start(log: CommitLog, kernels: Any) -> int:
     """Return the address of the last record, or where the log begins."""
     for segment in reversed(log.segments):
-        found = None
+        position = None
         for piece in log.walk(segment, 0, segment.size, kernels):
             if not isinstance(piece, Gap):
-                found = int(piece.starts[-1])
-        if found is not None:
-            return segment.start_offset + found - log.envelope.size
+                position = int(piece.starts[-1])
+        if position is not None:
+            return segment.start_offset + position - log.envelope.size
     return log.min_offset
 
 
@@ -135,12 +135,12 @@ def _runs(rules: VerifyRules, segment: MappedFile, table: MessageTable) -> Itera
 
 def _run(rules: VerifyRules, segment: MappedFile, table: MessageTable, in_place: bool) -> Run:
     file = rules.reader.paths.relative(segment.path)
-    found = FindingsOfRows(table, file, rules.most)
+    findings = FindingsOfRows(table, file, rules.most)
     head = rules.reader.commit_log.envelope.size
     start = int(table.starts[0]) - head
     end = int(table.starts[-1]) + int(table.column("size")[-1])
 
-    found.rows("LOG-SIZES", table.faults != 0, "the sizes in this record do not add up to its total size")
+    findings.rows("LOG-SIZES", table.faults != 0, "the sizes in this record do not add up to its total size")
     sound = table if not table.faults.any() else table.where(table.faults == 0)
     derived, units = _no_dispatch(), _NO_UNITS
     lost = table.starts[table.faults != 0] - head
@@ -149,7 +149,7 @@ def _run(rules: VerifyRules, segment: MappedFile, table: MessageTable, in_place:
     timestamps = table.column("store_timestamp")
     if len(sound):
         derived = dispatch(sound, rules.delay_levels, rules.tags_in_index)
-        of_sound = FindingsOfRows(sound, file, rules.most, found.all)
+        of_sound = FindingsOfRows(sound, file, rules.most, findings.all)
         _check_bodies(of_sound, derived)
         nameless = sound.nameless()
         of_sound.rows("LOG-TOPIC", nameless, "no broker can have a topic of this name: no queue leads to the message")
@@ -161,7 +161,7 @@ def _run(rules: VerifyRules, segment: MappedFile, table: MessageTable, in_place:
         edges = records.edges_of(of_sound, derived, rules.reader.commit_log.envelope)
         early = np.zeros(len(table), np.bool_)
         early[steps_back(timestamps)] = True
-        found.rows(
+        findings.rows(
             "LOG-TIME-ORDER",
             early,
             TIME_ORDER,
@@ -169,7 +169,7 @@ def _run(rules: VerifyRules, segment: MappedFile, table: MessageTable, in_place:
         )
     if in_place:
         compared = rules.check_units(units)
-        found.all += compared.found
+        findings.all += compared.found
         compared.found = []
     return Run(
         segment=segment,
@@ -180,13 +180,13 @@ def _run(rules: VerifyRules, segment: MappedFile, table: MessageTable, in_place:
         count=len(table),
         first_timestamp=int(timestamps[0]),
         last_timestamp=int(timestamps[-1]),
-        findings=found.all,
+        findings=findings.all,
         spans=spans_of(units),
         entries=derived.entries,
         lost=np.sort(lost).tolist(),
         compared=compared,
         edges=edges,
-        too_early=found.finding("LOG-TIME-ORDER", 0, TIME_ORDER, None, int(timestamps[0])),
+        too_early=findings.finding("LOG-TIME-ORDER", 0, TIME_ORDER, None, int(timestamps[0])),
     )
 
 
@@ -194,18 +194,18 @@ def _no_dispatch() -> Dispatch:
     return Dispatch(Any, _NO_UNITS, NO_ENTRIES)  # type: ignore[arg-type]
 
 
-def _check_bodies(found: FindingsOfRows, derived: Dispatch) -> None:
-    table = found.table
+def _check_bodies(findings: FindingsOfRows, derived: Dispatch) -> None:
+    table = findings.table
     stored = table.column("body_crc")
     computed = table.body_crcs()
-    found.rows("LOG-CRC", stored != computed, "the body does not match its CRC", computed, stored)
-    rows, said, should = property_crcs(table, derived.properties)
+    findings.rows("LOG-CRC", stored != computed, "the body does not match its CRC", computed, stored)
+    rows, stated, should = property_crcs(table, derived.properties)
     if len(rows):
         wrong = np.zeros(len(table), np.bool_)
         expected, value = np.zeros(len(table), np.int64), np.zeros(len(table), np.int64)
-        wrong[rows] = said != should
-        expected[rows], value[rows] = should, said
-        found.rows("LOG-PROPERTY-CRC", wrong, "the record does not match its CRC property", expected, value)
+        wrong[rows] = stated != should
+        expected[rows], value[rows] = should, stated
+        findings.rows("LOG-PROPERTY-CRC", wrong, "the record does not match its CRC property", expected, value)
 
 
 def stretches(mask: Any) -> list[tuple[int, int]]:
@@ -274,13 +274,13 @@ def _check_names(reader: StoreReader) -> Iterator[Finding]:
             if not segment.path.exists():
                 log.let_go(segment)
         placement = place(log)
-    for one in placement.renamed:
+    for renamed in placement.renamed:
         yield finding(
             "LOG-NAME",
             "its records say that it is another segment than its name says",
-            file=reader.paths.relative(one.path),
-            expected=one.target.name,
-            found=one.path.name,
+            file=reader.paths.relative(renamed.path),
+            expected=renamed.target.name,
+            found=renamed.path.name,
         )
     for gone in placement.removed:
         if gone.is_named:
@@ -311,10 +311,10 @@ class _Outlier:
         return offset in (self.expected, self.expected + self.count)
 
 
-def _place(one: tuple[int, Finding | Rest]) -> tuple[int, str, str]:
+def _place(item: tuple[int, Finding | Rest]) -> tuple[int, str, str]:
     """Return what findings of one run are put in order by."""
-    position, found = one
-    return position, found.code, "" if isinstance(found, Rest) else found.message
+    position, entry = item
+    return position, entry.code, "" if isinstance(entry, Rest) else entry.message
 
 
 def _follows(before: Run, after: Run) -> bool:
@@ -388,13 +388,13 @@ class LogVerifier:
             last = pending[-1] if pending else None
             count = len(pending)
             if self._stale is not None and isinstance(last, Run) and last.in_place and _follows(last, piece):
-                while count and isinstance(one := pending[count - 1], Run) and one.in_place:
+                while count and isinstance(pending_run := pending[count - 1], Run) and pending_run.in_place:
                     count -= 1
             self._stale = None
             yield from self._between(pending[:count])
-            for one in pending[count:]:
-                assert isinstance(one, Run)
-                yield from self._accept(one)
+            for pending_run in pending[count:]:
+                assert isinstance(pending_run, Run)
+                yield from self._accept(pending_run)
             yield from self._accept(piece)
 
     @property
@@ -424,14 +424,14 @@ class LogVerifier:
         return all(span.start < self.next_offsets.get(queue, 0) for queue, span in news.items())
 
     def _accept(self, run: Run) -> Iterator[Finding | Rest | Run]:
-        found = list(run.findings)
+        placed = list(run.findings)
         if run.edges:
             if not self._accepted or not _follows(self._accepted, run):
                 self._beside.part()
-            found += [(one.physical_offset or 0, one) for one in self._beside.join(run.edges)]
+            placed += [(item.physical_offset or 0, item) for item in self._beside.join(run.edges)]
         self._accepted = run
         if run.too_early and run.first_timestamp < self.last_timestamp - CLOCK_STEP_MS:
-            found.append((run.start_offset, run.too_early))
+            placed.append((run.start_offset, run.too_early))
         if self._segment and self._segment is not run.segment and self._segment.end_offset != run.segment.start_offset:
             log = self.reader.commit_log
             if log.gone_until and run.segment.start_offset <= log.min_offset:
@@ -443,9 +443,9 @@ class LogVerifier:
         self._segment = run.segment
         for start in run.lost:
             self._add_hole(run.segment, start, run.segment.start_offset + start)
-        found += [(one.physical_offset or 0, one) for one in self._order(run)]
-        found.sort(key=_place)
-        yield from (one for _, one in found)
+        placed += [(item.physical_offset or 0, item) for item in self._order(run)]
+        placed.sort(key=_place)
+        yield from (item for _, item in placed)
         self.count += run.count
         self.end_offset = run.end_offset
         self.last_timestamp = run.last_timestamp
@@ -510,8 +510,8 @@ class LogVerifier:
     def _out_of_order(self, run: Run, span: Span, expected: int) -> Finding:
         if span.start > expected:
             missing = span.start - expected
-            what = "one message" if missing == 1 else f"{missing:,} messages"
-            text = f"{what} of its queue {'is' if missing == 1 else 'are'} missing before it"
+            subject = "one message" if missing == 1 else f"{missing:,} messages"
+            text = f"{subject} of its queue {'is' if missing == 1 else 'are'} missing before it"
         else:
             text = "the preceding message of its queue has the same queue offset or a later one"
         return finding(
@@ -537,13 +537,13 @@ class LogVerifier:
             elif first.in_place:
                 yield self._finding("LOG-STALE", "messages from an earlier life of the log", first)
             else:
-                runs = [one for one in group if isinstance(one, Run)]
+                runs = [piece for piece in group if isinstance(piece, Run)]
                 count = sum(run.count for run in runs)
                 text = "this record claims" if count == 1 else f"{count:,} records from here on claim"
-                found = self._finding(
+                problem = self._finding(
                     "LOG-POSITION", f"{text} to be at another address", first, expected=first.start_offset
                 )
-                yield dataclasses.replace(found, found=first.stated_offset)
+                yield dataclasses.replace(problem, found=first.stated_offset)
                 for run in runs:
                     yield from self._accept(run)
 
@@ -564,12 +564,12 @@ class LogVerifier:
         pending, self._pending = self._pending, []
         if self.live:
             return
-        told: set[str] = set()
+        reported: set[str] = set()
         stale = sum(piece.count for piece in pending if isinstance(piece, Run))
         for piece in pending:
             if isinstance(piece, Run):
-                what = "a whole record is" if stale == 1 else f"{stale:,} whole records are"
-                code, text = "LOG-STALE", f"{what} beyond the end of the log: brokers may adopt them"
+                subject = "a whole record is" if stale == 1 else f"{stale:,} whole records are"
+                code, text = "LOG-STALE", f"{subject} beyond the end of the log: brokers may adopt them"
             else:
                 content = self._first_content(piece)
                 if content is None:
@@ -581,8 +581,8 @@ class LogVerifier:
                 else:
                     code, text = "LOG-NOISE", "bytes after the end of the log that are not a record"
                     piece = dataclasses.replace(piece, start=content)
-            if code not in told:
-                told.add(code)
+            if code not in reported:
+                reported.add(code)
                 yield self._finding(code, text, piece)
 
     def _first_content(self, gap: Gap) -> int | None:

@@ -92,32 +92,32 @@ class QueueChecker:
         """Note what was found of the next messages of the log; of each code so many are listed, None for all."""
         for key, start, stop in compared.claimed:
             self._claimed[key].add(start, stop)
-        for one in sorted(compared.stretches, key=lambda one: one.physical_offset):
-            last = self._last.get((one.code, one.queue))
+        for stretch in sorted(compared.stretches, key=lambda stretch: stretch.physical_offset):
+            last = self._last.get((stretch.code, stretch.queue))
             place: int | None = None
-            if last and last[0] == one.start:  # it goes on with the one before it
+            if last and last[0] == stretch.start:  # it goes on with the one before it
                 place = last[1]
                 if place is not None:
-                    self._wrong[place] = self._wrong[place]._replace(stop=one.stop)
-            elif most is None or self._listed[one.code] < most:
-                self._listed[one.code] += 1
+                    self._wrong[place] = self._wrong[place]._replace(stop=stretch.stop)
+            elif most is None or self._listed[stretch.code] < most:
+                self._listed[stretch.code] += 1
                 place = len(self._wrong)
-                self._wrong.append(one)
+                self._wrong.append(stretch)
             else:
-                folder = self.reader.paths.relative(self.queues[one.queue].folders[0])
-                self._rest[one.code, folder] += 1
-            self._last[one.code, one.queue] = one.stop, place
+                folder = self.reader.paths.relative(self.queues[stretch.queue].folders[0])
+                self._rest[stretch.code, folder] += 1
+            self._last[stretch.code, stretch.queue] = stretch.stop, place
 
     def wrong_units(self) -> Iterator[Finding | Rest]:
         """Tell of the units that are missing or point elsewhere, in the order of their messages."""
-        for one in self._wrong:
-            queue, count = self.queues[one.queue], one.stop - one.start
-            if one.code == "QUEUE-MISSING":
-                yield self._missing(queue, one.start, one.stop)
+        for stretch in self._wrong:
+            queue, count = self.queues[stretch.queue], stretch.stop - stretch.start
+            if stretch.code == "QUEUE-MISSING":
+                yield self._missing(queue, stretch.start, stretch.stop)
             else:
                 text = "the unit points elsewhere" + (f" ({count:,} units from here on)" if count > 1 else "")
-                expected = one.physical_offset
-                yield self._unit(one.code, text, queue, one.start, expected, one.found, expected)
+                expected = stretch.physical_offset
+                yield self._unit(stretch.code, text, queue, stretch.start, expected, stretch.found, expected)
         for (code, folder), count in self._rest.items():
             yield Rest(code, folder, count)
 
@@ -150,9 +150,9 @@ class QueueChecker:
         return compared
 
     def _compare_stretch(self, queue: ConsumeQueue, units: Units, stretch: UnitRange, compared: Compared) -> None:
-        def note(code: str, first: int, last: int, found: int = 0) -> None:
+        def note(code: str, first: int, last: int, actual: int = 0) -> None:
             address = int(units.physical_offset[stretch.first + first - start])
-            compared.stretches.append(QueueStretch(code, stretch.queue, first, last, address, found))
+            compared.stretches.append(QueueStretch(code, stretch.queue, first, last, address, actual))
 
         start = int(units.queue_offset[stretch.first])
         stop = start + stretch.last - stretch.first
@@ -178,7 +178,9 @@ class QueueChecker:
         for at in np.flatnonzero((stored != wanted) & ~empty & ~elsewhere).tolist():
             row = rows.start + at
             address = int(units.physical_offset[row])
-            compared.found += [(address, one) for one in self._differences(queue, units, row, low + at, stored[at])]
+            compared.found += [
+                (address, difference) for difference in self._differences(queue, units, row, low + at, stored[at])
+            ]
 
     def _differences(
         self, queue: ConsumeQueue, units: Units, row: int, offset: int, stored: npt.NDArray[np.void]
@@ -242,8 +244,8 @@ class QueueChecker:
                 before = np.searchsorted(near[: back[0]] if len(back) else near, lost[:count])
                 for i, missed in enumerate(lost[:count].tolist()):
                     address = queue.address_before(place + int(before[i]))
-                    found = self._batch_unit("QUEUE-MISSING", "the message has no unit", queue, address, missed)
-                    compared.found.append((int(units.physical_offset[stretch.first + at + i]), found))
+                    problem = self._batch_unit("QUEUE-MISSING", "the message has no unit", queue, address, missed)
+                    compared.found.append((int(units.physical_offset[stretch.first + at + i]), problem))
             at += count
 
     def _compare_batch_units(
@@ -263,8 +265,8 @@ class QueueChecker:
                 expected, value = int(wanted[name][i]), int(stored[name][i])
                 if expected != value:
                     address, offset = queue.address_of(place + i), int(stored["queue_offset"][i])
-                    found = self._batch_unit(code, text, queue, address, offset, expected, value)
-                    compared.found.append((int(units.physical_offset[row + i]), found))
+                    problem = self._batch_unit(code, text, queue, address, offset, expected, value)
+                    compared.found.append((int(units.physical_offset[row + i]), problem))
 
     def finish(self, verifier: LogVerifier) -> Iterator[Finding | Rest]:
         """Judge the units that no message claimed, and the messages that no queue reached."""
@@ -291,9 +293,9 @@ class QueueChecker:
         for key, queue in self.queues.items():
             stop = self._max_offset(key)
             start = max(stop - 1, queue.first_offset, verifier.next_offsets.get(key, 0))
-            for found in self._unclaimed(queue, start, stop, 0, verifier.end_offset):
-                if found.code == "QUEUE-BEYOND":
-                    yield found
+            for problem in self._unclaimed(queue, start, stop, 0, verifier.end_offset):
+                if problem.code == "QUEUE-BEYOND":
+                    yield problem
         if not self.live and not self.rocksdb:
             yield from self._behind(verifier)
 
@@ -313,8 +315,8 @@ class QueueChecker:
             elif not self.reader.lacks_queue(key):
                 lost.setdefault(self._lost_folder(key), []).append(key)
         for folder, keys in lost.items():
-            what = "the queue is" if len(keys) == 1 else f"{len(keys):,} queues are"
-            text = f"{what} missing, although the log contains messages of {'it' if len(keys) == 1 else 'them'}"
+            subject = "the queue is" if len(keys) == 1 else f"{len(keys):,} queues are"
+            text = f"{subject} missing, although the log contains messages of {'it' if len(keys) == 1 else 'them'}"
             first = min(verifier.first_addresses[key] for key in keys)
             place: dict[str, Any] = {"file": folder, "physical_offset": first}
             if len({topic for topic, _ in keys}) == 1:
@@ -390,7 +392,7 @@ class QueueChecker:
         queue: ConsumeQueue,
         offset: int,
         expected: int | None = None,
-        found: int | None = None,
+        actual: int | None = None,
         physical_offset: int | None = None,
     ) -> Finding:
         file, at = _place(self.reader, queue, offset * consume_queue.UNIT_SIZE)
@@ -400,7 +402,7 @@ class QueueChecker:
             file=file,
             offset=at,
             expected=expected,
-            found=found,
+            found=actual,
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=offset,
@@ -415,7 +417,7 @@ class QueueChecker:
         address: int,
         offset: int,
         expected: int | None = None,
-        found: int | None = None,
+        actual: int | None = None,
     ) -> Finding:
         file, at = _place(self.reader, queue, address)
         return finding(
@@ -424,7 +426,7 @@ class QueueChecker:
             file=file,
             offset=at,
             expected=expected,
-            found=found,
+            found=actual,
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=offset,
@@ -435,7 +437,7 @@ def _place(reader: StoreReader, queue: FileQueue, address: int) -> tuple[str, in
     """Return the file that holds, or should hold, an address of a queue, and where."""
     segment: MappedFile | None = queue.segment_at(address)
     if segment is None and queue.segments:
-        segment = min(queue.segments, key=lambda one: abs(one.start_offset - address))
+        segment = min(queue.segments, key=lambda candidate: abs(candidate.start_offset - address))
     if segment is None:
         return reader.paths.relative(queue.folders[0]), None
     return reader.paths.relative(segment.path), address - segment.start_offset

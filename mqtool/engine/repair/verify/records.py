@@ -93,17 +93,17 @@ class Beside:
             self._number, self._differs = last, differs if edges.alone else edges.last_differs
 
 
-def edges_of(found: FindingsOfRows, derived: Dispatch, envelope: Envelope) -> Edges:
+def edges_of(findings: FindingsOfRows, derived: Dispatch, envelope: Envelope) -> Edges:
     """Judge each of some sound records against those beside it; return what is to be judged of the outermost."""
-    table = found.table
+    table = findings.table
     has = has_crc_property(table, derived.properties)
     alone = len(table) == 1
     between = np.zeros(len(table), np.bool_)
     between[1:-1] = ~has[1:-1] & has[:-2] & has[2:]
-    found.rows("LOG-PROPERTY-CRC", between, NO_CRC)
+    findings.rows("LOG-PROPERTY-CRC", between, NO_CRC)
 
     def lacking(row: int) -> Finding:
-        return found.finding("LOG-PROPERTY-CRC", row, NO_CRC)
+        return findings.finding("LOG-PROPERTY-CRC", row, NO_CRC)
 
     first_lacks = lacking(0) if not has[0] and (alone or has[1]) else None
     last_lacks = lacking(len(table) - 1) if not alone and not has[-1] and has[-2] else None
@@ -116,10 +116,10 @@ def edges_of(found: FindingsOfRows, derived: Dispatch, envelope: Envelope) -> Ed
     # The number after a wrong one seems wrong too: tell of the first.
     wrong = differs & ~np.r_[False, differs[:-1]]
     wrong[:2] = False
-    found.rows("LOG-ENTRY", wrong, _NUMBER, follows, numbers)
+    findings.rows("LOG-ENTRY", wrong, _NUMBER, follows, numbers)
 
     def numbered(row: int) -> Finding:
-        return found.finding("LOG-ENTRY", row, _NUMBER, int(follows[row]), int(numbers[row]))
+        return findings.finding("LOG-ENTRY", row, _NUMBER, int(follows[row]), int(numbers[row]))
 
     return edges._replace(
         numbers=(int(numbers[0]), int(numbers[-1])),
@@ -129,12 +129,12 @@ def edges_of(found: FindingsOfRows, derived: Dispatch, envelope: Envelope) -> Ed
     )
 
 
-def check_records(found: FindingsOfRows, derived: Dispatch) -> None:
+def check_records(findings: FindingsOfRows, derived: Dispatch) -> None:
     """Judge flags, and the properties that a broker must be able to read, of sound records."""
-    _check_compression(found)
-    _check_transactions(found)
-    _check_batches(found, derived)
-    _check_numbers(found, derived)
+    _check_compression(findings)
+    _check_transactions(findings)
+    _check_batches(findings, derived)
+    _check_numbers(findings, derived)
 
 
 def right_flags(table: MessageTable, derived: Dispatch) -> dict[int, int]:
@@ -148,11 +148,11 @@ def right_flags(table: MessageTable, derived: Dispatch) -> dict[int, int]:
         bits = commit_log.COMPRESSED | kind << _COMPRESSION_SHIFT if kind >= 0 else 0
         right[row] = int(flags[row]) & ~(commit_log.COMPRESSED | commit_log.COMPRESSION_MASK) | bits
     for row in np.flatnonzero(_batch_differs(table, derived)).tolist():
-        said = derived.properties.text(table, "INNER_NUM", row)
+        stated = derived.properties.text(table, "INNER_NUM", row)
         count = batch_count(table.bytes_of(plain.BODY, row))
-        if said and said == str(count):
+        if stated and stated == str(count):
             right[row] = right.get(row, int(flags[row])) | _BATCH
-        elif not said and not count:
+        elif not stated and not count:
             right[row] = right.get(row, int(flags[row])) & ~_BATCH
     return right
 
@@ -185,43 +185,43 @@ def _packed_otherwise(table: MessageTable) -> tuple[Ints, Ints]:
     if not len(packed):
         return packed, packed
     heads = _numbers_at(table, table.offsets(plain.BODY)[packed], 4) & 0xFFFFFFFF
-    said = (flags[packed] & commit_log.COMPRESSION_MASK) >> _COMPRESSION_SHIFT
+    stated = (flags[packed] & commit_log.COMPRESSION_MASK) >> _COMPRESSION_SHIFT
     zlib = (heads >> 24 & 0x0F == 8) & ((heads >> 16) % 31 == 0)
     kinds = np.where(zlib, _ZLIB[0], -1)
     for kind, magic in _MAGICS.items():
         kinds[heads == magic] = kind
-    wrong = (said != kinds) & ~(zlib & np.isin(said, _ZLIB))
+    wrong = (stated != kinds) & ~(zlib & np.isin(stated, _ZLIB))
     return packed[wrong], kinds[wrong]
 
 
-def _check_compression(found: FindingsOfRows) -> None:
+def _check_compression(findings: FindingsOfRows) -> None:
     """Judge whether a body is packed as its flag says: the body's CRC does not cover the flag."""
-    wrong = np.zeros(len(found.table), np.bool_)
-    wrong[_packed_otherwise(found.table)[0]] = True
+    wrong = np.zeros(len(findings.table), np.bool_)
+    wrong[_packed_otherwise(findings.table)[0]] = True
     text = "the body is not compressed as its system flag says: consumers cannot decompress it"
-    found.rows("LOG-FLAG", wrong, text, None, found.table.column("sys_flag"))
+    findings.rows("LOG-FLAG", wrong, text, None, findings.table.column("sys_flag"))
 
 
-def _check_transactions(found: FindingsOfRows) -> None:
+def _check_transactions(findings: FindingsOfRows) -> None:
     """Judge the queue offset of records that have no place in a queue."""
-    table = found.table
+    table = findings.table
     kind = table.column("sys_flag") & commit_log.TRANSACTION_MASK
     aside = (kind == commit_log.TRANSACTION_PREPARED) | (kind == commit_log.TRANSACTION_ROLLBACK)
     if aside.any():
         offsets = table.column("queue_offset")
         text = "a prepared or rolled back transaction has a queue offset, although it has no place in a queue"
-        found.rows("LOG-FLAG", aside & (offsets != 0), text, np.zeros_like(offsets), offsets)
+        findings.rows("LOG-FLAG", aside & (offsets != 0), text, np.zeros_like(offsets), offsets)
 
 
-def _check_batches(found: FindingsOfRows, derived: Dispatch) -> None:
+def _check_batches(findings: FindingsOfRows, derived: Dispatch) -> None:
     """Judge whether records with several messages are flagged as such, and bits that mean nothing."""
-    flags = found.table.column("sys_flag")
+    flags = findings.table.column("sys_flag")
     strange = flags & ~_KNOWN_FLAGS != 0
     text = "the system flag has bits that no known version sets"
-    found.rows("LOG-FLAG-BITS", strange, text, flags & _KNOWN_FLAGS, flags)
-    differs = _batch_differs(found.table, derived) & ~derived.properties.damaged
+    findings.rows("LOG-FLAG-BITS", strange, text, flags & _KNOWN_FLAGS, flags)
+    differs = _batch_differs(findings.table, derived) & ~derived.properties.damaged
     text = "the system flag and the property INNER_NUM disagree on whether the record contains several messages"
-    found.rows("LOG-FLAG", differs, text, None, flags)
+    findings.rows("LOG-FLAG", differs, text, None, flags)
 
 
 def _batch_differs(table: MessageTable, derived: Dispatch) -> npt.NDArray[np.bool_]:
@@ -232,9 +232,9 @@ def _batch_differs(table: MessageTable, derived: Dispatch) -> npt.NDArray[np.boo
     return differs
 
 
-def _check_numbers(found: FindingsOfRows, derived: Dispatch) -> None:
+def _check_numbers(findings: FindingsOfRows, derived: Dispatch) -> None:
     """Judge the numbers in properties that a broker parses: a record where it cannot ends the log for it."""
-    table = found.table
+    table = findings.table
     names = []
     if (derived.properties.at("INNER_NUM")[1] > 0).any():
         both = (derived.properties.at("INNER_NUM")[1] > 0) & (derived.properties.at("INNER_BASE")[1] > 0)
@@ -254,9 +254,9 @@ def _check_numbers(found: FindingsOfRows, derived: Dispatch) -> None:
             if name == "INNER_BASE" and value is not None:
                 differs[row] = value != bases[row]
                 bases[row] = value
-        found.rows("LOG-PROPERTIES", wrong, f"its property {name} is not a number: a broker ends the log here")
+        findings.rows("LOG-PROPERTIES", wrong, f"its property {name} is not a number: a broker ends the log here")
         text = "its property INNER_BASE is not its queue offset"
-        found.rows("LOG-PROPERTIES", differs, text, table.column("queue_offset"), bases)
+        findings.rows("LOG-PROPERTIES", differs, text, table.column("queue_offset"), bases)
 
 
 def _number(text: str, most: int) -> int | None:
@@ -281,18 +281,18 @@ def ends_like_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
     pattern = np.frombuffer(build_properties({CRC_NAME: "0" * 10}), np.uint8)
     is_digit = (tails >= ord("0")) & (tails <= ord("9"))
     agree = np.where(pattern == ord("0"), is_digit, tails == pattern).sum(axis=1)
-    found: npt.NDArray[np.bool_] = (table.sizes(plain.PROPERTIES) >= CRC_SIZE) & (agree >= _MAX_OF_CRC)
-    return found
+    mask: npt.NDArray[np.bool_] = (table.sizes(plain.PROPERTIES) >= CRC_SIZE) & (agree >= _MAX_OF_CRC)
+    return mask
 
 
 def is_repairable_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
     """Tell which records end in a damaged CRC property, and can be read once it is written anew, over no other one."""
-    found = ends_like_crc(table)
-    for row in np.flatnonzero(found).tolist():
+    mask = ends_like_crc(table)
+    for row in np.flatnonzero(mask).tolist():
         properties = table.bytes_of(plain.PROPERTIES, row)
         anew = with_new_crc(table.record(row), len(properties))[-len(properties) :]
-        found[row] = are_readable(anew) and not _ends_within_crc(properties)
-    return found
+        mask[row] = are_readable(anew) and not _ends_within_crc(properties)
+    return mask
 
 
 def _ends_within_crc(properties: bytes) -> bool:
@@ -303,18 +303,18 @@ def _ends_within_crc(properties: bytes) -> bool:
     return start < edge < end < len(properties) - 1 and NAME_SEPARATOR.encode() in properties[start:end]
 
 
-def check_entries(found: FindingsOfRows, envelope: Envelope, base: int) -> None:
+def check_entries(findings: FindingsOfRows, envelope: Envelope, base: int) -> None:
     """Judge the heads of DLedger's entries: where they lie, and how long they are."""
     if not envelope.size:
         return
-    table = found.table
+    table = findings.table
     heads = table.starts - envelope.size
     text = "its DLedger entry claims another address"
     positions = _numbers_at(table, heads + _POSITION_AT, 8)
-    found.rows("LOG-ENTRY", positions != heads + base, text, heads + base, positions)
+    findings.rows("LOG-ENTRY", positions != heads + base, text, heads + base, positions)
     sizes = _numbers_at(table, heads + _BODY_SIZE_AT, 4)
     expected = table.column("size").astype(np.int64)
-    found.rows("LOG-ENTRY", sizes != expected, "its DLedger entry has another size", expected, sizes)
+    findings.rows("LOG-ENTRY", sizes != expected, "its DLedger entry has another size", expected, sizes)
 
 
 def _numbers_at(table: MessageTable, at: Ints, width: int) -> Ints:

@@ -71,13 +71,13 @@ def _check_units(
 ) -> Iterator[Finding]:
     """Judge some units of a queue in queue order."""
     offsets = units["physical_offset"]
-    found: dict[int, dict[str, int]] = {}
+    messages: dict[int, dict[str, int]] = {}
     for table in rules.reader.commit_log.tables_at(offsets[offsets < verifier.end_offset], rules.kernels):
         wanted = dispatch(table, rules.delay_levels).units
         for stretch in wanted.stretches:
             if stretch.queue == key:
                 for row in range(stretch.first, stretch.last):
-                    found[int(wanted.physical_offset[row])] = {
+                    messages[int(wanted.physical_offset[row])] = {
                         "queue_offset": int(wanted.queue_offset[row]),
                         **{name: int(getattr(wanted, name)[row]) for name in _CODES},
                     }
@@ -92,7 +92,7 @@ def _check_units(
                 text = "the unit points beyond the end of the log: its message is lost"
                 yield _unit("QUEUE-BEYOND", text, file, key, offset, physical_offset=physical_offset)
             continue
-        message = found.get(physical_offset)
+        message = messages.get(physical_offset)
         if message is None or message["queue_offset"] != offset:
             text = "no message of this queue starts where the unit points"
             yield _unit("QUEUE-DANGLING", text, file, key, offset, physical_offset=physical_offset)
@@ -114,7 +114,7 @@ def _unit(
     key: QueueKey,
     offset: int,
     expected: int | None = None,
-    found: int | None = None,
+    actual: int | None = None,
     physical_offset: int | None = None,
 ) -> Finding:
     return finding(
@@ -122,7 +122,7 @@ def _unit(
         text,
         file=file,
         expected=expected,
-        found=found,
+        found=actual,
         topic=key[0],
         queue_id=key[1],
         queue_offset=offset,

@@ -184,11 +184,11 @@ def reports_of(rules: VerifyRules, reports: Iterable[bytes], in_doubt: Callable[
 def _in_turn(reports: Iterable[bytes]) -> Iterator[tuple[Group | None, Iterable[DistributedReport]]]:
     """Yield each group, and between them the reports of stretches that follow each other."""
     known = map(pickle.loads, reports)
-    for is_group, some in itertools.groupby(known, key=lambda one: isinstance(one, Group)):
+    for is_group, items in itertools.groupby(known, key=lambda item: isinstance(item, Group)):
         if is_group:
-            yield from ((group, ()) for group in some)
+            yield from ((group, ()) for group in items)
         else:
-            yield None, some
+            yield None, items
 
 
 def _joined(rules: VerifyRules, stretches: Iterable[DistributedReport]) -> Iterator[PartReport[Run]]:
@@ -203,14 +203,24 @@ def _there(log: CommitLog, stretches: Iterable[DistributedReport]) -> Iterator[P
 
 def _segments_of(log: CommitLog, group: Group) -> dict[int, MappedFile] | None:
     """Return the segments of a group by their addresses, None where one is gone or shorter."""
-    ends = {address: one["end"] if isinstance(one, dict) else one[1] for address, one in group.pieces}
-    segments = {one.start_offset: one for one in log.segments if one.size >= ends.get(one.start_offset, one.size + 1)}
+    ends = {address: piece["end"] if isinstance(piece, dict) else piece[1] for address, piece in group.pieces}
+    segments = {
+        segment.start_offset: segment
+        for segment in log.segments
+        if segment.size >= ends.get(segment.start_offset, segment.size + 1)
+    }
     return segments if len(segments) == len(ends) else None
 
 
 def _verified_again(rules: VerifyRules, group: Group) -> Iterator[PartReport[Run]]:
-    segments = [one for one in rules.reader.commit_log.segments if group.first <= one.start_offset <= group.last]
-    parts = [Part(one, start, min(start + PART, one.size)) for one in segments for start in range(0, one.size, PART)]
+    segments = [
+        segment for segment in rules.reader.commit_log.segments if group.first <= segment.start_offset <= group.last
+    ]
+    parts = [
+        Part(segment, start, min(start + PART, segment.size))
+        for segment in segments
+        for start in range(0, segment.size, PART)
+    ]
     check = functools.partial(check_part, rules)
     return joined(map(check, parts_below(parts, group.stop)), check)
 
@@ -224,8 +234,8 @@ def _packed(piece: Run | Gap, claim: Callable[[Run], Claim]) -> Piece:
 
 
 def _unpacked(group: Group, segments: dict[int, MappedFile]) -> Iterator[Run | Gap]:
-    for address, one in group.pieces:
-        if isinstance(one, dict):
-            yield DistributedRun(segment=segments[address], entries=NO_ENTRIES, **one)
+    for address, piece in group.pieces:
+        if isinstance(piece, dict):
+            yield DistributedRun(segment=segments[address], entries=NO_ENTRIES, **piece)
         else:
-            yield Gap(segments[address], *one)
+            yield Gap(segments[address], *piece)

@@ -82,13 +82,13 @@ def counted(findings: Iterable[Finding | Rest], most: int | None) -> Iterator[Fi
     listed: collections.Counter[str] = collections.Counter()
     more: collections.Counter[str] = collections.Counter()
     files: dict[str, set[str | None]] = collections.defaultdict(set)
-    for one in findings:
-        if isinstance(one, Finding) and (most is None or listed[one.code] < most):
-            listed[one.code] += 1
-            yield one
+    for item in findings:
+        if isinstance(item, Finding) and (most is None or listed[item.code] < most):
+            listed[item.code] += 1
+            yield item
         else:
-            more[one.code] += one.count if isinstance(one, Rest) else 1
-            files[one.code].add(one.file)
+            more[item.code] += item.count if isinstance(item, Rest) else 1
+            files[item.code].add(item.file)
     for code, count in sorted(more.items()):
         yield finding(code, f"{count:,} more of these in {len(files[code]):,} files or folders")
 
@@ -195,9 +195,9 @@ class Verification:
 
     def index_files(self, chains: Iterable[list[Finding]]) -> Iterator[Finding]:
         """Judge each index file by itself; ``chains`` is what is wrong with those of ``chained``."""
-        for file, found in itertools.zip_longest(self.reader.index_files, chains):
+        for file, chain_findings in itertools.zip_longest(self.reader.index_files, chains):
             yield from index.check_header(self.reader, file)
-            yield from found or ()
+            yield from chain_findings or ()
 
     def after(self, rules: VerifyRules) -> Iterator[Finding | Rest]:
         """Judge what only all messages show."""
@@ -236,5 +236,5 @@ def _all_findings(
             yield from checks.take(report, rules)
             done += report.part.stop - report.part.start
             progress(done)
-        yield from checks.index_files(found.result() for found in chains)
+        yield from checks.index_files(future.result() for future in chains)
     yield from checks.after(rules)

@@ -33,8 +33,8 @@ class Corrections(NamedTuple):
 def steps_back(times: Ints) -> Ints:
     """Return the rows that were stored too long before the row in front of them."""
     times = np.clip(times, -_FAR, _FAR)
-    found: Ints = np.flatnonzero(times[1:] < times[:-1] - CLOCK_STEP_MS) + 1
-    return found
+    rows: Ints = np.flatnonzero(times[1:] < times[:-1] - CLOCK_STEP_MS) + 1
+    return rows
 
 
 def corrections(times: Ints, steps: Sequence[int] | None = None, first: int = 0, more: bool = False) -> Corrections:
@@ -46,18 +46,18 @@ def corrections(times: Ints, steps: Sequence[int] | None = None, first: int = 0,
         first: row before which nothing can be changed any more.
         more: others follow, of which these tell nothing.
     """
-    found: dict[int, int] = {}
+    corrected: dict[int, int] = {}
     left = []
 
     def at(row: int) -> int:
-        return found.get(row, int(times[row]))
+        return corrected.get(row, int(times[row]))
 
     def follows(row: int, before: int) -> bool:
         return at(row) >= at(before) - CLOCK_STEP_MS
 
     if not first and len(times) and times[0] < -CLOCK_STEP_MS:  # nothing was stored before 1970
         stop = next((row for row in range(1, min(MAX_WRONG + 1, len(times))) if times[row] >= -CLOCK_STEP_MS), 0)
-        found.update(dict.fromkeys(range(stop), int(times[stop])))
+        corrected.update(dict.fromkeys(range(stop), int(times[stop])))
         left += [] if stop else [0]
     for row in steps_back(times).tolist() if steps is None else steps:
         if follows(row, row - 1):
@@ -68,23 +68,23 @@ def corrections(times: Ints, steps: Sequence[int] | None = None, first: int = 0,
             choices += [range(row)] * (row <= MAX_WRONG)
         if len(choices) > 1:
             middle = float(np.median(times[max(0, row - CONTEXT) : row + CONTEXT]))
-            choices.sort(key=lambda rows: (len(rows), -max(abs(at(one) - middle) for one in rows)))
+            choices.sort(key=lambda rows: (len(rows), -max(abs(at(row) - middle) for row in rows)))
         if not choices or choices[0].start < first:
             left.append(row)
             continue
         rows = choices[0]
         value = at(rows.start - 1) if rows.start else at(rows.stop)
-        found.update(dict.fromkeys(rows, value))
-    return Corrections(found, left)
+        corrected.update(dict.fromkeys(rows, value))
+    return Corrections(corrected, left)
 
 
 def _between(row: int, count: int, follows: Callable[[int, int], bool]) -> list[range]:
     """Return the fewest rows around a step without which there is none; several choices of as many."""
     for size in range(1, MAX_WRONG + 1):
         choices = [range(start, start + size) for start in range(max(1, row - size), row + 1)]
-        found = [rows for rows in choices if rows.stop < count and follows(rows.stop, rows.start - 1)]
-        if found:
-            return found
+        valid = [rows for rows in choices if rows.stop < count and follows(rows.stop, rows.start - 1)]
+        if valid:
+            return valid
     return []
 
 
@@ -125,10 +125,12 @@ class TimeOrder:
         """Return, by address, the time that each message with a damaged one gets, and the messages that stay."""
         if not self._samples:
             return {}, []
-        positions, times = (np.concatenate([one[column] for one in self._samples]) for column in (0, 1))
-        starts = np.cumsum([0, *(len(one.times) for one in self._samples)])
+        positions, times = (np.concatenate([sample[column] for sample in self._samples]) for column in (0, 1))
+        starts = np.cumsum([0, *(len(sample.times) for sample in self._samples)])
         steps = {
-            int(start) + row for start, one in zip(starts, self._samples, strict=False) for row in one.steps.tolist()
+            int(start) + row
+            for start, sample in zip(starts, self._samples, strict=False)
+            for row in sample.steps.tolist()
         }
         steps |= {int(row) for row in starts[1:-1] if steps_back(times[row - 1 : row + 1]).size}
         decided = corrections(times, sorted(steps))

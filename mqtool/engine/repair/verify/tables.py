@@ -139,11 +139,11 @@ class Tables:
     def offsets(self) -> dict[config_tables.OffsetKey, int] | None:
         """Return the consumer offsets, and find entries that name no topic and group: brokers pass over these."""
         nameless: list[str] = []
-        found = self.parsed("consumerOffset.json", lambda table: config_tables.consumer_offsets(table, nameless))
+        offsets = self.parsed("consumerOffset.json", lambda table: config_tables.consumer_offsets(table, nameless))
         for name in nameless:
             text = f"the offsets of {name!r:.100} name no topic and group: no broker reads them"
             self.findings.append(finding("CONFIG-NO-GROUP", text, file="config/consumerOffset.json"))
-        return found
+        return offsets
 
 
 def check_config(reader: StoreReader, tables: Tables, verifier: LogVerifier) -> Iterator[Finding]:
@@ -182,7 +182,7 @@ def check_tables(reader: StoreReader, ends: Mapping[QueueKey, int] | None) -> It
         yield from _check_delay_offsets(reader, delay_offsets, ends)
 
 
-def _read_table(reader: StoreReader, path: Path, found: list[Finding]) -> config_tables.Table | None:
+def _read_table(reader: StoreReader, path: Path, findings: list[Finding]) -> config_tables.Table | None:
     backup = path.with_name(f"{path.name}.bak")
     problem = f"{path.name} does not exist"
     table = None
@@ -194,16 +194,16 @@ def _read_table(reader: StoreReader, path: Path, found: list[Finding]) -> config
         except MqtoolError as error:
             if table is not None:
                 text = f"the backup cannot be read: there is no second copy of this table ({error})"
-                found.append(finding("CONFIG-BACKUP", text, file=reader.paths.relative(source)))
+                findings.append(finding("CONFIG-BACKUP", text, file=reader.paths.relative(source)))
             problem = str(error)
             continue
         if table is None and source == backup:
             text = f"{problem}; its backup can be read, and a broker uses that"
-            found.append(finding("CONFIG-FROM-BACKUP", text, file=reader.paths.relative(path)))
+            findings.append(finding("CONFIG-FROM-BACKUP", text, file=reader.paths.relative(path)))
         table = content if table is None else table
     if table is None and (path.is_file() or backup.is_file()):
         text = f"{problem}, and no backup can be read"
-        found.append(finding("CONFIG-UNREADABLE", text, file=reader.paths.relative(path)))
+        findings.append(finding("CONFIG-UNREADABLE", text, file=reader.paths.relative(path)))
     return table
 
 

@@ -53,14 +53,14 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
     files = (paths.timer_wheel, paths.timer_log, paths.timer_check)
     if any(map(reader.is_left_out, files)):
         return
-    there = [path.exists() for path in files]
+    existing = [path.exists() for path in files]
     snapshot = any(reader.root.glob("timerwheel.*"))
     # A broker makes the log with its first timer message.
-    used = any(there) and (TIMER_TOPIC, 0) in reader.consume_queues
-    for name, is_there in zip(names, there, strict=True):
+    used = any(existing) and (TIMER_TOPIC, 0) in reader.consume_queues
+    for name, is_there in zip(names, existing, strict=True):
         if used and not is_there and not (name == "timerwheel" and snapshot):
-            others = " and ".join(other for other, its in zip(names, there, strict=True) if its)
-            yield finding("TIMER-MISSING", f"{name} is missing, although there is {others}", file=name)
+            existing_names = " and ".join(other for other, its in zip(names, existing, strict=True) if its)
+            yield finding("TIMER-MISSING", f"{name} is missing, although there is {existing_names}", file=name)
     yield from _check_size(paths.timer_wheel, "timerwheel", timer.WHEEL_SIZE, timer.SLOT_SIZE)
     yield from _check_size(paths.timer_check, _CHECK, timer.TIMER_CHECK_SIZE, timer.TIMER_CHECK_SIZE)
     log = reader.timer_log
@@ -91,10 +91,12 @@ def _check_size(path: Path, file: str, size: int, unit: int) -> Iterator[Finding
     if not path.is_file():
         yield finding("TIMER-FILE-SIZE", f"{file} is not a file", file=file)
         return
-    found = path.stat().st_size
-    if not found or found % unit or size == unit != found:
-        text = f"{found:,} bytes, expected {size:,}"
-        yield finding("TIMER-FILE-SIZE", text, file=file, offset=min(found, size), expected=size, found=found)
+    actual_size = path.stat().st_size
+    if not actual_size or actual_size % unit or size == unit != actual_size:
+        text = f"{actual_size:,} bytes, expected {size:,}"
+        yield finding(
+            "TIMER-FILE-SIZE", text, file=file, offset=min(actual_size, size), expected=size, found=actual_size
+        )
 
 
 def units_of(log: FileQueue) -> Iterator[tuple[MappedFile, int, np.void]]:
@@ -160,9 +162,9 @@ def _check_progress(
     if reader.rocksdb_queues is None and not reader.lacks_queue(key):
         text = "the timer's queue has messages"
         bounds += [("last_timer_queue_offset", queue_end, text), ("master_timer_queue_offset", queue_end, text)]
-    for name, bound, what in bounds:
+    for name, bound, subject in bounds:
         if not 0 <= values[name] <= bound:
-            text = f"its {name.replace('_', ' ')} does not match how far {what}"
+            text = f"its {name.replace('_', ' ')} does not match how far {subject}"
             offset = offset_of(timer.TIMER_CHECK_DTYPE, name)
             yield finding("TIMER-CHECK", text, file=_CHECK, offset=offset, expected=bound, found=values[name])
 
@@ -195,21 +197,21 @@ def _check_units(
         place = {"file": reader.paths.relative(segment.path), "offset": at}
         due = int(unit["enqueue_timestamp"]) + int(unit["delay_ms"])
         second = seconds.get(due // _SECOND)
-        found = [*_check_chain(log, segment, at, unit, second, now is not None and due > now, place)]
+        findings = [*_check_chain(log, segment, at, unit, second, now is not None and due > now, place)]
         magic = int(unit["magic_code"])
         if magic & ~_KNOWN_MAGIC or not magic & timer.MAGIC_DEFAULT:
-            found.append(finding("TIMER-UNIT", "an unknown kind of unit", found=magic, **place))
+            findings.append(finding("TIMER-UNIT", "an unknown kind of unit", found=magic, **place))
         offset = int(unit["physical_offset"])
         if offset >= reader.commit_log.min_offset or offset < 0:
-            number = bisect.bisect_right(bridged, offset, key=lambda one: one[0]) - 1
+            number = bisect.bisect_right(bridged, offset, key=lambda stretch: stretch[0]) - 1
             is_bridged = number >= 0 and offset < bridged[number][1]
-            found += _check_message(reader, unit, due, log_end, is_bridged, place)
+            findings += _check_message(reader, unit, due, log_end, is_bridged, place)
         position = segment.start_offset + at
         if second is None:
             second = seconds[due // _SECOND] = _Second(position, position)
         second.last = position
         second.count += -1 if magic & timer.MAGIC_DELETE else 1
-        yield from found
+        yield from findings
 
 
 def _check_chain(
@@ -297,8 +299,8 @@ def _check_wheel(reader: StoreReader, log: FileQueue, values: Any, seconds: dict
     misplaced = (times != 0) & (times % len(slots) != np.arange(len(slots)))
     for number in np.flatnonzero(misplaced)[:MAX_LISTED].tolist():
         text = "the slot is not where its second belongs"
-        found = {"expected": int(times[number] % len(slots)), "found": number}
-        yield finding("TIMER-SLOT", text, file="timerwheel", offset=number * timer.SLOT_SIZE, **found)
+        facts = {"expected": int(times[number] % len(slots)), "found": number}
+        yield finding("TIMER-SLOT", text, file="timerwheel", offset=number * timer.SLOT_SIZE, **facts)
     now = max(0, values.last_read_timestamp // _SECOND)
     listed = 0
     for number in np.flatnonzero((times > now) & ~misplaced).tolist():
