@@ -56,8 +56,8 @@ class Target:
         changes = await plan(admin)
         rows = [_row(change) for change in changes.changes]
         if rows:
-            told = {name for row in rows for name, value in row.items() if value not in (None, "")}
-            self.output.columns = [name for name in rows[0] if name in told - {"kind"}]
+            filled = {name for row in rows for name, value in row.items() if value not in (None, "")}
+            self.output.columns = [name for name in rows[0] if name in filled - {"kind"}]
             self.output.always = ("reason", "new_offset")
         for row in rows:
             self.output.row(row)
@@ -77,10 +77,10 @@ class Target:
 def _row(change: "AdminChange") -> dict[str, Any]:
     """Return a change as a row; what does not apply to its kind is left out."""
     row: dict[str, Any] = {"kind": "change", "what": change.what, "broker_name": change.broker_name}
-    told = {"group": change.group, "topic": change.topic, "queue_id": change.queue_id}
+    facts = {"group": change.group, "topic": change.topic, "queue_id": change.queue_id}
     row |= {
         name: value
-        for name, value in told.items()
+        for name, value in facts.items()
         if value is not None or (name == "topic" and change.what == "remove")
     }
     if change.new_offset is not None:

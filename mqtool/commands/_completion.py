@@ -36,9 +36,9 @@ class _Name(click.ParamType):  # type: ignore[type-arg]
             return []
         finally:
             logging.disable(logging.NOTSET)
-        taken = ctx.params.get(param.name or "") or ()
+        chosen = ctx.params.get(param.name or "") or ()
         left = {name for name in names if name.startswith(incomplete)} - (
-            {*taken} if isinstance(taken, tuple) else set()
+            {*chosen} if isinstance(chosen, tuple) else set()
         )
         return [CompletionItem(name) for name in sorted(left)]
 

@@ -250,10 +250,10 @@ def _retry_note(message: Message) -> str:
     prefix = RETRY_PREFIX if message.topic.startswith(RETRY_PREFIX) else DEAD_LETTER_PREFIX
     group = message.topic.removeprefix(prefix)
     origin = properties.get("ORIGIN_MESSAGE_ID")
-    what = "a retry for" if prefix == RETRY_PREFIX else "a dead letter of"
+    relation = "a retry for" if prefix == RETRY_PREFIX else "a dead letter of"
     of = f" of a message from {properties['RETRY_TOPIC']}" if "RETRY_TOPIC" in properties else ""
     first = f", first stored as {origin}" if origin else ""
-    return f"{what} the group {group}{of}, consumed {message.reconsume_times} times without success{first}"
+    return f"{relation} the group {group}{of}, consumed {message.reconsume_times} times without success{first}"
 
 
 def _span(ms: int) -> str:
@@ -267,23 +267,23 @@ def _span(ms: int) -> str:
 
 
 def _body(message: Message, mode: str, width: int, whole: bool) -> Iterator[str]:
-    said = f"{message.body_size:,} bytes"
+    size_text = f"{message.body_size:,} bytes"
     if message.sys_flag & commit_log.COMPRESSED:
         stored = f"{message.body_size:,} bytes of {_codec(message.sys_flag)}"
         try:
-            said = f"{len(message.plain_body()):,} bytes, stored as {stored}"
+            size_text = f"{len(message.plain_body()):,} bytes, stored as {stored}"
         except FormatError as error:
-            said = f"{stored} that cannot be read: {error.reason}"
+            size_text = f"{stored} that cannot be read: {error.reason}"
     inner = messages_in(message) if whole else []
     if inner:
-        yield _heading("body", f"{said}, {len(inner)} messages")
-        for number, one in enumerate(inner):
-            about = f"message {number} at queue offset {one.queue_offset}, {one.body_size:,} bytes"
+        yield _heading("body", f"{size_text}, {len(inner)} messages")
+        for number, inner_message in enumerate(inner):
+            about = f"message {number} at queue offset {inner_message.queue_offset}, {inner_message.body_size:,} bytes"
             yield click.style(f"  {about}", bold=True)
-            yield from _property_lines(one, width, 4)
-            yield from (f"    {line}" for line in _body_lines(one, mode, width - 4))
+            yield from _property_lines(inner_message, width, 4)
+            yield from (f"    {line}" for line in _body_lines(inner_message, mode, width - 4))
         return
-    yield _heading("body", said)
+    yield _heading("body", size_text)
     yield from (f"  {line}" for line in _body_lines(message, mode, width - 2))
 
 
@@ -344,8 +344,8 @@ def _text_lines(text: str, width: int, most: int | None) -> Iterator[str]:
         line_at += len(line)
 
 
-def _more(count: int, what: str, mode: str) -> str:
-    return click.style(f"… {count:,} more {what}: --body {mode} shows all", dim=True)
+def _more(count: int, noun: str, mode: str) -> str:
+    return click.style(f"… {count:,} more {noun}: --body {mode} shows all", dim=True)
 
 
 # Its bytes.

@@ -117,8 +117,8 @@ class BrokerLine(click.ParamType):  # type: ignore[type-arg]
         """Return the line."""
         line = re.fullmatch(r"(\d+\.\d+)(?:\.\d+)*", value)
         if line is None or line[1] not in self.tried:
-            *others, last = self.tried
-            known = f"{', '.join(others)} and {last}"
+            *earlier, last = self.tried
+            known = f"{', '.join(earlier)} and {last}"
             self.fail(
                 f"the behaviour of broker {value} is unknown: give one of {known}, or a release of one of these",
                 param,
@@ -147,8 +147,8 @@ class StorePath(click.Path):
 class NewPath(click.Path):
     """A file or folder of this machine that is to be written."""
 
-    def __init__(self, **what: bool) -> None:
-        super().__init__(path_type=Path, readable=False, **what)
+    def __init__(self, **checks: bool) -> None:
+        super().__init__(path_type=Path, readable=False, **checks)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a path."""
@@ -252,19 +252,19 @@ def load_config(file: Path | None, settings: Iterable[str]) -> "StoreConfig":
     from mqtool.engine.store.paths import StoreConfig
     from mqtool.formats.setting_names import is_known, nearest
 
-    given = parse_settings(settings)
-    for key in given:
+    overrides = parse_settings(settings)
+    for key in overrides:
         if not is_known(key):
             near = nearest(key)
             hint = f"did you mean {near}?" if near else "use its name in broker.conf"
             raise UsageError(f"--set {key}: RocketMQ has no setting with this name: {hint}")
-    config = StoreConfig.load(file, given)
+    config = StoreConfig.load(file, overrides)
     strange = [key for key in config.settings if not is_known(key)]
     meant = {key: near for key in strange if (near := nearest(key))}
     for key, near in meant.items():
         click.echo(f"mqtool: {file}: {key} has no effect, RocketMQ has no such setting: did you mean {near}?", err=True)
-    if others := [key for key in strange if key not in meant]:
-        listed = ", ".join(others)
+    if unknown := [key for key in strange if key not in meant]:
+        listed = ", ".join(unknown)
         click.echo(f"mqtool: {file}: settings unknown to RocketMQ up to 5.5.0, without effect here: {listed}", err=True)
     return config
 
@@ -295,9 +295,9 @@ def default_store() -> Path:
         from mqtool.engine.store.remote import place
 
         return place(named)
-    here = Path("store")
-    if (here / "commitlog").is_dir() or (here / "consumequeue").is_dir():
-        return here
+    candidate = Path("store")
+    if (candidate / "commitlog").is_dir() or (candidate / "consumequeue").is_dir():
+        return candidate
     with contextlib.suppress(RuntimeError):  # where nothing tells the home of this user
         home = Path.home() / "store"
         if home.is_dir():
@@ -311,7 +311,7 @@ def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "-o",
         "--output",
-        type=click.Choice([one.value for one in Format]),
+        type=click.Choice([output_format.value for output_format in Format]),
         help="Default: a table on a terminal, JSON lines in a pipe.",
     )
     @functools.wraps(command)
@@ -433,10 +433,10 @@ def write_new(into: Path, lines: Iterable[bytes]) -> None:
         raise WriteError(f"{into} cannot be written: {error.strerror}") from error
 
 
-def export_rows(into: Path, rows: Collection[Row], what: str, output: Output) -> int:
+def export_rows(into: Path, rows: Collection[Row], noun: str, output: Output) -> int:
     """Write rows of something to a new file, as JSON lines, and say so; raises what ``write_new`` does."""
     write_new(into, (to_json(with_times(row)) + b"\n" for row in rows))
-    output.remark(f"{counted(len(rows), what)} written to {into}")
+    output.remark(f"{counted(len(rows), noun)} written to {into}")
     return Status.OK
 
 
@@ -468,7 +468,7 @@ def require_log(store: "StoreReader") -> None:
         raise NotFoundError(f"{store.root}: {gone.sentence}")
 
 
-def matching(patterns: Iterable[str], names: Iterable[str], what: str) -> set[str]:
+def matching(patterns: Iterable[str], names: Iterable[str], noun: str) -> set[str]:
     """Return the names that glob patterns select.
 
     Raises:
@@ -478,13 +478,13 @@ def matching(patterns: Iterable[str], names: Iterable[str], what: str) -> set[st
     chosen: set[str] = set()
     for pattern in patterns:
         # RocketMQ's names hold no brackets, but %RETRY% and the like are to be taken as they are.
-        found = [name for name in known if name == pattern or fnmatch.fnmatchcase(name, pattern)]
-        if not found:
+        matches = [name for name in known if name == pattern or fnmatch.fnmatchcase(name, pattern)]
+        if not matches:
             from mqtool.formats.topics import is_system_topic
 
             own = [name for name in known if not is_system_topic(name) and not name.startswith("%")]
             near = difflib.get_close_matches(pattern, known, 5, 0.4) or (own or known)[:5]
             hint = f"; similar: {', '.join(near)}" if near else ""
-            raise NotFoundError(f"no {what} matches {pattern}{hint}")
-        chosen.update(found)
+            raise NotFoundError(f"no {noun} matches {pattern}{hint}")
+        chosen.update(matches)
     return chosen

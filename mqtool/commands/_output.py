@@ -92,19 +92,19 @@ def _text(value: Any) -> str:
 
 def _cell(value: Any) -> str:
     if isinstance(value, Mapping):
-        return printable(" ".join(f"{name}={_text(one)}" for name, one in value.items()))
+        return printable(" ".join(f"{name}={_text(item)}" for name, item in value.items()))
     if isinstance(value, list | tuple):
         return printable(" ".join(map(_text, value)))
     return printable(_text(value))
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """Return how many of something there are, in words.
 
     >>> counted(1, "message"), counted(2000, "message")
     ('1 message', '2,000 messages')
     """
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 class Output:
@@ -259,7 +259,7 @@ class Output:
                 room += least[name] + 2
             elif is_full or room < least[name]:
                 lack = least[name] - room
-                widest = max(widths, key=lambda one: widths[one], default=name)
+                widest = max(widths, key=lambda column: widths[column], default=name)
                 is_full = is_full or name not in _WHOLE or widths.get(widest, 0) - lack < 2 * _LEAST
                 if is_full:
                     continue
@@ -315,10 +315,10 @@ class _Line:
 class _Bar(_Line):
     """What is done, the rate, the time left."""
 
-    def __init__(self, total: int, what: str) -> None:
+    def __init__(self, total: int, label: str) -> None:
         super().__init__()
         self._total = total
-        self._what = what
+        self._what = label
         self._started = self._drawn = time.monotonic()
 
     def advance(self, done: int) -> None:
@@ -365,7 +365,7 @@ def in_units(size: float) -> str:
 
 
 @contextlib.contextmanager
-def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
+def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
     """Show a bar on standard error for work that takes over a second: done, rate, time left.
 
     Yields a function that is told how many bytes are done in all.
@@ -373,7 +373,7 @@ def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    bar = _Bar(total, what)
+    bar = _Bar(total, label)
     with _shown(bar):
         yield bar.advance
 

@@ -252,7 +252,7 @@ def _show_to_people(plan: "Plan", output: Output) -> None:
         return change.what, change.file.partition("/")[0], _NUMBER.sub("..", change.reason)
 
     in_order = sorted(plan.changes, key=lambda change: (kind(change), change.file))
-    for (what, folder, reason), group in itertools.groupby(in_order, kind):
+    for (action, folder, reason), group in itertools.groupby(in_order, kind):
         changes = list(group)
         if len(changes) <= _MAX_SHOWN:
             for change in changes:
@@ -262,7 +262,7 @@ def _show_to_people(plan: "Plan", output: Output) -> None:
             of = f", {size:,} bytes" if size else ""
             is_same = len({change.reason for change in changes}) == 1
             why = changes[0].reason if is_same else reason
-            _tell(output, f"{what:8}{len(changes):,} places in {folder}{of}: {why}")
+            _tell(output, f"{action:8}{len(changes):,} places in {folder}{of}: {why}")
     if plan.losses:
         show_losses(plan.losses, output)
         output.text()

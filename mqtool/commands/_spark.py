@@ -92,7 +92,9 @@ class Finder:
             if any(fnmatch.fnmatchcase(store.path, pattern) for store in stores):
                 self._unmatched.remove(pattern)
         patterns = [pattern for pattern, _ in config_of]
-        without = [store for store in stores if not any(fnmatch.fnmatchcase(store.path, one) for one in patterns)]
+        without = [
+            store for store in stores if not any(fnmatch.fnmatchcase(store.path, pattern) for pattern in patterns)
+        ]
         beside = configs_beside(without)
         for path, file in beside.items():
             self._output.remark(f"{path}: using settings from {file}")
@@ -183,14 +185,14 @@ class Job:
         """Return a row, with its store only where there are several."""
         return row if len(self.stores) > 1 else {name: value for name, value in row.items() if name != "store"}
 
-    def tell(self, what: str) -> None:
+    def tell(self, summary: str) -> None:
         """Tell in the end what was done, and how fast."""
         from mqtool.engine.store.remote import RemotePath, place
 
         seconds = time.monotonic() - self._started
         rate = self.total / max(seconds, 1e-9) / (1 << 20)
         stores = "" if len(self.stores) == 1 else f" of {len(self.stores):,} stores"
-        self.output.remark(f"{what}; {self.total:,} bytes of log{stores} in {seconds:,.1f} s ({rate:,.1f} MiB/s)")
+        self.output.remark(f"{summary}; {self.total:,} bytes of log{stores} in {seconds:,.1f} s ({rate:,.1f} MiB/s)")
         for path in map(place, (store.path for store in self.stores)):
             if isinstance(path, RemotePath):
                 path.fresh()

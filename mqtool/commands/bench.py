@@ -279,8 +279,8 @@ class _Report:
         output.columns = ("target", *_COLUMNS) if len(self._targets) > 1 else _COLUMNS
         tallies = [total(target.rounds) for target in self._targets]
         for target, tally in zip(self._targets, tallies, strict=True):
-            for what, flow in self._flows(tally):
-                output.row(self._row(target, what, flow, tally))
+            for flow_name, flow in self._flows(tally):
+                output.row(self._row(target, flow_name, flow, tally))
         if len(self._targets) > 1:
             self._compare()
         if output.is_table:
@@ -292,11 +292,11 @@ class _Report:
         flows = [("send", tally.sent), ("deliver", tally.consumed)]
         return flows if self._options.consumers else flows[:1]
 
-    def _row(self, target: _Target, what: str, flow: "Flow", tally: "LoadTally") -> dict[str, Any]:
+    def _row(self, target: _Target, flow_name: str, flow: "Flow", tally: "LoadTally") -> dict[str, Any]:
         times = flow.times
         return {
             "kind": "load",
-            "what": what,
+            "what": flow_name,
             "messages": times.count,
             "rate": round(flow.rate, 1),
             "mib_rate": round(flow.rate * self._options.size / (1 << 20), 2),
@@ -319,19 +319,19 @@ class _Report:
         }
         self._output.new_table(_COMPARED)
         flows = [[dict(self._flows(tally)) for tally in target.rounds] for target in self._targets]
-        for what in [name for name, _ in self._flows(self._targets[0].rounds[0])] if flows[0] else []:
+        for flow_name in [name for name, _ in self._flows(self._targets[0].rounds[0])] if flows[0] else []:
             for name, figure in measures.items():
-                found = compare(*([figure(one[what]) for one in rounds] for rounds in flows))
-                if found:
-                    fields = {name: float(f"{value:.4g}") for name, value in found._asdict().items()}
-                    self._output.row({"kind": "comparison", "figure": f"{what} {name}", **fields})
+                comparison = compare(*([figure(by_name[flow_name]) for by_name in rounds] for rounds in flows))
+                if comparison:
+                    fields = {name: float(f"{value:.4g}") for name, value in comparison._asdict().items()}
+                    self._output.row({"kind": "comparison", "figure": f"{flow_name} {name}", **fields})
 
     def _draw(self, tallies: "Sequence[LoadTally]") -> None:
         for target, tally in zip(self._targets, tallies, strict=True):
             of = f", {target.name}" if len(self._targets) > 1 else ""
-            for what, flow in self._flows(tally):
+            for flow_name, flow in self._flows(tally):
                 if flow.times.count:
-                    self._output.text(f"\n{what}{of}")
+                    self._output.text(f"\n{flow_name}{of}")
                     for line in drawn(flow.times.bars(), self._output.width):
                         self._output.text(line)
 

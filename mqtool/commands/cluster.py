@@ -74,9 +74,9 @@ async def _show(admin: "AdminClient", names: tuple[str, ...], max_lag: int | Non
         chosen = matching(names, {broker.broker_name for broker in brokers}, "broker")
         brokers = [broker for broker in brokers if broker.broker_name in chosen]
     status = Status.OK
-    told = await admin.broker_stats(brokers)
-    replication = await admin.replication(told)
-    for ((cluster, name, broker_id, address), stats, error), replica in zip(told, replication, strict=True):
+    all_stats = await admin.broker_stats(brokers)
+    replication = await admin.replication(all_stats)
+    for ((cluster, name, broker_id, address), stats, error), replica in zip(all_stats, replication, strict=True):
         if error:
             output.remark(str(error))
             status = Status.UNAVAILABLE
@@ -87,7 +87,7 @@ async def _show(admin: "AdminClient", names: tuple[str, ...], max_lag: int | Non
             output.new_table(("name", "value"))
         for figure, value in sorted(stats.items()):
             output.row({"broker_name": name, "broker_id": broker_id, "name": figure, "value": value})
-    if max_lag is not None and (late := [fault for one in replication if (fault := _lateness(one, max_lag))]):
+    if max_lag is not None and (late := [fault for status in replication if (fault := _lateness(status, max_lag))]):
         for sentence in late:
             output.remark(sentence)
         status = status or Status.WARNINGS
@@ -118,19 +118,19 @@ def _lateness(replica: "Replication", max_lag: int) -> str:
     return f"{slave} is {lag:,} bytes behind its master; the limit is {max_lag:,}" if lag > max_lag else ""
 
 
-def _row(broker: "BrokerPlace", told: dict[str, str]) -> dict[str, Any]:
+def _row(broker: "BrokerPlace", stats: dict[str, str]) -> dict[str, Any]:
     cluster, name, broker_id, address = broker
-    given = told.get("getTransferredTps") or told.get("getTransferedTps")
+    delivered_rate = stats.get("getTransferredTps") or stats.get("getTransferedTps")
     return {
         "cluster": cluster,
         "broker_name": name,
         "broker_id": broker_id,
         "address": address,
-        "version": told.get("brokerVersionDesc"),
-        "stored_per_second": _first_number(told.get("putTps")),
-        "given_per_second": _first_number(given),
-        "disk_used": _first_number(told.get("commitLogDiskRatio")),
-        "boot_timestamp": int(told["bootTimestamp"]) if told.get("bootTimestamp", "").isdecimal() else None,
+        "version": stats.get("brokerVersionDesc"),
+        "stored_per_second": _first_number(stats.get("putTps")),
+        "given_per_second": _first_number(delivered_rate),
+        "disk_used": _first_number(stats.get("commitLogDiskRatio")),
+        "boot_timestamp": int(stats["bootTimestamp"]) if stats.get("bootTimestamp", "").isdecimal() else None,
     }
 
 

@@ -77,9 +77,9 @@ def _by_offset(left: "StoreReader", right: "StoreReader", jobs: int, output: Out
         "difference", "side", "physical_offset", "size", "message_count", "topic", "queue_id", "queue_offset",
     )  # fmt: skip
     with progress(left.commit_log.total_size + right.commit_log.total_size, "compare") as advance:
-        for found in compare_logs(left, right, logs, jobs, advance):
+        for difference in compare_logs(left, right, logs, jobs, advance):
             if not output.is_table or output.count < _LISTED:
-                output.row({"kind": "range", **dataclasses.asdict(found)})
+                output.row({"kind": "range", **dataclasses.asdict(difference)})
     if output.is_table and logs.ranges > _LISTED:
         output.text(f"{logs.ranges - _LISTED:,} more ranges; -o jsonl lists all")
     if logs.queues:
@@ -106,10 +106,10 @@ def _tell_logs(logs: "Logs", left: "StoreReader", right: "StoreReader", output: 
     from mqtool.engine.repair.compare.stores import better_base
 
     for name, side in zip(("left", "right"), logs.sides, strict=True):
-        said = f"{name}: {side.message_count:,} messages, {side.only:,} of them only there"
+        sentence = f"{name}: {side.message_count:,} messages, {side.only:,} of them only there"
         if side.unreadable_count:
-            said += f"; {side.unreadable_size:,} bytes in {side.unreadable_count:,} places cannot be read"
-        output.remark(said)
+            sentence += f"; {side.unreadable_size:,} bytes in {side.unreadable_count:,} places cannot be read"
+        output.remark(sentence)
     if logs.is_equal:
         if logs.ranges or any(side.unreadable_count for side in logs.sides):
             output.remark(f"both hold the same {logs.common:,} messages; `mqtool verify` shows what is damaged")
@@ -139,7 +139,7 @@ def _tell_logs(logs: "Logs", left: "StoreReader", right: "StoreReader", output: 
 def _by_key(left: "StoreReader", right: "StoreReader", jobs: int, output: Output) -> int:
     from mqtool.engine.repair.compare.keys import Difference, Messages, compare_keys
 
-    found = Messages()
+    messages = Messages()
     output.csv_of(Difference)
     counts = "left_count", "right_count", "only_left", "only_right"
     output.csv_columns = [*dict.fromkeys((*output.csv_columns, *_NAMED, "store_time", *counts))]
@@ -156,38 +156,43 @@ def _by_key(left: "StoreReader", right: "StoreReader", jobs: int, output: Output
         "unique_key",
     )
     with progress(left.commit_log.total_size + right.commit_log.total_size, "compare") as advance:
-        for one in compare_keys(left, right, found, jobs, advance):
+        for difference in compare_keys(left, right, messages, jobs, advance):
             listed += 1
             if not output.is_table or listed <= _LISTED:
                 output.row(
-                    {"kind": "message", **dataclasses.asdict(one), **_named(readers[one.side], one.physical_offset)}
+                    {
+                        "kind": "message",
+                        **dataclasses.asdict(difference),
+                        **_named(readers[difference.side], difference.physical_offset),
+                    }
                 )
     if output.is_table and listed > _LISTED:
         output.text(f"{listed - _LISTED:,} more messages; -o jsonl lists all")
-    topics = sorted(found.only_left.keys() | found.only_right.keys())
+    topics = sorted(messages.only_left.keys() | messages.only_right.keys())
     if topics:
         output.new_table(("topic", "left_count", "right_count", "only_left", "only_right"))
     for topic in topics:
-        told = (found.left, found.right, found.only_left, found.only_right)
+        counters = (messages.left, messages.right, messages.only_left, messages.only_right)
         output.row(
-            {"kind": "topic", "topic": topic} | {name: one[topic] for name, one in zip(counts, told, strict=True)}
+            {"kind": "topic", "topic": topic}
+            | {name: counter[topic] for name, counter in zip(counts, counters, strict=True)}
         )
-    for name, count in zip(readers, found.unreadable, strict=True):
+    for name, count in zip(readers, messages.unreadable, strict=True):
         if count:
             output.remark(f"{name}: {count:,} ranges of addresses cannot be read and were not compared")
-    said = f"left has {found.left.total():,} messages, right {found.right.total():,}"
-    if found.is_equal:
-        output.remark(f"{said}: the same messages, equally often")
+    summary = f"left has {messages.left.total():,} messages, right {messages.right.total():,}"
+    if messages.is_equal:
+        output.remark(f"{summary}: the same messages, equally often")
     else:
         output.remark(
-            f"{said}; {found.only_left.total():,} are only in left, {found.only_right.total():,} only in right"
+            f"{summary}; {messages.only_left.total():,} are only in left, {messages.only_right.total():,} only in right"
         )
     output.remark(
         "queues, index, tables and addresses of messages are not compared: --by offset does that, for copies of one log"
     )
-    if not found.is_equal:
+    if not messages.is_equal:
         return Status.DAMAGE
-    return Status.WARNINGS if any(found.unreadable) else Status.OK
+    return Status.WARNINGS if any(messages.unreadable) else Status.OK
 
 
 def _named(reader: "StoreReader", physical_offset: int) -> dict[str, Any]:

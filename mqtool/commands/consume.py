@@ -142,11 +142,11 @@ def command(
 class _Sink:
     """Where messages go, and whether that is enough."""
 
-    def __init__(self, output: Output, body: str, wanted: _ConsumeSelection, what: str) -> None:
+    def __init__(self, output: Output, body: str, wanted: _ConsumeSelection, noun: str) -> None:
         self._output = output
         self._body = body
         self._wanted = wanted
-        self._what = what
+        self._what = noun
         self.error: OSError | None = None
         """Why no more can be written."""
         self.restart()
@@ -322,10 +322,10 @@ async def _go_to(
     offset = None
     if group:
         route = await wire.request_name_server(calls.route(queue.topic))
-        found = broker_to_read(route, queue.broker_name) if route else None
-        if found is None:
+        broker = broker_to_read(route, queue.broker_name) if route else None
+        if broker is None:
             raise NotFoundError(f"the topic {queue.topic} no longer exists on {queue.broker_name}")
-        offset = await wire.request(found[1], fetching.committed_offset(group, queue))
+        offset = await wire.request(broker[1], fetching.committed_offset(group, queue))
     if offset is not None:
         try:
             await consumer.seek(queue, offset)

@@ -145,12 +145,12 @@ def _group_rows(
         {
             "group": group,
             "broker_name": broker_name,
-            "messages": sum(high - low for low, high, _, _ in found),
-            "passed": sum(min(max(committed - low, 0), high - low) for low, high, committed, _ in found),
-            "last_timestamp": max(last for *_, last in found) or None,
+            "messages": sum(high - low for low, high, _, _ in ends),
+            "passed": sum(min(max(committed - low, 0), high - low) for low, high, committed, _ in ends),
+            "last_timestamp": max(last for *_, last in ends) or None,
         }
-        for (group, broker_name), found in sorted(queues.items(), key=lambda one: (one[0][0], one[0][1] or ""))
-        if any(high > low for low, high, _, _ in found)
+        for (group, broker_name), ends in sorted(queues.items(), key=lambda entry: (entry[0][0], entry[0][1] or ""))
+        if any(high > low for low, high, _, _ in ends)
     ]
 
 
@@ -159,9 +159,9 @@ async def _groups_of_brokers(admin: "AdminClient") -> list[dict[str, Any]]:
 
     names = {config.topic for _, config in await admin.topics() if config.topic.startswith(DEAD_LETTER_PREFIX)}
     committed = {
-        (one.broker_name, one.topic, one.queue_id): one.consumer_offset or 0
-        for one in await admin.offsets()
-        if one.topic == DEAD_LETTER_PREFIX + one.group
+        (offset.broker_name, offset.topic, offset.queue_id): offset.consumer_offset or 0
+        for offset in await admin.offsets()
+        if offset.topic == DEAD_LETTER_PREFIX + offset.group
     }
     queues: dict[tuple[str, str | None], list[tuple[int, int, int, int]]] = {}
     for topic, broker_name, queue_id, low, high, last in await admin.topic_queues(*sorted(names)):
@@ -230,12 +230,12 @@ def _rows(
     if isinstance(source, Brokers):
         source.remark(output)
         letters = source.admin(lambda admin: _letters(admin, chosen, output))
-        found = [(letter.found.message, letter.found.broker.broker_name) for letter in letters]
+        pairs = [(letter.found.message, letter.found.broker.broker_name) for letter in letters]
     else:
-        found = [(message, "") for message in _stored_letters(source, chosen)]
+        pairs = [(message, "") for message in _stored_letters(source, chosen)]
     return [
         {"origin_topic": origin_topic(message), **message_row(message, body), "broker_name": broker_name or None}
-        for message, broker_name in found
+        for message, broker_name in pairs
     ]
 
 
@@ -251,7 +251,9 @@ def _stored_letters(store: "StoreReader", chosen: DeadLetterSelection) -> "list[
     committed = _committed_in(store)
     messages = Search(store, chosen.query()).messages(lambda _: None)
     letters = [
-        one for one in messages if chosen.takes(one, committed.get((chosen.topic, chosen.group, one.queue_id), 0))
+        message
+        for message in messages
+        if chosen.takes(message, committed.get((chosen.topic, chosen.group, message.queue_id), 0))
     ]
     return letters[: chosen.limit]
 
@@ -274,17 +276,19 @@ async def _letters(admin: "AdminClient", chosen: DeadLetterSelection, output: Ou
     if chosen.topic not in topics:
         raise _no_letters(chosen.group, topics)
     committed = {
-        (one.broker_name, one.queue_id): one.consumer_offset or 0
-        for one in await admin.offsets(chosen.group)
-        if one.topic == chosen.topic
+        (offset.broker_name, offset.queue_id): offset.consumer_offset or 0
+        for offset in await admin.offsets(chosen.group)
+        if offset.topic == chosen.topic
     }
     places = await browser.starts(await browser.places([chosen.topic]), chosen.since)
     letters: list[DeadLetter] = []
     try:
         async with contextlib.aclosing(browser.search(places, chosen.query())) as messages:
-            while len(letters) != chosen.limit and (found := await anext(messages, None)):
-                if chosen.takes(found.message, committed.get((found.broker.broker_name, found.message.queue_id), 0)):
-                    letters.append(DeadLetter(found, origin_topic(found.message)))
+            while len(letters) != chosen.limit and (browsed := await anext(messages, None)):
+                if chosen.takes(
+                    browsed.message, committed.get((browsed.broker.broker_name, browsed.message.queue_id), 0)
+                ):
+                    letters.append(DeadLetter(browsed, origin_topic(browsed.message)))
     except AccessDeniedError as error:
         raise NotFoundError(
             f"{error}; if the topic is not readable, change that with `mqtool topic create {chosen.topic} --perm rw`"
@@ -427,7 +431,7 @@ def _show_plan(chosen: DeadLetterSelection, waiting: "list[DeadLetter]", where: 
     topics: dict[str | None, int] = {}
     for letter in waiting:
         topics[letter.topic] = topics.get(letter.topic, 0) + 1
-    for topic, count in sorted(topics.items(), key=lambda one: one[0] or ""):
+    for topic, count in sorted(topics.items(), key=lambda entry: entry[0] or ""):
         to = "the retry topic of the group" if where == "retry" else "the original topic, for all groups"
         row = {"kind": "plan", "group": chosen.group, "origin_topic": topic, "messages": count, "to": to}
         output.row(row)
@@ -522,7 +526,9 @@ async def _plan_past(admin: "AdminClient", group: str, topic: str, broker_name: 
     if not holders:
         raise _no_letters(group, {name for _, configs in answers for name in configs})
     committed = {
-        (one.broker_name, one.queue_id): one.consumer_offset for one in await admin.offsets(group) if one.topic == topic
+        (offset.broker_name, offset.queue_id): offset.consumer_offset
+        for offset in await admin.offsets(group)
+        if offset.topic == topic
     }
     changes, in_all = Changes(), 0
     for broker, queues in await admin.ask_each(holders, lambda: calls.topic_queues(topic)):

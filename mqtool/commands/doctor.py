@@ -56,28 +56,28 @@ def command(
     from mqtool.engine.repair.doctor.diagnosis import examine
     from mqtool.engine.store.remote import is_remote
 
-    given = load_config(config, settings)
-    named = given.settings.get("storePathRootDir")
+    store_config = load_config(config, settings)
+    named = store_config.settings.get("storePathRootDir")
     root = store or (Path(named) if named else default_store())
     if is_remote(root):
         raise UsageError(
             f"doctor checks permissions and disks as a broker sees them, and {root} is not a local directory"
         )
     try:
-        case = _open(root, given, config, user, version)
+        case = _open(root, store_config, config, user, version)
         total = sum(segment.size for segment in case.reader.commit_log.segments[-2:])
         output.tell_compiling(total)
         with progress(total, "doctor") as advance:
             case.jobs, case.progress = jobs, advance
-            starts, found = examine(case)
+            starts, diagnoses = examine(case)
     except (NotPermittedError, PermissionError):
-        starts, found = _rights(root, given, user, version)
-        if not found:
+        starts, diagnoses = _rights(root, store_config, user, version)
+        if not diagnoses:
             raise
-        _tell_all(output, starts, found, f"-s {root}")
+        _tell_all(output, starts, diagnoses, f"-s {root}")
         output.remark("only permissions were checked: run the command, then doctor again")
         return Status.DAMAGE
-    counts = _tell_all(output, starts, found, case.at)
+    counts = _tell_all(output, starts, diagnoses, case.at)
     for remark in [*case.reader.remarks, *(f"not checked: {problem}" for problem in case.problems)]:
         output.remark(remark)
     output.remark(_summary(case, starts, counts))
@@ -85,7 +85,7 @@ def command(
 
 
 def _tell_all(
-    output: Output, starts: "list[StartOutcome]", found: "list[Diagnosis]", at: str
+    output: Output, starts: "list[StartOutcome]", diagnoses: "list[Diagnosis]", at: str
 ) -> "collections.Counter[str]":
     """Write what a start comes to, then the causes; return how many there are of each severity."""
     from mqtool.engine.repair.doctor.broker import StartOutcome
@@ -94,36 +94,40 @@ def _tell_all(
 
     output.csv_of(StartOutcome, GroupEffect, Diagnosis)
     _tell_starts(output, at, starts)
-    for number, one in enumerate(found, 1):
+    for number, diagnosis in enumerate(diagnoses, 1):
         if output.is_table:
-            _tell(output, number, one)
+            _tell(output, number, diagnosis)
         else:
-            output.row({"kind": "cause"} | dataclasses.asdict(one) | {"seen": [_facts(sign) for sign in one.seen]})
-    return collections.Counter(one.severity for one in found)
+            output.row(
+                {"kind": "cause"} | dataclasses.asdict(diagnosis) | {"seen": [_facts(sign) for sign in diagnosis.seen]}
+            )
+    return collections.Counter(diagnosis.severity for diagnosis in diagnoses)
 
 
 def _rights(
-    root: Path, given: "StoreConfig", user: str | None, version: str | None
+    root: Path, store_config: "StoreConfig", user: str | None, version: str | None
 ) -> "tuple[list[StartOutcome], list[Diagnosis]]":
     from mqtool.engine.repair.doctor.case import ALL, log_folders
     from mqtool.engine.repair.doctor.diagnosis import examine_rights
     from mqtool.engine.repair.doctor.surroundings import look_around
 
     around = look_around([root], user)
-    return examine_rights(root, log_folders(root, given.settings), around.user, (version,) if version else ALL)
+    return examine_rights(root, log_folders(root, store_config.settings), around.user, (version,) if version else ALL)
 
 
-def _open(root: Path, given: "StoreConfig", config: Path | None, user: str | None, version: str | None) -> "Case":
+def _open(
+    root: Path, store_config: "StoreConfig", config: Path | None, user: str | None, version: str | None
+) -> "Case":
     from mqtool.engine.repair.doctor.case import Case, open_store
     from mqtool.engine.repair.doctor.surroundings import look_around
 
-    reader = open_store(root, given)
+    reader = open_store(root, store_config)
     if reader.paths.single:
         raise UsageError(f"{reader.paths.single} is a file: give the store that it belongs to")
     if reader.paths.is_log:
         raise UsageError(f"{root} is only the log of a store: give the store, {root.resolve().parent}")
     around = look_around([reader.root, *reader.paths.commit_log], user)
-    return Case(reader.root, given.settings, config, around, reader, version)
+    return Case(reader.root, store_config.settings, config, around, reader, version)
 
 
 def _tell_starts(output: Output, at: str, starts: "list[StartOutcome]") -> None:
@@ -132,11 +136,11 @@ def _tell_starts(output: Output, at: str, starts: "list[StartOutcome]") -> None:
         output.text(click.style("If a broker is started now", bold=True))
         output.text()
         output.new_table(("broker", "starts", "deletes", "hides", "groups hit", "what"))
-    for one in starts:
-        output.row(_start_page(one) if output.is_table else _start_row(one))
+    for outcome in starts:
+        output.row(_start_page(outcome) if output.is_table else _start_row(outcome))
     from mqtool.engine.repair.group_effects import advice
 
-    groups = [(one.versions, effect) for one in starts for effect in one.groups]
+    groups = [(outcome.versions, effect) for outcome in starts for effect in outcome.groups]
     if output.is_table:
         output.text()
         if groups:
@@ -148,41 +152,42 @@ def _tell_starts(output: Output, at: str, starts: "list[StartOutcome]") -> None:
         output.text()
 
 
-def _start_row(one: "StartOutcome") -> dict[str, Any]:
-    row = {"kind": "start", **dataclasses.asdict(one)}
-    return row | {"groups": len({effect.group for effect in one.groups})}
+def _start_row(outcome: "StartOutcome") -> dict[str, Any]:
+    row = {"kind": "start", **dataclasses.asdict(outcome)}
+    return row | {"groups": len({effect.group for effect in outcome.groups})}
 
 
-def _start_page(one: "StartOutcome") -> dict[str, Any]:
+def _start_page(outcome: "StartOutcome") -> dict[str, Any]:
     """Return the row that people read."""
-    is_known = one.end_offset is not None
+    is_known = outcome.end_offset is not None
     return {
-        "broker": ", ".join(one.versions),
-        "starts": {True: "yes", False: "no", None: "unknown"}[one.starts],
-        "deletes": one.deleted if is_known else "",
-        "hides": one.hidden if is_known else "",
-        "groups hit": len({effect.group for effect in one.groups}) if is_known else "",
-        "what": "; ".join(_consequences(one)),
+        "broker": ", ".join(outcome.versions),
+        "starts": {True: "yes", False: "no", None: "unknown"}[outcome.starts],
+        "deletes": outcome.deleted if is_known else "",
+        "hides": outcome.hidden if is_known else "",
+        "groups hit": len({effect.group for effect in outcome.groups}) if is_known else "",
+        "what": "; ".join(_consequences(outcome)),
     }
 
 
-def _consequences(one: "StartOutcome") -> Iterator[str]:
-    yield from one.why
-    if one.deleted:
-        yield f"ends its log at {one.end_offset:,} and deletes {_count(len(one.removed_segments), 'file')} of it"
-    if one.removed_queue_files:
-        yield f"deletes {_count(len(one.removed_queue_files), 'file')} of queues"
-    if one.forgotten:
-        yield f"forgets {_count(one.forgotten, 'message')} that {'is' if one.forgotten == 1 else 'are'} already gone"
-    if one.keys_from:
-        yield f"finds nothing by key that was stored before {one.keys_from:,}"
-    if one.topics:
-        more = f" and {len(one.topics) - _MAX_TOPICS:,} more" if len(one.topics) > _MAX_TOPICS else ""
-        yield f"topics {', '.join(one.topics[:_MAX_TOPICS])}{more}"
+def _consequences(outcome: "StartOutcome") -> Iterator[str]:
+    yield from outcome.why
+    if outcome.deleted:
+        yield f"ends its log at {outcome.end_offset:,} and deletes {_count(len(outcome.removed_segments), 'file')} of it"
+    if outcome.removed_queue_files:
+        yield f"deletes {_count(len(outcome.removed_queue_files), 'file')} of queues"
+    if outcome.forgotten:
+        verb = "is" if outcome.forgotten == 1 else "are"
+        yield f"forgets {_count(outcome.forgotten, 'message')} that {verb} already gone"
+    if outcome.keys_from:
+        yield f"finds nothing by key that was stored before {outcome.keys_from:,}"
+    if outcome.topics:
+        more = f" and {len(outcome.topics) - _MAX_TOPICS:,} more" if len(outcome.topics) > _MAX_TOPICS else ""
+        yield f"topics {', '.join(outcome.topics[:_MAX_TOPICS])}{more}"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _facts(sign: "Sign") -> dict[str, Any]:
@@ -192,20 +197,26 @@ def _facts(sign: "Sign") -> dict[str, Any]:
     return facts
 
 
-def _tell(output: Output, number: int, one: "Diagnosis") -> None:
+def _tell(output: Output, number: int, diagnosis: "Diagnosis") -> None:
     """Write a cause as a paragraph: what it is, what was seen, what to run; only commands are never broken."""
     width = min(output.width, _WIDEST)
-    harm = "" if one.effect == "is not affected" else f": a {' or '.join(one.versions)} broker {one.effect}"
-    output.text(click.style(f"{number}. {one.code} {one.severity}{harm}", fg=_STYLES[one.severity], bold=True))
-    lines = [one.title, *(_sentence(sign) for sign in one.seen)]
-    if one.count > len(one.seen):
-        lines.append(f"{one.count - len(one.seen):,} more like this")
+    harm = (
+        ""
+        if diagnosis.effect == "is not affected"
+        else f": a {' or '.join(diagnosis.versions)} broker {diagnosis.effect}"
+    )
+    output.text(
+        click.style(f"{number}. {diagnosis.code} {diagnosis.severity}{harm}", fg=_STYLES[diagnosis.severity], bold=True)
+    )
+    lines = [diagnosis.title, *(_sentence(sign) for sign in diagnosis.seen)]
+    if diagnosis.count > len(diagnosis.seen):
+        lines.append(f"{diagnosis.count - len(diagnosis.seen):,} more like this")
     for line in lines:
         for part in textwrap.wrap(
             printable(line), width - len(_INDENT), subsequent_indent="  ", break_on_hyphens=False
         ):
             output.text(_INDENT + part)
-    for line in one.next:
+    for line in diagnosis.next:
         output.text(_INDENT + click.style(line, fg="green"))
     output.text()
 
@@ -226,14 +237,14 @@ def _sentence(sign: "Sign") -> str:
 def _summary(case: "Case", starts: "list[StartOutcome]", counts: "collections.Counter[str]") -> str:
     brokers = " or ".join(case.versions)
     if counts["error"] or counts["warning"]:
-        said = [f"{counts[name]:,} {name}{'s' if counts[name] != 1 else ''}" for name in _STYLES]
-        return f"{', '.join(said)} for a {brokers} broker; run the commands of the first cause, then doctor again"
+        parts = [f"{counts[name]:,} {name}{'s' if counts[name] != 1 else ''}" for name in _STYLES]
+        return f"{', '.join(parts)} for a {brokers} broker; run the commands of the first cause, then doctor again"
     verify = f"`mqtool verify {case.at}` checks every message"
-    if any(one.starts is None for one in starts):
+    if any(outcome.starts is None for outcome in starts):
         return (
             f"nothing was found that prevents a {brokers} broker from working, but its startup was not "
             f"simulated; {verify}"
         )
-    since = max((one.looked_from or 0 for one in starts), default=0)
+    since = max((outcome.looked_from or 0 for outcome in starts), default=0)
     unseen = f"; messages before {since:,} were not checked, {verify}" if since else f"; {verify}"
     return f"nothing prevents a {brokers} broker from working{unseen}"

@@ -211,17 +211,19 @@ def _refuse(ctx: click.Context, kind: str) -> None:
         UsageError: there is one.
     """
     options = KINDS[kind].options
-    given = [
+    used_options = [
         option
         for name, option in _PARAMETERS.items()
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE and ctx.params[name] is not None
     ]
-    for option in given:
+    for option in used_options:
         if option not in options:
             written = "a file name" if option == "file" else f"--{option}"
-            taken = ", ".join("FILE" if one == "file" else f"--{one}" for one in options) or "only -s, -c, --set and -o"
-            raise UsageError(f"{written} does not apply to dump {kind}; it takes {taken}")
-    if "follow" in given and {"to", "until"} & set(given):
+            accepted = (
+                ", ".join("FILE" if name == "file" else f"--{name}" for name in options) or "only -s, -c, --set and -o"
+            )
+            raise UsageError(f"{written} does not apply to dump {kind}; it takes {accepted}")
+    if "follow" in used_options and {"to", "until"} & set(used_options):
         raise UsageError("--follow has no end: leave out --to and --until")
 
 

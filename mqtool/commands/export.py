@@ -124,7 +124,9 @@ def _tell(store: "StoreReader", search: "Search", done: "ExportResult", output: 
     for gap in search.gaps[:_LISTED]:
         output.remark(f"{gap.end - gap.start:,} bytes at {gap.start_offset:,} are skipped: no record is there")
     holes = [
-        (one, two) for one, two in itertools.pairwise(store.commit_log.segments) if one.end_offset < two.start_offset
+        (before, after)
+        for before, after in itertools.pairwise(store.commit_log.segments)
+        if before.end_offset < after.start_offset
     ]
     for before, after in holes:
         output.remark(f"no file holds the bytes from {before.end_offset:,} to {after.start_offset:,}")

@@ -52,13 +52,13 @@ def _regexes(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
 
 def _properties(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Return names and patterns of ``NAME=VALUE``, or of ``NAME`` alone."""
-    found = []
+    conditions = []
     for value in values:
         name, equals, pattern = value.partition("=")
         if not name or (equals and not pattern) or not name.isprintable():
             raise click.BadParameter(f"{value}: give it as NAME=VALUE, or NAME alone for any value")
-        found.append((name, pattern if equals else "*"))
-    return tuple(found)
+        conditions.append((name, pattern if equals else "*"))
+    return tuple(conditions)
 
 
 _CONDITIONS = (
@@ -222,23 +222,23 @@ async def _find_on_brokers(admin: "AdminClient", wanted: _FindQuery, body: str, 
         messages = browser.search(places, wanted.query)
         looked = f"{_count(len(places), 'queue')} pulled"
     async with contextlib.aclosing(messages):
-        while output.count != wanted.limit and (found := await anext(messages, None)):
-            output.row(_row(found.message, wanted.query, body, output))
+        while output.count != wanted.limit and (hit := await anext(messages, None)):
+            output.row(_row(hit.message, wanted.query, body, output))
     for remark in browser.remarks:
         output.remark(remark)
-    said = _count(output.count, "message") if output.count else "no message"
-    output.remark(f"{said} found; {looked}{'; --limit is reached' if output.count == wanted.limit else ''}")
+    count_text = _count(output.count, "message") if output.count else "no message"
+    output.remark(f"{count_text} found; {looked}{'; --limit is reached' if output.count == wanted.limit else ''}")
     return Status.DAMAGE if browser.remarks else Status.OK
 
 
 async def _with_keys(browser: "Browser", wanted: _FindQuery, topics: list[str]) -> "AsyncGenerator[Browsed, None]":
     shown = set()
     for key in wanted.query.keys:
-        for found in await browser.by_key(key, topics):
-            place = (found.broker, found.message.position, found.message.queue_offset)
-            if place not in shown and wanted.query.matches(found.message):
+        for hit in await browser.by_key(key, topics):
+            place = (hit.broker, hit.message.position, hit.message.queue_offset)
+            if place not in shown and wanted.query.matches(hit.message):
                 shown.add(place)
-                yield found
+                yield hit
 
 
 def _columns(query: "Query", width: int, body: str) -> tuple[str, ...]:
@@ -254,15 +254,18 @@ def _row(message: "Message", query: "Query", body: str, output: Output) -> dict[
     row = message_row(message, body)
     text = row.get("body")
     if output.is_table and isinstance(text, str) and row["body_encoding"] == "text":
-        at = max([text.find(one) for one in query.texts] + [_place(one, text) for one in query.regexes], default=0)
+        at = max(
+            [text.find(searched) for searched in query.texts] + [_place(regex, text) for regex in query.regexes],
+            default=0,
+        )
         if at > _SNIPPET_FROM:
             row["body"] = f"…{text[at - _SNIPPET_FROM // 2 :]}"
     return row
 
 
 def _place(regex: "re.Pattern[str]", text: str) -> int:
-    found = regex.search(text)
-    return found.start() if found else 0
+    match = regex.search(text)
+    return match.start() if match else 0
 
 
 def _remarks(store: "StoreReader", search: "Search") -> list[str]:
@@ -286,10 +289,10 @@ def _summary(search: "Search", count: int, stopped: str) -> str:
     ways = [f"{asked} asked"] if search.index_files_used else []
     if search.scanned_size or not (ways or stopped):
         ways.append(f"{search.scanned_size:,} of {search.total_size:,} bytes of log scanned")
-    found = _count(count, "message") if count else "no message"
-    said = [f"{found} found", *([", ".join(ways)] if ways else []), *([stopped] if stopped else [])]
-    return "; ".join(said)
+    count_text = _count(count, "message") if count else "no message"
+    parts = [f"{count_text} found", *([", ".join(ways)] if ways else []), *([stopped] if stopped else [])]
+    return "; ".join(parts)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

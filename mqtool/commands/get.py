@@ -90,8 +90,8 @@ def command(
     """  # noqa: D301 (what click takes for a mark is one character, not two)
     if isinstance(source, Brokers):
         source.remark(output)
-        found = source.admin(lambda admin: _locate_on_brokers(admin, broker_name, ids, output))
-        return _show_all(None, found, as_hex, body, output)
+        records = source.admin(lambda admin: _locate_on_brokers(admin, broker_name, ids, output))
+        return _show_all(None, records, as_hex, body, output)
     if broker_name is not None:
         raise UsageError("--broker selects one of several brokers, but a store belongs to only one: leave it out")
     require_log(source)
@@ -101,22 +101,24 @@ def command(
     return status
 
 
-def _show_all(store: "StoreReader | None", found: list[LocatedRecord], as_hex: bool, body: str, output: Output) -> int:
+def _show_all(
+    store: "StoreReader | None", records: list[LocatedRecord], as_hex: bool, body: str, output: Output
+) -> int:
     """Show what was found, of a store or of brokers; return the status."""
     if as_hex:
-        for one in found:
-            _show_hex(one, output)
-    elif len(found) == 1:
-        _show(store, found[0], body, output)
+        for located in records:
+            _show_hex(located, output)
+    elif len(records) == 1:
+        _show(store, records[0], body, output)
     else:
         output.columns = message_columns(output.width, body)
-        for one in found:
-            if one.message:
-                output.row(message_row(one.inner or one.message, body))
-        first = "the first " if len(found) == _LISTED_MESSAGES else ""
+        for located in records:
+            if located.message:
+                output.row(message_row(located.inner or located.message, body))
+        first = "the first " if len(records) == _LISTED_MESSAGES else ""
         how = "PHYSICAL_OFFSET" if store else "TOPIC QUEUE OFFSET"
-        output.remark(f"{first}{len(found):,} messages have this key: choose one with `mqtool get {how}`")
-    wrong = [sentence for one in found for sentence in one.wrong]
+        output.remark(f"{first}{len(records):,} messages have this key: choose one with `mqtool get {how}`")
+    wrong = [sentence for located in records for sentence in located.wrong]
     for sentence in wrong:
         output.remark(sentence)
     return Status.BAD_DATA if wrong else Status.OK
@@ -137,18 +139,18 @@ def _locate(store: "StoreReader", ids: tuple[str, ...], output: Output) -> list[
         try:
             return [_at_address(store, address)]
         except MqtoolError as error:
-            found = _indexed(store, name)
-            if not found:
+            records = _indexed(store, name)
+            if not records:
                 raise
             output.remark(f"{error}; treating it as a key")
-            return found
+            return records
     if position is not None:
         try:
-            one = _at_address(store, position)
+            located = _at_address(store, position)
         except MqtoolError:
-            one = None
-        if one and one.message and one.message.message_id == name.upper():
-            return [one]
+            located = None
+        if located and located.message and located.message.message_id == name.upper():
+            return [located]
     return _by_key(store, name, position, output)
 
 
@@ -169,20 +171,20 @@ async def _locate_on_brokers(
         try:
             return [_browsed(await browser.at_address(address))]
         except (NotFoundError, UsageError) as error:
-            found = await browser.by_key(name)
-            if not found:
+            hits = await browser.by_key(name)
+            if not hits:
                 raise
             output.remark(f"{error}; treating it as a key")
     else:
         if position is not None and (of_id := await browser.by_message_id(name, position)):
             return [_browsed(of_id)]
-        found = await browser.by_key(name)
-        if not found and position is not None and name != name.upper():
-            found = await browser.by_key(name.upper())  # as clients write their ids
+        hits = await browser.by_key(name)
+        if not hits and position is not None and name != name.upper():
+            hits = await browser.by_key(name.upper())  # as clients write their ids
     for remark in browser.remarks:
         output.remark(remark)
-    if found:
-        return [_browsed(one) for one in found[:_LISTED_MESSAGES]]
+    if hits:
+        return [_browsed(hit) for hit in hits[:_LISTED_MESSAGES]]
     masters = await browser.masters()
     raise NotFoundError(_nowhere(name, position, [master.address for master in masters]))
 
@@ -196,11 +198,11 @@ def _nowhere(name: str, position: int | None, addresses: list[str]) -> str:
     return f"{asked}; as an offset message id it refers to {host}, which is not a master of this cluster"
 
 
-def _browsed(found: "Browsed") -> LocatedRecord:
+def _browsed(hit: "Browsed") -> LocatedRecord:
     """Return a message of a broker as one of a store: the record, and which of a batch was meant."""
-    message = message_of(found.record, found.message.position)
-    inner = found.message if is_inner_batch(message) else None
-    return LocatedRecord(found.message.position, found.record, message, list(_wrong_in(message, found.record)), inner)
+    message = message_of(hit.record, hit.message.position)
+    inner = hit.message if is_inner_batch(message) else None
+    return LocatedRecord(hit.message.position, hit.record, message, list(_wrong_in(message, hit.record)), inner)
 
 
 def _address_in(name: str) -> int | None:
@@ -256,13 +258,13 @@ def _by_key(store: "StoreReader", name: str, position: int | None, output: Outpu
     log = store.commit_log
     if position is not None and log.min_offset <= position < log.end_offset:
         try:
-            found = _at_address(store, position)
+            located = _at_address(store, position)
         except NotFoundError:
-            found = None
-        if found and found.message:
-            raise NotFoundError(f"the message at {position:,} has another id: {found.message.message_id}")
-        if found:
-            return [found]  # damage where the message of this id should be
+            located = None
+        if located and located.message:
+            raise NotFoundError(f"the message at {position:,} has another id: {located.message.message_id}")
+        if located:
+            return [located]  # damage where the message of this id should be
     place = f"the log covers {log.min_offset:,} to {search.end_offset:,}"
     if not search.index_files_used or search.scanned_size == search.total_size:
         raise NotFoundError(f"no message has the id or key {name}: the whole log was scanned; {place}")
@@ -375,7 +377,7 @@ def _explain_place(store: "StoreReader", offset: int) -> None:
             f"no message is at {offset:,}: {end:,} to {segment.end_offset:,}, where its segment ends, is filler"
         )
     rest = segment.bytes[walk.end : min(segment.size, at + _SHOWN_OF_DAMAGE)]
-    later = [one for one in log.segments if one.start_offset > offset and any(one.read(0, 8))]
+    later = [segment for segment in log.segments if segment.start_offset > offset and any(segment.read(0, 8))]
     if not later and not rest.any() and scan.resync(buffer, segment.start_offset, at, None, log.envelope) is None:
         raise NotFoundError(f"nothing was ever written at {offset:,}: the log covers {log.min_offset:,} to {end:,}")
 
@@ -392,21 +394,21 @@ def _in_queue(store: "StoreReader", topic: str, queue: str, offset: str, output:
     view = open_queue(store, topic, queue_id)
     if view is None:
         keys = queue_keys(store)
-        found = None if keys else _in_log(store, topic, queue_id, queue_offset, (0, None))
-        if found is None:
+        located = None if keys else _in_log(store, topic, queue_id, queue_offset, (0, None))
+        if located is None:
             raise _no_queue(keys, topic, queue_id)
         output.remark("the store has no queues: the message was found in the log")
-        return found
+        return located
     units = view.units(queue_offset, 1)
     if len(units) and units.queue_offset[0] <= queue_offset < units.next_offset[0] and units.size[0] > 0:
         return _of_unit(store, (topic, queue_id, queue_offset), int(units.physical_offset[0]))
-    found = _beside_units(store, view, queue_offset)
-    if found is None:
+    located = _beside_units(store, view, queue_offset)
+    if located is None:
         empty = view.min_offset >= view.max_offset
         reaches = "is empty" if empty else f"holds {view.min_offset:,} to {view.max_offset - 1:,}"
         raise NotFoundError(f"queue {queue_id} of {topic} {reaches}: no message has the queue offset {queue_offset:,}")
     output.remark(f"the queue has no unit for queue offset {queue_offset:,}: the message was found in the log")
-    return found
+    return located
 
 
 def _no_queue(keys: set[tuple[str, int]], topic: str, queue_id: int) -> NotFoundError:
@@ -422,9 +424,9 @@ def _no_queue(keys: set[tuple[str, int]], topic: str, queue_id: int) -> NotFound
     return NotFoundError(f"{topic} has no queue {queue_id}; it has {listed}")
 
 
-def _number(text: str, what: str) -> int:
+def _number(text: str, noun: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        raise UsageError(f"{text} is not a valid {what}: give TOPIC QUEUE OFFSET, the last two as whole numbers")
+        raise UsageError(f"{text} is not a valid {noun}: give TOPIC QUEUE OFFSET, the last two as whole numbers")
     return int(text)
 
 
@@ -436,33 +438,33 @@ def _of_unit(store: "StoreReader", key: tuple[str, int, int], offset: int) -> Lo
     if offset < log.min_offset:
         raise NotFoundError(expired.format(log.min_offset))
     try:
-        found = _at_address(store, offset)
+        located = _at_address(store, offset)
     except NotFoundError as error:
         if offset < log.min_offset:  # retention took it just now
             raise NotFoundError(expired.format(log.min_offset)) from error
         raise BadDataError(f"the unit of queue offset {queue_offset:,} is wrong: {error}") from error
-    message = found.message
+    message = located.message
     if message is None:
-        return found
+        return located
     queues = {(message.topic, message.queue_id)}
     light = message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
     if topic in light:
-        return found
+        return located
     if (topic, queue_id) not in queues:
-        found.wrong.append(f"the unit points to a message of {message.topic}, queue {message.queue_id}")
-        return found
+        located.wrong.append(f"the unit points to a message of {message.topic}, queue {message.queue_id}")
+        return located
     if is_inner_batch(message):
         try:
-            inner = [one for one in inner_messages(message) if one.queue_offset == queue_offset]
+            inner = [element for element in inner_messages(message) if element.queue_offset == queue_offset]
         except FormatError as error:
-            found.wrong.append(f"the batch cannot be read: {error}")
-            return found
+            located.wrong.append(f"the batch cannot be read: {error}")
+            return located
         if inner:
-            found.inner = inner[0]
-            return found
+            located.inner = inner[0]
+            return located
     if message.queue_offset != queue_offset and not _is_transaction(message):
-        found.wrong.append(f"the unit points to a message whose queue offset is {message.queue_offset:,}")
-    return found
+        located.wrong.append(f"the unit points to a message whose queue offset is {message.queue_offset:,}")
+    return located
 
 
 def _is_transaction(message: Message) -> bool:
@@ -505,16 +507,16 @@ def _in_log(
 # Showing it.
 
 
-def _show(store: "StoreReader | None", found: LocatedRecord, body: str, output: Output) -> None:
-    message = found.inner or found.message
+def _show(store: "StoreReader | None", located: LocatedRecord, body: str, output: Output) -> None:
+    message = located.inner or located.message
     if message is None:
-        output.text(f"{len(found.record):,} damaged bytes at {found.offset:,}: --hex shows them")
+        output.text(f"{len(located.record):,} damaged bytes at {located.offset:,}: --hex shows them")
     elif output.is_table:
-        _print(output, message_page(store, message, body, output.width, whole=found.inner is None))
+        _print(output, message_page(store, message, body, output.width, whole=located.inner is None))
     else:
         row = message_row(message, body)
-        if found.inner is None and is_inner_batch(message):
-            row["messages"] = [_inner_row(one, body) for one in messages_in(message)]
+        if located.inner is None and is_inner_batch(message):
+            row["messages"] = [_inner_row(element, body) for element in messages_in(message)]
         output.row(row)
 
 
@@ -524,12 +526,12 @@ def _inner_row(message: Message, body: str) -> dict[str, Any]:
     return {name: row[name] for name in own if name in row}
 
 
-def _show_hex(found: LocatedRecord, output: Output) -> None:
-    fields, stop = [Field(found.offset, found.record, "rest", None)], None
-    if found.message or _resembles_record(found.record, found.offset):
-        fields, stop = annotate(found.record, found.offset)
+def _show_hex(located: LocatedRecord, output: Output) -> None:
+    fields, stop = [Field(located.offset, located.record, "rest", None)], None
+    if located.message or _resembles_record(located.record, located.offset):
+        fields, stop = annotate(located.record, located.offset)
     if stop:
-        found.wrong.append(stop)
+        located.wrong.append(stop)
     if output.is_table:
         _print(output, hex_lines(fields, output.width))
     else:

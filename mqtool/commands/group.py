@@ -55,7 +55,7 @@ def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Ou
 
 async def _rows_of_brokers(admin: "AdminClient", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
     names = _chosen(patterns, await admin.group_names()) if patterns else None
-    return [_row(one.settings, one.broker_name, one.members, one.lag) for one in await admin.groups(names)]
+    return [_row(group.settings, group.broker_name, group.members, group.lag) for group in await admin.groups(names)]
 
 
 def _rows_of_store(store: "StoreReader", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -121,11 +121,11 @@ def _shown_by_store(store: "StoreReader", group: str) -> list[dict[str, Any]]:
 
     groups = _stored_groups(store)
     offsets = stored_offsets(store, lambda key: key[1] == group)
-    check_known(group, groups.keys() | {one.group for one in offsets}, "group")
+    check_known(group, groups.keys() | {offset.group for offset in offsets}, "group")
     settings = [_row(groups[group], None, None, None)] if group in groups else []
     return [
         *({"kind": "group", **row} for row in settings),
-        *({"kind": "queue", **offset_row(one), "client_id": None} for one in offsets),
+        *({"kind": "queue", **offset_row(offset), "client_id": None} for offset in offsets),
     ]
 
 
@@ -140,10 +140,10 @@ async def _shown_by_brokers(admin: "AdminClient", group: str) -> list[dict[str, 
         rows += [
             {
                 "kind": "queue",
-                **offset_row(one),
-                "client_id": holders.get(MessageQueue(one.topic, broker_name, one.queue_id)),
+                **offset_row(offset),
+                "client_id": holders.get(MessageQueue(offset.topic, broker_name, offset.queue_id)),
             }
-            for one in offsets
+            for offset in offsets
         ]
     return rows
 
@@ -158,14 +158,14 @@ def _online_rows(broker_name: str, online: "Members | None") -> list[dict[str, A
         {
             "kind": "subscription",
             "broker_name": broker_name,
-            "topic": one.topic,
-            "expression": one.expression,
-            "expression_type": one.expression_type,
+            "topic": subscription.topic,
+            "expression": subscription.expression,
+            "expression_type": subscription.expression_type,
             "consume_type": online.consume_type,
             "message_model": online.message_model,
             "consume_from_where": online.consume_from_where,
         }
-        for one in online.subscriptions
+        for subscription in online.subscriptions
     ]
     return rows
 

@@ -38,12 +38,12 @@ def command(
     from mqtool.engine.repair.salvage.transfer import import_files
 
     output = Output("jsonl")
-    given = load_config(config, settings)
+    store_config = load_config(config, settings)
     total = sum(path.stat().st_size for path in files if path.is_file())
     output.tell_compiling(total)
     tell_left_over(into, output)
     with changing() as interrupts, progress(total, "import") as advance:
-        done = import_files(files, into, given, interrupts.disk(), renumber, jobs, interrupts.progress(advance))
+        done = import_files(files, into, store_config, interrupts.disk(), renumber, jobs, interrupts.progress(advance))
         interrupts.settle()
     for topic, count in sorted(done.placeholders.items()):
         many = f"{count:,} placeholders were written" if count > 1 else "one placeholder was written"

@@ -32,41 +32,41 @@ def command(store: "StoreReader", output: Output) -> int:
     from mqtool.engine.store.summary import describe
 
     check_has_log(store)
-    told = describe(store)
-    for topic in told["topics"] or ():
+    description = describe(store)
+    for topic in description["topics"] or ():
         topic["kind"] = topic_kind(topic["topic"])
     if output.is_table:
-        _Page(output, told).write()
+        _Page(output, description).write()
     else:
-        output.row(_with_all_times(told))
+        output.row(_with_all_times(description))
     return 0
 
 
 def _with_all_times(value: Any) -> Any:
     """Put beside each time in milliseconds the same moment as text, however deep it lies."""
     if isinstance(value, Mapping):
-        return {name: _with_all_times(one) for name, one in with_times(value).items()}
-    return [_with_all_times(one) for one in value] if isinstance(value, list) else value
+        return {name: _with_all_times(item) for name, item in with_times(value).items()}
+    return [_with_all_times(item) for item in value] if isinstance(value, list) else value
 
 
 class _Page:
     """The page that a person reads."""
 
-    def __init__(self, output: Output, told: Mapping[str, Any]) -> None:
+    def __init__(self, output: Output, description: Mapping[str, Any]) -> None:
         self.output = output
-        self.told = told
+        self.description = description
 
     def write(self) -> None:
-        """Write all sections that could be told."""
-        self.output.text(click.style(printable(self.told["store"]), bold=True))
-        versions = self.told["versions"]
+        """Write all sections that could be determined."""
+        self.output.text(click.style(printable(self.description["store"]), bold=True))
+        versions = self.description["versions"]
         if versions and versions["written_by"]:
             self._line("last written by", f"RocketMQ {versions['written_by']} (evidence below)")
         for name in ("state", "commit_log", "topics", "index", "disk", "checkpoint", "timer", "config", "versions"):
-            if self.told[name] is not None:
-                getattr(self, f"_{name}")(self.told[name])
-        self._list("Inferred", self.told["inferred"])
-        self._list("Could not be determined", self.told["problems"])
+            if self.description[name] is not None:
+                getattr(self, f"_{name}")(self.description[name])
+        self._list("Inferred", self.description["inferred"])
+        self._list("Could not be determined", self.description["problems"])
 
     def _section(self, title: str) -> None:
         self.output.text()
@@ -213,12 +213,15 @@ class _Page:
         hint = ", unless something else contradicts it"
         self._list(
             "Evidence of versions",
-            (f"{one['evidence']}: {one['written_by']}{hint * (not one['certain'])}" for one in versions["evidence"]),
+            (
+                f"{item['evidence']}: {item['written_by']}{hint * (not item['certain'])}"
+                for item in versions["evidence"]
+            ),
         )
 
 
-def _count(number: int, what: str, several: str | None = None) -> str:
-    return f"{number:,} {what if number == 1 else several or f'{what}s'}"
+def _count(number: int, noun: str, several: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
 
 
 def _short(size: int) -> str:

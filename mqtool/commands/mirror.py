@@ -79,8 +79,8 @@ def command(
     mirroring = _Mirroring(topics, groups, begin, idle, confirmation, output)
 
     async def connected(_: "Wire") -> int:
-        async with source.admin_client() as admin, target.admin_client() as there:
-            return await mirroring.run(admin, there, from_name, to_name)
+        async with source.admin_client() as admin, target.admin_client() as target_admin:
+            return await mirroring.run(admin, target_admin, from_name, to_name)
 
     try:
         return source.run(connected)
@@ -148,7 +148,7 @@ class _Mirroring:
         self._output.columns, self._output.always = _PLAN_COLUMNS, ("what",)
         begin = self._begin if isinstance(self._begin, str) else "time"
         for plan in await mirror.plan():
-            what = "goes on" if plan.is_begun else f"from the {begin}"
+            start_text = "goes on" if plan.is_begun else f"from the {begin}"
             self._output.row(
                 {
                     "kind": "plan",
@@ -156,7 +156,7 @@ class _Mirroring:
                     "lag": plan.lag,
                     "source_queues": plan.source_queue_count,
                     "target_queues": plan.target_queue_count or plan.source_queue_count,
-                    "what": what if plan.target_queue_count else f"new, {what}",
+                    "what": start_text if plan.target_queue_count else f"new, {start_text}",
                 }
             )
         self._output.remark(f"from {from_name} to {to_name}, as the group {mirror.group}")
@@ -168,8 +168,8 @@ class _Mirroring:
         mirror, output = self._mirror, self._output
         assert mirror
         if now - self._shown >= _SHOW_S:
-            copied = sum(one.copied for one in mirror.progress.values())
-            lag = sum(one.lag for one in mirror.progress.values())
+            copied = sum(topic_progress.copied for topic_progress in mirror.progress.values())
+            lag = sum(topic_progress.lag for topic_progress in mirror.progress.values())
             rate = (copied - self._shown_count) / (now - self._shown)
             count = len(mirror.progress)
             self._show(f"{counted(count, 'topic')} · {copied:,} copied · {rate:,.0f}/s · lag {lag:,}")
@@ -181,18 +181,18 @@ class _Mirroring:
     def _write_rows(self, seconds: float) -> None:
         """Write a row for each topic, with the rate of a time."""
         assert self._mirror
-        for topic, one in sorted(self._mirror.progress.items()):
-            rate = (one.copied - self._counts.get(topic, 0)) / max(seconds, 1e-3)
-            self._counts[topic] = one.copied
+        for topic, topic_progress in sorted(self._mirror.progress.items()):
+            rate = (topic_progress.copied - self._counts.get(topic, 0)) / max(seconds, 1e-3)
+            self._counts[topic] = topic_progress.copied
             self._output.row(
                 {
                     "kind": "progress",
                     "topic": topic,
-                    "copied": one.copied,
+                    "copied": topic_progress.copied,
                     "rate": round(rate, 1),
-                    "lag": one.lag,
-                    "skipped": one.skipped,
-                    "lost": one.lost,
+                    "lag": topic_progress.lag,
+                    "skipped": topic_progress.skipped,
+                    "lost": topic_progress.lost,
                     "event_timestamp": int(time.time() * 1000),
                 }
             )
@@ -224,12 +224,12 @@ class _Mirroring:
         seconds = time.monotonic() - (self._begun if self._output.is_table else self._told)
         self._write_rows(seconds)
         every = self._mirror.progress.values()
-        lost = sum(one.lost for one in every)
-        skipped = sum(one.skipped for one in every)
-        told = [f"{counted(sum(one.copied for one in every), 'message')} copied"]
-        told += [f"{skipped:,} left out because they had been there before"] * bool(skipped)
-        told += [f"{lost:,} could not be copied"] * bool(lost)
-        self._output.remark(", ".join(told))
+        lost = sum(topic_progress.lost for topic_progress in every)
+        skipped = sum(topic_progress.skipped for topic_progress in every)
+        parts = [f"{counted(sum(topic_progress.copied for topic_progress in every), 'message')} copied"]
+        parts += [f"{skipped:,} left out because they had been there before"] * bool(skipped)
+        parts += [f"{lost:,} could not be copied"] * bool(lost)
+        self._output.remark(", ".join(parts))
         self._mirror = None
         return Status.GIVEN_UP if lost else Status.OK
 
@@ -249,11 +249,11 @@ async def _names(
     from mqtool.engine.client.mirroring import check_cluster_name
 
     names = []
-    for admin, given, option in ((source, from_name, "--from-name"), (target, to_name, "--to-name")):
+    for admin, cluster_name, option in ((source, from_name, "--from-name"), (target, to_name, "--to-name")):
         clusters = sorted({master.cluster for master in await admin.masters()})
-        if given is None and len(clusters) > 1:
+        if cluster_name is None and len(clusters) > 1:
             raise UsageError(f"there are several clusters, {', '.join(clusters)}: give one name for all with {option}")
-        names.append(given or clusters[0])
+        names.append(cluster_name or clusters[0])
         check_cluster_name(names[-1])
     if names[0] == names[1]:
         raise UsageError(

@@ -40,13 +40,13 @@ def list_(groups: tuple[str, ...], topics: tuple[str, ...], source: "Brokers | S
     else:
         tell_log_alone(source, output)
         offsets = stored_offsets(source, lambda _: True)
-    chosen_groups = matching(groups, {one.group for one in offsets}, "group") if groups else None
-    chosen_topics = matching(topics, {one.topic for one in offsets}, "topic") if topics else None
-    for one in offsets:
-        if (chosen_groups is None or one.group in chosen_groups) and (
-            chosen_topics is None or one.topic in chosen_topics
+    chosen_groups = matching(groups, {offset.group for offset in offsets}, "group") if groups else None
+    chosen_topics = matching(topics, {offset.topic for offset in offsets}, "topic") if topics else None
+    for offset in offsets:
+        if (chosen_groups is None or offset.group in chosen_groups) and (
+            chosen_topics is None or offset.topic in chosen_topics
         ):
-            output.row(offset_row(one))
+            output.row(offset_row(offset))
     if not offsets:
         output.remark("no group has committed an offset")
     return Status.OK
@@ -156,7 +156,7 @@ def copy(from_group: str, to_group: str, topics: tuple[str, ...], broker_name: s
 async def _chosen(admin: "AdminClient", group: str, patterns: tuple[str, ...]) -> set[str] | None:
     if not patterns:
         return None
-    return matching(patterns, {one.topic for one in await admin.offsets(group)}, "topic")
+    return matching(patterns, {offset.topic for offset in await admin.offsets(group)}, "topic")
 
 
 class _SignedSpan(click.ParamType):  # type: ignore[type-arg]
@@ -213,10 +213,10 @@ def export(groups: tuple[str, ...], into: Path, brokers: Brokers, output: Output
     """Write consumer offsets to a file of JSON lines, with the store time of the next message, for `import`."""
 
     async def kept(admin: "AdminClient") -> "list[KeptOffset]":
-        names = matching(groups, {one.group for one in await admin.offsets()}, "group") if groups else None
+        names = matching(groups, {offset.group for offset in await admin.offsets()}, "group") if groups else None
         return await admin.export_offsets(_now(), names)
 
-    return export_rows(into, [one._asdict() for one in brokers.admin(kept)], "offset", output)
+    return export_rows(into, [kept_offset._asdict() for kept_offset in brokers.admin(kept)], "offset", output)
 
 
 @command.command("import", short_help="Set consumer offsets from a file.")
@@ -253,7 +253,7 @@ def _read_offsets(file: Path) -> "list[KeptOffset]":
             raise BadDataError(
                 f"{file} line {number:,} is not an offset as `mqtool offset export` writes it"
             ) from error
-        if [type(one) for one in kept] != [str, str, str, int, int, int, bool]:
+        if [type(value) for value in kept] != [str, str, str, int, int, int, bool]:
             raise BadDataError(f"{file} line {number:,} is not an offset as `mqtool offset export` writes it")
         offsets.append(kept)
     if not offsets:

@@ -187,10 +187,10 @@ def _queue(store: "StoreReader", topic: str, queue_id: int | None) -> tuple[str,
 
     keys = queue_keys(store)
     counts = _configured(store)
-    found = matching((topic,), {name for name, _ in keys} | counts.keys(), "topic")
-    if len(found) > 1:
-        raise UsageError(f"{topic} matches {len(found):,} topics: pull reads only one")
-    topic = found.pop()
+    matches = matching((topic,), {name for name, _ in keys} | counts.keys(), "topic")
+    if len(matches) > 1:
+        raise UsageError(f"{topic} matches {len(matches):,} topics: pull reads only one")
+    topic = matches.pop()
     ids = sorted({number for name, number in keys if name == topic} | set(range(counts.get(topic, 0))))
     return topic, _queue_id(topic, ids, queue_id)
 
@@ -213,7 +213,7 @@ def _configured(store: "StoreReader") -> dict[str, int]:
 
     try:
         table = store.config_table("topics.json")
-        return {name: one.read_queue_count for name, one in topics(table).items()} if table else {}
+        return {name: topic_config.read_queue_count for name, topic_config in topics(table).items()} if table else {}
     except MqtoolError:
         return {}
 
@@ -231,18 +231,18 @@ def _start(queue: "QueueView | None", start: _Start) -> int:
 
 
 def _fault(fault: "UnreadableUnit") -> str:
-    what = "no message can be read" if fault.lost else "read anyway"
-    return f"queue offset {fault.queue_offset:,}: {fault.reason}; {what}"
+    outcome = "no message can be read" if fault.lost else "read anyway"
+    return f"queue offset {fault.queue_offset:,}: {fault.reason}; {outcome}"
 
 
 def _summary(result: "StorePullResult", count: int) -> str:
     from mqtool.formats.codes import PullStatus
 
     status = PullStatus.FOUND if count else result.status
-    said = f"{status}: {count:,} message{'s' if count != 1 else ''}"
+    sentence = f"{status}: {count:,} message{'s' if count != 1 else ''}"
     if status is PullStatus.OFFSET_ILLEGAL:
-        said = f"{status} ({result.store_status}): no message at offset {result.offset:,}"
-    return f"{said}, next offset {result.next_offset:,}, min {result.min_offset:,}, max {result.max_offset:,}"
+        sentence = f"{status} ({result.store_status}): no message at offset {result.offset:,}"
+    return f"{sentence}, next offset {result.next_offset:,}, min {result.min_offset:,}, max {result.max_offset:,}"
 
 
 # From a broker
@@ -263,9 +263,9 @@ async def _pull_from_broker(
 
     topic, route = await _route(wire, name[0])
     queue = _queue_of_route(route, topic, *name[1:])
-    found = broker_to_read(route, queue.broker_name)
-    assert found, "a queue of the route has a broker there"
-    _, address = found
+    broker = broker_to_read(route, queue.broker_name)
+    assert broker, "a queue of the route has a broker there"
+    _, address = broker
     if start.offset is not None:
         at = start.offset
     elif start.since is not None:
@@ -296,10 +296,10 @@ async def _route(wire: "Wire", pattern: str) -> tuple[str, "TopicRoute"]:
     if route is not None:
         return pattern, route
     names = await wire.request_name_server(calls.topic_names())
-    found = matching((pattern,), names, "topic")
-    if len(found) > 1:
-        raise UsageError(f"{pattern} matches {len(found):,} topics: pull reads only one")
-    topic = found.pop()
+    matches = matching((pattern,), names, "topic")
+    if len(matches) > 1:
+        raise UsageError(f"{pattern} matches {len(matches):,} topics: pull reads only one")
+    topic = matches.pop()
     route = await wire.request_name_server(calls.route(topic))
     if route is None:  # it has gone meanwhile
         raise NotFoundError(f"no broker has the topic {topic}")
@@ -318,12 +318,12 @@ def _queue_of_route(route: "TopicRoute", topic: str, queue_id: int | None, broke
             )
         queues = [queue for queue in queues if queue.broker_name == broker_name]
     queue_id = _queue_id(topic, sorted({queue.queue_id for queue in queues}), queue_id)
-    found = [queue for queue in queues if queue.queue_id == queue_id]
-    if len(found) > 1:
+    matches = [queue for queue in queues if queue.queue_id == queue_id]
+    if len(matches) > 1:
         raise UsageError(
-            f"{len(found):,} brokers have a queue {queue_id} ({', '.join(names)}): choose one with --broker"
+            f"{len(matches):,} brokers have a queue {queue_id} ({', '.join(names)}): choose one with --broker"
         )
-    return found[0]
+    return matches[0]
 
 
 def _expression(subscription: "MessageFilter") -> tuple[str, str]:

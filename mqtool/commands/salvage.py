@@ -110,10 +110,10 @@ def _tell(plan: "Salvage", output: Output) -> None:
     from mqtool.engine.repair.salvage.plan import why_left_out
 
     relative = plan.reader.paths.relative
-    for one in plan.skipped[:_LISTED]:
-        file = f"{relative(one.segment.path)}@{one.offset}" if one.segment else ""
-        place = file if one.position is not None else f"{one.physical_offset:,}" + f" ({file})" * bool(file)
-        output.remark(f"{one.size:,} bytes at {place} are skipped: {one.reason}")
+    for skipped in plan.skipped[:_LISTED]:
+        file = f"{relative(skipped.segment.path)}@{skipped.offset}" if skipped.segment else ""
+        place = file if skipped.position is not None else f"{skipped.physical_offset:,}" + f" ({file})" * bool(file)
+        output.remark(f"{skipped.size:,} bytes at {place} are skipped: {skipped.reason}")
     if len(plan.skipped) > _LISTED:
         output.remark(f"{len(plan.skipped) - _LISTED:,} more byte ranges are skipped")
     for (topic, queue_id), run in plan.order.left_out[:_LISTED]:
@@ -132,9 +132,9 @@ def _tell(plan: "Salvage", output: Output) -> None:
 
 def _summary(plan: "Salvage", into: Path, dry_run: bool) -> str:
     kept, lost, placeholders = plan.kept.total(), plan.lost.total(), plan.placeholders.total()
-    said = f"{kept:,} messages {'would be copied' if dry_run else f'copied into {into}'}, {lost:,} known to be lost"
+    sentence = f"{kept:,} messages {'would be copied' if dry_run else f'copied into {into}'}, {lost:,} known to be lost"
     if placeholders:
-        said += f", {placeholders:,} placeholders among the copied ones"
+        sentence += f", {placeholders:,} placeholders among the copied ones"
     if dry_run:
-        return f"{said}; nothing was written"
-    return f"{said}; {into / 'salvage.jsonl'} has the details, `mqtool verify -s {into}` checks the new store"
+        return f"{sentence}; nothing was written"
+    return f"{sentence}; {into / 'salvage.jsonl'} has the details, `mqtool verify -s {into}` checks the new store"

@@ -106,9 +106,9 @@ def command(
         pace = Pace(rate)
         async with Producer(_GROUP, brokers.name_servers, ProducerOptions(**brokers.client_options())) as producer:
             queue = None if queue_id is None else await _queue(producer, topic, queue_id)
-            for some in _in_groups(messages, batch or 1):
-                await asyncio.sleep(pace.wait(len(some), time.monotonic()))
-                rows = await _send(producer, some, queue)
+            for group in _in_groups(messages, batch or 1):
+                await asyncio.sleep(pace.wait(len(group), time.monotonic()))
+                rows = await _send(producer, group, queue)
                 sent += len(rows)
                 for row in rows:
                     output.row(row)
@@ -154,14 +154,14 @@ def _messages(
         return
     at = empty = 0
     for number, line in enumerate(sys.stdin.buffer, 1):
-        text, what = line.rstrip(b"\r\n"), f"line {number:,} of standard input"
+        text, place = line.rstrip(b"\r\n"), f"line {number:,} of standard input"
         if not text:
             empty += 1
         else:
             try:
                 message = _of_row(each, text) if jsonl else dataclasses.replace(each, body=text)
             except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise FormatError(f"{what} is not a row of a message", at) from error
+                raise FormatError(f"{place} is not a row of a message", at) from error
             yield message
         at += len(line)
     if empty:
@@ -202,8 +202,8 @@ def _body(row: dict[str, Any]) -> bytes:
 
 
 def _in_groups(messages: "Iterator[ProducerMessage]", most: int) -> "Iterator[list[ProducerMessage]]":
-    while some := list(itertools.islice(messages, most)):
-        yield some
+    while group := list(itertools.islice(messages, most)):
+        yield group
 
 
 # Where and when

@@ -131,41 +131,41 @@ def command(
     from mqtool.engine.streams.tls import OF_REGISTRATION
 
     metrics_of = _metrics(host, metrics) if metrics is not None else None
-    given = _given(config, settings)
+    configured = _given(config, settings)
     if ha_allow:
         if no_broker:
             raise click.UsageError("--ha-allow is for a broker: a name server has no slaves")
-        given["haAllow"] = ",".join(ha_allow)
+        configured["haAllow"] = ",".join(ha_allow)
     if pulsar_port is not None:
         if no_broker:
             raise click.UsageError("--pulsar-port is for a broker: leave out --no-broker")
-        given["pulsarPort"] = str(pulsar_port)
+        configured["pulsarPort"] = str(pulsar_port)
     if pulsar_admin_port is not None:
-        given["pulsarAdminPort"] = str(pulsar_admin_port)
+        configured["pulsarAdminPort"] = str(pulsar_admin_port)
     if pulsar_advertised is not None:
-        given["pulsarAdvertised"] = pulsar_advertised
-    if {"pulsarAdminPort", "pulsarAdvertised"} & given.keys() and "pulsarPort" not in given:
+        configured["pulsarAdvertised"] = pulsar_advertised
+    if {"pulsarAdminPort", "pulsarAdvertised"} & configured.keys() and "pulsarPort" not in configured:
         raise click.UsageError("--pulsar-admin-port and --pulsar-advertised are for a broker with --pulsar-port")
     if acl is not None:
-        given |= {"aclEnable": "true", "rocketmq.acl.plain.file": str(acl)}
+        configured |= {"aclEnable": "true", "rocketmq.acl.plain.file": str(acl)}
         if not acl.exists():
             _make_accounts(acl)
-    names = namesrv or given.get("namesrvAddr")
+    names = namesrv or configured.get("namesrvAddr")
     if no_namesrv and not names:
         raise click.UsageError("--no-namesrv needs -n: a broker registers with a name server")
-    used: set[str] = {"listenPort", *(name for name in given if name.startswith("tls.server."))}
+    used: set[str] = {"listenPort", *(name for name in configured if name.startswith("tls.server."))}
     if no_namesrv:
         used |= {"namesrvAddr", *OF_REGISTRATION}
     name_server = broker = None
     if not no_namesrv:
-        name_server = _name_server(host, namesrv_port, given, used, alone=no_broker)
+        name_server = _name_server(host, namesrv_port, configured, used, alone=no_broker)
     if not no_broker:
-        broker = _broker(host, port, store or Path(given.get("storePathRootDir") or "store"), given, used)
+        broker = _broker(host, port, store or Path(configured.get("storePathRootDir") or "store"), configured, used)
     if broker and not broker.settings.acl_enabled and not is_loopback(host):
         click.echo(
             f"mqtool: anyone who can reach {host} has full access: --acl FILE restricts it to accounts", err=True
         )
-    if unused := sorted(given.keys() - used):
+    if unused := sorted(configured.keys() - used):
         click.echo(f"mqtool: these settings have no effect here: {', '.join(unused)}", err=True)
     _prepare_process()
     return run(_serve(name_server, broker, (names or "") if no_namesrv else "", metrics_of))
@@ -181,31 +181,31 @@ def _make_accounts(path: Path) -> None:
         Account("administrator", secrets.token_urlsafe(24), is_admin=True),
         Account("client-of-all", secrets.token_urlsafe(24), default_topic_perm=ANY, default_group_perm=SUB),
     ]
-    text = build_acl(PlainAcl({one.access_key: one for one in accounts}))
+    text = build_acl(PlainAcl({account.access_key: account for account in accounts}))
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     beside.rename(path)  # whole at once: a file that was cut short would keep all out
-    names = " and ".join(one.access_key for one in accounts)
+    names = " and ".join(account.access_key for account in accounts)
     click.echo(f"mqtool: created {path} with the accounts {names} and their secrets", err=True)
 
 
 def _given(file: Path | None, settings: tuple[str, ...]) -> dict[str, str]:
     from mqtool.formats.settings import parse_settings as parse_file
 
-    given: dict[str, str] = {}
+    from_file: dict[str, str] = {}
     if file:
         try:
-            given = parse_file(file.read_text("utf-8", "replace"))
+            from_file = parse_file(file.read_text("utf-8", "replace"))
         except (FileNotFoundError, IsADirectoryError) as error:
             raise NotFoundError(f"the configuration file {file} does not exist") from error
-    return given | parse_settings(settings)
+    return from_file | parse_settings(settings)
 
 
 def _name_server(
-    host: str, port: int | None, given: dict[str, str], used: set[str], *, alone: bool
+    host: str, port: int | None, configured: dict[str, str], used: set[str], *, alone: bool
 ) -> "NameServerConfig":
     from mqtool.engine.doors import parse_port
     from mqtool.engine.name_server.settings import NameServerSettings
@@ -213,13 +213,13 @@ def _name_server(
     from mqtool.engine.streams.tls import TlsSettings
 
     if port is None:
-        port = parse_port("listenPort", given.get("listenPort", "9876")) if alone else 9876
-    rules, unknown = NameServerSettings().updated(given)
-    used |= given.keys() - unknown
-    return NameServerConfig(host, port, rules, TlsSettings.of(given))
+        port = parse_port("listenPort", configured.get("listenPort", "9876")) if alone else 9876
+    rules, unknown = NameServerSettings().updated(configured)
+    used |= configured.keys() - unknown
+    return NameServerConfig(host, port, rules, TlsSettings.of(configured))
 
 
-def _broker(host: str, port: int | None, store: Path, given: dict[str, str], used: set[str]) -> "BrokerConfig":
+def _broker(host: str, port: int | None, store: Path, configured: dict[str, str], used: set[str]) -> "BrokerConfig":
     from mqtool.engine.broker.roles import HA_SETTINGS, check_roles
     from mqtool.engine.broker.settings import BrokerSettings
     from mqtool.engine.doors import DOORS, REMOTING, further_ports, further_settings, parse_port
@@ -228,21 +228,21 @@ def _broker(host: str, port: int | None, store: Path, given: dict[str, str], use
     from mqtool.engine.streams.tls import TlsSettings
 
     if port is None:
-        port = parse_port("listenPort", given.get("listenPort", "10911"))
-    rules, unknown = BrokerSettings().updated(given)
-    used |= given.keys() - unknown
+        port = parse_port("listenPort", configured.get("listenPort", "10911"))
+    rules, unknown = BrokerSettings().updated(configured)
+    used |= configured.keys() - unknown
     used |= STORE_SETTINGS | {"storePathRootDir", DOORS[REMOTING].setting} | further_settings().keys()
-    check_roles(given, rules)
-    of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}
+    check_roles(configured, rules)
+    of_store = {name: value for name, value in configured.items() if name in STORE_SETTINGS}
     return BrokerConfig(
         store,
         host,
         port,
         rules,
         of_store,
-        TlsSettings.of(given),
-        further_ports(given),
-        is_replicated=not HA_SETTINGS.isdisjoint(given),
+        TlsSettings.of(configured),
+        further_ports(configured),
+        is_replicated=not HA_SETTINGS.isdisjoint(configured),
     )
 
 
@@ -275,7 +275,7 @@ async def _serve(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     for name in ("broker", "slave"):  # what administrators change, and whom a slave follows
         logging.getLogger(f"mqtool.engine.{name}").setLevel(logging.INFO)
-    told = asyncio.Event()
+    stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def tell(*_: object) -> None:
@@ -283,7 +283,7 @@ async def _serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         if not loop.is_closed():  # as it may be for one that had come before it was ignored
-            loop.call_soon_threadsafe(told.set)
+            loop.call_soon_threadsafe(stopping.set)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, tell)
@@ -300,7 +300,7 @@ async def _serve(
                 ready.append(f"metrics http://{address}/metrics")
             gc.freeze()  # what is there for good is never looked through while clients wait
             click.echo(f"mqtool: ready: {', '.join(ready)}")
-            await told.wait()
+            await stopping.wait()
     return Status.OK
 
 

@@ -63,18 +63,18 @@ def verify(level: str, job: Job) -> int:
 
     counts: collections.Counter[str] = collections.Counter()
     with job.session() as spark:
-        found = findings(spark, job.stores, Level(level), job.size_to_count(spark))
+        frame = findings(spark, job.stores, Level(level), job.size_to_count(spark))
         if job.into is not None:
-            found = found.persist()
-            job.write(found)
-            counts.update({row["severity"]: row["count"] for row in found.groupBy("severity").count().collect()})
-        rows = [] if job.into is not None else found.collect()  # no more than 100 of one code and store
+            frame = frame.persist()
+            job.write(frame)
+            counts.update({row["severity"]: row["count"] for row in frame.groupBy("severity").count().collect()})
+        rows = [] if job.into is not None else frame.collect()  # no more than 100 of one code and store
     for row in sorted(rows, key=lambda row: row["store"]):
-        one = finding_of(row.asDict())
-        counts[one.severity] += 1
-        values = job.named({"store": row["store"], **dataclasses.asdict(one)})
+        finding = finding_of(row.asDict())
+        counts[finding.severity] += 1
+        values = job.named({"store": row["store"], **dataclasses.asdict(finding)})
         place = f"{row['store']}: " if "store" in values else ""
-        job.output.line(values, place + sentence(one), STYLES[one.severity])
+        job.output.line(values, place + sentence(finding), STYLES[finding.severity])
     job.tell_inferred()
     if any(store.open().is_packed for store in job.stores):
         job.output.remark("only the log of compressed copies is checked: unpack them to check queues and index")
@@ -121,10 +121,10 @@ def find(
     job.total = planned.scan_size
     rows = []
     with job.session() as spark:
-        found, observed = messages(spark, planned.items)
-        if not job.write(found.drop("record", "position")):
+        frame, observed = messages(spark, planned.items)
+        if not job.write(frame.drop("record", "position")):
             # Of limit(0) Spark makes a plan that reads nothing, and counts nothing.
-            ordered = found.select("store", "position", "record").orderBy("store", "position")
+            ordered = frame.select("store", "position", "record").orderBy("store", "position")
             rows = ordered.limit(max(1, limit)).collect()[:limit]
         count, unread = observed.get["found"] or 0, observed.get["unread"] or 0
     job.output.columns = message_columns(job.output.width, body)
@@ -175,12 +175,12 @@ def stats(
     _require_logs(job)
     with job.session() as spark:
         selection = Selection(topics, queues, tags, since, until)
-        found = counts(spark, job.stores, way, selection, job.size_to_count(spark))
+        frame = counts(spark, job.stores, way, selection, job.size_to_count(spark))
         if job.into is not None:
-            found = found.persist()
-            job.write(found.where(f"{KEYS[way][0]} is not null").drop("lost", "faulty", "gone"))
-            found = found.where("lost > 0 or faulty > 0")
-        rows = found.collect()
+            frame = frame.persist()
+            job.write(frame.where(f"{KEYS[way][0]} is not null").drop("lost", "faulty", "gone"))
+            frame = frame.where("lost > 0 or faulty > 0")
+        rows = frame.collect()
     groups = {}
     unread: collections.Counter[str] = collections.Counter()
     total = Count()
@@ -233,7 +233,7 @@ def export(
     chosen: frozenset[str] | None = None
     if topics:
         named_topics = (topics_of(store.open(), topics) for store in job.stores)
-        chosen = frozenset().union(*(found for found in named_topics if found))
+        chosen = frozenset().union(*(names for names in named_topics if names))
     assert job.into is not None
     with job.session() as spark:
         done = run(spark, job.stores, job.into, ExportSelection(chosen, since, until, start, stop), job.partition_size)
@@ -261,9 +261,9 @@ def offsets(limit: int, job: Job) -> int:
 
     rows = []
     with job.session() as spark:
-        found, observed = progress(spark, job.stores, job.partition_size)
-        if not job.write(found):
-            rows = found.orderBy("store", "group", "topic", "queue_id").limit(limit).collect()
+        frame, observed = progress(spark, job.stores, job.partition_size)
+        if not job.write(frame):
+            rows = frame.orderBy("store", "group", "topic", "queue_id").limit(limit).collect()
         unread = observed.get["unread"]
     job.output.columns = (
         "group", "topic", "queue_id", "consumer_offset", "lag", "saved", "at_least", "min_offset", "max_offset",
@@ -309,11 +309,11 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
     seen: dict[str, int] = {}
     rows = []
     with job.session() as spark:
-        found, observed = (by_key if by == "key" else by_offset)(spark, *stores, job.partition_size)
-        if not job.write(found):
-            rows = found.orderBy("side", "physical_offset").limit(max(1, limit)).collect()[:limit]
-        for one in observed:
-            seen |= {name: count or 0 for name, count in one.get.items()}
+        frame, observed = (by_key if by == "key" else by_offset)(spark, *stores, job.partition_size)
+        if not job.write(frame):
+            rows = frame.orderBy("side", "physical_offset").limit(max(1, limit)).collect()[:limit]
+        for observation in observed:
+            seen |= {name: count or 0 for name, count in observation.get.items()}
     numbers = ("left_count", "right_count") if by == "key" else ()
     job.output.columns = (
         "side", *numbers, "physical_offset", "topic", "queue_id", "queue_offset", "store_time", "unique_key",
@@ -325,12 +325,12 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
             places = "a place" if unread == 1 else f"{unread:,} places"
             job.output.remark(f"{side}: {places} of the log cannot be read and were not compared")
     differences = {"differ": seen["differs"], "only left": seen["only_left"], "only right": seen["only_right"]}
-    said = [f"{count:,} {what}" for what, count in differences.items() if count]
+    parts = [f"{count:,} {noun}" for noun, count in differences.items() if count]
     same = "both stores hold the same messages"
     if by == "key":
         same = f"left has {seen['left']:,} messages, right {seen['right']:,}: the same messages, equally often"
-    job.tell(", ".join(said) or same)
-    if said:
+    job.tell(", ".join(parts) or same)
+    if parts:
         return Status.DAMAGE
     return Status.WARNINGS if seen.get("left_unread") or seen.get("right_unread") else Status.OK
 

@@ -200,7 +200,7 @@ def _remark(store: "StoreReader", stats: "Stats", output: Output) -> None:
     for remark in store.remarks:
         output.remark(remark)
     total = stats.tally.total()
-    said = f"{total.messages:,} messages in {total.size:,} bytes"
+    sentence = f"{total.messages:,} messages in {total.size:,} bytes"
     if total.records:
-        said += f", stored from {iso_time(total.first_timestamp)} to {iso_time(total.last_timestamp)}"
-    output.remark(said)
+        sentence += f", stored from {iso_time(total.first_timestamp)} to {iso_time(total.last_timestamp)}"
+    output.remark(sentence)

@@ -50,12 +50,12 @@ def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Ou
     """
     output.columns = _COLUMNS
     if isinstance(source, Brokers):
-        found: list[tuple[str | None, TopicConfig]] = [*source.admin(lambda admin: admin.topics())]
+        configs: list[tuple[str | None, TopicConfig]] = [*source.admin(lambda admin: admin.topics())]
     else:
         tell_log_alone(source, output)
-        found = [(None, config) for config in stored_topics(source).values()]
-    names = matching(patterns, {config.topic for _, config in found}, "topic") if patterns else None
-    rows = [_row(broker_name, config) for broker_name, config in found if names is None or config.topic in names]
+        configs = [(None, config) for config in stored_topics(source).values()]
+    names = matching(patterns, {config.topic for _, config in configs}, "topic") if patterns else None
+    rows = [_row(broker_name, config) for broker_name, config in configs if names is None or config.topic in names]
     # What a broker makes for itself comes last, so that a person's own topics are not lost in it.
     for row in sorted(rows, key=lambda row: (row["kind"] == "system", row["topic"], row["broker_name"] or "")):
         output.row(row)

@@ -65,25 +65,25 @@ async def _trace(
     browser = Browser(admin)
     topics = await browser.topics()
     own = {name for name in topics if not is_system_topic(name)} - {trace_topic}
-    found = await _found(browser, key or message_id or "", own)
+    hits = await _found(browser, key or message_id or "", own)
     offsets = await admin.offsets()
-    origins = [one for one in found if not _is_copy(one.message)]
+    origins = [hit for hit in hits if not _is_copy(hit.message)]
     if len(origins) > _MAX_ORIGINS:
         raise UsageError(f"{len(origins):,} messages have this key: give the ID of one")
     if trace_topic not in topics:
         output.remark(f"there is no topic {trace_topic}: no client has reported any message")
-    for origin in origins or found[:1]:
-        copies = [one for one in found if _is_copy(one.message) and one is not origin and _is_of(one.message, origin)]
-        rows = [_stored(one) for one in (origin, *copies)]
+    for origin in origins or hits[:1]:
+        copies = [hit for hit in hits if _is_copy(hit.message) and hit is not origin and _is_of(hit.message, origin)]
+        rows = [_stored(hit) for hit in (origin, *copies)]
         if trace_topic in topics and origin.message.unique_key:
             rows += await _told(browser, trace_topic, origin.message.unique_key)
         rows.sort(key=lambda row: (row["event_timestamp"] or 0, _TURNS.get(row["what"], len(_TURNS))))
         rows += [
-            _passed(offset.group, offset.consumer_offset, one)
-            for one in (origin, *copies)
+            _passed(offset.group, offset.consumer_offset, hit)
+            for hit in (origin, *copies)
             for offset in offsets
             if (offset.broker_name, offset.topic, offset.queue_id)
-            == (one.broker.broker_name, one.message.topic, one.message.queue_id)
+            == (hit.broker.broker_name, hit.message.topic, hit.message.queue_id)
         ]
         for row in rows:
             output.row({"of_message_id": origin.message.message_id, **row})
@@ -97,8 +97,8 @@ async def _found(browser: "Browser", name: str, topics: set[str]) -> "list[Brows
     from mqtool.errors import FormatError
     from mqtool.formats.hosts import parse_message_id
 
-    found = await browser.by_key(name, topics)
-    if not found:
+    hits = await browser.by_key(name, topics)
+    if not hits:
         try:
             of_id = await browser.by_message_id(name, parse_message_id(name))
         except FormatError:
@@ -106,9 +106,9 @@ async def _found(browser: "Browser", name: str, topics: set[str]) -> "list[Brows
         if of_id:
             same = await browser.by_key(of_id.message.unique_key, topics) if of_id.message.unique_key else []
             wanted = of_id.message.message_id
-            return [of_id, *(one for one in same if _is_copy(one.message) and one.message.message_id != wanted)]
+            return [of_id, *(hit for hit in same if _is_copy(hit.message) and hit.message.message_id != wanted)]
         raise NotFoundError(f"no message has the id or key {name}: it is in no index of a broker")
-    return found
+    return hits
 
 
 def _is_copy(message: "Message") -> bool:
@@ -123,24 +123,24 @@ def _is_of(copy: "Message", origin: "Browsed") -> bool:
     return named in (origin.message.message_id, origin.message.unique_key)
 
 
-def _stored(found: "Browsed") -> dict[str, Any]:
+def _stored(hit: "Browsed") -> dict[str, Any]:
     from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-    message = found.message
-    what, group, told = "stored", None, f"born {message.store_timestamp - message.born_timestamp:,} ms before"
+    message = hit.message
+    event, group, note = "stored", None, f"born {message.store_timestamp - message.born_timestamp:,} ms before"
     for prefix, name in ((RETRY_PREFIX, "retry"), (DEAD_LETTER_PREFIX, "dead letter")):
         if message.topic.startswith(prefix):
-            what, group = name, message.topic.removeprefix(prefix)
-            told = f"{counted(message.reconsume_times, 'attempt')} failed"
-    return _row(what, message.store_timestamp, group, told, found)
+            event, group = name, message.topic.removeprefix(prefix)
+            note = f"{counted(message.reconsume_times, 'attempt')} failed"
+    return _row(event, message.store_timestamp, group, note, hit)
 
 
 def _row(
-    what: str, timestamp: int | None, group: str | None, told: str, found: "Browsed | None", **more: Any
+    event: str, timestamp: int | None, group: str | None, note: str, hit: "Browsed | None", **more: Any
 ) -> dict[str, Any]:
-    message = found.message if found else None
+    message = hit.message if hit else None
     return {
-        "what": what,
+        "what": event,
         "event_timestamp": timestamp,
         "group": group,
         "topic": message.topic if message else more.get("topic"),
@@ -148,23 +148,23 @@ def _row(
         "queue_offset": message.queue_offset if message else None,
         "reconsume_times": message.reconsume_times if message else None,
         "message_id": message.message_id if message else None,
-        "told": told,
+        "told": note,
         "client_host": more.get("client_host"),
-        "broker_name": found.broker.broker_name if found else None,
+        "broker_name": hit.broker.broker_name if hit else None,
     }
 
 
-def _passed(group: str, offset: int | None, found: "Browsed") -> dict[str, Any]:
-    place = found.message.topic  # narrow tables have no column of it, and a retry another than its origin
+def _passed(group: str, offset: int | None, hit: "Browsed") -> dict[str, Any]:
+    place = hit.message.topic  # narrow tables have no column of it, and a retry another than its origin
     if offset is None:
-        told = f"has committed nothing in {place}"
-    elif offset > found.message.queue_offset:
-        told = f"is past it in {place}, at {offset:,}"
+        note = f"has committed nothing in {place}"
+    elif offset > hit.message.queue_offset:
+        note = f"is past it in {place}, at {offset:,}"
     else:
-        told = (
-            f"has {counted(found.message.queue_offset - offset, 'message')} to read before it in {place}, at {offset:,}"
+        note = (
+            f"has {counted(hit.message.queue_offset - offset, 'message')} to read before it in {place}, at {offset:,}"
         )
-    return _row("group", None, group, told, found)
+    return _row("group", None, group, note, hit)
 
 
 async def _told(browser: "Browser", trace_topic: str, unique_key: str) -> list[dict[str, Any]]:
@@ -175,11 +175,11 @@ async def _told(browser: "Browser", trace_topic: str, unique_key: str) -> list[d
     records: list[TraceRecord] = []
     for carrier in await browser.by_key(unique_key, [trace_topic]):
         try:
-            told = parse_trace(carrier.message.plain_body())
+            parsed = parse_trace(carrier.message.plain_body())
         except FormatError as error:
             browser.remarks.append(f"the trace message {carrier.message.message_id} cannot be read: {error}")
             continue
-        records += [record for record in told if unique_key in record.unique_key.split(",")]
+        records += [record for record in parsed if unique_key in record.unique_key.split(",")]
     begun = {record.request_id: record for record in records if record.kind == "SubBefore"}
     rows = []
     for record in dict.fromkeys(records):

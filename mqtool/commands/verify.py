@@ -66,10 +66,10 @@ def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
                 done = now
                 advance(now)
 
-            for found in verify_store(store, Level(level), jobs, told):
-                counts[found.severity] += 1
-                is_ahead = is_ahead or found.code in AHEAD
-                output.line(dataclasses.asdict(found), sentence(found), STYLES[found.severity])
+            for finding in verify_store(store, Level(level), jobs, told):
+                counts[finding.severity] += 1
+                is_ahead = is_ahead or finding.code in AHEAD
+                output.line(dataclasses.asdict(finding), sentence(finding), STYLES[finding.severity])
     except KeyboardInterrupt:
         output.remark(f"interrupted after {done:,} of {total:,} bytes of log")
         raise
@@ -81,18 +81,18 @@ def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
     return status_of(counts)
 
 
-def sentence(found: "Finding") -> str:
+def sentence(finding: "Finding") -> str:
     """Return a finding as a line for people."""
-    place = found.file or ""
-    if found.offset is not None:
-        place += f"@{found.offset}"
+    place = finding.file or ""
+    if finding.offset is not None:
+        place += f"@{finding.offset}"
     facts = []
-    if found.topic is not None and found.queue_id is not None:
-        offset = "" if found.queue_offset is None else f" {found.queue_offset:,}"
-        facts.append(f"{found.topic} {found.queue_id}{offset}")
-    if found.expected is not None and found.found is not None:
-        facts.append(f"expected {found.expected}, found {found.found}")
-    return f"{found.code} {found.severity} {place} {found.message}" + (f" ({'; '.join(facts)})" if facts else "")
+    if finding.topic is not None and finding.queue_id is not None:
+        offset = "" if finding.queue_offset is None else f" {finding.queue_offset:,}"
+        facts.append(f"{finding.topic} {finding.queue_id}{offset}")
+    if finding.expected is not None and finding.found is not None:
+        facts.append(f"expected {finding.expected}, found {finding.found}")
+    return f"{finding.code} {finding.severity} {place} {finding.message}" + (f" ({'; '.join(facts)})" if facts else "")
 
 
 def _sound(store: "StoreReader", level: "Level") -> str:
@@ -111,8 +111,8 @@ def _sound(store: "StoreReader", level: "Level") -> str:
 
 def summary(counts: "collections.Counter[str]", sound: str = SOUND) -> str:
     """Return how many findings there are by severity, and what to do next, or else what is ``sound``."""
-    said = [f"{counts[name]:,} {name}{'s' if counts[name] != 1 else ''}" for name in STYLES]
-    verdict = ", ".join(said)
+    parts = [f"{counts[name]:,} {name}{'s' if counts[name] != 1 else ''}" for name in STYLES]
+    verdict = ", ".join(parts)
     if counts["error"] or counts["warning"]:
         return f"{verdict}; `mqtool explain CODE` explains a finding and what to do"
     return f"{verdict}; {sound}"

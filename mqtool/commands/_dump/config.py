@@ -128,8 +128,8 @@ def _rows_of(ask: DumpRequest, source: _TableSource) -> list[Row] | None:
 def _begin(ask: DumpRequest, source: _TableSource, rows: list[Row]) -> None:
     """Put a heading over the next table."""
     if ask.output.is_table:
-        what = TABLES[source.kind].content if source.kind in TABLES else "table"
-        ask.output.text(click.style(f"{printable(source.place)} ({what}: {len(rows):,})", bold=True))
+        content = TABLES[source.kind].content if source.kind in TABLES else "table"
+        ask.output.text(click.style(f"{printable(source.place)} ({content}: {len(rows):,})", bold=True))
         ask.output.new_table(tuple(dict.fromkeys((*_ROWS[source.kind].columns, *rows[0]))) if rows else ())
 
 
@@ -162,13 +162,13 @@ def _sources(ask: DumpRequest) -> Iterator[_TableSource]:
         names = [name for name in files if name in (ask.file, f"{ask.file}.json")]
     for name in names:
         yield from _read_or_backup(ask, files[name], files.get(name + _BACKUP))
-    found = rocksdb.read_config(paths.config) if databases else {}
-    for name, table in found.items():
+    stored_tables = rocksdb.read_config(paths.config) if databases else {}
+    for name, table in stored_tables.items():
         if ask.file is None or name in (ask.file, f"{ask.file}.json"):
             names.append(name)
             yield _TableSource(f"{ask.place(paths.config)}/{name} (RocksDB)", name, table)
     if not names and ask.file is not None:
-        known = files.keys() | found.keys()
+        known = files.keys() | stored_tables.keys()
         raise NotFoundError(f"there is no table {ask.file}; the tables are {', '.join(sorted(known))}")
 
 

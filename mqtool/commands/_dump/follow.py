@@ -134,10 +134,10 @@ class _LogFollower:
         if not self._is_stuck():
             return False
         again = scan.resync(self.log.buffer(segment, plain), segment.start_offset, at + 1, None, self.log.envelope)
-        found = None if again is None else _record_at(self.log, segment, again)
+        next_record = None if again is None else _record_at(self.log, segment, again)
         if self._next(segment) is not None:
             return True  # it was finished meanwhile
-        if found is None or not is_whole(found, 0):
+        if next_record is None or not is_whole(next_record, 0):
             if not in_next:
                 self._stuck_since = time.monotonic()  # look again, but not at once: this was a long way
                 return False

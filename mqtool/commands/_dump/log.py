@@ -131,8 +131,8 @@ class LogSelection:
         table = _where(table, between(table.column("store_timestamp"), ask.since, ask.until))
         if self.queues and len(table):
             ids = table.column("queue_id")
-            found = [number for number in np.unique(ids).tolist() if self.queues.match_known(number, str)]
-            table = _where(table, np.isin(ids, found))
+            chosen_ids = [number for number in np.unique(ids).tolist() if self.queues.match_known(number, str)]
+            table = _where(table, np.isin(ids, chosen_ids))
         if self.topics and len(table):
             ids, names = table.topics()
             chosen = np.array([self.topics.match_known(name, _text) for name in names], np.bool_)
@@ -153,9 +153,9 @@ class LogSelection:
         mask = np.zeros(len(table), np.bool_)
         rows = self._may_have_key(table)
         chosen = table if rows is None else table.where(rows)
-        found = [row for row, keys in _values(chosen, "KEYS") if self.keys.match_any(split_keys(_text(keys)))]
-        found += [row for row, key in _values(chosen, "UNIQ_KEY") if self.keys.match(_text(key))]
-        mask[np.array(found, np.int64) if rows is None else rows[found]] = True
+        chosen_rows = [row for row, keys in _values(chosen, "KEYS") if self.keys.match_any(split_keys(_text(keys)))]
+        chosen_rows += [row for row, key in _values(chosen, "UNIQ_KEY") if self.keys.match(_text(key))]
+        mask[np.array(chosen_rows, np.int64) if rows is None else rows[chosen_rows]] = True
         return mask
 
     def _may_have_key(self, table: MessageTable) -> npt.NDArray[np.int64] | None:
@@ -312,9 +312,9 @@ def _first_position(log: CommitLog, segment: MappedFile, start: int) -> int:
         return 0
     for distance in (log.envelope.size, *_LOOK_BACK):
         buffer, _ = log.buffer_of(segment, plain, max(0, start - distance), start + 1)
-        found = scan.resync(buffer, segment.start_offset, max(0, start - distance), start + 1, log.envelope)
-        if found is not None:
-            return found
+        position = scan.resync(buffer, segment.start_offset, max(0, start - distance), start + 1, log.envelope)
+        if position is not None:
+            return position
     return 0
 
 

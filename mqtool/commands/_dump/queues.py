@@ -139,7 +139,7 @@ def rocksdb_units(ask: DumpRequest) -> Iterator[Row]:
             yield {"topic": topic, "queue_id": queue_id, **unit}
 
 
-def _queues(ask: DumpRequest, found: Mapping[QueueKey, FileQueue], folder: Path) -> Iterator[DumpedQueue]:
+def _queues(ask: DumpRequest, queues: Mapping[QueueKey, FileQueue], folder: Path) -> Iterator[DumpedQueue]:
     """Yield the queues that are asked for, or the one file that was given as the store."""
     single = ask.store.paths.single
     if single:
@@ -154,11 +154,11 @@ def _queues(ask: DumpRequest, found: Mapping[QueueKey, FileQueue], folder: Path)
         if not known:
             yield DumpedQueue(None, None, [single_segment(single)])
         return
-    if not found and not folder.is_dir():
+    if not queues and not folder.is_dir():
         raise NotFoundError(f"{ask.store.root} has no {ask.store.paths.relative(folder)}")
-    for key in _chosen(ask, found):
+    for key in _chosen(ask, queues):
         # A folder's name may be no text: what is not is shown as such.
-        yield DumpedQueue(os.fsencode(key[0]).decode("utf-8", "replace"), key[1], found[key].hold().segments)
+        yield DumpedQueue(os.fsencode(key[0]).decode("utf-8", "replace"), key[1], queues[key].hold().segments)
 
 
 def _owner(path: Path) -> tuple[str | None, int | None]:

@@ -122,9 +122,9 @@ class Patterns:
 
     _MAX_NAMES = 10_000  # names kept to list near ones
 
-    def __init__(self, patterns: Iterable[str], what: str) -> None:
+    def __init__(self, patterns: Iterable[str], noun: str) -> None:
         self._patterns = tuple(patterns)
-        self._what = what
+        self._what = noun
         self._expressions = [
             re.compile(rf"{re.escape(pattern)}\Z|{fnmatch.translate(pattern)}") for pattern in self._patterns
         ]

@@ -148,7 +148,7 @@ def is_from(host: str, pattern: str) -> bool:
     if pattern == "*" or pattern == host:
         return True
     if "," in pattern and "{" not in pattern:
-        return any(is_from(host, one.strip()) for one in pattern.split(","))
+        return any(is_from(host, alternative.strip()) for alternative in pattern.split(","))
     separator = ":" if ":" in pattern else "."
     parts, wanted = host.split(separator), pattern.split(separator)
     base = 16 if separator == ":" else 10
@@ -159,7 +159,7 @@ def _is_part(part: str, wanted: str, base: int) -> bool:
     if wanted == "*":
         return True
     if wanted.startswith("{") and wanted.endswith("}"):
-        return part in [one.strip() for one in wanted[1:-1].split(",")]
+        return part in [alternative.strip() for alternative in wanted[1:-1].split(",")]
     low, dash, high = wanted.partition("-")
     try:
         return int(low, base) <= int(part, base) <= int(high if dash else low, base)

@@ -170,7 +170,7 @@ class BrokerController:
         ]
         if is_slave:
             of_masters = (self.delayed, self.timers, revive_log, pops.orders, self.transactions)
-            self._tickers = [one for one in self._tickers if one not in of_masters]
+            self._tickers = [ticker for ticker in self._tickers if ticker not in of_masters]
         self.on_arrival: list[Arrival] = [room.arrived, self.broker_stats.arrived]
         """Who is told of each message that can be read."""
         self._on_arrival_at: dict[str, Arrival] = {}

@@ -75,9 +75,9 @@ class BrokerStatsManager:
     def gave(self, topic: str, group: str, count: int, size: int) -> None:
         """Count messages that a group was given, and their bytes."""
         self.given += count
-        given, key = self.counts.given, (topic, group)
-        if key in given or len(given) < MAX_COUNTED:
-            given[key] += count
+        delivered, key = self.counts.given, (topic, group)
+        if key in delivered or len(delivered) < MAX_COUNTED:
+            delivered[key] += count
             self.counts.given_bytes[key] += size
 
     def sent_back(self, topic: str, group: str) -> None:
@@ -97,11 +97,11 @@ class BrokerStatsManager:
 
     def stored_rates(self, now: int) -> tuple[float, ...]:
         """Return the messages stored a second, over each of the spans."""
-        return tuple(_rate(now, self.stored, (one.timestamp, one.stored)) for one in self._starts(now))
+        return tuple(_rate(now, self.stored, (sample.timestamp, sample.stored)) for sample in self._starts(now))
 
     def given_rates(self, now: int) -> tuple[float, ...]:
         """Return the messages given out a second, over each of the spans."""
-        return tuple(_rate(now, self.given, (one.timestamp, one.given)) for one in self._starts(now))
+        return tuple(_rate(now, self.given, (sample.timestamp, sample.given)) for sample in self._starts(now))
 
     def shares(self, kind: str, key: str | Key, now: int) -> tuple[Share, ...] | None:
         """Return what came together over the last minute, hour and day, None where nothing ever did.
@@ -117,7 +117,7 @@ class BrokerStatsManager:
         shares = []
         for interval, kept in self._marks:
             span = interval * (kept.maxlen or 1) - interval
-            then, counts = next((one for one in reversed(kept) if now - one[0] >= span), kept[0])
+            then, counts = next((sample for sample in reversed(kept) if now - sample[0] >= span), kept[0])
             before = getattr(counts, kind).get(key, 0)
             shares.append(Share(total - before, _rate(now, total, (then, before))))
         return tuple(shares)
@@ -130,7 +130,7 @@ class BrokerStatsManager:
     def _starts(self, now: int) -> list[_Sample]:
         """Return the sample that each span begins with: the newest that is old enough, or the first."""
         return [
-            next((one for one in reversed(self._samples) if now - one.timestamp >= span), self._samples[0])
+            next((sample for sample in reversed(self._samples) if now - sample.timestamp >= span), self._samples[0])
             for span in SPANS_MS
         ]
 
@@ -161,7 +161,7 @@ def _next_day(now: int) -> int:
 
 
 def _copy(counts: _Counts) -> _Counts:
-    return _Counts(*({**one} for one in counts))
+    return _Counts(*({**counter} for counter in counts))
 
 
 def _rate(now: int, count: int, start: tuple[int, int]) -> float:

@@ -236,19 +236,22 @@ class Clients:
 def size_of(subscriptions: Iterable[Subscription]) -> int:
     """Return about how many characters subscriptions have."""
     return sum(
-        len(one.topic) + len(one.expression) + sum(map(len, one.tags)) + 20 * len(one.tags_codes)
-        for one in subscriptions
+        len(subscription.topic)
+        + len(subscription.expression)
+        + sum(map(len, subscription.tags))
+        + 20 * len(subscription.tags_codes)
+        for subscription in subscriptions
     )
 
 
 def _subscribe(group: OnlineGroup, wanted: Iterable[Subscription]) -> bool:
     """Take the subscriptions of a heartbeat; tell whether topics came or went."""
     known = group.subscriptions
-    given = {subscription.topic: subscription for subscription in wanted}
-    is_changed = known.keys() != given.keys()
-    for topic in known.keys() - given.keys():
+    subscribed = {subscription.topic: subscription for subscription in wanted}
+    is_changed = known.keys() != subscribed.keys()
+    for topic in known.keys() - subscribed.keys():
         del known[topic]
-    for topic, subscription in given.items():
+    for topic, subscription in subscribed.items():
         present = known.get(topic)
         if present is None or subscription.version > present.version:
             known[topic] = subscription

@@ -121,11 +121,11 @@ class ConsumerOffsets:
 
     def topics_of(self, group: str) -> list[str]:
         """Return the topics of which a group has offsets."""
-        return [topic for topic, one in self._offsets if one == group]
+        return [topic for topic, group_name in self._offsets if group_name == group]
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that have offsets of a topic."""
-        return [group for one, group in self._offsets if one == topic]
+        return [group for topic_name, group in self._offsets if topic_name == topic]
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """Give one group the offsets that another has of a topic."""
@@ -142,10 +142,10 @@ class ConsumerOffsets:
         Raises:
             FormatError: it is no table of offsets.
         """
-        given: dict[Key, dict[int, int]] = {}
+        offsets_by_key: dict[Key, dict[int, int]] = {}
         for (topic, group, queue_id), offset in _parse(table).items():
-            given.setdefault((topic, group), {})[queue_id] = offset
-        for key, queues in given.items():
+            offsets_by_key.setdefault((topic, group), {})[queue_id] = offset
+        for key, queues in offsets_by_key.items():
             before = self._offsets.get(key)
             if before != queues:
                 self._count += len(queues) - len(before or ())
@@ -228,7 +228,7 @@ def _parse(table: Table) -> dict[tuple[str, str, int], int]:
     """Return the offsets of a table; what brokers of RocketMQ keep without topic or group, they leave alone, too."""
     by_name = table.get(_MEMBER)
     if isinstance(by_name, dict) and (nameless := {name for name in by_name if not all(str(name).partition("@"))}):
-        told = ", ".join(map(repr, sorted(nameless)[:_MAX_TOLD]))
-        log.warning("offsets without a topic or a group are ignored: %s", told)
+        listed = ", ".join(map(repr, sorted(nameless)[:_MAX_TOLD]))
+        log.warning("offsets without a topic or a group are ignored: %s", listed)
         table = {**table, _MEMBER: {name: by_name[name] for name in by_name.keys() - nameless}}
     return consumer_offsets(table)

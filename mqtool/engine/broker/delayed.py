@@ -130,8 +130,8 @@ class DelayedMessages:
             self._next_save = now + self._state.settings.delay_offset_interval_ms
             self._to_save = self._store.log.end_offset, dict(self._offsets), now
         if self._to_save and self._to_save[0] <= self._store.flushed_offset:
-            _, offsets, taken = self._to_save
-            self._save(offsets, taken)
+            _, offsets, taken_at = self._to_save
+            self._save(offsets, taken_at)
             self._to_save = None
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002

@@ -47,18 +47,18 @@ class DeliveredBefore:
             return False
         queue_id = find_property(properties, _REAL_QUEUE_ID)
         key = find_property(properties, _REAL_TOPIC).decode("utf-8", "replace"), int(queue_id or b"0")
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = self._of(key)
+        counts = self._found.get(key)
+        if counts is None:
+            counts = self._found[key] = self._of(key)
         copy_key = self._key_of(waiting)
-        if not found[copy_key]:
+        if not counts[copy_key]:
             return False
-        found[copy_key] -= 1
+        counts[copy_key] -= 1
         return True
 
     def _of(self, key: "QueueKey") -> Counter[_MessageKey]:
         """Return what was delivered into a queue, read from its end."""
-        found: Counter[_MessageKey] = Counter()
+        counts: Counter[_MessageKey] = Counter()
         queue = self._store.queue(*key)
         stop = queue.next_offset if queue is not None else 0
         while queue is not None and stop > 0:
@@ -66,15 +66,15 @@ class DeliveredBefore:
             for unit in reversed([unit for unit in queue.units(start, stop - start) if unit.queue_offset < stop]):
                 timestamp = self._store.log.store_timestamp(unit.physical_offset)
                 if unit.physical_offset < self._after or timestamp < self._since:
-                    return found
+                    return counts
                 try:
                     stored = parse_stored(self._store.log.record(unit.physical_offset))
                 except (FormatError, NotFoundError):
-                    return found
+                    return counts
                 if find_property(stored.message.properties, self._probe):
-                    found[self._key_of(stored)] += 1
+                    counts[self._key_of(stored)] += 1
             stop = start
-        return found
+        return counts
 
     def _key_of(self, stored: StoredMessage) -> _MessageKey:
         message = stored.message

@@ -112,11 +112,11 @@ class GroupCommit:
         )
 
     def _add(
-        self, key: str, flush_offset: int, session: Session, deadline: int, told: Callable[[bool, int], None]
+        self, key: str, flush_offset: int, session: Session, deadline: int, notify: Callable[[bool, int], None]
     ) -> None:
         first = self._room.first(key)
         is_first = first is None or first.offset <= self._store.flushed_offset
-        self._room.add(Waiting(FLUSHES, key, session, deadline, _give_up, told, offset=flush_offset))
+        self._room.add(Waiting(FLUSHES, key, session, deadline, _give_up, notify, offset=flush_offset))
         if is_first and self._store.is_sync and self.on_wanted is not None:
             self.on_wanted()
 

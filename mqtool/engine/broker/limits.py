@@ -40,21 +40,21 @@ MAX_OF_BODY = 1 << 20
 """Bytes of a request that carries no messages: it is parsed while all others wait."""
 
 
-def check_room(there: int, new: int, most: int, what: str) -> None:
+def check_room(present: int, new: int, most: int, noun: str) -> None:
     """See that there is room for some more.
 
     Raises:
         LimitError: there is not.
     """
-    if new and there + new > most:  # a store may have brought more along
-        raise LimitError(f"there are already {there:,} {what}, the maximum is {most:,}")
+    if new and present + new > most:  # a store may have brought more along
+        raise LimitError(f"there are already {present:,} {noun}, the maximum is {most:,}")
 
 
-def check_name(name: str, what: str) -> None:
+def check_name(name: str, noun: str) -> None:
     """See that a name is not too long.
 
     Raises:
         LimitError: it is.
     """
     if len(name) > MAX_NAME:
-        raise LimitError(f"the {what} [{name[:40]}..] is longer than {MAX_NAME} characters")
+        raise LimitError(f"the {noun} [{name[:40]}..] is longer than {MAX_NAME} characters")

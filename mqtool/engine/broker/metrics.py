@@ -108,28 +108,28 @@ def _progress(broker: "BrokerController", now: int) -> Iterator[_Progress]:
 
 
 def _stored_for_groups(view: _View) -> Iterator[Row]:
-    for one in view.progress:
-        yield (*_place(view.broker), one.topic, one.group), one.stored
+    for progress in view.progress:
+        yield (*_place(view.broker), progress.topic, progress.group), progress.stored
 
 
 def _consumed_by_groups(view: _View) -> Iterator[Row]:
-    for one in view.progress:
-        yield (*_place(view.broker), one.topic, one.group), one.consumed
+    for progress in view.progress:
+        yield (*_place(view.broker), progress.topic, progress.group), progress.consumed
 
 
 def _group_latencies(view: _View) -> Iterator[Row]:
-    for one in view.progress:
-        yield (*_place(view.broker), one.topic, one.group), one.latency_ms
+    for progress in view.progress:
+        yield (*_place(view.broker), progress.topic, progress.group), progress.latency_ms
 
 
 def _behind(wanted: Callable[[str], bool]) -> Callable[[_View], Iterable[Row]]:
     def rows(view: _View) -> Iterator[Row]:
-        for one in view.progress:
-            if wanted(one.topic):
-                online = view.broker.clients.group(one.group)
+        for progress in view.progress:
+            if wanted(progress.topic):
+                online = view.broker.clients.group(progress.group)
                 model = "0" if online and online.is_broadcast else "1"
-                labels = one.group, one.topic, str(len(online.members) if online else 0), model
-                yield labels, one.stored - one.consumed
+                labels = progress.group, progress.topic, str(len(online.members) if online else 0), model
+                yield labels, progress.stored - progress.consumed
 
     return rows
 
@@ -185,9 +185,9 @@ def _of_slaves(value: Callable[["SlaveStatus"], float | None]) -> Callable[[_Vie
 
     def rows(view: _View) -> Iterator[Row]:
         slaves = view.broker.slaves
-        for one in slaves.statuses(view.now) if slaves else ():
-            if (figure := value(one)) is not None:
-                yield (*_place(view.broker), one.address), figure
+        for slave in slaves.statuses(view.now) if slaves else ():
+            if (figure := value(slave)) is not None:
+                yield (*_place(view.broker), slave.address), figure
 
     return rows
 
@@ -264,15 +264,17 @@ _KINDS |= {  # which the exporter does not have
         _following,
     ),
     "mqtool_replication_lag_bytes": _MetricFamily(
-        "bytes of the log that a slave has not acknowledged", _OF_SLAVE, _of_slaves(lambda one: one.lag)
+        "bytes of the log that a slave has not acknowledged", _OF_SLAVE, _of_slaves(lambda slave: slave.lag)
     ),
     "mqtool_replication_lag_seconds": _MetricFamily(
         "how long a slave has been behind, in seconds",
         _OF_SLAVE,
-        _of_slaves(lambda one: None if one.lag_ms is None else one.lag_ms / 1000),
+        _of_slaves(lambda slave: None if slave.lag_ms is None else slave.lag_ms / 1000),
     ),
     "mqtool_replication_bytes_per_second": _MetricFamily(
-        "bytes of the log sent to a slave in the last second", _OF_SLAVE, _of_slaves(lambda one: one.bytes_per_second)
+        "bytes of the log sent to a slave in the last second",
+        _OF_SLAVE,
+        _of_slaves(lambda slave: slave.bytes_per_second),
     ),
 }
 
@@ -325,11 +327,11 @@ def _runtime(broker: "BrokerController", now: int) -> Iterator[Gauge]:
         info["brokerVersion"],
     )
 
-    def gauge(name: str, told: str, value: float) -> Gauge:
-        return Gauge(f"rocketmq_brokeruntime_{name}", f"{told} of mqadmin brokerStatus", labels, [(values, value)])
+    def gauge(name: str, info_key: str, value: float) -> Gauge:
+        return Gauge(f"rocketmq_brokeruntime_{name}", f"{info_key} of mqadmin brokerStatus", labels, [(values, value)])
 
-    for name, told in _RUNTIME.items():
-        yield gauge(name, told, float(info[told].split()[0]))
-    for name, told in _RUNTIME_RATES.items():
-        for seconds, rate in zip(_RATE_SECONDS, info[told].split(), strict=True):
-            yield gauge(f"{name}{seconds}", told, float(rate))
+    for name, info_key in _RUNTIME.items():
+        yield gauge(name, info_key, float(info[info_key].split()[0]))
+    for name, info_key in _RUNTIME_RATES.items():
+        for seconds, rate in zip(_RATE_SECONDS, info[info_key].split(), strict=True):
+            yield gauge(f"{name}{seconds}", info_key, float(rate))

@@ -91,9 +91,9 @@ class PopOrders:
             raise KeyError(offset)
         held.done.add(offset)
         self._is_changed = True
-        for one in held.offsets:
-            if one not in held.done:
-                return one
+        for held_offset in held.offsets:
+            if held_offset not in held.done:
+                return held_offset
         del self._held[key]
         return held.offsets[-1] + 1
 
@@ -165,7 +165,7 @@ def _members(held: OrderInfo) -> Table:
 
 
 def _parse(table: Table) -> dict[Key, OrderInfo]:
-    found: dict[Key, OrderInfo] = {}
+    orders: dict[Key, OrderInfo] = {}
     try:
         for name, queues in (table.get("table") or {}).items():
             topic, _, group = name.partition("@")
@@ -180,7 +180,7 @@ def _parse(table: Table) -> dict[Key, OrderInfo]:
                 held.visible_at = {int(offset): time for offset, time in (members.get("ot") or {}).items()}
                 held.counts = {int(offset): count for offset, count in (members.get("oc") or {}).items()}
                 if len(held.done) < len(offsets):
-                    found[topic, group, int(queue_id)] = held
+                    orders[topic, group, int(queue_id)] = held
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError("a table of orderly pops has unexpected members", offset=0) from error
-    return found
+    return orders

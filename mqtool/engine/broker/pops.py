@@ -160,10 +160,10 @@ class Pops:
     def take(self, request: PopRequest, wanted: PullFilter, now: int) -> Taken:
         """Give out messages and hide them."""
         turn = next(self._turns)
-        taken = Taken(now, ORDER_QUEUE_ID if request.is_in_order else turn % self._state.settings.revive_queue_count)
+        popped = Taken(now, ORDER_QUEUE_ID if request.is_in_order else turn % self._state.settings.revive_queue_count)
         for topic, queue_id in self._places(request, turn):
-            self._take_from(topic, queue_id, request, wanted, taken)
-        return taken
+            self._take_from(topic, queue_id, request, wanted, popped)
+        return popped
 
     def _places(self, request: PopRequest, turn: int) -> Iterator[tuple[str, int]]:
         retries = () if request.is_in_order else self.retry_topics(request.topic, request.group)
@@ -180,41 +180,41 @@ class Pops:
         count = config.read_queue_count if config else 0
         return [(turn + at) % count for at in range(count)]
 
-    def _take_from(self, topic: str, queue_id: int, request: PopRequest, wanted: PullFilter, taken: Taken) -> None:
+    def _take_from(self, topic: str, queue_id: int, request: PopRequest, wanted: PullFilter, popped: Taken) -> None:
         store, offsets = self._store, self._offsets
-        group, now = request.group, taken.pop_time
+        group, now = request.group, popped.pop_time
         queue = store.queue(topic, queue_id)
         key = topic, group, queue_id
         if offsets.take_reset(group, topic, queue_id) is not None:
             self.orders.forget(key)
         if request.is_in_order and (free_at := self.orders.blocked_until(key, request.attempt_id, now)):
-            taken.free_at = min(free_at, taken.free_at or free_at)
+            popped.free_at = min(free_at, popped.free_at or free_at)
             return
         offset = self.cursor(topic, group, queue_id, request.init_mode)
-        room = request.max_count - taken.count
+        room = request.max_count - popped.count
         if room <= 0 or queue is None:
-            taken.rest += max(0, queue.next_offset - offset) if queue else 0
+            popped.rest += max(0, queue.next_offset - offset) if queue else 0
             return
         fetched = fetch(store, queue, offset, room, wanted)
         if fetched.status in _ASTRAY:
             offset = fetched.next_offset
             fetched = fetch(store, queue, offset, room, wanted)
-        taken.rest += fetched.max_offset - fetched.next_offset
+        popped.rest += fetched.max_offset - fetched.next_offset
         if not fetched.parts:
             offsets.commit(group, topic, queue_id, max(offset, fetched.next_offset))
-        elif not self._keep(key, offset, fetched, request, taken):
-            taken.rest += fetched.message_count
-            taken.is_held_up = True
-            taken.free_at = min(now + _AGAIN_MS, taken.free_at or now + _AGAIN_MS)
+        elif not self._keep(key, offset, fetched, request, popped):
+            popped.rest += fetched.message_count
+            popped.is_held_up = True
+            popped.free_at = min(now + _AGAIN_MS, popped.free_at or now + _AGAIN_MS)
 
     def _keep(
-        self, key: tuple[str, str, int], start: int, fetched: GetMessageResult, request: PopRequest, taken: Taken
+        self, key: tuple[str, str, int], start: int, fetched: GetMessageResult, request: PopRequest, popped: Taken
     ) -> bool:
         """Keep that messages are given out and put them into the answer; tell whether that could be."""
         topic, group, queue_id = key
-        now, broker_name = taken.pop_time, self._state.settings.broker_name
+        now, broker_name = popped.pop_time, self._state.settings.broker_name
         offsets = _queue_offsets(fetched.parts)
-        receipt = Receipt(start, now, request.invisible_ms, taken.revive_queue_id, broker_name)
+        receipt = Receipt(start, now, request.invisible_ms, popped.revive_queue_id, broker_name)
         counts: Mapping[int, int] = {}
         if request.is_in_order:
             held = self.orders.hold(key, OrderInfo(offsets, now, request.invisible_ms, request.attempt_id, now))
@@ -223,18 +223,18 @@ class Pops:
         else:
             distances = tuple(offset - start for offset in offsets)
             point = CheckPoint(group, topic, queue_id, start, distances, now, request.invisible_ms, receipt.broker_name)
-            result = self.log.add(point, taken.revive_queue_id, now)
+            result = self.log.add(point, popped.revive_queue_id, now)
             if result.status is not PutStatus.PUT_OK:
                 return False
-            taken.flush_offset = max(taken.flush_offset, result.flush_offset)
+            popped.flush_offset = max(popped.flush_offset, result.flush_offset)
             self._offsets.commit(group, topic, queue_id, fetched.next_offset)
-        taken.queues.append(GivenOut(topic, queue_id, start, offsets, counts))
-        taken.count += len(offsets)
+        popped.queues.append(GivenOut(topic, queue_id, start, offsets, counts))
+        popped.count += len(offsets)
         if topic.startswith(RETRY_PREFIX) and topic != request.topic:
             flag = topic_flag(topic)
-            taken.parts += [_as_of(record, request.topic, receipt, flag) for record in _records(fetched.parts)]
+            popped.parts += [_as_of(record, request.topic, receipt, flag) for record in _records(fetched.parts)]
         else:
-            taken.parts += fetched.parts
+            popped.parts += fetched.parts
         self._broker_stats.given += fetched.message_count
         return True
 
@@ -315,8 +315,8 @@ class Pops:
     def _wake(self, topic: str, group: str, queue_id: int) -> None:
         """Have those looked at again who wait for messages of a queue, or of all queues."""
         for kind in (POPS, NOTIFICATIONS):
-            for one in (-1, queue_id):
-                self._room.wake((kind.name, topic, group, one))
+            for queue_number in (-1, queue_id):
+                self._room.wake((kind.name, topic, group, queue_number))
 
     def delete_topic(self, topic: str, now: int) -> None:
         """Delete the retry topics of a topic that is gone."""
@@ -329,8 +329,8 @@ class Pops:
 
 def _records(parts: Sequence[bytes]) -> Iterator[memoryview]:
     """Yield the single records of parts in which they lie end to end."""
-    for one in parts:
-        part, at = memoryview(one), 0
+    for chunk in parts:
+        part, at = memoryview(chunk), 0
         while at < len(part):
             (size,) = _INT.unpack_from(part, at)
             yield part[at : at + size]

@@ -79,11 +79,11 @@ class RequestModes:
                 {
                     group: {
                         "consumerGroup": group,
-                        "mode": one.mode,
-                        "popShareQueueNum": one.share_count,
+                        "mode": mode.mode,
+                        "popShareQueueNum": mode.share_count,
                         "topic": topic,
                     }
-                    for group, one in groups.items()
+                    for group, mode in groups.items()
                 },
             )
 

@@ -47,34 +47,34 @@ def role_of(settings: BrokerSettings) -> Role:
 
 def remarks(settings: BrokerSettings) -> list[str]:
     """Return what to say when a broker starts: which settings do less than they seem to."""
-    role, said = role_of(settings), []
+    role, texts = role_of(settings), []
     if role is Role.SYNC_MASTER and settings.ha_dialect != _WITHOUT_REPLICAS and settings.in_sync_replicas == 1:
-        said.append(
+        texts.append(
             "brokerRole=SYNC_MASTER with inSyncReplicas=1, the default, does not wait for slaves: with "
             "inSyncReplicas=2 each send waits for one slave"
         )
     if role is Role.ASYNC_MASTER and settings.in_sync_replicas > 1:
-        said.append(
+        texts.append(
             f"inSyncReplicas={settings.in_sync_replicas} has no effect: a broker with brokerRole=ASYNC_MASTER "
             "does not wait for slaves"
         )
     if role is not Role.SLAVE and settings.broker_id != MASTER_ID:
-        said.append(f"brokerId={settings.broker_id} has no effect: the id of a master is always {MASTER_ID}")
-    return said
+        texts.append(f"brokerId={settings.broker_id} has no effect: the id of a master is always {MASTER_ID}")
+    return texts
 
 
-def check_roles(given: Mapping[str, str], settings: BrokerSettings) -> None:
+def check_roles(configured: Mapping[str, str], settings: BrokerSettings) -> None:
     """See that a broker can be what its settings ask for.
 
     Args:
-        given: all that is set, by RocketMQ's names.
+        configured: all that is set, by RocketMQ's names.
         settings: what comes of it.
 
     Raises:
         UsageError: it cannot be.
     """
     for name, reason in _REFUSED.items():
-        if given.get(name, "").strip().lower() == "true":
+        if configured.get(name, "").strip().lower() == "true":
             raise UsageError(
                 f"{name}=true is not supported: {reason}; leave out {name} to use the default mode (brokerRole)"
             )

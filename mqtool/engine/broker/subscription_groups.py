@@ -112,17 +112,17 @@ class SubscriptionGroups:
             self._changed(now)
         return [self._groups.get(name) for name in names]
 
-    def update(self, given: Table, now: int) -> SubscriptionGroup:
+    def update(self, change: Table, now: int) -> SubscriptionGroup:
         """Make a group, or change one, as an administrator wants it; members that are not given keep their values.
 
         Raises:
             FormatError: a member is not what it should be.
             LimitError: there would be too many groups, or this one's settings are too long.
         """
-        group = str(given.get("groupName") or "")
+        group = str(change.get("groupName") or "")
         members = self._members.get(group) or default_members(group)
-        changed = {**members, **{name: value for name, value in given.items() if value is not None}}
-        changed["attributes"] = _attributes(members.get("attributes") or {}, given.get("attributes") or {})
+        changed = {**members, **{name: value for name, value in change.items() if value is not None}}
+        changed["attributes"] = _attributes(members.get("attributes") or {}, change.get("attributes") or {})
         if self._members.get(group) != changed:
             check_room(len(self._groups), group not in self._groups, MAX_GROUPS_IN_ALL, "groups")
             if len(build_body(changed)) > MAX_OF_SETTINGS:
@@ -230,12 +230,12 @@ def default_members(group: str) -> Table:
     }
 
 
-def _attributes(present: Mapping[str, Any], given: Any) -> dict[str, Any]:
+def _attributes(present: Mapping[str, Any], changes: Any) -> dict[str, Any]:
     """Return attributes after a change: ``+name`` sets one, ``-name`` takes it away."""
-    if not isinstance(given, Mapping):
+    if not isinstance(changes, Mapping):
         raise FormatError("attributes is not an object", offset=0)
     changed = dict(present)
-    for name, value in given.items():
+    for name, value in changes.items():
         if name.startswith("-"):
             changed.pop(name[1:], None)
         else:

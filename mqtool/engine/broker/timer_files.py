@@ -71,19 +71,19 @@ def _laid_out(messages: Iterable[Timed], now: int, file_size: int) -> tuple[list
     files = [bytearray()]
     seconds: dict[int, tuple[int, int, int]] = {}  # first position, last position, count
     enqueued = now // PRECISION_MS * PRECISION_MS
-    for one in messages:
+    for message in messages:
         if len(files[-1]) + _UNIT.size + _END.size > file_size:
             files[-1] += _END.pack(file_size - len(files[-1]), 0, MAGIC_BLANK)
             files.append(bytearray())
         position = (len(files) - 1) * file_size + len(files[-1])
-        delay, kind = _placed(one.out - enqueued)
+        delay, kind = _placed(message.out - enqueued)
         second = (enqueued + delay) // PRECISION_MS
         first, last, count = seconds.get(second, (position, _NONE, 0))
-        if one.is_recall:
+        if message.is_recall:
             kind |= timer.MAGIC_DELETE
-        seconds[second] = first, position, count + (-1 if one.is_recall else 1)
-        place, topic_hash = one.physical_offset, java_hash(one.real_topic)
-        files[-1] += _UNIT.pack(_UNIT.size, last, kind, enqueued, delay, place, one.size, topic_hash, 0)
+        seconds[second] = first, position, count + (-1 if message.is_recall else 1)
+        place, topic_hash = message.physical_offset, java_hash(message.real_topic)
+        files[-1] += _UNIT.pack(_UNIT.size, last, kind, enqueued, delay, place, message.size, topic_hash, 0)
     slots = {second % timer.WHEEL_SLOT_COUNT: _SLOT.pack(second, *places, 0) for second, places in seconds.items()}
     return files, slots, (len(files) - 1) * file_size + len(files[-1])
 

@@ -158,10 +158,10 @@ class Timers:
             return _ILLEGAL
         if len(pairs.get(_DELETE, b"")) > _MAX_OF_RECALL:
             return _ILLEGAL
-        there, most = len(self._waiting) - self._count_of_pops, MAX_TIMERS
+        present, most = len(self._waiting) - self._count_of_pops, MAX_TIMERS
         if message.topic.startswith(REVIVE_PREFIX):
-            there, most = self._count_of_pops, MAX_OF_POPS
-        if there >= most:
+            present, most = self._count_of_pops, MAX_OF_POPS
+        if present >= most:
             return _TOO_MANY
         out = (deliver - 1) // PRECISION_MS * PRECISION_MS  # one that is on the second is one earlier, too
         out = max(out, self._done)  # where the clock was set back

@@ -128,7 +128,9 @@ class Topics:
             LimitError: there would be too many, or the settings of one are too long; none is made or changed.
         """
         changed = [config for config in configs if self._configs.get(config.topic) != config]
-        check_room(len(self._configs), sum(one.topic not in self._configs for one in changed), MAX_TOPICS, "topics")
+        check_room(
+            len(self._configs), sum(config.topic not in self._configs for config in changed), MAX_TOPICS, "topics"
+        )
         for config in changed:
             if len(config.filter_type) + sum(map(len, itertools.chain(*config.attributes.items()))) > MAX_OF_SETTINGS:
                 fault = f"the settings of the topic [{config.topic}] take more than {MAX_OF_SETTINGS:,} characters"
@@ -203,7 +205,7 @@ class Topics:
 
     def of_groups(self, wanted: Iterable[tuple[str, int, bool]], now: int) -> None:
         """Make the retry topics that there are not yet: name, how many queues, whether of a unit; written at once."""
-        self.put([_of_group(*one) for one in wanted if one[0] not in self._configs], now)
+        self.put([_of_group(*request) for request in wanted if request[0] not in self._configs], now)
 
     def _save(self, now: int) -> None:
         self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)

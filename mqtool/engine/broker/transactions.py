@@ -157,9 +157,9 @@ class Transactions:
         message = copy.message
         sent = copy_key(message, _OF_A_COPY)
         for half in self._read(HALF_TOPIC, min(self._open, default=0)):
-            offset, one = half.queue_offset, half.message
+            offset, half_message = half.queue_offset, half.message
             is_older = half.physical_offset < copy.physical_offset and offset in self._open
-            if is_older and copy_key(one, _OF_A_COPY) == sent:
+            if is_older and copy_key(half_message, _OF_A_COPY) == sent:
                 self._mark(offset, now)
                 copies = self._open.pop(offset)
                 if message.topic == HALF_TOPIC:
@@ -215,10 +215,10 @@ class Transactions:
     def half_at(self, physical_offset: int) -> StoredMessage | None:
         """Return the half message at an address, None where there is none."""
         try:
-            found = parse_stored(self._store.log.record(physical_offset))
+            half = parse_stored(self._store.log.record(physical_offset))
         except (NotFoundError, FormatError):
             return None
-        return found if found.message.topic == HALF_TOPIC else None
+        return half if half.message.topic == HALF_TOPIC else None
 
     def is_late(self, half: StoredMessage, now: int) -> bool:
         """Tell whether the time that a half message asked for has passed, so that only an answer to a check counts."""
@@ -360,7 +360,11 @@ class Transactions:
         producers = self._clients.producers(pairs.get("PGROUP", ""))
         if access := self._access:  # anybody may call himself a producer of a group
             need = Need(pairs.get("REAL_TOPIC", ""), PUB)
-            producers = [one for one in producers if access.allows(one.session.identity, one.session.host, need)]
+            producers = [
+                producer
+                for producer in producers
+                if access.allows(producer.session.identity, producer.session.host, need)
+            ]
         if not producers:
             return
         producer = producers[next(self._rotation) % len(producers)]

@@ -182,7 +182,9 @@ class WaitingRoom:
             return
         self._first_alarms[key] = time
         if len(self._alarms) > 2 * len(self._first_alarms):
-            self._alarms = [(at, number, one) for number, (one, at) in enumerate(self._first_alarms.items())]
+            self._alarms = [
+                (at, number, waited_key) for number, (waited_key, at) in enumerate(self._first_alarms.items())
+            ]
             self._alarm_count = len(self._alarms)
             heapq.heapify(self._alarms)
         else:
@@ -191,7 +193,7 @@ class WaitingRoom:
 
     def release(self, key: Hashable, offset: int, result: Any, now: int) -> None:
         """Tell a result to those that wait for an offset, which come in its order, up to where it has come."""
-        for waiting in [*itertools.takewhile(lambda one: one.offset <= offset, self._by_key.get(key, ()))]:
+        for waiting in [*itertools.takewhile(lambda waiter: waiter.offset <= offset, self._by_key.get(key, ()))]:
             self._drop(waiting)
             self._tell(waiting, result, now)
 
@@ -265,9 +267,9 @@ class WaitingRoom:
                 if self._empty_times > max(_FEW_TIMES, len(self._times) // 2):
                     self._forget_times()
         for table, name in ((self._by_key, waiting.key), (self._by_session, waiting.session)):
-            there = table[name]  # type: ignore[index]
-            del there[waiting]
-            if not there:
+            entries = table[name]  # type: ignore[index]
+            del entries[waiting]
+            if not entries:
                 del table[name]  # type: ignore[arg-type]
                 self._first_alarms.pop(name, None)
         for topic in waiting.topics:
@@ -285,7 +287,7 @@ class WaitingRoom:
 
     def _forget_times(self) -> None:
         """Forget all times at which nothing waits: they may be far away."""
-        self._by_time = {time: there for time, there in self._by_time.items() if there}
+        self._by_time = {time: entries for time, entries in self._by_time.items() if entries}
         self._times = [*self._by_time]
         heapq.heapify(self._times)
         self._empty_times = 0

@@ -60,9 +60,11 @@ class Acknowledgements:
         if not low <= offset <= high:
             text = f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}"
             raise OperationRefusedError(Reason.NO_MESSAGE, text)
-        given = parse_receipt(receipt)
-        messages = given.acknowledgement(group, topic, queue_id, offset)
-        return self._flush_offset(self._take(Done(messages, given.revive_queue_id, given.revive_time), now))
+        parsed_receipt = parse_receipt(receipt)
+        messages = parsed_receipt.acknowledgement(group, topic, queue_id, offset)
+        return self._flush_offset(
+            self._take(Done(messages, parsed_receipt.revive_queue_id, parsed_receipt.revive_time), now)
+        )
 
     def acknowledge_all(self, batch: Iterable[Done], now: int) -> int:
         """Take note that groups are done with messages of several pops; return the flush offset.
@@ -94,12 +96,16 @@ class Acknowledgements:
         low, high = self._kept(popped.topic, popped.queue_id)
         if not low <= popped.offset < high:
             raise OperationRefusedError(Reason.NO_MESSAGE, f"there is no message {popped.offset}")
-        given = parse_receipt(receipt)
-        if given.revive_queue_id == ORDER_QUEUE_ID:
-            until = self._pops.hide_in_order(popped, given, invisible_ms, now)
-            return _DONE_WITH if until is None else Hidden(given.pop_time, until - given.pop_time, ORDER_QUEUE_ID)
-        result = self._pops.hide(popped, given, invisible_ms, now, is_suspended=is_suspended)
-        return Hidden(now, invisible_ms, given.revive_queue_id, self._flush_offset(result))
+        parsed_receipt = parse_receipt(receipt)
+        if parsed_receipt.revive_queue_id == ORDER_QUEUE_ID:
+            until = self._pops.hide_in_order(popped, parsed_receipt, invisible_ms, now)
+            return (
+                _DONE_WITH
+                if until is None
+                else Hidden(parsed_receipt.pop_time, until - parsed_receipt.pop_time, ORDER_QUEUE_ID)
+            )
+        result = self._pops.hide(popped, parsed_receipt, invisible_ms, now, is_suspended=is_suspended)
+        return Hidden(now, invisible_ms, parsed_receipt.revive_queue_id, self._flush_offset(result))
 
     def _take(self, done: Done, now: int) -> AppendResult | None:
         """Take note that messages are done with; raises ``OperationRefusedError``."""

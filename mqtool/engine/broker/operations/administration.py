@@ -57,26 +57,26 @@ class SettingRequests:
         texts = self._state.settings.texts()
         return {**self._store.config.settings, **segment_size, **{name: texts[name] for name in texts.keys() - _SECRET}}
 
-    def change(self, given: Mapping[str, str]) -> None:
+    def change(self, changes: Mapping[str, str]) -> None:
         """Change settings, none of them if one cannot be changed.
 
         Raises:
             RefusedError: one cannot be changed.
         """
-        if any(name.startswith(_PROTECTED) for name in given):
+        if any(name.startswith(_PROTECTED) for name in changes):
             raise OperationRefusedError(Reason.NOT_ALLOWED, "Can not update config in black list.")
-        for name, value in given.items():
+        for name, value in changes.items():
             if len(value) > MAX_OF_SETTING or not _SEPARATORS.isdisjoint(value):
                 text = f"{name[:MAX_OF_SETTING]} may have at most {MAX_OF_SETTING} characters, and none below \\x03"
                 raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
-        of_store = {name: value for name, value in given.items() if name in CHANGEABLE}
-        of_broker = {name: value for name, value in given.items() if name not in CHANGEABLE}
+        of_store = {name: value for name, value in changes.items() if name in CHANGEABLE}
+        of_broker = {name: value for name, value in changes.items() if name not in CHANGEABLE}
         try:
             settings, unknown = self._state.settings.updated(of_broker)
             if unknown := sorted({*unknown} - STORE_SETTINGS):
                 raise UsageError(f"without effect here: {', '.join(unknown)}")
             present = self.all()
-            if late := [name for name in given if name in _AT_START and given[name] != present.get(name)]:
+            if late := [name for name in changes if name in _AT_START and changes[name] != present.get(name)]:
                 raise UsageError(f"can be changed only at startup: {', '.join(late)}")
             self._store.configure(of_store)
         except UsageError as error:
@@ -106,7 +106,7 @@ def runtime_info(
     log = store.log
     used = f"{disk_usage(store.root):.2f}"
     size = log.end_offset - log.min_offset
-    stored, given = (
+    stored, delivered_rates = (
         " ".join(map(str, rates)) for rates in (broker_stats.stored_rates(now), broker_stats.given_rates(now))
     )
     status = os.statvfs(store.root)
@@ -125,11 +125,11 @@ def runtime_info(
         "msgGetTotalTodayMorning": str(broker_stats.mornings[1].given),
         "msgGetTotalTodayNow": str(broker_stats.given),
         "putTps": stored,
-        "getTotalTps": given,
-        "getFoundTps": given,
+        "getTotalTps": delivered_rates,
+        "getFoundTps": delivered_rates,
         "getMissTps": "0.0 0.0 0.0",
-        "getTransferredTps": given,  # as 5.x says it
-        "getTransferedTps": given,  # as 4.9 does
+        "getTransferredTps": delivered_rates,  # as 5.x says it
+        "getTransferedTps": delivered_rates,  # as 4.9 does
         "putMessageTimesTotal": str(broker_stats.stored),
         "putMessageSizeTotal": str(size),
         "putMessageAverageSize": str(size / max(broker_stats.stored, 1)),

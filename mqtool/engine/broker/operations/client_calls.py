@@ -107,7 +107,7 @@ class ClientCalls:
             for client in online.members.values()
             if client.session.understands(client_call) and client_id in (None, "", client.client_id)
         ]
-        found: OffsetsByClient = {}
+        offsets_by_client: OffsetsByClient = {}
         waiting = len(clients)
 
         def collect(client_id: str) -> Callable[[Told | None, int], None]:
@@ -115,13 +115,13 @@ class ClientCalls:
                 nonlocal waiting
                 waiting -= 1
                 if answer is not None and answer.refusal is None:
-                    found[client_id] = answer.value
+                    offsets_by_client[client_id] = answer.value
                 if not waiting:
-                    then(found, now)
+                    then(offsets_by_client, now)
 
             return told
 
         for client in clients:
             client.session.ask(client_call, now + CALL_MS, collect(client.client_id))
         if not clients:
-            then(found, now)
+            then(offsets_by_client, now)

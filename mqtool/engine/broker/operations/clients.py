@@ -124,28 +124,28 @@ class ClientRequests:
         """See that there is not too much in a heartbeat; raises ``LimitError``."""
         clients = self._clients
         producers, consumers = clients.groups_of(session)
-        groups = {one.group for one in beat.consumers}
+        groups = {consumer.group for consumer in beat.consumers}
         if max(len(producers | {*beat.producer_groups}), len(consumers | groups)) > MAX_GROUPS:
             raise LimitError(f"a client has at most {MAX_GROUPS} groups of producers and of consumers each")
-        subscriptions = [one for consumer in beat.consumers for one in consumer.subscriptions]
-        for name in (beat.client_id, *beat.producer_groups, *(one.group for one in beat.consumers)):
+        subscriptions = [subscription for consumer in beat.consumers for subscription in consumer.subscriptions]
+        for name in (beat.client_id, *beat.producer_groups, *(consumer.group for consumer in beat.consumers)):
             check_name(name, "name")
-        for one in subscriptions:
-            check_name(one.topic, "topic")
-            check_name(one.expression_type, "expression type")
+        for subscription in subscriptions:
+            check_name(subscription.topic, "topic")
+            check_name(subscription.expression_type, "expression type")
         new = len({*beat.producer_groups} - producers) + len(groups - consumers)
         check_room(clients.member_count, new, MAX_MEMBERS, "clients in groups")
-        before = sum(size_of(online.subscriptions.values()) for one in groups if (online := clients.group(one)))
+        before = sum(size_of(online.subscriptions.values()) for group in groups if (online := clients.group(group)))
         size = max(0, size_of(subscriptions) - before)
         check_room(clients.subscription_size, size, MAX_OF_SUBSCRIPTIONS, "characters of subscriptions")
-        new_groups = sum(self._groups.get(one) is None for one in groups)
+        new_groups = sum(self._groups.get(group) is None for group in groups)
         check_room(len(self._groups), new_groups, MAX_GROUPS_IN_ALL, "groups")
-        new_topics = sum(self._topics.get(RETRY_PREFIX + one) is None for one in groups)
+        new_topics = sum(self._topics.get(RETRY_PREFIX + group) is None for group in groups)
         check_room(len(self._topics.configs), new_topics, MAX_TOPICS, "topics")
         if len(subscriptions) > MAX_SUBSCRIPTIONS:
             raise LimitError(f"a heartbeat has at most {MAX_SUBSCRIPTIONS:,} subscriptions")
-        for one in subscriptions:
-            if max(len(one.expression), len(one.tags_codes), len(one.tags)) > MAX_OF_FILTER:
+        for subscription in subscriptions:
+            if max(len(subscription.expression), len(subscription.tags_codes), len(subscription.tags)) > MAX_OF_FILTER:
                 raise LimitError(
-                    f"the filter for the topic [{one.topic[:200]}] is longer than {MAX_OF_FILTER:,} characters"
+                    f"the filter for the topic [{subscription.topic[:200]}] is longer than {MAX_OF_FILTER:,} characters"
                 )

@@ -26,7 +26,7 @@ class GroupRequests:
             raise OperationRefusedError(Reason.NO_GROUP, f"No group in this broker. group: {group}")
         return members
 
-    def update(self, given: Sequence[Table], now: int) -> None:
+    def update(self, tables: Sequence[Table], now: int) -> None:
         """Make groups or change them, by the members that the table has; none of them if one has no proper name.
 
         Raises:
@@ -34,18 +34,18 @@ class GroupRequests:
             FormatError: another member is not what it should be.
             LimitError: there would be too many groups, or the settings of one are too long.
         """
-        for one in given:
-            name = str(one.get("groupName") or "")
+        for table in tables:
+            name = str(table.get("groupName") or "")
             if not is_name(name, MAX_GIVEN_NAME):
                 text = f"the group name [{name[:200]}] is blank, longer than {MAX_GIVEN_NAME} or has characters other"
                 raise OperationRefusedError(Reason.BAD_ARGUMENT, f"{text} than %|a-zA-Z0-9_-")
-        for one in given:
-            count = one.get("retryQueueNums") or 0
+        for table in tables:
+            count = table.get("retryQueueNums") or 0
             if not isinstance(count, int) or count > MAX_QUEUES:
-                text = f"retryQueueNums of the group [{one['groupName']}] is not a number up to {MAX_QUEUES:,}"
+                text = f"retryQueueNums of the group [{table['groupName']}] is not a number up to {MAX_QUEUES:,}"
                 raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
-        for one in given:
-            self._groups.update(one, now)
+        for table in tables:
+            self._groups.update(table, now)
 
     def delete(self, groups: Iterable[str], now: int, *, with_offsets: bool) -> None:
         """Forget groups, and their offsets where that is asked for."""

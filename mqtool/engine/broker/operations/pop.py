@@ -101,18 +101,18 @@ class PopRequests:
         check_name(request.attempt_id or "", "attempt id")
         key = _key(POPS, request.topic, request.group, request.queue_id)
         once = _Pop(self, request, wanted, key)
-        taken = self.pops.take(request, wanted, now)
-        if taken.parts or wait_ms <= 0 or until <= now:
-            if taken.rest:
+        popped = self.pops.take(request, wanted, now)
+        if popped.parts or wait_ms <= 0 or until <= now:
+            if popped.rest:
                 self.room.wake(key)
-            return taken
+            return popped
         if not self.room.has_room(POPS, key):
-            taken.is_full = True
-            return taken
+            popped.is_full = True
+            return popped
         topics = (request.topic, *self.pops.retry_topics(request.topic, request.group))
         waiting = Waiting(POPS, key, session, until, once.look, topics=topics, wanted=wanted)
         self.room.add(waiting)
-        once.look_again(taken)
+        once.look_again(popped)
         return waiting
 
     def peek(self, group: str, topic: str, queue_id: int, max_count: int, now: int) -> Peeked:
@@ -124,10 +124,10 @@ class PopRequests:
         self._check(group, topic, queue_id, now)
         parts: list[bytes] = []
         rest = count = 0
-        for name, one in self._places(topic, group, queue_id):
+        for name, number in self._places(topic, group, queue_id):
             if count >= max_count:
                 break
-            queue, offset = self._store.queue(name, one), self.pops.cursor(name, group, one)
+            queue, offset = self._store.queue(name, number), self.pops.cursor(name, group, number)
             fetched = fetch(self._store, queue, offset, max_count - count)
             parts += fetched.parts
             count += fetched.message_count
@@ -190,7 +190,7 @@ class PopRequests:
         queue_ids: Iterable[int] = (queue_id,)
         if queue_id < 0:
             queue_ids = range(config.read_queue_count if config else 0)
-        yield from ((topic, one) for one in queue_ids)
+        yield from ((topic, number) for number in queue_ids)
         yield from ((retries, 0) for retries in self.pops.retry_topics(topic, group))
 
     def _check(self, group: str, topic: str, queue_id: int, now: int) -> None:
@@ -222,19 +222,19 @@ class _Pop:
 
     def look(self, is_due: bool, now: int) -> Taken | None:
         """Return what there is for a pop that has waited, None while that is nothing."""
-        taken = self._requests.pops.take(self._request, self._wanted, now)
-        if taken.parts or is_due:
-            return taken
-        self.look_again(taken)
+        popped = self._requests.pops.take(self._request, self._wanted, now)
+        if popped.parts or is_due:
+            return popped
+        self.look_again(popped)
         return None
 
-    def look_again(self, taken: Taken) -> None:
+    def look_again(self, popped: Taken) -> None:
         """See to it that it is tried again where its filter stopped, or when a queue is free, or the store."""
         room = self._requests.room
-        if taken.rest and not taken.is_held_up:
+        if popped.rest and not popped.is_held_up:
             room.wake(self._key)
-        if taken.free_at:
-            room.wake_at(taken.free_at, self._key)
+        if popped.free_at:
+            room.wake_at(popped.free_at, self._key)
 
 
 def _key(kind: WaitKind, topic: str, group: str, queue_id: int) -> Key:

@@ -165,8 +165,8 @@ class Statistics:
             raise OperationRefusedError(Reason.NOT_POSSIBLE, f"{queue_id}@{topic} is not exist!")
         units: list[Unit] = []
         start, count = max(start, 0), min(count, MAX_UNITS)
-        while len(units) < count and (found := queue.units(start + len(units), count - len(units))):
-            units += found
+        while len(units) < count and (fetched := queue.units(start + len(units), count - len(units))):
+            units += fetched
         low = queue.min_offset(self._store.log.min_offset)
         return QueuePart(units, low, queue.next_offset, self.subscription(group, topic))
 

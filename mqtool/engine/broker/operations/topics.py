@@ -78,7 +78,9 @@ class TopicRequests:
                 queues.setdefault(topic, []).append(queue)
         start = self._store.log.min_offset
         self._delete_of(
-            topic for topic, all_of in queues.items() if all(one.min_offset(start) >= one.next_offset for one in all_of)
+            topic
+            for topic, all_of in queues.items()
+            if all(queue.min_offset(start) >= queue.next_offset for queue in all_of)
         )
 
     def _delete_of(self, topics: Iterable[str]) -> None:

@@ -56,7 +56,7 @@ def _put_white_addresses(access: AccessControl, request: "BrokerRequest") -> Non
 
 
 def _split(text: str | None) -> list[str]:
-    return [one.strip() for one in (text or "").split(",") if one.strip()]
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def _changing(change: Callable[[AccessControl, "BrokerRequest"], None], code: ResponseCode) -> "Processor":

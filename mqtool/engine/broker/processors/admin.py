@@ -64,16 +64,16 @@ def _get_config(broker: "BrokerController", request: "BrokerRequest") -> "Answer
 
 
 def _update_config(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    given = parse_settings(request.command.body.decode("utf-8", "replace"))
-    broker.setting_requests.change(given)
-    changes = ", ".join(_printable(f"{name}={value}") for name, value in given.items())
+    requested = parse_settings(request.command.body.decode("utf-8", "replace"))
+    broker.setting_requests.change(requested)
+    changes = ", ".join(_printable(f"{name}={value}") for name, value in requested.items())
     log.info("%s changed %s", request.session.address, changes)
     return request.command.answer()
 
 
 def _printable(text: str) -> str:
     """Return text for a log: what a terminal would act on is written as Python writes it."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def _all_consumer_offsets(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
@@ -111,12 +111,12 @@ def _view_stats(broker: "BrokerController", request: "BrokerRequest") -> "Answer
 def _topic_stats(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     topic = parse_header(TopicName, request.command.ext_fields).topic
     table = {
-        MessageQueue(topic, broker.settings.broker_name, one.queue_id): {
-            "lastUpdateTimestamp": one.last_timestamp,
-            "maxOffset": one.next_offset,
-            "minOffset": one.min_offset,
+        MessageQueue(topic, broker.settings.broker_name, queue.queue_id): {
+            "lastUpdateTimestamp": queue.last_timestamp,
+            "maxOffset": queue.next_offset,
+            "minOffset": queue.min_offset,
         }
-        for one in broker.statistics.topic(topic)
+        for queue in broker.statistics.topic(topic)
     }
     rate = broker.statistics.stored_rate(topic, request.now)
     return _reply(request, {"offsetTable": table, "topicPutTps": rate})
@@ -131,13 +131,13 @@ def _consume_stats(broker: "BrokerController", request: "BrokerRequest") -> "Ans
 
 def _progress(broker: "BrokerController", queues: Iterable[QueueProgress]) -> dict[MessageQueue, Table]:
     return {
-        MessageQueue(one.topic, broker.settings.broker_name, one.queue_id): {
-            "brokerOffset": one.next_offset,
-            "consumerOffset": one.consumed,
-            "lastTimestamp": one.last_timestamp,
-            "pullOffset": one.pulled,
+        MessageQueue(queue.topic, broker.settings.broker_name, queue.queue_id): {
+            "brokerOffset": queue.next_offset,
+            "consumerOffset": queue.consumed,
+            "lastTimestamp": queue.last_timestamp,
+            "pullOffset": queue.pulled,
         }
-        for one in queues
+        for queue in queues
     }
 
 
@@ -146,8 +146,8 @@ def _broker_consume_stats(broker: "BrokerController", request: "BrokerRequest") 
     listed, total_diff, total_inflight = [], 0, 0
     for group, topics in broker.statistics.all_groups(request.now, only_ordered=is_order):
         for topic in topics:
-            total_diff += sum(one.next_offset - one.consumed for one in topic.queues)
-            total_inflight += sum(one.pulled - one.consumed for one in topic.queues)
+            total_diff += sum(queue.next_offset - queue.consumed for queue in topic.queues)
+            total_inflight += sum(queue.pulled - queue.consumed for queue in topic.queues)
         stats = [{"consumeTps": topic.rate, "offsetTable": _progress(broker, topic.queues)} for topic in topics]
         listed.append({group: stats})
     body = {
@@ -163,13 +163,13 @@ def _consume_time_span(broker: "BrokerController", request: "BrokerRequest") -> 
     group, topic = parse_header(GroupAndTopic, request.command.ext_fields)
     spans = [
         {
-            "consumeTimeStamp": one.consumed,
-            "delayTime": one.delay_ms,
-            "maxTimeStamp": one.last,
-            "messageQueue": {"brokerName": broker.settings.broker_name, "queueId": one.queue_id, "topic": topic},
-            "minTimeStamp": one.first,
+            "consumeTimeStamp": span.consumed,
+            "delayTime": span.delay_ms,
+            "maxTimeStamp": span.last,
+            "messageQueue": {"brokerName": broker.settings.broker_name, "queueId": span.queue_id, "topic": topic},
+            "minTimeStamp": span.first,
         }
-        for one in broker.statistics.time_spans(group, topic, request.now)
+        for span in broker.statistics.time_spans(group, topic, request.now)
     ]
     return _reply(request, {"consumeTimeSpanSet": spans})
 

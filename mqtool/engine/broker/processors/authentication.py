@@ -39,10 +39,10 @@ def access_fault(access: AccessControl, command: RemotingCommand, host: str) -> 
 
 def is_signed(command: RemotingCommand, secret_key: str) -> bool:
     """Tell whether a request carries the signature that its sender's secret makes."""
-    given, fields = command.ext_fields.get(SIGNATURE, "").encode("utf-8", "replace"), command.ext_fields
-    if hmac.compare_digest(given, signature(fields, command.body, secret_key).encode()):
+    presented, fields = command.ext_fields.get(SIGNATURE, "").encode("utf-8", "replace"), command.ext_fields
+    if hmac.compare_digest(presented, signature(fields, command.body, secret_key).encode()):
         return True
     if UNIQUE_KEY_QUERY not in fields:
         return False
     rest = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}  # as clients up to 4.9.3 sign
-    return hmac.compare_digest(given, signature(rest, command.body, secret_key).encode())
+    return hmac.compare_digest(presented, signature(rest, command.body, secret_key).encode())

@@ -71,7 +71,9 @@ def consumer_connections(broker: "BrokerController", request: "BrokerRequest") -
         "consumeFromWhere": group.consume_from_where,
         "consumeType": group.consume_type,
         "messageModel": group.message_model,
-        "subscriptionTable": {topic: subscription_members(one) for topic, one in group.subscriptions.items()},
+        "subscriptionTable": {
+            topic: subscription_members(subscription) for topic, subscription in group.subscriptions.items()
+        },
     }
     return request.command.answer(body=build_body(body))
 

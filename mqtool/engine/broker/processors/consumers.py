@@ -122,8 +122,8 @@ def _pass_back(request: "BrokerRequest") -> ThenText:
     """Return what answers a request with what a consumer has told."""
     command, session, _ = request
 
-    def then(told: bytes | OperationRefusedError, now: int) -> None:
-        answer = refusal(command, told) if isinstance(told, OperationRefusedError) else command.answer(body=told)
+    def then(result: bytes | OperationRefusedError, now: int) -> None:
+        answer = refusal(command, result) if isinstance(result, OperationRefusedError) else command.answer(body=result)
         session.reply(answer, now)
 
     return then
@@ -134,8 +134,8 @@ def consumer_status(broker: "BrokerController", request: "BrokerRequest") -> "An
     command, session, now = request
     topic, group, client_id = parse_header(GetConsumerStatus, command.ext_fields)
 
-    def then(found: OffsetsByClient, now: int) -> None:
-        session.reply(command.answer(body=build_body({"consumerTable": found})), now)
+    def then(offsets: OffsetsByClient, now: int) -> None:
+        session.reply(command.answer(body=build_body({"consumerTable": offsets})), now)
 
     broker.client_calls.offsets(group, topic, client_id, now, then)
     return None

@@ -24,10 +24,10 @@ def update(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 
 def update_list(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Make or change several groups, none of them if one has no proper name."""
-    given = parse_body(request.command.body).get("groupConfigList")
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+    tables = parse_body(request.command.body).get("groupConfigList")
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise FormatError("groupConfigList is not a list of groups", offset=0)
-    broker.group_requests.update(given, request.now)
+    broker.group_requests.update(tables, request.now)
     return request.command.answer()
 
 

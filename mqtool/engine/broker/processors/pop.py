@@ -57,7 +57,7 @@ def pop(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
         header.attempt_id,
     )
     try:
-        taken = broker.pop_requests.pop(
+        popped = broker.pop_requests.pop(
             session,
             wanted,
             now,
@@ -68,23 +68,23 @@ def pop(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
         )
     except OperationRefusedError as refused:
         return refusal(command, refused, PopResponse(0, 0, 0, 0))
-    if isinstance(taken, Taken):
-        return _taken(broker, request, wanted, taken)
+    if isinstance(popped, Taken):
+        return _taken(broker, request, wanted, popped)
 
-    def give(taken: Taken, now: int) -> None:
-        if (answer := _taken(broker, request, wanted, taken)) is not None:
+    def give(popped: Taken, now: int) -> None:
+        if (answer := _taken(broker, request, wanted, popped)) is not None:
             session.reply(answer, now)
 
     command.release_body()
-    taken.then = give
+    popped.then = give
     return None
 
 
-def _taken(broker: "BrokerController", request: "BrokerRequest", wanted: PopRequest, taken: Taken) -> "Answer":
+def _taken(broker: "BrokerController", request: "BrokerRequest", wanted: PopRequest, popped: Taken) -> "Answer":
     """Return the answer to a pop, unless it must wait for the disk."""
     command = request.command
     starts, offsets, counts = [], [], []
-    for topic, queue_id, start, all_offsets, all_counts in taken.queues:
+    for topic, queue_id, start, all_offsets, all_counts in popped.queues:
         place = f"{topic_flag(topic)} {queue_id}"
         starts.append(f"{place} {start}")
         offsets.append(f"{place} {','.join(map(str, all_offsets))}")
@@ -94,20 +94,20 @@ def _taken(broker: "BrokerController", request: "BrokerRequest", wanted: PopRequ
             counts.append(f"{place} {min(all_counts.values()) if len(all_counts) == len(all_offsets) else 0}")
     fields = build_header(
         PopResponse(
-            taken.pop_time,
+            popped.pop_time,
             wanted.invisible_ms,
-            taken.revive_queue_id,
-            taken.rest,
+            popped.revive_queue_id,
+            popped.rest,
             ";".join(starts),
             ";".join(offsets),
             ";".join(counts) if wanted.is_in_order else None,
         )
     )
-    if not taken.parts:
-        code = ResponseCode.POLLING_FULL if taken.is_full else ResponseCode.POLLING_TIMEOUT
+    if not popped.parts:
+        code = ResponseCode.POLLING_FULL if popped.is_full else ResponseCode.POLLING_TIMEOUT
         return command.answer(code, fields, remark=NO_MESSAGE_IN_QUEUE)
-    answer = _found(command, fields, taken.parts)
-    return acknowledged(broker, request._replace(now=taken.pop_time), answer, taken.flush_offset)
+    answer = _found(command, fields, popped.parts)
+    return acknowledged(broker, request._replace(now=popped.pop_time), answer, popped.flush_offset)
 
 
 def _found(command: RemotingCommand, fields: dict[str, str], parts: "list[memoryview | bytes]") -> RemotingCommand:

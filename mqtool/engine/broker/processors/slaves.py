@@ -24,16 +24,16 @@ def ha_status(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     is_slave = broker.state.role is Role.SLAVE
     connections = [
         {
-            "addr": one.address,
-            "diff": one.lag,
-            "inSync": one.is_in_sync,
-            "slaveAckOffset": one.acknowledged_offset,
-            "transferFromWhere": one.next_offset,
-            "transferredByteInSecond": one.bytes_per_second,
-            "lagMillis": one.lag_ms,  # ours: RocketMQ tells bytes only, and its tools pass over what they do not know
-            "fault": one.fault,  # ours
+            "addr": status.address,
+            "diff": status.lag,
+            "inSync": status.is_in_sync,
+            "slaveAckOffset": status.acknowledged_offset,
+            "transferFromWhere": status.next_offset,
+            "transferredByteInSecond": status.bytes_per_second,
+            "lagMillis": status.lag_ms,  # ours: RocketMQ has bytes only, and its tools ignore unknown fields
+            "fault": status.fault,  # ours
         }
-        for one in (slaves.statuses(request.now) if slaves else ())
+        for status in (slaves.statuses(request.now) if slaves else ())
     ]
     body = {
         "haClientRuntimeInfo": {

@@ -53,9 +53,9 @@ def _changed(attributes: dict[str, str], changes: str) -> dict[str, str]:
 
 def _create_some(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     listed = parse_body(request.command.body).get("topicConfigList") or []
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
         raise FormatError("topicConfigList is not a list of topics", offset=0)
-    table = {"topicConfigTable": {str(one.get("topicName") or ""): one for one in listed}}
+    table = {"topicConfigTable": {str(config.get("topicName") or ""): config for config in listed}}
     broker.topic_requests.put([*parse_topics(table).values()], request.now)
     return request.command.answer()
 
@@ -77,7 +77,7 @@ def names_in(body: bytes, member: str) -> list[str]:
         FormatError: it lists none, or something else.
     """
     listed = parse_body(body).get(member)
-    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
         raise FormatError(f"{member} is not a list of names", offset=0)
     return listed
 
