@@ -173,7 +173,8 @@ def _start_page(outcome: "StartOutcome") -> dict[str, Any]:
 def _consequences(outcome: "StartOutcome") -> Iterator[str]:
     yield from outcome.why
     if outcome.deleted:
-        yield f"ends its log at {outcome.end_offset:,} and deletes {_count(len(outcome.removed_segments), 'file')} of it"
+        files = _count(len(outcome.removed_segments), "file")
+        yield f"ends its log at {outcome.end_offset:,} and deletes {files} of it"
     if outcome.removed_queue_files:
         yield f"deletes {_count(len(outcome.removed_queue_files), 'file')} of queues"
     if outcome.forgotten:
