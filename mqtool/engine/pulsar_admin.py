@@ -57,6 +57,13 @@ class _Asked(NamedTuple):
         return count
 
     @property
+    def is_on(self) -> bool:
+        """The body, which is true or false; nothing is false."""
+        if self.body not in (True, False, None) or type(self.body) is int:
+            raise AdminError(_BAD, "The body is neither true nor false")
+        return bool(self.body)
+
+    @property
     def position(self) -> MessagePosition:
         """The id in the body, that of the latest message without one."""
         if self.body is None:
@@ -105,6 +112,11 @@ PAGES: list[tuple[str, str, Callable[[_Asked], Any]]] = [
         _TOPIC,
         lambda ask: ask.admin.delete(ask.topic, ask.now, is_partitioned=False, by_force=ask.flag("force")),
     ),
+    ("POST", _TOPIC + "/terminate", lambda ask: ask.admin.terminate(ask.topic, ask.now)),
+    ("POST", _TOPIC + "/terminate/partitions", lambda ask: ask.admin.terminate_partitions(ask.topic, ask.now)),
+    ("GET", _TOPIC + "/deduplicationEnabled", lambda ask: ask.admin.deduplicates(ask.topic)),
+    ("POST", _TOPIC + "/deduplicationEnabled", lambda ask: ask.admin.deduplicate(ask.topic, ask.is_on)),
+    ("DELETE", _TOPIC + "/deduplicationEnabled", lambda ask: ask.admin.deduplicate(ask.topic, False)),
     ("GET", _TOPIC + "/stats", lambda ask: ask.admin.stats(ask.topic)),
     (
         "GET",

@@ -26,6 +26,8 @@ CLIENTS = {"java": f"Java {PULSAR_VERSION}", "python": "Python 3.13.0", "go": "G
 OPTIONAL = {
     "java": (
         "batch_index_ack",
+        "dedup",
+        "terminated_topic",
         "http_lookup",
         "http_admin",
         "no_auto_creation_lookup",

@@ -34,6 +34,8 @@ SHARE = {
         "seek_by_id",
         "schema_auto_consume",
         "batch_index_ack",
+        "dedup",
+        "terminated_topic",
         "http_lookup",
         "http_admin",
         "no_auto_creation_lookup",

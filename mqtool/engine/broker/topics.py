@@ -102,6 +102,8 @@ class Topics:
             self._configs.setdefault(config.topic, config)
         self.batch_topics = {topic for topic, config in self._configs.items() if config.is_batch}
         """Topics whose queues keep several messages in a unit."""
+        self.terminated: set[str] = set()
+        """Topics that take no more messages for as long as they are not writable."""
 
     @property
     def configs(self) -> Mapping[str, TopicConfig]:
@@ -111,6 +113,10 @@ class Topics:
     def get(self, topic: str) -> TopicConfig | None:
         """Return the settings of a topic, None where there is no such topic."""
         return self._configs.get(topic)
+
+    def is_terminated(self, topic: str) -> bool:
+        """Tell whether a topic takes no more messages; one that is made writable again does."""
+        return topic in self.terminated and not self._configs[topic].perm & Perm.WRITE
 
     def is_system(self, topic: str) -> bool:
         """Tell whether a topic is the broker's own, which no administrator makes or deletes."""
@@ -167,6 +173,7 @@ class Topics:
         """Forget a topic."""
         if self._configs.pop(topic, None):
             self.batch_topics.discard(topic)
+            self.terminated.discard(topic)
             self._save(now)
         for tell in self.on_delete:
             tell(topic, now)

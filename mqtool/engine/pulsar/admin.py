@@ -173,6 +173,30 @@ class PulsarAdmin:
         except NotDoneError as refused:
             raise AdminError(FORBIDDEN, str(refused)) from None
 
+    def deduplicates(self, name: PulsarTopicName) -> bool:
+        """Tell whether a topic drops what its producers send again."""
+        return self._whole_topic(name).deduplication is not None
+
+    def deduplicate(self, name: PulsarTopicName, is_on: bool) -> None:
+        """Have a topic drop what its producers send again, or store it."""
+        self._topics.deduplicate(self._whole_topic(name).place.topic, is_on)
+
+    def terminate(self, name: PulsarTopicName, now: int) -> dict[str, int]:
+        """Have a topic without partitions take no more messages, and return the id of its last one."""
+        queue = self._queues(name)[0]
+        if self._topics.partition_count(name) or queue.place.partition >= 0:
+            raise AdminError(NOT_ALLOWED, f"{name.full} has partitions, or is one: terminate all partitions")
+        self._door.terminate(queue.place.topic, now)
+        return _last_id(queue)
+
+    def terminate_partitions(self, name: PulsarTopicName, now: int) -> dict[int, dict[str, int]]:
+        """Have a topic with partitions take no more messages, and return the id of the last one of each."""
+        queues = self._queues(name)
+        if not self._topics.partition_count(name):
+            raise AdminError(NOT_ALLOWED, f"{name.full} has no partitions: terminate the topic")
+        self._door.terminate(queues[0].place.topic, now)
+        return {queue.place.partition: _last_id(queue) for queue in queues}
+
     def lookup(self, name: PulsarTopicName, broker: str, page: str) -> dict[str, Any]:
         """Return where clients find a topic, given where broker and pages are seen from here."""
         if self._topics.partition_count(name) is None and not self._broker.settings.auto_create_topics:
@@ -192,16 +216,10 @@ class PulsarAdmin:
         """Return the id of the last message of a topic."""
         queue = self._one_queue(name)
         entry = queue.last_entry()
-        partition = queue.place.partition
+        last = _last_id(queue) | {"partitionIndex": queue.place.partition}
         if entry is None:
-            return {"ledgerId": -1, "entryId": -1, "partitionIndex": partition, "batchIndex": -1, "batchSize": 0}
-        return {
-            "ledgerId": queue.generation,
-            "entryId": entry.offset,
-            "partitionIndex": partition,
-            "batchIndex": entry.messages - 1 if entry.is_batch else -1,
-            "batchSize": entry.messages if entry.is_batch else 0,
-        }
+            return last | {"ledgerId": -1}
+        return last | ({"batchIndex": entry.messages - 1, "batchSize": entry.messages} if entry.is_batch else {})
 
     def schema(self, name: PulsarTopicName, version: int | None = None) -> dict[str, Any]:
         """Return a schema of a topic, without a version the latest."""
@@ -319,6 +337,13 @@ class PulsarAdmin:
             raise AdminError(NOT_FOUND, f"{name.full} has partitions: give one of them, or request partitioned-stats")
         return queues[0]
 
+    def _whole_topic(self, name: PulsarTopicName) -> QueueTopic:
+        """Return the first queue of a topic, which is none of its partitions."""
+        queue = self._queues(name)[0]
+        if queue.place.partition >= 0 and not self._topics.partition_count(name):
+            raise AdminError(PRECONDITION, "Not allowed to set/get topic policy for a partition")
+        return queue
+
     def _check_count(self, partitions: int) -> None:
         if not 0 < partitions <= MAX_QUEUES:
             raise AdminError(406, f"Number of partitions must be from 1 to {MAX_QUEUES:,}")
@@ -336,6 +361,17 @@ def _text(data: bytes) -> str:
 
 def _no_topic(name: PulsarTopicName) -> AdminError:
     return AdminError(NOT_FOUND, f"Topic {name.full} not found")
+
+
+def _last_id(queue: QueueTopic) -> dict[str, int]:
+    entry = queue.last_entry()
+    return {
+        "ledgerId": queue.generation,
+        "entryId": entry.offset if entry is not None else -1,
+        "partitionIndex": -1,
+        "batchIndex": -1,
+        "batchSize": 0,
+    }
 
 
 def _place(queue: QueueTopic, position: MessagePosition) -> tuple[int, int | None]:
@@ -375,7 +411,7 @@ def _stats(queue: QueueTopic) -> dict[str, Any]:
             name: _stats_of(durable.subscription, durable.is_durable) for name, durable in queue.subscriptions.items()
         },
         "replication": {},
-        "deduplicationStatus": "Disabled",
+        "deduplicationStatus": "Disabled" if queue.deduplication is None else "Enabled",
     }
 
 

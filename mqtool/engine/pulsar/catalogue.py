@@ -1,7 +1,7 @@
 """What Pulsar knows of topics and RocketMQ does not: ``config/pulsarTopics.json``.
 
 Of each topic whether it is plain or has partitions, its generation, which rises when it is deleted and made anew, the
-name of one that is too long for RocketMQ, and its schemas.
+name of one that is too long for RocketMQ, its schemas, whether it deduplicates, and whether it is terminated.
 """
 
 import base64
@@ -29,6 +29,8 @@ class KnownTopic(NamedTuple):
     """In full, where RocketMQ's name does not tell it."""
     schemas: tuple[Schema, ...] = ()
     """By their versions."""
+    deduplicates: bool = False
+    is_terminated: bool = False
 
 
 class Catalogue:
@@ -48,6 +50,14 @@ class Catalogue:
     def get(self, topic: str) -> KnownTopic:
         """Return what is known of a topic."""
         return self._topics.get(topic, KnownTopic())
+
+    def deduplicating(self) -> list[str]:
+        """Return the topics that deduplicate."""
+        return [topic for topic, known in self._topics.items() if known.deduplicates]
+
+    def terminated(self) -> list[str]:
+        """Return the topics that are terminated."""
+        return [topic for topic, known in self._topics.items() if known.is_terminated]
 
     def put(self, topic: str, known: KnownTopic) -> None:
         """Take note of something; it is among the saves when this returns."""
@@ -91,7 +101,14 @@ def _parse(table: Table) -> dict[str, KnownTopic]:
                 )
                 for one in row.get("schemas", ())
             )
-            found[str(topic)] = KnownTopic(int(row["generation"]), bool(row["plain"]), str(row["name"]), schemas)
+            found[str(topic)] = KnownTopic(
+                int(row["generation"]),
+                bool(row["plain"]),
+                str(row["name"]),
+                schemas,
+                bool(row.get("deduplication", False)),
+                bool(row.get("terminated", False)),
+            )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"it is not a catalogue of topics ({error})", 0) from error
     return found
@@ -99,6 +116,10 @@ def _parse(table: Table) -> dict[str, KnownTopic]:
 
 def _row(known: KnownTopic) -> dict[str, Any]:
     row: dict[str, Any] = {"generation": known.generation, "plain": known.is_plain, "name": known.name}
+    if known.deduplicates:
+        row["deduplication"] = True
+    if known.is_terminated:
+        row["terminated"] = True
     if known.schemas:
         row["schemas"] = [
             {

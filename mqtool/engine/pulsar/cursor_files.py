@@ -92,7 +92,7 @@ class CursorFiles:
 
     def delete(self, key: CursorKey) -> None:
         """Have the file of a cursor removed soon."""
-        self._want(self._path(key), list, lambda path, _: _remove(path))
+        self._want(self._path(key), list, lambda path, _: remove_table(path))
 
     def _want(self, path: Path, pieces: Callable[[], list[bytes]], write: Callable[[Path, bytes], None]) -> None:
         try:
@@ -101,10 +101,10 @@ class CursorFiles:
             log.warning("%s", error)
 
     def _path(self, key: CursorKey) -> Path:
-        return self._folder / f"{_name(key.topic)}@{key.queue_id}@{_name(key.group)}.json"
+        return self._folder / f"{file_name(key.topic)}@{key.queue_id}@{file_name(key.group)}.json"
 
 
-def _name(text: str) -> str:
+def file_name(text: str) -> str:
     """Return a text as part of a file's name; RocketMQ's names hold no ``@`` or ``/``, and are bounded."""
     if len(text) <= 100:
         return text
@@ -113,6 +113,7 @@ def _name(text: str) -> str:
     return "h|" + hashlib.sha1(text.encode()).hexdigest()
 
 
-def _remove(path: Path) -> None:
+def remove_table(path: Path) -> None:
+    """Remove a table and the one before it."""
     for one in (path, path.with_name(f"{path.name}.bak")):
         one.unlink(missing_ok=True)

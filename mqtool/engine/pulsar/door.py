@@ -15,7 +15,14 @@ from mqtool.engine.broker.group_commit import Safety
 from mqtool.engine.broker.operations.refusal import OperationRefusedError as NotDoneError
 from mqtool.engine.broker.operations.send import NewTopic
 from mqtool.engine.broker.settings import Role
-from mqtool.engine.pulsar.entries import ToStore, batch_body, to_store
+from mqtool.engine.pulsar.entries import (
+    ToStore,
+    batch_body,
+    is_followed_by_chunks,
+    metadata_of,
+    signed,
+    to_store,
+)
 from mqtool.engine.pulsar.filters import EntryFilter, filter_of
 from mqtool.engine.pulsar.frames import ChecksumError, Command, crc32c
 from mqtool.engine.pulsar.gauges import pulsar_gauges
@@ -226,6 +233,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     if subscription.dispatch(now):
                         self._ready.add(key)
                     next_due = subscription.next_tick()
+                    self._tell_end(durable)
                 except Exception:  # of a disk, perhaps: others go on
                     log.exception("subscription %s of %s", subscription.name, subscription.topic)
                     next_due = now + _AFTER_FAULT_MS
@@ -233,6 +241,16 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     self._dues[durable] = durable.queue, next_due
                 else:
                     self._dues.pop(durable, None)
+
+    def _tell_end(self, durable: Durable) -> None:
+        """Tell consumers that nothing will come any more, where that is so."""
+        if not self.broker.topics.is_terminated(durable.queue.place.topic) or durable.subscription.backlog:
+            return
+        for consumer in durable.subscription.consumers:
+            receiver = consumer.receiver
+            if isinstance(receiver, PulsarSession) and receiver.consumers[consumer.id].awaits_end:
+                receiver.consumers[consumer.id].awaits_end = False
+                receiver.say("reached_end", consumer_id=consumer.id)
 
     # Connections
 
@@ -447,12 +465,24 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                         topics_hash=_digest_of(names),
                     )
 
+    def terminate(self, topic: str, now: int) -> None:
+        """Have a topic of RocketMQ take no more messages; Pulsar's producers are closed, and refused from now on."""
+        self.topics.terminate(topic, now)
+        for queue in [*self.topics.queues.values()]:
+            if queue.place.topic == topic:
+                self._close_producers(queue)
+                self._look_at(queue)
+
+    def _close_producers(self, queue: QueueTopic) -> None:
+        for session in [*self._sessions.values()]:
+            for id, (producer, of) in [*session.producers.items()]:  # noqa: A001
+                if of is queue:
+                    self._close(session, id, producer)
+
     def _topic_deleted(self, topic: str, now: int) -> None:
         for queue in self.topics.delete_topic(topic, now):
+            self._close_producers(queue)
             for session in [*self._sessions.values()]:
-                for id, (producer, of) in [*session.producers.items()]:  # noqa: A001
-                    if of is queue:
-                        self._close(session, id, producer)
                 for joined in [*session.consumers.values()]:
                     if joined.queue is queue:
                         self._leave(session, joined, now)
@@ -462,7 +492,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     def _producer(self, session: PulsarSession, body: Any, now: int) -> None:
         if (there := session.producers.get(body.producer_id)) is not None:
-            self._producer_ready(session, body.request_id, there[0])
+            self._producer_ready(session, body.request_id, *there)
             return
         if len(session.producers) >= _MAX_OF_CONNECTION:
             raise PulsarRefusedError(
@@ -474,6 +504,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"A producer's name has at most {_MAX_NAME} characters")
         self.broker.saves.begin_request()
         queue = self._open(session, body.topic, PUB, now)
+        self._check_not_terminated(queue)
         if body.initial_subscription_name:
             self.topics.subscribe(queue, body.initial_subscription_name, queue.log.start, now, is_durable=True)
         name = body.producer_name or self._new_name()
@@ -508,28 +539,40 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _add_producer(self, session: PulsarSession, body: Any, producer: PulsarProducer, queue: QueueTopic) -> None:
         if body.producer_id in session.producers:
             raise PulsarRefusedError(PulsarError.SERVICE_NOT_READY, "Producer is already being created")
+        self._check_not_terminated(queue)
 
         def ready() -> None:
-            self._producer_ready(session, body.request_id, producer)
+            self._producer_ready(session, body.request_id, producer, queue)
 
         fenced = queue.producers.add(producer, body.topic_epoch if body.HasField("topic_epoch") else None, ready)
         session.producers[body.producer_id] = producer, queue
         session.closed_producers.discard(body.producer_id)
         if fenced is None:
-            self._producer_ready(session, body.request_id, producer, is_ready=False)
+            self._producer_ready(session, body.request_id, producer, queue, is_ready=False)
             return
         for one in fenced:
             self._close(one.session, one.id, one)
         self._when_saved(session, body.request_id, ready)
 
+    def _check_not_terminated(self, queue: QueueTopic) -> None:
+        if self.broker.topics.is_terminated(queue.place.topic):
+            raise PulsarRefusedError(PulsarError.TOPIC_TERMINATED, "Topic was already terminated")
+
     def _producer_ready(
-        self, session: PulsarSession, request_id: int, producer: PulsarProducer, *, is_ready: bool = True
+        self,
+        session: PulsarSession,
+        request_id: int,
+        producer: PulsarProducer,
+        queue: QueueTopic,
+        *,
+        is_ready: bool = True,
     ) -> None:
+        known = queue.deduplication
         session.say(
             "producer_success",
             request_id=request_id,
             producer_name=producer.name,
-            last_sequence_id=-1,
+            last_sequence_id=known.highest_of(producer.name) if known is not None else -1,
             schema_version=producer.schema_version,
             topic_epoch=producer.topic_epoch,
             producer_ready=is_ready,
@@ -567,6 +610,12 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             what = "Checksum failed on the broker" if isinstance(error, ChecksumError) else str(error)
             self._send_error(session, body, what, PulsarError.CHECKSUM)
             return
+        known = queue.deduplication
+        if known is not None and body.is_chunk and is_followed_by_chunks(metadata_of(payload)):
+            known = None  # all chunks of a message have one sequence id: the last one tells
+        if known is not None and known.is_repeated(producer.name, signed(body.sequence_id)):
+            self._receipt(session, producer, body, (EARLIEST, EARLIEST), self.broker.store.end_offset, now)
+            return
         try:
             result = self._store(session, stored, queue, now)
         except (NotDoneError, LimitError) as refused:
@@ -581,14 +630,29 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self._send_error(session, body, text)
             return
         queue.bytes_in += len(payload)
+        if known is not None:
+            known.stored(producer.name, max(signed(body.sequence_id), signed(body.highest_sequence_id)))
+        self._receipt(session, producer, body, (queue.generation, result.queue_offset), result.flush_offset, now)
+
+    def _receipt(
+        self,
+        session: PulsarSession,
+        producer: PulsarProducer,
+        body: Any,
+        place: tuple[int, int],
+        flush_offset: int,
+        now: int,
+    ) -> None:
+        """Tell a producer where its message is, behind its other receipts and once the log is safe up to there."""
+        ledger_id, entry_id = place
         receipt = {
             "producer_id": body.producer_id,
             "sequence_id": body.sequence_id,
-            "message_id": {"ledgerId": queue.generation, "entryId": result.queue_offset},
+            "message_id": {"ledgerId": ledger_id, "entryId": entry_id},
             "highest_sequence_id": body.highest_sequence_id if body.HasField("highest_sequence_id") else NO_REQUEST,
         }
         flushes = self.broker.group_commit
-        is_safe = flushes.is_safe(result.flush_offset)
+        is_safe = flushes.is_safe(flush_offset)
         if is_safe and not producer.receipts:
             session.say("send_receipt", **receipt)
             return
@@ -599,7 +663,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             def told(safety: Safety, now: int) -> None:  # noqa: ARG001
                 self._told(session, producer, waiting, safety)
 
-            flushes.wait(result.flush_offset, session, told, now)
+            flushes.wait(flush_offset, session, told, now)
 
     def _told(self, session: PulsarSession, producer: PulsarProducer, receipt: SendReceipt, safety: Safety) -> None:
         if producer.is_closed:
@@ -717,8 +781,13 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             del session.consumers[body.consumer_id]
             self.topics.left(durable, now)
             raise
-        self._when_saved(session, body.request_id, lambda: session.say("success", request_id=body.request_id))
-        self._look_at(queue)
+
+        def answer() -> None:
+            session.say("success", request_id=body.request_id)
+            joined.awaits_end = True
+            self._look_at(queue)
+
+        self._when_saved(session, body.request_id, answer)
 
     def _first_offset(self, queue: QueueTopic, body: Any) -> int:
         log = queue.log

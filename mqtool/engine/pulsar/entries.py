@@ -273,6 +273,34 @@ def sticky_key(metadata: Any) -> bytes:
     return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
 
 
+def sender_of(entry: Entry) -> tuple[str, int] | None:
+    """Return the producer of an entry and its highest sequence id; None of RocketMQ's messages and of marks.
+
+    All chunks of a message have the same sequence id: of these it is told with the last.
+    """
+    if entry.is_marker or (entry.properties and SINGLE not in pairs_of(entry.properties[0])):
+        return None
+    metadata = metadata_of(entry.payload)
+    if is_followed_by_chunks(metadata):
+        return None
+    return metadata.producer_name, max(signed(metadata.sequence_id), signed(metadata.highest_sequence_id))
+
+
+def metadata_of(payload: bytes) -> Any:
+    """Return the metadata of a payload; raises ``FormatError``."""
+    return parse(MessageMetadata, split_payload(payload).metadata)
+
+
+def is_followed_by_chunks(metadata: Any) -> bool:
+    """Tell whether a payload is a chunk of a message, and not the last one."""
+    return bool(metadata.HasField("chunk_id") and metadata.chunk_id != metadata.num_chunks_from_msg - 1)
+
+
+def signed(number: int) -> int:
+    """Return an unsigned number of 64 bits as clients mean it, who have no unsigned ones."""
+    return number - (1 << 64) if number >> 63 else number
+
+
 def _restore_properties(metadata: Any, pairs: Mapping[bytes, bytes]) -> None:
     if not metadata.properties:
         for name, value in pairs.items():

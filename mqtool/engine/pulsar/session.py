@@ -31,6 +31,8 @@ class Joined:
         self.consumer = consumer
         self.durable = durable
         self.queue = durable.queue
+        self.awaits_end = False
+        """It is to be told when nothing will come any more."""
 
 
 class Watcher:

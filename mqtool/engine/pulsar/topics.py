@@ -14,6 +14,7 @@ from mqtool.engine.broker.topics import DEFAULT_TOPIC, MAX_QUEUES, fault_of_name
 from mqtool.engine.pulsar.catalogue import Catalogue, KnownTopic
 from mqtool.engine.pulsar.cursor import Cursor
 from mqtool.engine.pulsar.cursor_files import INTERVAL_MS, CursorFiles, CursorKey, Kept
+from mqtool.engine.pulsar.deduplication import Deduplication, ProducerFiles, ProducersKey
 from mqtool.engine.pulsar.entries import Entry
 from mqtool.engine.pulsar.names import (
     DEFAULT,
@@ -65,6 +66,8 @@ class QueueTopic:
         self.log = entries
         self.producers = Producers()
         self.subscriptions: dict[str, Durable] = {}
+        self.deduplication: Deduplication | None = None
+        """What is known of its producers, where it drops what they send again."""
         self.bytes_in = 0
         """That producers have brought since this runs."""
 
@@ -121,13 +124,20 @@ class PulsarTopics:
         config = broker.store.root / "config"
         self.catalogue = Catalogue(config, broker.saves)
         self._files = CursorFiles(config, broker.saves)
+        self._producer_files = ProducerFiles(config, broker.saves)
         self.queues: dict[tuple[str, int], QueueTopic] = {}
         self._next_save = now + INTERVAL_MS
         self.most_body = broker.store.config.number("maxMessageSize", 4 << 20)
         self.most_message = self.most_body - _ROOM
         self._kept = KeptEntries()
-        for key, kept in self._files.load() if broker.state.role is not Role.SLAVE else ():
-            self._take_up(key, kept)
+        if broker.state.role is not Role.SLAVE:
+            for key, kept in self._files.load():
+                self._take_up(key, kept)
+            broker.topics.terminated.update(topic for topic in self.catalogue.terminated() if broker.topics.get(topic))
+            for topic in self.catalogue.deduplicating():
+                there = broker.topics.get(topic)
+                for queue_id in range(there.read_queue_count if there is not None else 0):
+                    self._queue(topic, queue_id)
 
     def _take_up(self, key: CursorKey, kept: Kept) -> None:
         config = self._broker.topics.get(key.topic)
@@ -253,6 +263,26 @@ class PulsarTopics:
         full = name.full if pulsar_topic(topic) is None else ""
         self.catalogue.put(topic, KnownTopic(self.catalogue.get(topic).generation, is_plain, full))
 
+    def deduplicate(self, topic: str, deduplicates: bool) -> None:
+        """Have what producers of a topic of RocketMQ send again be dropped from now on, or stored."""
+        queues = [self._queue(topic, one) for one in range(self._broker.topics.configs[topic].read_queue_count)]
+        self.catalogue.put(topic, self.catalogue.get(topic)._replace(deduplicates=deduplicates))
+        for queue in queues:
+            key = ProducersKey(topic, queue.place.queue_id)
+            if not deduplicates:
+                queue.deduplication = None
+                self._producer_files.delete(key)
+            elif queue.deduplication is None:
+                queue.deduplication = Deduplication(queue.log, queue.log.end)
+                self._producer_files.save(key, queue.generation, queue.deduplication)
+
+    def terminate(self, topic: str, now: int) -> None:
+        """Have a topic of RocketMQ take no more messages, of whatever producers."""
+        config = self._broker.topics.configs[topic]
+        self.catalogue.put(topic, self.catalogue.get(topic)._replace(is_terminated=True))
+        self._broker.topics.put([replace(config, perm=config.perm & ~int(Perm.WRITE))], now)
+        self._broker.topics.terminated.add(topic)
+
     # Schemas
 
     def schemas(self, topic: str) -> Sequence[Schema]:
@@ -317,6 +347,9 @@ class PulsarTopics:
             full = name.full if name is not None else topic
             place = TopicLocation(topic, 0, -1, full) if known.is_plain else _partition(topic, queue_id, full)
             queue = QueueTopic(place, known.generation, QueueLog(self._broker.store, topic, queue_id, self._kept))
+            if known.deduplicates:
+                key = ProducersKey(topic, queue_id)
+                queue.deduplication = self._producer_files.load(key, known.generation, queue.log)
             self.queues[topic, queue_id] = queue
         return queue
 
@@ -406,6 +439,8 @@ class PulsarTopics:
         gone = [queue for key, queue in self.queues.items() if key[0] == topic]
         for queue in gone:
             del self.queues[topic, queue.place.queue_id]
+            if queue.deduplication is not None:
+                self._producer_files.delete(ProducersKey(topic, queue.place.queue_id))
             for durable in queue.subscriptions.values():
                 if durable.is_durable:
                     self._files.delete(durable.key)
@@ -421,6 +456,7 @@ class PulsarTopics:
         self._next_save = now + INTERVAL_MS
         moved, is_any = [], False
         for queue in self.queues.values():
+            self._save_producers(queue)
             for durable in [*queue.subscriptions.values()]:
                 if durable.expires_at is not None and now >= durable.expires_at and not durable.subscription.consumers:
                     self.unsubscribe(durable)
@@ -443,9 +479,15 @@ class PulsarTopics:
     def save_all(self, now: int) -> None:
         """Have everything written that has changed."""
         for queue in self.queues.values():
+            self._save_producers(queue)
             for durable in queue.subscriptions.values():
                 if durable.is_durable and durable.subscription.cursor.is_changed:
                     self._save(durable, now)
+
+    def _save_producers(self, queue: QueueTopic) -> None:
+        if queue.deduplication is not None and queue.deduplication.is_to_be_saved:
+            key = ProducersKey(queue.place.topic, queue.place.queue_id)
+            self._producer_files.save(key, queue.generation, queue.deduplication)
 
     def _follow(self, durable: Durable) -> bool:
         """Move a subscription to where administrators or consumers of RocketMQ have moved its group."""

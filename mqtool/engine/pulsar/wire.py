@@ -69,6 +69,7 @@ MESSAGES = {
     "ConsumerStatsResponse": "1 request_id u64!, 2 error_code i32, 3 error_message s, 7 consumerName s, "
     "8 availablePermits u64, 9 unackedMessages u64, 10 blockedConsumerOnUnackedMsgs bool, 11 address s, 13 type s, "
     "15 msgBacklog u64",
+    "ReachedEnd": "1 consumer_id u64!",
     "Seek": "1 consumer_id u64!, 2 request_id u64!, 3 message_id MessageId, 4 message_publish_time u64",
     "GetLastMessageId": "1 consumer_id u64!, 2 request_id u64!",
     "GetLastMessageIdResponse": "1 last_message_id MessageId!, 2 request_id u64!, "
@@ -88,7 +89,8 @@ MESSAGES = {
     "MessageMetadata": "1 producer_name s!, 2 sequence_id u64!, 3 publish_time u64!, 4 properties KeyValue*, "
     "6 partition_key b, 8 compression i32=0, 9 uncompressed_size u32=0, 11 num_messages_in_batch i32=1, "
     "12 event_time u64=0, 13 encryption_keys b*, 17 partition_key_b64_encoded bool=false, 18 ordering_key b, "
-    "19 deliver_at_time i64, 20 marker_type i32, 26 uuid s, 27 num_chunks_from_msg i32, 29 chunk_id i32",
+    "19 deliver_at_time i64, 20 marker_type i32, 24 highest_sequence_id u64=0, 26 uuid s, 27 num_chunks_from_msg i32, "
+    "29 chunk_id i32",
     "SingleMetadata": "1 properties KeyValue*, 2 partition_key b, 3 payload_size i32!, 5 event_time u64=0",
     "BaseCommand": "1 type i32!, 2 connect Connect, 3 connected Connected, 4 subscribe Subscribe, 5 producer Producer, "
     "6 send Send, 7 send_receipt SendReceipt, 8 send_error SendError, 9 message Message, 10 ack Ack, 11 flow Flow, "
@@ -97,7 +99,7 @@ MESSAGES = {
     "20 redeliver Redeliver, 21 partitioned_metadata PartitionedMetadata, "
     "22 partitioned_metadata_response PartitionedMetadataResponse, 23 lookup Lookup, "
     "24 lookup_response LookupResponse, 25 consumer_stats ConsumerStats, "
-    "26 consumer_stats_response ConsumerStatsResponse, 28 seek Seek, "
+    "26 consumer_stats_response ConsumerStatsResponse, 27 reached_end ReachedEnd, 28 seek Seek, "
     "29 get_last_message_id GetLastMessageId, 30 get_last_message_id_response GetLastMessageIdResponse, "
     "31 active_consumer_change ActiveConsumerChange, 32 get_topics GetTopics, "
     "33 get_topics_response GetTopicsResponse, 34 get_schema GetSchema, 35 get_schema_response GetSchemaResponse, "

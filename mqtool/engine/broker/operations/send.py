@@ -232,6 +232,8 @@ class Sends:
                 config = self._topics.of_group(topic, 1, like.is_of_unit, now)
             if config is None:
                 raise OperationRefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist, apply first please!")
+        elif self._topics.terminated and self._topics.is_terminated(topic):
+            raise OperationRefusedError(Reason.NOT_ALLOWED, f"the topic[{topic}] is terminated")
         return config
 
     def _group(self, name: str, now: int) -> SubscriptionGroup:
