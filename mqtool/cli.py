@@ -133,9 +133,9 @@ def _help(context: click.Context, names: tuple[str, ...]) -> None:
     for name in names:
         if not isinstance(command, click.Group):
             raise click.UsageError(f"{shown.command_path} has no subcommands", context)
-        _, found, _ = command.resolve_command(shown, [name])
-        assert found
-        command = found
+        _, subcommand, _ = command.resolve_command(shown, [name])
+        assert subcommand
+        command = subcommand
         shown = click.Context(command, shown, name, **command.context_settings)
     click.echo(command.get_help(shown))
 

@@ -237,8 +237,8 @@ class AcknowledgeError(MqtoolError):
 class CallbackError(MqtoolError):
     """Code of the application raised something that is not an ordinary exception; ``__cause__`` is that."""
 
-    def __init__(self, what: str, error: BaseException) -> None:
-        super().__init__(f"the {what} raised {error!r}")
+    def __init__(self, callback_name: str, error: BaseException) -> None:
+        super().__init__(f"the {callback_name} raised {error!r}")
 
 
 class MissingExtraError(MqtoolError):

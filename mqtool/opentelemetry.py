@@ -41,22 +41,22 @@ class OpenTelemetryHook(Hook):
     def after_send(
         self,
         messages: "Sequence[ProducerMessage]",  # noqa: ARG002
-        given: Any,
+        started: Any,
         results: "Sequence[SendResult]",
         error: BaseException | None,
     ) -> None:
         """End the span."""
         if len(results) == 1:
-            given.set_attribute("messaging.message.id", results[0].message_id)
-        if len({one.queue for one in results}) == 1:
-            given.set_attribute("messaging.destination.partition.id", str(results[0].queue.queue_id))
-        _end(given, error)
+            started.set_attribute("messaging.message.id", results[0].message_id)
+        if len({result.queue for result in results}) == 1:
+            started.set_attribute("messaging.destination.partition.id", str(results[0].queue.queue_id))
+        _end(started, error)
 
     def before_consume(self, messages: "Sequence[ConsumerMessage]", group: str) -> Any:
         """Start a span in the trace of the message, or one that is linked to those of several messages."""
         topic = messages[0].topic
         sent = [propagate.extract(message.properties) for message in messages]
-        spans = [trace.get_current_span(one).get_span_context() for one in sent]
+        spans = [trace.get_current_span(sender).get_span_context() for sender in sent]
         attributes = {**_attributes("process", topic, group), **_batch(len(messages))}
         if len(messages) == 1:
             attributes["messaging.message.id"] = messages[0].message_id
@@ -65,19 +65,19 @@ class OpenTelemetryHook(Hook):
             context=sent[0] if len(messages) == 1 else None,
             kind=SpanKind.CONSUMER,
             attributes=attributes,
-            links=[Link(one) for one in spans if one.is_valid],
+            links=[Link(span_context) for span_context in spans if span_context.is_valid],
         )
         return span, context.attach(trace.set_span_in_context(span))
 
     def after_consume(
         self,
         messages: "Sequence[ConsumerMessage]",  # noqa: ARG002
-        given: Any,
+        started: Any,
         status: Any,
         error: BaseException | None,
     ) -> None:
         """End the span."""
-        span, token = given
+        span, token = started
         context.detach(token)
         if status is ConsumeStatus.LATER:
             span.set_status(Status(StatusCode.ERROR, "the messages will be redelivered"))

@@ -5,7 +5,7 @@ A new module belongs to one of the rooms below, or gets a row of its own here.
 
 import ast
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -412,6 +412,68 @@ def test_a_class_name_that_stands_for_two_things_is_seen() -> None:
     producers = {"p.producer": "class Producer: ...", f"{BLOCKING}producers": "class Producer: ..."}
     assert twice(producers) == {}
     assert twice(producers | {"p.pulsar": "class Producer: ..."})
+
+
+VAGUE = ("one", "some", "given", "found")  # whatever they hold, they do not say it
+
+
+def vague_names(module: str, source: str) -> list[str]:
+    """Return where variables and parameters have names that do not say what they hold; fields of classes may."""
+    tree = _parsed(source)
+    fields = {
+        id(target)
+        for owner in ast.walk(tree)
+        if isinstance(owner, ast.ClassDef)
+        for statement in owner.body
+        if isinstance(statement, ast.Assign | ast.AnnAssign)
+        for target in (statement.targets if isinstance(statement, ast.Assign) else [statement.target])
+    }
+    return [f"{module}:{line}: {name}" for name, line in _bindings(tree, fields) if name in VAGUE]
+
+
+def _bindings(tree: ast.Module, fields: Collection[int]) -> Iterator[tuple[str | None, int]]:
+    """Yield name and line of each variable and parameter."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) if id(node) not in fields:
+                yield name, node.lineno
+            case ast.arg(arg=name):
+                yield name, node.lineno
+            case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
+                yield name, node.lineno
+            case ast.MatchMapping(rest=name):
+                yield name, node.lineno
+
+
+def test_names_of_variables_and_parameters_say_what_they_hold() -> None:
+    modules = {name: text for name, text in sources(("mqtool",)).items() if ".pulsar." not in name}
+
+    assert not [place for module, source in modules.items() for place in vague_names(module, source)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "some = 1",
+        "def f(given): ...",
+        "def f(*, found=None): ...",
+        "f = lambda one: one",
+        "[1 for one in range(2)]",
+        "for one, two in (): ...",
+        "with open('x') as found: ...",
+        "try: ...\nexcept OSError as found: ...",
+        "if (found := 1): ...",
+        "match 1:\n    case [some, *given]: ...",
+    ],
+)
+def test_a_name_that_does_not_say_what_it_holds_is_seen(source: str) -> None:
+    assert vague_names("mqtool.stray", source)
+
+
+def test_a_field_of_a_class_and_a_name_of_another_may_be_vague() -> None:
+    assert (
+        vague_names("mqtool.stray", "class A:\n    found: int\n    given = 1\nprint(A.found, f(found=1), some)") == []
+    )
 
 
 def test_no_folder_of_repair_holds_more_modules_than_a_stranger_reads_at_a_glance() -> None:

@@ -73,7 +73,7 @@ class Finder:
         is_live: bool = False,
         unpacks: bool = False,
     ) -> None:
-        self._given = load_config(None, settings).settings
+        self._settings = load_config(None, settings).settings
         self._config = config
         self._config_of = config_of
         self._how = {"in_use": is_live, "unpacks": unpacks}
@@ -87,7 +87,7 @@ class Finder:
         from mqtool.spark.stores import configs_beside, find_stores
 
         config_of = [*self._config_of, *([("*", self._config)] if self._config else [])]
-        stores = find_stores(paths, self._given, config_of=config_of, **self._how)
+        stores = find_stores(paths, self._settings, config_of=config_of, **self._how)
         for pattern in list(self._unmatched):
             if any(fnmatch.fnmatchcase(store.path, pattern) for store in stores):
                 self._unmatched.remove(pattern)
@@ -101,7 +101,7 @@ class Finder:
         own = [(glob.escape(path), file) for path, file in beside.items()]
         if not own:
             return stores
-        return find_stores(paths, self._given, config_of=[*config_of, *own], **self._how)
+        return find_stores(paths, self._settings, config_of=[*config_of, *own], **self._how)
 
     def check(self) -> None:
         """Raise ``UsageError`` where a pattern of ``--config-of`` matches none of the stores that were found."""

@@ -131,7 +131,7 @@ def command(
     from mqtool.engine.streams.tls import OF_REGISTRATION
 
     metrics_of = _metrics(host, metrics) if metrics is not None else None
-    configured = _given(config, settings)
+    configured = _configured(config, settings)
     if ha_allow:
         if no_broker:
             raise click.UsageError("--ha-allow is for a broker: a name server has no slaves")
@@ -192,7 +192,7 @@ def _make_accounts(path: Path) -> None:
     click.echo(f"mqtool: created {path} with the accounts {names} and their secrets", err=True)
 
 
-def _given(file: Path | None, settings: tuple[str, ...]) -> dict[str, str]:
+def _configured(file: Path | None, settings: tuple[str, ...]) -> dict[str, str]:
     from mqtool.formats.settings import parse_settings as parse_file
 
     from_file: dict[str, str] = {}

@@ -102,8 +102,8 @@ class Cluster:
                 stack.push_async_callback(keeper.stop)
                 self.name_server_address = f"{config.host}:{port}"
                 self._catching_up += [rules.routes.heard_all, server.catch_up]
-            for one in self._brokers:
-                await self._start(one, rules, stack)
+            for broker in self._brokers:
+                await self._start(broker, rules, stack)
             if isinstance(self._clock, VirtualClock):
                 self._clock.on_advance.append(self._follow)
                 stack.callback(self._clock.on_advance.remove, self._follow)
@@ -187,10 +187,10 @@ class _KvKeeper:
         while not self._is_stopping:
             await self._wanted.wait()
             self._wanted.clear()
-            while (taken := self._kv.take()) is not None:
+            while (pending := self._kv.take()) is not None:
                 changes, failure = self._kv.changes, ""
                 try:
-                    await asyncio.to_thread(write_kv, *taken)
+                    await asyncio.to_thread(write_kv, *pending)
                 except MqtoolError as error:
                     failure = str(error)
                 self._server.send(self._door.kept_kv(changes, failure))
@@ -301,7 +301,9 @@ class _RunningBroker:
             known = [await members(client, settings) for client in self._elsewhere]
             if self._name_server is not None:
                 known.append(self._name_server.members(settings.cluster_name, settings.broker_name))
-            return [address for one in known for broker_id, address in one.items() if broker_id != MASTER_ID]
+            return [
+                address for addresses in known for broker_id, address in addresses.items() if broker_id != MASTER_ID
+            ]
 
         credentials = credentials_of(settings.inner_credentials)
         await take_missing_tail(self.store, slaves, credentials, is_short=note.is_log_short)
@@ -310,12 +312,12 @@ class _RunningBroker:
         config = self._config
         ports = {REMOTING: port, **config.further_ports}
         limits = Limits(connections=most_connections(1 + len(ports)))
-        for name in (one for one in DOORS if one in ports):
+        for name in (door for door in DOORS if door in ports):
             server = DOORS[name].make(self.rules, config.tls, limits, self._clock)
             at = await server.listen(config.host, ports[name])
             stack.push_async_callback(server.stop)
             self.servers[name], self.addresses[name] = server, f"{host}:{at}"
-        for name in (one for one in PAGES if one in ports):
+        for name in (page for page in PAGES if page in ports):
             pages = PAGES[name].make(self.servers)
             at = await pages.listen(config.host, ports[name])
             stack.push_async_callback(pages.stop)
@@ -472,14 +474,14 @@ class _RunningBroker:
         loop, saves = asyncio.get_running_loop(), self.rules.saves
         while True:
             self._saves_wanted.clear()
-            taken = saves.take()
-            if taken is None:
+            batch = saves.take()
+            if batch is None:
                 if self._is_stopping:
                     return
                 await self._saves_wanted.wait()
                 continue
             failed: dict[Path, MqtoolError] = {}
-            for save in taken.saves:
+            for save in batch.saves:
                 try:
                     pieces = []
                     for piece in save.pieces():
@@ -491,7 +493,7 @@ class _RunningBroker:
                 except Exception as error:  # answers wait for this: it must go on
                     log.exception("writing %s failed", save.path)
                     failed[save.path] = WriteError(f"{save.path} cannot be written: {error}")
-            saves.finished(taken, failed, self._clock())
+            saves.finished(batch, failed, self._clock())
             self._turn()
 
 
@@ -530,10 +532,10 @@ class _SomeAtATime(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Return some that are ready: those that were so when it was asked before come first."""
         if self._left:
-            some, self._left = self._left[:_SOCKETS_AT_A_TIME], self._left[_SOCKETS_AT_A_TIME:]
+            batch, self._left = self._left[:_SOCKETS_AT_A_TIME], self._left[_SOCKETS_AT_A_TIME:]
             known = self.get_map()
             # One that was changed meanwhile is told again, if it is still ready.
-            return [(key, events) for key, events in some if known.get(key.fd) is key]
+            return [(key, events) for key, events in batch if known.get(key.fd) is key]
         ready = super().select(timeout)
         if len(ready) > _SOCKETS_AT_A_TIME:
             self._left = ready[_SOCKETS_AT_A_TIME:]

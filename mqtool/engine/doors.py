@@ -47,7 +47,7 @@ def _pulsar(broker: "BrokerController", tls: TlsSettings, limits: Limits, clock:
         raise MissingExtraError("the port for Pulsar clients (--pulsar-port, pulsarPort)", "pulsar") from error
     if advertised := broker.settings.pulsar_advertised:
         host, _, port = advertised.rpartition(":")
-        if not host or any(one in host for one in " /"):
+        if not host or any(character in host for character in " /"):
             raise UsageError(f"pulsarAdvertised={advertised} is not HOST:PORT")
         parse_port("pulsarAdvertised", port)
     door = PulsarDoor(broker, clock())

@@ -66,22 +66,22 @@ class Broker:
         Raises:
             UsageError: a setting is invalid.
         """
-        given = {
+        configured = {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in (settings or {}).items()
         }
         if pulsar:
-            given = {"pulsarPort": "0", "pulsarAdminPort": "0"} | given
+            configured = {"pulsarPort": "0", "pulsarAdminPort": "0"} | configured
         if role:
-            given |= _settings_of_role(role, given)
-        tls = TlsSettings.of(given)
-        rules, not_of_broker = BrokerSettings().updated(given)
-        check_roles(given, rules)
-        names, not_of_name_server = NameServerSettings().updated(given)
+            configured |= _settings_of_role(role, configured)
+        tls = TlsSettings.of(configured)
+        rules, not_of_broker = BrokerSettings().updated(configured)
+        check_roles(configured, rules)
+        names, not_of_name_server = NameServerSettings().updated(configured)
         self._name_server = None if name_servers else NameServerConfig(host, name_server_port, names, tls)
-        of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}
-        is_replicated = not HA_SETTINGS.isdisjoint(given)
-        self._config = (host, port, rules, of_store, tls, further_ports(given), is_replicated)
+        of_store = {name: value for name, value in configured.items() if name in STORE_SETTINGS}
+        is_replicated = not HA_SETTINGS.isdisjoint(configured)
+        self._config = (host, port, rules, of_store, tls, further_ports(configured), is_replicated)
         self._name_servers = name_servers
         self._given_store = store
         self._clock = clock
@@ -169,11 +169,11 @@ class Broker:
             await self._told.wait()
 
 
-def _settings_of_role(role: str, given: Mapping[str, str]) -> dict[str, str]:
+def _settings_of_role(role: str, configured: Mapping[str, str]) -> dict[str, str]:
     roles = {"master": Role.ASYNC_MASTER, "sync_master": Role.SYNC_MASTER, "slave": Role.SLAVE}
     if role not in roles:
         raise UsageError(f"role={role} is not one of {', '.join(roles)}")
     settings = {"brokerRole": str(roles[role])}
     if role == "slave":
-        settings["brokerId"] = given.get("brokerId", "1")
+        settings["brokerId"] = configured.get("brokerId", "1")
     return settings

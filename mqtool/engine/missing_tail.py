@@ -98,7 +98,7 @@ async def _take_from(store: "MessageStore", address: str, credentials: Credentia
         end = extent.end_offset
         if end <= store.end_offset:
             return
-        pieces = to_compare([RecordPrefix(*one) for one in store.last_records(COMPARED_RECORDS)], extent)
+        pieces = to_compare([RecordPrefix(*record) for record in store.last_records(COMPARED_RECORDS)], extent)
         if not pieces:
             raise NotToldError("the two have no message in common")
         for piece in pieces:

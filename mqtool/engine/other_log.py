@@ -61,7 +61,7 @@ class OtherLog:
         if answer.code != ResponseCode.SUCCESS:
             raise NotToldError(f"it refused request {RequestCode.GET_LOG_CHECKSUMS}: {answer.remark}")
         try:
-            return [int(one) for one in parse_body(answer.body)["checksums"]]
+            return [int(checksum) for checksum in parse_body(answer.body)["checksums"]]
         except (FormatError, KeyError, TypeError, ValueError) as error:
             raise NotToldError("it does not report checksums of its log") from error
 

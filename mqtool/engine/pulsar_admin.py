@@ -188,15 +188,15 @@ def pulsar_admin(server: PulsarServer) -> HttpServer:
                     admin.check_client(identity, client, asked.topic)
                 else:
                     admin.check_administrator(identity, client)
-                given = answer(asked)
+                result = answer(asked)
                 await _saved(saves, visitor, now)
             except AdminError as error:
                 return _refusal(error.status, error.reason)
             except MqtoolError as error:
                 return _refusal(500, str(error))
-            if given is None:
+            if result is None:
                 return Response(status_code=_DONE)
-            return PlainTextResponse(given) if isinstance(given, str) else JSONResponse(given)
+            return PlainTextResponse(result) if isinstance(result, str) else JSONResponse(result)
 
         return page
 

@@ -37,8 +37,8 @@ async def recover_store(store: Path, settings: Mapping[str, str], *options: str)
         stderr=asyncio.subprocess.PIPE,
         preexec_fn=partial(die_with, os.getpid()),
     )
-    _, said = await child.communicate()
+    _, output = await child.communicate()
     has_given_up = child.returncode == Status.GIVEN_UP
     return Recovered(
-        has_given_up or child.returncode == Status.OK, has_given_up, said.decode("utf-8", "replace").strip()
+        has_given_up or child.returncode == Status.OK, has_given_up, output.decode("utf-8", "replace").strip()
     )

@@ -121,9 +121,16 @@ class Registrar:
         """Take the master that the first of the name servers names which knows one."""
         if self._broker.state.role is not Role.SLAVE or not answers:
             return
-        found = [parse_header(RegisterBrokerResponse, answer.ext_fields) for answer in answers]
+        responses = [parse_header(RegisterBrokerResponse, answer.ext_fields) for answer in answers]
         self._note_master(
-            next((MasterAddress(one.master_addr, one.ha_server_addr or "") for one in found if one.master_addr), None)
+            next(
+                (
+                    MasterAddress(response.master_addr, response.ha_server_addr or "")
+                    for response in responses
+                    if response.master_addr
+                ),
+                None,
+            )
         )
 
     def _note_master(self, master: MasterAddress | None) -> None:

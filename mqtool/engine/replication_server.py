@@ -35,7 +35,7 @@ def allowed_networks(text: str) -> tuple[Network, ...]:
         UsageError: one is none.
     """
     try:
-        return tuple(ipaddress.ip_network(one.strip()) for one in text.split(",") if one.strip()) or tuple(
+        return tuple(ipaddress.ip_network(item.strip()) for item in text.split(",") if item.strip()) or tuple(
             map(ipaddress.ip_network, _LOOPBACK)
         )
     except ValueError as error:

@@ -157,29 +157,31 @@ class RoleKeeper:
 
     async def _if_it_is_the_master(self, settings: BrokerSettings, epoch: int) -> tuple[BrokerSettings, int]:
         """Return settings and epoch of a broker that is to be a master, or those of a slave where that is another."""
-        address, others = max(await self._epochs(settings), key=lambda one: one[1], default=("", 0))
-        if others <= epoch:
+        address, master_epoch = max(await self._epochs(settings), key=lambda answer: answer[1], default=("", 0))
+        if master_epoch <= epoch:
             return settings, epoch
         configured = self._config.settings
         if role_of(configured) is not Role.SLAVE:
             raise UnavailableError(
-                f"{settings.broker_name} has another master since epoch {others}, according to {address}, and "
+                f"{settings.broker_name} has another master since epoch {master_epoch}, according to {address}, and "
                 f"this broker is at epoch {epoch}: start it with brokerRole=SLAVE and a brokerId above 0"
             )
         log.warning(
-            "there is another master since epoch %d, according to %s: this broker is a slave again", others, address
+            "there is another master since epoch %d, according to %s: this broker is a slave again",
+            master_epoch,
+            address,
         )
         role, number = role_of(configured), configured.broker_id
-        write_role(self._config.store, KeptRole(role, number, others, role, number))
-        return configured, others
+        write_role(self._config.store, KeptRole(role, number, master_epoch, role, number))
+        return configured, master_epoch
 
     async def _epochs(self, settings: BrokerSettings) -> list[tuple[str, int]]:
         """Return the addresses of others of its name that answer, and the epoch that each knows."""
         tls = self._config.tls
-        listed = await asyncio.gather(*(self._others(one, settings, tls) for one in self._name_servers))
-        addresses = sorted({address for some in listed for address in some})
-        told = await asyncio.gather(*(_epoch_at(address) for address in addresses))
-        return list(zip(addresses, told, strict=True))
+        listed = await asyncio.gather(*(self._others(name_server, settings, tls) for name_server in self._name_servers))
+        addresses = sorted({address for answer in listed for address in answer})
+        epochs = await asyncio.gather(*(_epoch_at(address) for address in addresses))
+        return list(zip(addresses, epochs, strict=True))
 
     async def _others(self, name_server: str, settings: BrokerSettings, tls: TlsSettings) -> list[str]:
         client = RemotingClient([name_server], tls.to_name_servers)

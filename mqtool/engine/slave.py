@@ -350,8 +350,8 @@ class Slave:
             while True:
                 blocks = next(search) if same is None else search.send(same)
                 same = await self._are_same(blocks)
-        except StopIteration as found:
-            at = found.value
+        except StopIteration as stopped:
+            at = stopped.value
         except (UnavailableError, NotToldError):
             return None
         return self._store.start_of_record(at) if at < end else at

@@ -82,10 +82,13 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new query starts."""
         ends = self._look()
         check_all(self.topics, self.connection, ends)
-        given = places(self.options, "startingOffsets", ends, self.connection.namespace)
+        starting = places(self.options, "startingOffsets", ends, self.connection.namespace)
         since = self.ask.bounds.since
         by_time = {} if since is None else self._open().offsets_at(dict.fromkeys(ends, since))
-        starts = {queue: given.get(queue, max(one.first, by_time.get(queue, 0))) for queue, one in ends.items()}
+        starts = {
+            queue: starting.get(queue, max(offset_range.first, by_time.get(queue, 0)))
+            for queue, offset_range in ends.items()
+        }
         before = [(queue, start - 1) for queue, start in starts.items() if start > ends[queue].first]
         marks = dict(zip((queue for queue, _ in before), self._marks(before), strict=True))
         return _nested({queue: place_behind(LogEnd(start, marks.get(queue)), []) for queue, start in starts.items()})
@@ -105,15 +108,15 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit({queue: place for queue, place in before.items() if queue in ends})
         if self._target is not None:
             ends = {
-                queue: OffsetRange(one.first, min(one.stop, self._target[queue].stop))
-                for queue, one in ends.items()
+                queue: OffsetRange(offset_range.first, min(offset_range.stop, self._target[queue].stop))
+                for queue, offset_range in ends.items()
                 if queue in self._target
             }
         self._known = set()
-        begins = {queue: self._resumed(queue, before.get(queue), one) for queue, one in ends.items()}
+        begins = {queue: self._resumed(queue, before.get(queue), offset_range) for queue, offset_range in ends.items()}
         self._compared = {*ends}
-        lows = {queue: max(begins[queue]["offset"], one.first) for queue, one in ends.items()}
-        left = {queue: max(0, one.stop - lows[queue]) for queue, one in ends.items()}
+        lows = {queue: max(begins[queue]["offset"], offset_range.first) for queue, offset_range in ends.items()}
+        left = {queue: max(0, offset_range.stop - lows[queue]) for queue, offset_range in ends.items()}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         stops = {queue: lows[queue] + count for queue, count in shares(left, most).items()}
         read = [queue for queue, stop in stops.items() if stop > lows[queue]]
@@ -129,7 +132,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
         """Return how far the queues reach."""
-        return _nested({queue: {"offset": one.stop} for queue, one in self._ends.items()})
+        return _nested({queue: {"offset": offset_range.stop} for queue, offset_range in self._ends.items()})
 
     @sentences()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -216,15 +219,15 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stop = self._ends[queue].stop
         if stop == place["offset"] and queue in self._compared:  # nothing has come since
             return place
-        found, _ = resumed(place, ends.first, stop, lambda mark: self._holds(queue, mark))
-        if found is not place:
-            how = f"at {found['offset']:,} (messages from there on may be read twice)"
+        resumed_place, _ = resumed(place, ends.first, stop, lambda mark: self._holds(queue, mark))
+        if resumed_place is not place:
+            how = f"at {resumed_place['offset']:,} (messages from there on may be read twice)"
             self._losses.tell(_changed(queue, place["offset"]), how)
-        return found
+        return resumed_place
 
     def _check(self, queue: MessageQueue, place: Place) -> None:
         """Check that a queue is as it was when it was read, or is to be read, up to a place."""
-        marks = [Mark(*one) for one in place["marks"][:1]]
+        marks = [Mark(*mark_fields) for mark_fields in place["marks"][:1]]
         if marks and (queue, marks[0]) not in self._known and self._holds(queue, marks[0]) is False:
             self._losses.tell(_changed(queue, place["offset"]), "with the current contents")
 
@@ -235,10 +238,10 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         if mark.address >= ends.stop:
             return False
-        [found] = self._marks([(queue, mark.address)])
-        if found == mark:
+        [current] = self._marks([(queue, mark.address)])
+        if current == mark:
             self._known.add((queue, mark))
-        return None if found is None else found == mark
+        return None if current is None else current == mark
 
     def _marks(self, places: Sequence[tuple[MessageQueue, int]]) -> list[Mark | None]:
         """Return marks of the messages at some offsets, None where no message starts."""
@@ -256,16 +259,16 @@ def _changed(queue: MessageQueue, offset: int) -> StoreChangedError:
 
 
 def _flat(offsets: Offsets) -> Places:
-    found = {}
+    by_queue = {}
     for topic, queues in offsets.items():
         for name, place in queues.items():
             broker_name, _, queue_id = name.rpartition(":")
-            found[MessageQueue(topic, broker_name, int(queue_id))] = place
-    return found
+            by_queue[MessageQueue(topic, broker_name, int(queue_id))] = place
+    return by_queue
 
 
 def _nested(places: Mapping[MessageQueue, Place]) -> Offsets:
-    found: Offsets = {}
-    for queue, place in sorted(places.items(), key=lambda one: one[0]):
-        found.setdefault(queue.topic, {})[queue_name(queue)] = place
-    return found
+    nested: Offsets = {}
+    for queue, place in sorted(places.items(), key=lambda item: item[0]):
+        nested.setdefault(queue.topic, {})[queue_name(queue)] = place
+    return nested

@@ -58,17 +58,17 @@ def by_offset(spark: Any, left: Store, right: Store, partition_size: int) -> tup
         right: the other.
         partition_size: bytes of log for one task.
     """
-    found, observed = _counted(spread(spark, _aligned(left, right, partition_size), compare, SCHEMA))
-    return found, [observed]
+    frame, observed = _counted(spread(spark, _aligned(left, right, partition_size), compare, SCHEMA))
+    return frame, [observed]
 
 
-def _counted(found: Any) -> tuple[Any, Any]:
+def _counted(frame: Any) -> tuple[Any, Any]:
     from pyspark.sql import Observation
     from pyspark.sql.functions import col, count_if
 
     names = {"only_left": ONLY_LEFT, "only_right": ONLY_RIGHT, DIFFERS: DIFFERS}
     observed = Observation("differences")
-    return found.observe(
+    return frame.observe(
         observed, *(count_if(col("side") == side).alias(name) for name, side in names.items())
     ), observed
 
@@ -100,7 +100,7 @@ def by_key(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[
     named = functions.struct(*_NAMED)
     # A row that is no message: Spark, where there is none at all, drops what counts them.
     nothing = spark.range(0, 1, 1, 1).select(
-        *(functions.lit(None).cast(one.dataType).alias(one.name) for one in _IDENTITIES)
+        *(functions.lit(None).cast(column.dataType).alias(column.name) for column in _IDENTITIES)
     )
     grouped = (
         rows.where(is_message)
@@ -113,13 +113,13 @@ def by_key(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[
     )
     has_more = col("right_count") > col("left_count")
     message = when(has_more, col(ONLY_RIGHT)).otherwise(col(ONLY_LEFT)).alias("message")
-    found = grouped.where("left_count != right_count").select(
+    frame = grouped.where("left_count != right_count").select(
         when(has_more, ONLY_RIGHT).otherwise(ONLY_LEFT).alias("side"), "left_count", "right_count", message
     )
-    found, counted = _counted(
-        found.select("side", "left_count", "right_count", *(f"message.{name}" for name in _NAMED))
+    frame, counted = _counted(
+        frame.select("side", "left_count", "right_count", *(f"message.{name}" for name in _NAMED))
     )
-    return found, [observed, counted]
+    return frame, [observed, counted]
 
 
 def _aligned(left: Store, right: Store, partition_size: int) -> list[CompareTask]:
@@ -172,11 +172,11 @@ def _compare(item: CompareTask) -> Iterator[pa.RecordBatch]:
 
 def _records(parts: Sequence[LogRange]) -> Columns:
     """Return address, size and CRC of each record."""
-    found = [np.empty((3, 0), np.int64)]
+    records = [np.empty((3, 0), np.int64)]
     for _, table in _tables(parts):
         sizes = table.column("size").astype(np.int64)
-        found.append(np.stack([table.column("position"), sizes, table.crcs(table.starts, sizes).astype(np.int64)]))
-    return np.concatenate(found, axis=1)
+        records.append(np.stack([table.column("position"), sizes, table.crcs(table.starts, sizes).astype(np.int64)]))
+    return np.concatenate(records, axis=1)
 
 
 def identities(item: tuple[str, LogRange]) -> Iterator[pa.RecordBatch]:

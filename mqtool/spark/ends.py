@@ -53,17 +53,17 @@ def end_of_log(store: Store, reader: StoreReader, known: LogEnd | None = None) -
     number = last_used(log)
     segment = log.segments[number] if number >= 0 else None
     if segment and known and known.last and segment.start_offset <= known.last.address and holds(reader, known.last):
-        with RangeReader(segment_range(store, reader, segment, segment.size)) as one:
-            found = _last(one, one.messages_from(known.last.stop - segment.start_offset, is_near=True))
-        return LogEnd(found.stop, found) if found else LogEnd(known.last.stop, known.last)
+        with RangeReader(segment_range(store, reader, segment, segment.size)) as range_reader:
+            mark = _last(range_reader, range_reader.messages_from(known.last.stop - segment.start_offset, is_near=True))
+        return LogEnd(mark.stop, mark) if mark else LogEnd(known.last.stop, known.last)
     for segment in reversed(log.segments[: number + 1]):
-        with RangeReader(segment_range(store, reader, segment, segment.size)) as one:
+        with RangeReader(segment_range(store, reader, segment, segment.size)) as range_reader:
             content = _end_of_content(segment)
             for start in (max(0, content - LOOK_BACK), 0):
-                at = one.next_record(start, segment.size) if start else 0
-                found = None if at is None else _last(one, one.messages_from(at))
-                if found:
-                    return LogEnd(found.stop, found)
+                at = range_reader.next_record(start, segment.size) if start else 0
+                mark = None if at is None else _last(range_reader, range_reader.messages_from(at))
+                if mark:
+                    return LogEnd(mark.stop, mark)
     return LogEnd(log.min_offset, None)
 
 
@@ -80,16 +80,16 @@ def end_before(store: Store, reader: StoreReader, start: int, stop: int) -> LogE
     if segment is None:
         return LogEnd(stop, None)
     low, high = max(0, start - segment.start_offset), stop - segment.start_offset
-    with RangeReader(segment_range(store, reader, segment, high)) as one:
+    with RangeReader(segment_range(store, reader, segment, high)) as range_reader:
         for window in (_NEAR, LOOK_BACK, high):
             at: int | None = max(low, high - window)
             if at != low:
-                at = one.next_record(at or 0, high)
-            found = None if at is None else _last(one, one.messages_from(at), stop)
-            if found and found.stop > stop and segment.start_offset > start:
+                at = range_reader.next_record(at or 0, high)
+            mark = None if at is None else _last(range_reader, range_reader.messages_from(at), stop)
+            if mark and mark.stop > stop and segment.start_offset > start:
                 return end_before(store, reader, start, segment.start_offset)
-            if found:
-                return LogEnd(found.stop, found)
+            if mark:
+                return LogEnd(mark.stop, mark)
     return LogEnd(stop, None)
 
 
@@ -116,16 +116,16 @@ def thinned(marks: Sequence[Mark]) -> list[Mark]:
     return [marks[0], *(mark for mark in kept.values() if mark != marks[0])] if marks else []
 
 
-def _last(one: RangeReader, tables: Iterator[MessageTable], stop: int | None = None) -> Mark | None:
+def _last(range_reader: RangeReader, tables: Iterator[MessageTable], stop: int | None = None) -> Mark | None:
     """Return the last message; with ``stop`` the last that ends at or below it, else the first."""
-    base, found = one.part.start_offset, None
+    base, mark = range_reader.part.start_offset, None
     for table in tables:
         ends = table.starts + table.column("size") + base
         count = len(table) if stop is None else int((ends <= stop).sum())
-        if count or found is None:
+        if count or mark is None:
             row = max(0, count - 1)
-            found = mark_of(table.record(row), base + int(table.starts[row]), int(ends[row]))
-    return found
+            mark = mark_of(table.record(row), base + int(table.starts[row]), int(ends[row]))
+    return mark
 
 
 def mark_of(record: bytes, address: int, stop: int) -> Mark:

@@ -77,15 +77,18 @@ def run(
     from pyspark.sql import Observation
 
     observed = [Observation(f"export {number}") for number in range(len(stores))]
-    frames = [_gathered(spark, store, chosen, partition_size, one) for store, one in zip(stores, observed, strict=True)]
-    rows = functools.reduce(lambda one, other: one.unionAll(other), frames)
+    frames = [
+        _gathered(spark, store, chosen, partition_size, observation)
+        for store, observation in zip(stores, observed, strict=True)
+    ]
+    rows = functools.reduce(lambda left, right: left.unionAll(right), frames)
     ordered = rows.sortWithinPartitions(*FOLDERS, "physical_offset")
     with contextlib.ExitStack() as settings:
         for name, value in _SETTINGS.items():
             settings.enter_context(setting(spark, name, value))
         ordered.write.partitionBy(*FOLDERS).option("compression", "zstd").parquet(str(into))
-    found = [one.get for one in observed]
-    return ExportTotals(*(sum(one[name] or 0 for one in found) for name in ("messages", "bytes", "damaged")))
+    totals = [observation.get for observation in observed]
+    return ExportTotals(*(sum(counts[name] or 0 for counts in totals) for name in ("messages", "bytes", "damaged")))
 
 
 def _gathered(spark: Any, store: Store, chosen: ExportSelection, partition_size: int, observed: Any) -> Any:

@@ -52,7 +52,7 @@ class FindPlan:
 
 def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: bool) -> FindPlan:
     """Ask the index files, and cut what must be scanned into ranges."""
-    made = FindPlan([], [])
+    find_plan = FindPlan([], [])
     for store, query in stores:
         reader = store.open()
         search = Search(reader, query, use_index)
@@ -60,17 +60,17 @@ def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: 
         for start, stop in search.ranges:
             for part in log_ranges(store, reader, partition_size, start, stop):
                 low, high = (bisect.bisect_left(hits, part.start_offset + at) for at in (part.start, part.stop))
-                made.items.append(FindTask(store, query, part, hits[low:high]))
+                find_plan.items.append(FindTask(store, query, part, hits[low:high]))
                 outside += hits[next_hit:low]
                 next_hit = high
         outside += hits[next_hit:]
-        made.items += [
+        find_plan.items += [
             FindTask(store, query, None, outside[start : start + _MAX_HITS])
             for start in range(0, len(outside), _MAX_HITS)
         ]
-        made.remarks += [*reader.remarks, *search.remarks]
-        made.scan_size += search.scan_size
-    return made
+        find_plan.remarks += [*reader.remarks, *search.remarks]
+        find_plan.scan_size += search.scan_size
+    return find_plan
 
 
 def messages(spark: Any, items: Sequence[FindTask]) -> tuple[Any, Any]:

@@ -121,15 +121,15 @@ class Pairs:
         self.ends = np.zeros(len(table) + 1, np.int32)
         room = 16 * len(table)
         while True:
-            found = [np.empty(room, np.int64) for _ in range(4)]
+            outputs = [np.empty(room, np.int64) for _ in range(4)]
             offsets, sizes = table.offsets(plain.PROPERTIES), table.sizes(plain.PROPERTIES)
             count = table.kernels.list_properties(
-                table.buffer, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), self.ends[1:], *found
+                table.buffer, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), self.ends[1:], *outputs
             )
             if count <= room:
                 break
             room = count
-        self.names, self.values = ((found[n][:count], found[n + 1][:count]) for n in (0, 2))
+        self.names, self.values = ((outputs[n][:count], outputs[n + 1][:count]) for n in (0, 2))
 
     def array(self, kind: Any) -> Any:
         """Return the pairs as a map or a list of structs."""
@@ -144,11 +144,11 @@ class Pairs:
                 parse_properties(self.table.bytes_of(plain.PROPERTIES, row)).items() for row in range(len(self.table))
             ]
             is_binary = pa.types.is_binary(item.field(1).type)
-            given = [[(name, value.encode() if is_binary else value) for name, value in row] for row in rows]
+            typed_rows = [[(name, value.encode() if is_binary else value) for name, value in row] for row in rows]
             if pa.types.is_list(kind):
                 names = item.field(0).name, item.field(1).name
-                return pa.array([[dict(zip(names, pair, strict=True)) for pair in row] for row in given], kind)
-            return pa.array(given, kind)
+                return pa.array([[dict(zip(names, pair, strict=True)) for pair in row] for row in typed_rows], kind)
+            return pa.array(typed_rows, kind)
         inner = pa.StructArray.from_buffers(item, len(self.names[0]), [None], children=children)
         return pa.Array.from_buffers(kind, len(self.table), [None, pa.py_buffer(self.ends)], children=[inner])
 

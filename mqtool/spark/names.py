@@ -13,19 +13,21 @@ _REPLIES = "_REPLY_TOPIC"
 _MEMBERS = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
-def name_stores(stores: Iterable[Store], given: Mapping[str, str]) -> dict[str, Store]:
+def name_stores(stores: Iterable[Store], names_by_pattern: Mapping[str, str]) -> dict[str, Store]:
     """Return stores by name: a given one, that of the broker, or the path.
 
     Args:
         stores: to be named.
-        given: names by path or pattern of paths.
+        names_by_pattern: names by path or pattern of paths.
 
     Raises:
         UsageError: two have one name.
     """
     named: dict[str, Store] = {}
     for store in stores:
-        names = [name for pattern, name in given.items() if fnmatch.fnmatchcase(store.path, pattern.rstrip("/"))]
+        names = [
+            name for pattern, name in names_by_pattern.items() if fnmatch.fnmatchcase(store.path, pattern.rstrip("/"))
+        ]
         name = names[0] if names else _broker_name(store) or store.path
         if name in named:
             raise UsageError(
@@ -39,10 +41,10 @@ def name_stores(stores: Iterable[Store], given: Mapping[str, str]) -> dict[str, 
 def _broker_name(store: Store) -> str | None:
     try:
         table = store.open().config_table("topics.json")
-        found = broker_name(config_tables.topics(table)) if table is not None else None
+        name = broker_name(config_tables.topics(table)) if table is not None else None
     except (FormatError, MqtoolError):
-        found = None
-    return found or store.config.settings.get("brokerName")
+        name = None
+    return name or store.config.settings.get("brokerName")
 
 
 def broker_name(topics: Mapping[str, config_tables.TopicConfig]) -> str | None:
@@ -52,7 +54,7 @@ def broker_name(topics: Mapping[str, config_tables.TopicConfig]) -> str | None:
     ``TopicConfigManager``); since 5 also one that starts with ``rmq_sys_SYNC_BROKER_MEMBER_``.
     """
     members = [name.removeprefix(_MEMBERS) for name in topics if name.startswith(_MEMBERS)]
-    others = {_DEFAULT_TOPIC, *(name.removesuffix(_REPLIES) for name in topics if name.endswith(_REPLIES))}
-    own = [name for name, topic in topics.items() if topic.perm & _INHERITED and name not in others]
+    not_own = {_DEFAULT_TOPIC, *(name.removesuffix(_REPLIES) for name in topics if name.endswith(_REPLIES))}
+    own = [name for name, topic in topics.items() if topic.perm & _INHERITED and name not in not_own]
     names = members or [name for name in own if not name.startswith(_MEMBERS)]
     return names[0] if len(names) == 1 else None

@@ -118,21 +118,22 @@ def progress(spark: Any, stores: Sequence[Store], partition_size: int) -> tuple[
 
 def find(item: OffsetsTask) -> Iterator[pa.RecordBatch]:
     """Yield what one item shows, a limited number of queues at a time."""
-    told = _of_tables(item.store.open()) if item.part is None else _of_log(item.store, item.part)
-    while some := list(itertools.islice(told, _MAX_TOLD)):
-        found: dict[tuple[str, str | None, str, int], int] = {}
-        for one in some:
-            key = one[:4]
-            found[key] = max(found.get(key, one.offset), one.offset)
+    offsets = _of_tables(item.store.open()) if item.part is None else _of_log(item.store, item.part)
+    while chunk := list(itertools.islice(offsets, _MAX_TOLD)):
+        highest: dict[tuple[str, str | None, str, int], int] = {}
+        for consumed in chunk:
+            key = consumed[:4]
+            highest[key] = max(highest.get(key, consumed.offset), consumed.offset)
         rows = [
-            dict(zip(_ROWS.names, (item.store.path, *key, offset), strict=True)) for key, offset in sorted_by_key(found)
+            dict(zip(_ROWS.names, (item.store.path, *key, offset), strict=True))
+            for key, offset in sorted_by_key(highest)
         ]
         yield pa.RecordBatch.from_pylist(rows, _ROWS)
 
 
-def sorted_by_key(found: dict[tuple[str, str | None, str, int], int]) -> list[tuple[Any, int]]:
+def sorted_by_key(offsets: dict[tuple[str, str | None, str, int], int]) -> list[tuple[Any, int]]:
     """Return pairs in an order that does not depend on how they were found."""
-    return sorted(found.items(), key=lambda pair: tuple(map(str, pair[0])))
+    return sorted(offsets.items(), key=lambda pair: tuple(map(str, pair[0])))
 
 
 def _of_tables(reader: StoreReader) -> Iterator[ConsumedOffset]:
@@ -199,8 +200,8 @@ def _ends(reader: StoreReader, topics: Container[str]) -> Iterator[tuple[QueueKe
 def _of_log(store: Store, part: LogRange) -> Iterator[ConsumedOffset]:
     reader = store.open()
     try:
-        with RangeReader(part) as one:
-            for piece in one.tables():
+        with RangeReader(part) as range_reader:
+            for piece in range_reader.tables():
                 if not isinstance(piece, UnreadablePlace):
                     for row in _rows(piece):
                         yield from _of_message(reader, message_at(piece, row))

@@ -45,9 +45,9 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The options given. Spark does not distinguish upper and lower case in names of options."""
+    """The options of a source, by names in lower case: Spark does not distinguish upper and lower case in them."""
 
-    given: Mapping[str, str]
+    values: Mapping[str, str]
 
     @classmethod
     def read(cls, options: Mapping[str, str], names: Sequence[str] = OPTIONS_OF_STORES) -> "Options":
@@ -70,7 +70,7 @@ class Options:
         Raises:
             UsageError: it is none of them.
         """
-        return choose(name, self.given.get(name.lower(), default), choices)
+        return choose(name, self.values.get(name.lower(), default), choices)
 
     def flag(self, name: str, default: bool) -> bool:
         """Return ``true`` or ``false``; raises like ``text``."""
@@ -82,13 +82,13 @@ class Options:
         Raises:
             UsageError: it is none, or 0.
         """
-        text = self.given.get(name.lower())
+        text = self.values.get(name.lower())
         if text is None:
             return default
-        found = re.fullmatch(r"([1-9][0-9]{0,15})\s*([kmgt]?)(?:i?b)?", text.strip().lower())
-        if not found:
+        match = re.fullmatch(r"([1-9][0-9]{0,15})\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+        if not match:
             raise UsageError(f"{name}={text} is not a size: give a whole number of bytes, or a size such as 128m")
-        return int(found[1]) * _UNITS[found[2]]
+        return int(match[1]) * _UNITS[match[2]]
 
     def count(self, name: str) -> int | None:
         """Return a whole number of at least 1, None if it is not given.
@@ -96,7 +96,7 @@ class Options:
         Raises:
             UsageError: it is none.
         """
-        text = self.given.get(name.lower())
+        text = self.values.get(name.lower())
         if text is not None and not re.fullmatch(r"[1-9][0-9]{0,15}", text.strip()):
             raise UsageError(f"{name}={text} is not a whole number of at least 1")
         return None if text is None else int(text)
@@ -108,22 +108,22 @@ class Options:
             UsageError: it is none.
         """
         try:
-            found = orjson.loads(self.given.get(name.lower()) or "{}")
+            value = orjson.loads(self.values.get(name.lower()) or "{}")
         except orjson.JSONDecodeError as error:
             raise UsageError(f"{name} is not valid JSON: {error}") from error
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             raise UsageError(f"{name} is not a JSON object such as {{...}}")
-        return found
+        return value
 
     @property
     def table(self) -> str:
         """The name of the table, by default ``messages``."""
-        return self.given.get("table", "messages")
+        return self.values.get("table", "messages")
 
     @property
     def columns(self) -> str | None:
         """A layout or a list of columns."""
-        return self.given.get("columns")
+        return self.values.get("columns")
 
     @property
     def mode(self) -> str:
@@ -142,14 +142,16 @@ class Options:
         Raises:
             MqtoolError: the file cannot be read.
         """
-        config = self.given.get("config")
-        overrides = {_SETTINGS[name[len(_SET) :]]: value for name, value in self.given.items() if name.startswith(_SET)}
+        config = self.values.get("config")
+        overrides = {
+            _SETTINGS[name[len(_SET) :]]: value for name, value in self.values.items() if name.startswith(_SET)
+        }
         return dict(StoreConfig.load(Path(config) if config else None, overrides).settings)
 
     def stores(self, is_gone_fine: bool = False, unpacks: bool = False) -> list[Store]:
         """Return the stores that are asked for; takes and raises what ``find_stores`` does."""
         config_of = [(pattern, Path(str(file))) for pattern, file in self.table_of("configOf").items()]
-        paths, is_live = path_options(self.given), self.flag("live", False)
+        paths, is_live = path_options(self.values), self.flag("live", False)
         return find_stores(paths, self.settings, is_gone_fine, config_of, is_live, unpacks)
 
     def names(self, stores: Iterable[Store]) -> dict[str, Store]:
@@ -167,10 +169,10 @@ class Options:
         Raises:
             UsageError: there is no such table.
         """
-        given = self.table_of("storeNames")
-        if any(not isinstance(name, str) or not name for name in given.values()):
+        names = self.table_of("storeNames")
+        if any(not isinstance(name, str) or not name for name in names.values()):
             raise UsageError('storeNames maps paths or patterns to names, for example {"/brokers/a/store": "broker-a"}')
-        return given
+        return names
 
     @property
     def bounds(self) -> Bounds:
@@ -192,13 +194,13 @@ class Options:
         Raises:
             UsageError: both are given.
         """
-        if name.lower() in self.given and other.lower() in self.given:
+        if name.lower() in self.values and other.lower() in self.values:
             raise UsageError(f"{name} and {other} mean the same: give only one of them")
-        return self.given.get(name.lower(), self.given.get(other.lower()))
+        return self.values.get(name.lower(), self.values.get(other.lower()))
 
     def _moment(self, name: str) -> int | None:
         """Return a time in milliseconds since 1970, given so or in ISO 8601."""
-        text = self.given.get(name.lower())
+        text = self.values.get(name.lower())
         if text is None:
             return None
         if re.fullmatch(r"[0-9]{1,15}", text.strip()):
@@ -219,16 +221,16 @@ class Options:
         Raises:
             UsageError: it gives something else.
         """
-        text = self.given.get(name.lower())
+        text = self.values.get(name.lower())
         if text is None or not text.strip().startswith("{"):
             return None if text is None else choose(name, text.strip(), (EARLIEST, LATEST, "{STORE: ADDRESS}"))
-        found = self.table_of(name)
-        for store, place in found.items():
+        places = self.table_of(name)
+        for store, place in places.items():
             if place not in (EARLIEST, LATEST) and (type(place) is not int or place < 0):
                 raise UsageError(
                     f"{name}: {place} is not a valid address for {store}: give a number, {EARLIEST} or {LATEST}"
                 )
-        return found
+        return places
 
 
 def check_endless(options: Options) -> None:
@@ -238,13 +240,13 @@ def check_endless(options: Options) -> None:
         UsageError: one does.
     """
     for name in ("endingOffsets", "endingTimestamp"):
-        if name.lower() in options.given:
+        if name.lower() in options.values:
             raise UsageError(
                 f"{name} is only for spark.read: a stream has no end; stop the query where you want it to end"
             )
 
 
-def choose(what: str, word: str, choices: Iterable[str]) -> str:
+def choose(noun: str, word: str, choices: Iterable[str]) -> str:
     """Return the choice that a word means; upper and lower case are the same.
 
     Raises:
@@ -255,5 +257,5 @@ def choose(what: str, word: str, choices: Iterable[str]) -> str:
         return by_lower[word.lower()]
     near = difflib.get_close_matches(word.lower(), by_lower, 3, 0.6)
     names = " or ".join(by_lower[name] for name in near)
-    there = f"did you mean {names}?" if near else f"available: {', '.join(by_lower.values())}"
-    raise UsageError(f"unknown {what} {word}: {there}")
+    hint = f"did you mean {names}?" if near else f"available: {', '.join(by_lower.values())}"
+    raise UsageError(f"unknown {noun} {word}: {hint}")

@@ -255,16 +255,16 @@ class RangeReader:
         if not low:
             return 0, False
         self.segment.load(low, self.part.start + SLACK)
-        found = scan.resync(self._buffer, self.part.start_offset, low, self.part.start, self.log.envelope)
-        return (self.part.start, True) if found is None else (found, False)
+        position = scan.resync(self._buffer, self.part.start_offset, low, self.part.start, self.log.envelope)
+        return (self.part.start, True) if position is None else (position, False)
 
     def _resync(self, at: int) -> int | None:
         """Return the position of the first record of the range from a place on."""
         for low, high in with_data(self.segment, at, self.part.stop, self._step):
             self.segment.load(low, high + SLACK)
-            found = scan.resync(self._buffer, self.part.start_offset, low, high, self.log.envelope)
-            if found is not None:
-                return found
+            position = scan.resync(self._buffer, self.part.start_offset, low, high, self.log.envelope)
+            if position is not None:
+                return position
         return None
 
     def _walk(self, at: int) -> tuple[list[MessageTable | Gap], int, bool]:
@@ -331,9 +331,9 @@ class RangeReader:
             at = max(at, content - SIZE_BYTES)
             end = min(at + STEP, self.part.size)
             self.segment.load(at, end + SLACK)
-            found = scan.resync(self._buffer, self.part.start_offset, at, end, self.log.envelope)
-            if found is not None:
-                return found
+            position = scan.resync(self._buffer, self.part.start_offset, at, end, self.log.envelope)
+            if position is not None:
+                return position
             at = end
 
     def _tail(self, gap: Gap, content: int) -> UnreadablePlace:
@@ -375,14 +375,16 @@ def ranges_in_time(ranges: list[LogRange], since: int | None, until: int | None)
 def _first_times(part: LogRange) -> list[int]:
     """Return the store times of the first two messages of a range, none where they are not found at its beginning."""
     try:
-        with RangeReader(dataclasses.replace(part, stop=min(part.stop, part.start + _PROBE), total_size=_PROBE)) as one:
-            segment, envelope = one.segment, one.log.envelope
+        with RangeReader(
+            dataclasses.replace(part, stop=min(part.stop, part.start + _PROBE), total_size=_PROBE)
+        ) as range_reader:
+            segment, envelope = range_reader.segment, range_reader.log.envelope
             segment.load(part.start, part.start + 2 * _PROBE)
-            buffer = one.log.buffer(segment, one.kernels)
-            at = scan.resync(buffer, part.start_offset, part.start, one.part.stop, envelope)
+            buffer = range_reader.log.buffer(segment, range_reader.kernels)
+            at = scan.resync(buffer, part.start_offset, part.start, range_reader.part.stop, envelope)
             if at is None:
                 return []
-            table = scan.scan(buffer, part.start_offset, at, None, envelope, one.kernels, limit=2).table
+            table = scan.scan(buffer, part.start_offset, at, None, envelope, range_reader.kernels, limit=2).table
             times: list[int] = table.column("store_timestamp").tolist()
             return times if len(times) == 2 else []
     except (NotFoundError, StoreChangedError):

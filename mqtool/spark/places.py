@@ -48,7 +48,7 @@ def resumed(place: Place | None, first: int, end: int, holds: Callable[[Mark], b
     """
     if place is None:
         return {"offset": first, "marks": []}, False
-    marks = [Mark(*one) for one in place["marks"]]
+    marks = [Mark(*mark_fields) for mark_fields in place["marks"]]
     if end >= place["offset"] and (not marks or holds(marks[0]) is not False):
         return place, False
     left = list(itertools.dropwhile(lambda mark: not holds(mark), marks))

@@ -52,8 +52,8 @@ def check_all(topics: Iterable[str], connection: BrokerConnection, ends: Mapping
     Raises:
         NotFoundError: one is not.
     """
-    there = {queue.topic for queue in ends}
-    if missing := [topic for topic in topics if with_namespace(topic, connection.namespace) not in there]:
+    existing = {queue.topic for queue in ends}
+    if missing := [topic for topic in topics if with_namespace(topic, connection.namespace) not in existing]:
         raise NotFoundError(f"topic {', '.join(missing)} does not exist, or cannot be read")
 
 
@@ -83,25 +83,25 @@ def places(
     Raises:
         UsageError: it names none that exist, or gives no offset.
     """
-    text = options.given.get(name.lower())
+    text = options.values.get(name.lower())
     if text is None:
         return {}
     if not text.strip().startswith("{"):
         word = choose(name, text.strip(), (EARLIEST, LATEST, "{TOPIC: {QUEUE: OFFSET}}"))
-        return {queue: _offset(name, queue, word, one) for queue, one in ends.items()}
-    found = {}
+        return {queue: _offset(name, queue, word, offset_range) for queue, offset_range in ends.items()}
+    offsets = {}
     for topic, queues in options.table_of(name).items():
         full = with_namespace(choose(f"topic of {name}", topic, topics_of(options)), namespace)
         known = {queue_name(queue): queue for queue in ends if queue.topic == full}
         if len({queue.broker_name for queue in known.values()}) == 1:
             known |= {str(queue.queue_id): queue for queue in known.values()}
-        given = dict.fromkeys(known, queues) if isinstance(queues, str) else queues
-        if not isinstance(given, dict):
+        by_queue = dict.fromkeys(known, queues) if isinstance(queues, str) else queues
+        if not isinstance(by_queue, dict):
             raise UsageError(f'{name}: {topic} needs offsets by queue, for example {{"{topic}": {{"broker-a:0": 12}}}}')
-        for key, place in given.items():
+        for key, place in by_queue.items():
             queue = known[choose(f"queue of {topic} in {name}", key, known)]
-            found[queue] = _offset(name, queue, place, ends[queue])
-    return found
+            offsets[queue] = _offset(name, queue, place, ends[queue])
+    return offsets
 
 
 def _offset(name: str, queue: MessageQueue, place: object, ends: OffsetRange) -> int:
@@ -163,7 +163,7 @@ class QueuesReader(NarrowedReader):
                 places(self.options, name, ends, self.connection.namespace)
                 for name in ("startingOffsets", "endingOffsets")
             )
-            chosen = {queue: one for queue, one in ends.items() if bounds.may_have(*queue[::2])}
+            chosen = {queue: offset_range for queue, offset_range in ends.items() if bounds.may_have(*queue[::2])}
             since = {} if bounds.since is None else queues.offsets_at(dict.fromkeys(chosen, bounds.since))
         for queue, (first, stop) in chosen.items():
             low = max(starts.get(queue, first), since.get(queue, 0), bounds.first or 0)
@@ -228,13 +228,13 @@ class _RangeReading:
         if self._kernels is None:
             self._kernels = scan.kernels_for(len(records) * (self._part.stop - start) // max(1, stop - start))
         raw = np.frombuffer(records, np.uint8)
-        found = scan.scan(memoryview(raw) if self._kernels is plain else raw, 0, kernels=self._kernels)
-        if found.end < len(records):
+        scanned = scan.scan(memoryview(raw) if self._kernels is plain else raw, 0, kernels=self._kernels)
+        if scanned.end < len(records):
             raise BadDataError(
                 f"{called(self._part.queue)}: what the broker returned from {start:,} on is not a record"
             )
         table: MessageTable = _Pulled(
-            **{field.name: getattr(found.table, field.name) for field in dataclasses.fields(found.table)}
+            **{field.name: getattr(scanned.table, field.name) for field in dataclasses.fields(scanned.table)}
         )
         offsets = table.column("queue_offset")
         if not np.array_equal(offsets, np.arange(start, stop)):

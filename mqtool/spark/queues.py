@@ -52,22 +52,22 @@ class BrokerConnection:
         Raises:
             UsageError: an option is invalid, or there is no name server.
         """
-        given = options.given
+        values = options.values
         texts = {"accesskey": "access_key", "secretkey": "secret_key", "namespace": "namespace"}
-        client: dict[str, Any] = {name: given[option] for option, name in texts.items() if option in given}
-        if "tls" in given:
+        client: dict[str, Any] = {name: values[option] for option, name in texts.items() if option in values}
+        if "tls" in values:
             client["tls"] = options.flag("tls", False)
-        if given.get("authorities"):
-            client["authorities"] = Path(given["authorities"])
-        made = options_of(kind, client, {})
+        if values.get("authorities"):
+            client["authorities"] = Path(values["authorities"])
+        client_options = options_of(kind, client, {})
         name_servers = options.either("namesrv", "nameServer") or os.environ.get(NAMESRV_ADDR, "")
         if not name_servers.strip():
             raise UsageError(
                 f"no name server given: set the option namesrv, for example to localhost:9876, or set {NAMESRV_ADDR} "
                 "in the environment of the driver"
             )
-        every = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
-        return cls(name_servers, every, given.get("group"))
+        every = {field.name: getattr(client_options, field.name) for field in dataclasses.fields(client_options)}
+        return cls(name_servers, every, values.get("group"))
 
     @property
     def namespace(self) -> str:
@@ -139,13 +139,15 @@ class Queues:
             await asyncio.sleep(_PAUSE_S)  # name servers forget a broker that starts again
             queues = await self._queues_of(topics)
         by_broker = {(queue.topic, queue.broker_name): queue for queue in queues}
-        told = await together(self._ask(queue, calls.topic_queues(queue.topic)) for queue in by_broker.values())
-        known = dict(zip(by_broker, told, strict=True))
+        queues_of_each = await together(
+            self._ask(queue, calls.topic_queues(queue.topic)) for queue in by_broker.values()
+        )
+        known = dict(zip(by_broker, queues_of_each, strict=True))
 
         async def ends_of(queue: MessageQueue) -> OffsetRange:
-            found = known[queue.topic, queue.broker_name].get(queue.queue_id)
-            if found:
-                return OffsetRange(found.min_offset, found.max_offset)
+            queue_ends = known[queue.topic, queue.broker_name].get(queue.queue_id)
+            if queue_ends:
+                return OffsetRange(queue_ends.min_offset, queue_ends.max_offset)
             # Of a topic that is read more widely than written brokers tell only what is written.
             first = await self._ask(queue, calls.min_offset(queue.topic, queue.queue_id))
             return OffsetRange(first, await self._ask(queue, fetching.max_offset(queue)))
@@ -188,8 +190,8 @@ class Queues:
 
     async def _address(self, queue: MessageQueue, of_master: bool) -> str:
         route = self._routes.get(queue.topic) or (await self._route(queue.topic))[1]
-        found = broker_to_read(route, queue.broker_name) if route else None
-        address = masters(route).get(queue.broker_name) if of_master and route else found[1] if found else None
+        broker = broker_to_read(route, queue.broker_name) if route else None
+        address = masters(route).get(queue.broker_name) if of_master and route else broker[1] if broker else None
         if address is None:
             raise UnavailableError(f"broker {queue.broker_name} is no longer in the route of {queue.topic}")
         return address

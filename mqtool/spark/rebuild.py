@@ -179,7 +179,7 @@ def _made(
         # Only the log tells that these topics hold inner batches, and it told too late.
         known = scope.batch_topics | late
         again = dataclasses.replace(scope, index=False, topics=frozenset(late), batch_topics=known)
-        built.add(_made(spark, again, [RebuildTask(again, one.stretch) for one in items], sizes, None, into))
+        built.add(_made(spark, again, [RebuildTask(again, task.stretch) for task in items], sizes, None, into))
     return built
 
 
@@ -196,10 +196,10 @@ def walk(item: RebuildTask) -> Iterator[pa.RecordBatch]:
     """Walk over a chunk; yields reports, units and entries as ``_ROWS`` defines them."""
     rules = item.scope.rules()
     for stretch in item.stretch.cut(part_size(PART, 1)):
-        found = walk_distributed(rules, stretch)
+        walked = walk_distributed(rules, stretch)
         begin = stretch.segment + stretch.start
-        yield pa.record_batch([[_REPORT], [None], [None], [begin], [None], [None], [found.report]], schema=_ROWS)
-        for derived in found.runs:
+        yield pa.record_batch([[_REPORT], [None], [None], [begin], [None], [None], [walked.report]], schema=_ROWS)
+        for derived in walked.runs:
             yield from _load_of(derived, begin)
     if segment := rules.reader.commit_log.segment_at(item.stretch.segment):
         segment.unmap()
@@ -269,7 +269,7 @@ def _decided(scope: RebuildScope, shape: Shape | None, batches: Iterable[pa.Reco
 
 def _accepted(verdict: Verdict, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     """Yield the rows of runs that belong to the log."""
-    exceptions = {one.segment + one.start: runs for one, runs in verdict.accepted.items()}
+    exceptions = {stretch.segment + stretch.start: runs for stretch, runs in verdict.accepted.items()}
     for batch in batches:
         for row in batch.to_pylist():
             accepted = exceptions.get(row["stretch"])
@@ -323,10 +323,10 @@ class _Writing(NamedTuple):
                 name = f"{kind}/{topic}/{queue_id}"
                 if (attempt / name).exists():
                     self.into.take(attempt / name, name)
-        made = builder.ranges().get((topic, queue_id), QueueRange(-1, -1, 0))
+        queue_range = builder.ranges().get((topic, queue_id), QueueRange(-1, -1, 0))
         gaps = list(itertools.chain.from_iterable(builder.gaps.get((topic, queue_id), ())))
         values: tuple[Any, ...] = (
-            topic, queue_id, *made, builder.unplaced[topic, queue_id], builder.filled[topic], gaps,
+            topic, queue_id, *queue_range, builder.unplaced[topic, queue_id], builder.filled[topic], gaps,
         )  # fmt: skip
         yield pa.record_batch([[value] for value in values], schema=_QUEUES)
 
@@ -357,9 +357,9 @@ def _make_index(
     entries = rows.where(f"kind = {_ENTRIES}").mapInArrow(functools.partial(_by_file, verdict), _ROWS_SCHEMA)
     files = begun.unionAll(entries).repartition(count, "queue_id").sortWithinPartitions("queue_id", "run", "number")
     write = functools.partial(_write_files, scope, shape, verdict, into)
-    made = sorted(files.mapInArrow(write, _FILES_SCHEMA).collect(), key=lambda row: row["number"])
+    index_rows = sorted(files.mapInArrow(write, _FILES_SCHEMA).collect(), key=lambda row: row["number"])
     name = -1
-    for row in made:
+    for row in index_rows:
         name = name_number(name, row["timestamp"])
         into.name(row["kept"], f"index/{index_name(name)}")
         built.index_names.append(index_name(name))

@@ -20,8 +20,8 @@ from pyspark.sql.types import (
 from mqtool.spark.messages import CORRUPT
 
 _TYPES: dict[str, DataType] = {
-    one.simpleString(): one
-    for one in (
+    spark_type.simpleString(): spark_type
+    for spark_type in (
         BinaryType(),
         IntegerType(),
         LongType(),

@@ -64,9 +64,9 @@ class MessageSender(DataSourceArrowWriter):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         for name in _OF_READING:
-            if name.lower() in options.given:
+            if name.lower() in options.values:
                 raise UsageError(f"{name} is an option for reading, not for sending")
-        self.topic = options.given.get("topic")
+        self.topic = options.values.get("topic")
         self.columns = _columns(schema, self.topic)
         self.connection = BrokerConnection.of(options, ProducerOptions)
 
@@ -93,7 +93,7 @@ class MessageSender(DataSourceArrowWriter):
                     first, size = under_way.popleft()
                     statuses[first.result().status] += 1
                     size_under_way -= size
-            statuses.update(one.result().status for one, _ in under_way)
+            statuses.update(future.result().status for future, _ in under_way)
         for status, number in statuses.items():
             if status is not SendStatus.SEND_OK:
                 _log.warning("brokers answered %s for %s messages, which they have stored", status.name, f"{number:,}")
@@ -161,16 +161,16 @@ def message_of(row: Mapping[str, Any], columns: Mapping[str, str], topic: str | 
     Raises:
         UsageError: it is none.
     """
-    given = {name: row[column] for name, column in columns.items() if row[column] is not None}
-    if CORRUPT in given:
+    fields = {name: row[column] for name, column in columns.items() if row[column] is not None}
+    if CORRUPT in fields:
         raise UsageError(f"it is damaged; filter out rows that have a {CORRUPT}")
-    if "body" not in given:
+    if "body" not in fields:
         raise UsageError("its body is null")
-    given.setdefault("topic", topic)
-    if given["topic"] is None:
+    fields.setdefault("topic", topic)
+    if fields["topic"] is None:
         raise UsageError("its topic is null, and the option topic is not set")
-    if "properties" in given:
-        given["properties"] = dict(given["properties"])
-    if hasattr(given.get("deliver_at"), "timestamp"):
-        given["deliver_at"] = round(given["deliver_at"].timestamp() * 1000)
-    return ProducerMessage(**given)
+    if "properties" in fields:
+        fields["properties"] = dict(fields["properties"])
+    if hasattr(fields.get("deliver_at"), "timestamp"):
+        fields["deliver_at"] = round(fields["deliver_at"].timestamp() * 1000)
+    return ProducerMessage(**fields)

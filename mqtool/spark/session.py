@@ -245,7 +245,7 @@ def watched(spark: Any, progress: Progress) -> Iterator[None]:
         while not done.wait(_POLL):
             with contextlib.suppress(Exception):  # the context may be stopping
                 stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-                _tell(progress, [(one.numCompletedTasks, one.numTasks) for one in stages if one])
+                _tell(progress, [(stage.numCompletedTasks, stage.numTasks) for stage in stages if stage])
 
     thread = threading.Thread(target=poll, daemon=True)
     thread.start()
@@ -258,7 +258,7 @@ def watched(spark: Any, progress: Progress) -> Iterator[None]:
 
 def _connect_handler(progress: Progress) -> Callable[..., None]:
     def handler(stages: Iterable[Any] | None = None, **_: Any) -> None:
-        _tell(progress, [(one.num_completed_tasks, one.num_tasks) for one in stages or ()])
+        _tell(progress, [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()])
 
     return handler
 

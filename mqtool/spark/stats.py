@@ -114,10 +114,10 @@ def count(item: StatsTask) -> Iterator[pa.RecordBatch]:
         dict(zip(keys, key, strict=True)) | dataclasses.asdict(group) for key, group in tally.groups.items()
     ]
     known = {tuple(row[key] for key in keys) for row in rows}
-    for queue, found in spans.items():
+    for queue, queue_spans in spans.items():
         if queue in known:
             named = dict(zip(keys, queue, strict=True))
-            rows += [named | dict(zip(_OFFSETS, span, strict=True)) for span in found]
+            rows += [named | dict(zip(_OFFSETS, span, strict=True)) for span in queue_spans]
     if lost or gone or tally.faulty:
         rows.append({"lost": lost, "faulty": tally.faulty, "gone": gone})
     yield _batch(_columns(item.by), rows)

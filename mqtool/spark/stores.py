@@ -87,7 +87,7 @@ def find_stores(
         NotFoundError: a path is not a store, or no store matches a pattern.
         UsageError: no path is given, or it is not a file's, or an archive, which one task would have to read.
     """
-    found: dict[str, Store] = {}
+    by_path: dict[str, Store] = {}
     names = list(itertools.chain.from_iterable(_split(path) for path in paths))
     if not names:
         raise UsageError(
@@ -107,8 +107,8 @@ def find_stores(
             if unpacks and is_archive(place(store.path)):
                 raise UsageError(f"{store.path} is an archive, which a single task would have to read: {_ARCHIVES}")
             store.open()
-            found[store.path] = store
-    return list(found.values())
+            by_path[store.path] = store
+    return list(by_path.values())
 
 
 def configs_beside(stores: Iterable[Store]) -> dict[str, Path]:

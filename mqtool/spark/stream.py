@@ -67,10 +67,10 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Return where a new query starts."""
         stores = self.options.names(self.options.stores())
-        if self.options.given.get("startingoffsets", EARLIEST).strip().lower() == LATEST:
+        if self.options.values.get("startingoffsets", EARLIEST).strip().lower() == LATEST:
             return {name: place_behind(end, []) for name, end in self._latest(stores).items()}
-        given, _ = places(self.options, list(stores.values()))
-        return {name: self._first(name, store, given.get(store.path, 0)) for name, store in stores.items()}
+        starting, _ = places(self.options, list(stores.values()))
+        return {name: self._first(name, store, starting.get(store.path, 0)) for name, store in stores.items()}
 
     def _first(self, name: str, store: Store, address: int) -> Place:
         """Return the place at an address, or after what is too old, with the message before it."""
@@ -182,15 +182,17 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _resumed(self, name: str, store: Store, reader: StoreReader, place: Place | None, end: LogEnd) -> Place:
         """Return the place from which to continue: the given one if the log is still as it was."""
-        found, is_lost = resumed(place, reader.commit_log.min_offset, end.offset, lambda mark: holds(reader, mark))
+        resumed_place, is_lost = resumed(
+            place, reader.commit_log.min_offset, end.offset, lambda mark: holds(reader, mark)
+        )
         if is_lost and place:
-            how = f"at {found['offset']:,} (messages from there on may be read twice)"
+            how = f"at {resumed_place['offset']:,} (messages from there on may be read twice)"
             self._losses.tell(_changed(name, store, place["offset"]), how)
-        return found
+        return resumed_place
 
     def _check(self, name: str, store: Store, reader: StoreReader, place: Place) -> None:
         """See to it that a log is as it was when it was read or to be read up to a place."""
-        marks = [Mark(*one) for one in place["marks"][:1]]
+        marks = [Mark(*mark_fields) for mark_fields in place["marks"][:1]]
         if marks and holds(reader, marks[0]) is False:
             self._losses.tell(_changed(name, store, place["offset"]), "with the current contents")
 
@@ -204,7 +206,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most_files = limit.max_files if isinstance(limit, ReadMaxFiles) else self.most_files
         left = {name: max(0, end.offset - begins[name]) for name, end in ends.items()}
         files = {name: _files(stores[name].open(), begins[name], end.offset) for name, end in ends.items()}
-        counts = shares({name: len(some) for name, some in files.items()}, most_files)
+        counts = shares({name: len(segment_ends) for name, segment_ends in files.items()}, most_files)
         stops = {name: begins[name] + size for name, size in shares(left, most).items()}
         for name, count in counts.items():
             if count:
@@ -254,5 +256,9 @@ def _changed(name: str, store: Store, offset: int) -> StoreChangedError:
 
 def _files(reader: StoreReader, start: int, stop: int) -> list[int]:
     """Return where each segment between two addresses ends, the last at ``stop``."""
-    found = [one.end_offset for one in reader.commit_log.segments if one.end_offset > start and one.start_offset < stop]
-    return [*found[:-1], stop] if found else []
+    segment_ends = [
+        segment.end_offset
+        for segment in reader.commit_log.segments
+        if segment.end_offset > start and segment.start_offset < stop
+    ]
+    return [*segment_ends[:-1], stop] if segment_ends else []

@@ -66,8 +66,8 @@ def columns_of(options: Options) -> dict[str, tuple[str, str]]:
 
 def _names(text: str, known: Mapping[str, Any], layouts: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the columns of a list, in which a layout stands for all of its columns."""
-    others = (*LAYOUTS,) if layouts else ()
-    names = [choose("column", name.strip(), (*known, *others)) for name in text.split(",") if name.strip()]
+    layout_names = (*LAYOUTS,) if layouts else ()
+    names = [choose("column", name.strip(), (*known, *layout_names)) for name in text.split(",") if name.strip()]
     wrong = [name for name in names if name not in known and name not in layouts]
     if wrong:
         raise UsageError(f"columns={wrong[0]} cannot be combined with others: its columns have names of their own")
@@ -94,7 +94,7 @@ def ask_for(options: Options, schema: StructType) -> Ask:
     is_plain = options.flag("decompressBody", True)
     if choose("table", options.table, TABLES) != "messages":
         for name in OF_MESSAGES:
-            if name.lower() in options.given:
+            if name.lower() in options.values:
                 raise UsageError(f"{name} is an option for the table messages, not for {options.table}")
     return Ask(tuple(schema.names), tuple(held), options.mode, options.max_partition, is_plain, options.bounds)
 
@@ -135,8 +135,8 @@ class NarrowedReader(DataSourceReader):
     def narrow(self, filters: Sequence[Any]) -> None:
         """Leave out what filters, all of which hold, leave out for sure."""
         bounds, held = self.ask.bounds, dict(zip(self.ask.names, self.ask.columns, strict=True))
-        for one in filters:
-            bounds = narrowed(bounds, one, held)
+        for pushed_filter in filters:
+            bounds = narrowed(bounds, pushed_filter, held)
         self.ask = dataclasses.replace(self.ask, bounds=bounds)
 
 
@@ -162,7 +162,7 @@ class StoreTableReader(NarrowedReader):
         bounds = self.ask.bounds
         start, stop = self._starts.get(store.path), self._stops.get(store.path)
         low = max(_least(bounds.start), _least(start))
-        highs = [one for one in (bounds.stop, stop) if one is not None]
+        highs = [high for high in (bounds.stop, stop) if high is not None]
         return dataclasses.replace(
             self.ask, bounds=dataclasses.replace(bounds, start=max(0, low), stop=min(highs, default=None))
         )
@@ -183,11 +183,11 @@ def places(options: Options, stores: Sequence[Store]) -> tuple[dict[str, int], d
     Raises:
         UsageError: one is of no store.
     """
-    found: list[dict[str, int]] = []
+    limits: list[dict[str, int]] = []
     for name in ("startingOffsets", "endingOffsets"):
-        given = options.places(name)
-        named = options.names(stores) if given is not None else {}
-        by_name = dict.fromkeys(named, given) if isinstance(given, str) else given or {}
+        value = options.places(name)
+        named = options.names(stores) if value is not None else {}
+        by_name = dict.fromkeys(named, value) if isinstance(value, str) else value or {}
         addresses = {}
         for key, place in by_name.items():
             store = named[choose(f"store of {name}", key, named)]
@@ -195,8 +195,8 @@ def places(options: Options, stores: Sequence[Store]) -> tuple[dict[str, int], d
                 addresses[store.path] = end_of_log(store, store.open()).offset
             else:
                 addresses[store.path] = 0 if isinstance(place, str) else place
-        found.append(addresses)
-    return found[0], found[1]
+        limits.append(addresses)
+    return limits[0], limits[1]
 
 
 # Filters
@@ -210,18 +210,18 @@ _RANGES = {
 _SETS = {"topic": "topics", "queue_id": "queue_ids"}
 
 
-def narrowed(bounds: Bounds, one: Any, held: Mapping[str, str]) -> Bounds:
+def narrowed(bounds: Bounds, pushed_filter: Any, held: Mapping[str, str]) -> Bounds:
     """Return bounds that a filter narrows; the same where it says nothing about them.
 
     Args:
         bounds: as they are.
-        one: a filter of Spark.
+        pushed_filter: a filter of Spark.
         held: what each column holds, by the name that filters give it.
     """
-    kind = type(one).__name__
-    path: tuple[str, ...] = getattr(one, "attribute", ())
+    kind = type(pushed_filter).__name__
+    path: tuple[str, ...] = getattr(pushed_filter, "attribute", ())
     column = held.get(".".join(path))
-    values = list(one.value) if kind == "In" else [getattr(one, "value", None)]
+    values = list(pushed_filter.value) if kind == "In" else [getattr(pushed_filter, "value", None)]
     if column is None or not values or None in values:
         return bounds
     is_equal = kind in ("EqualTo", "EqualNullSafe", "In")

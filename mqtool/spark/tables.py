@@ -178,9 +178,9 @@ def _read_pieces(
         except GONE as error:
             ask.gone(error)
             continue
-        found = columns(piece, raw)
-        if found is not None:
-            yield _batch({"store": part.store.path, **found}, ask, schema)
+        rows = columns(piece, raw)
+        if rows is not None:
+            yield _batch({"store": part.store.path, **rows}, ask, schema)
 
 
 def _batch(columns: Rows, ask: Ask, schema: Schema) -> RecordBatch:
@@ -225,8 +225,8 @@ def _read_queues(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBat
         folder = part.store.open().rocksdb_queues
         assert folder is not None
         for topic, queue_id, units in rocksdb.read_units(folder):
-            found = _columns_of(units, slice(None))
-            yield _batch({"store": part.store.path, "topic": topic, "queue_id": queue_id, **found}, ask, schema)
+            unit_columns = _columns_of(units, slice(None))
+            yield _batch({"store": part.store.path, "topic": topic, "queue_id": queue_id, **unit_columns}, ask, schema)
         return
 
     def columns(piece: FilePiece, units: Any) -> Rows | None:
@@ -235,8 +235,8 @@ def _read_queues(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBat
         rows = np.flatnonzero(used)
         first = (piece.start_offset + piece.start) // consume_queue.UNIT_SIZE
         topic = None if piece.topic is None else _text(piece.topic)
-        found = {"topic": topic, "queue_id": piece.queue_id, "queue_offset": rows + first}
-        return found | _columns_of(units, rows) if len(rows) else None
+        fixed_columns = {"topic": topic, "queue_id": piece.queue_id, "queue_offset": rows + first}
+        return fixed_columns | _columns_of(units, rows) if len(rows) else None
 
     yield from _read_pieces(part, ask, schema, consume_queue.UNIT_DTYPE, columns)
 
@@ -295,12 +295,12 @@ def _read_timer(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBatc
             ask.gone(error)
             continue
         units = np.frombuffer(data[: len(data) // timer.LOG_UNIT_SIZE * timer.LOG_UNIT_SIZE], timer.LOG_UNIT_DTYPE)
-        others = np.flatnonzero(units["size"] != timer.LOG_UNIT_SIZE)
-        units = units[: others[0]] if len(others) else units
+        other_units = np.flatnonzero(units["size"] != timer.LOG_UNIT_SIZE)
+        units = units[: other_units[0]] if len(other_units) else units
         if len(units):
             positions = piece.start_offset + np.arange(len(units)) * timer.LOG_UNIT_SIZE
-            found = {"store": part.store.path, "file": piece.name, "position": positions}
-            yield _batch(found | _columns_of(units, slice(None)), ask, schema)
+            fixed_columns = {"store": part.store.path, "file": piece.name, "position": positions}
+            yield _batch(fixed_columns | _columns_of(units, slice(None)), ask, schema)
 
 
 # What is small: a part a store, rows of Python
@@ -312,9 +312,11 @@ def _whole_store(store: Store, _reader: StoreReader, _ask: Ask) -> list[FilePart
 
 def _from_rows(rows: Callable[[StoreReader], Iterator[Rows]]) -> Callable[[FilePart, Ask, Schema], Iterator[Any]]:
     def read(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
-        found = [{"store": part.store.path, **row} for row in rows(part.store.open())]
+        table_rows = [{"store": part.store.path, **row} for row in rows(part.store.open())]
         columns = {
-            name: [row.get(name.replace("_time", "_timestamp") if name.endswith("_time") else name) for row in found]
+            name: [
+                row.get(name.replace("_time", "_timestamp") if name.endswith("_time") else name) for row in table_rows
+            ]
             for name in ask.columns
         }
         arrays = [
@@ -323,7 +325,7 @@ def _from_rows(rows: Callable[[StoreReader], Iterator[Rows]]) -> Callable[[FileP
             else pa.array(columns[name], field.type)
             for name, field in zip(ask.columns, schema, strict=True)
         ]
-        if found:
+        if table_rows:
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     return read
@@ -384,13 +386,13 @@ def _config_rows(name: str, table: config_tables.Table) -> list[Rows]:
 
 
 def _findings(reader: StoreReader) -> Iterator[Rows]:
-    for one in verify_store(reader, most=None):
-        yield finding_row(one)
+    for finding in verify_store(reader, most=None):
+        yield finding_row(finding)
 
 
-def finding_row(one: Finding) -> Rows:
+def finding_row(finding: Finding) -> Rows:
     """Return the row of a finding; what was expected and what was found as text."""
-    row = dataclasses.asdict(one) | {"severity": str(one.severity)}
+    row = dataclasses.asdict(finding) | {"severity": str(finding.severity)}
     return row | {name: None if row[name] is None else str(row[name]) for name in ("expected", "found")}
 
 

@@ -157,7 +157,7 @@ def plan(stores: Sequence[Store], level: Level, partition_size: int) -> tuple[li
             VerifyTask(number, scope, [], file.path.name, False) for file in (checks.chained if checks.whole else ())
         ]
         stretches = _of_tasks([StretchBounds.of(part) for part in parts], scope.segment_size, partition_size)
-        items += [VerifyTask(number, scope, some, None, are_segments) for some, are_segments in stretches]
+        items += [VerifyTask(number, scope, bounds, None, are_segments) for bounds, are_segments in stretches]
     return scopes, items
 
 
@@ -172,13 +172,13 @@ def _of_tasks(
 ) -> Iterator[tuple[list[StretchBounds], bool]]:
     """Yield what each task checks, and whether these are whole segments; those belong to one group of the tree then."""
     most = min(FAN, 1 << max(1, partition_size // segment_size).bit_length() - 1)
-    counts = collections.Counter(one.segment for one in stretches)
+    counts = collections.Counter(stretch.segment for stretch in stretches)
 
-    def place_of(one: StretchBounds) -> tuple[int, StretchBounds | None]:
-        return one.segment // segment_size // most, one if counts[one.segment] > 1 else None
+    def place_of(stretch: StretchBounds) -> tuple[int, StretchBounds | None]:
+        return stretch.segment // segment_size // most, stretch if counts[stretch.segment] > 1 else None
 
-    for (_, part), some in itertools.groupby(stretches, place_of):
-        yield list(some), part is None
+    for (_, part), group in itertools.groupby(stretches, place_of):
+        yield list(group), part is None
 
 
 class _StoreVerifier:
@@ -210,8 +210,8 @@ def verify_task(item: VerifyTask) -> Iterator[pa.RecordBatch]:
     verifier = _verifier_of(scope)
     if item.index_file is not None:
         with contextlib.suppress(NotFoundError, StoreChangedError):  # it went by retention
-            found = verifier.chains(item.index_file, scope.live)
-            yield _reports(scope, item.number, _FIRST, 0, pickle.dumps((item.index_file, found)))
+            chain_findings = verifier.chains(item.index_file, scope.live)
+            yield _reports(scope, item.number, _FIRST, 0, pickle.dumps((item.index_file, chain_findings)))
         return
     reports = _verified(verifier, item.stretches)
     if item.are_segments:
@@ -222,8 +222,8 @@ def verify_task(item: VerifyTask) -> Iterator[pa.RecordBatch]:
 
 
 def _verified(verifier: _StoreVerifier, stretches: Iterable[StretchBounds]) -> Iterator[tuple[StretchBounds, bytes]]:
-    for address, some in itertools.groupby(stretches, key=lambda one: one.segment):
-        for stretch in itertools.chain.from_iterable(one.cut(PART) for one in some):
+    for address, group in itertools.groupby(stretches, key=lambda stretch: stretch.segment):
+        for stretch in itertools.chain.from_iterable(bounds.cut(PART) for bounds in group):
             with contextlib.suppress(NotFoundError, StoreChangedError):  # it went by retention
                 yield stretch, verify_distributed(verifier.rules, verifier.index, stretch)
         if segment := verifier.reader.commit_log.segment_at(address):
@@ -269,8 +269,8 @@ def _join_all(scopes: Sequence[VerifyScope], batches: Iterable[pa.RecordBatch]) 
     _verifier_of.cache_clear()  # what this process knows of the queues of a store is not needed beside what follows
     give_back_memory()
     for number, rows in itertools.groupby(_rows(batches), key=lambda row: row["store"]):
-        found = join(scopes[number], ((row["segment"], row["report"]) for row in rows))
-        while chunk := list(itertools.islice(found, _BATCH)):
+        joined = join(scopes[number], ((row["segment"], row["report"]) for row in rows))
+        while chunk := list(itertools.islice(joined, _BATCH)):
             yield findings_batch(scopes[number].store.path, chunk)
 
 
@@ -305,9 +305,11 @@ def _joined(checks: Verification, rules: VerifyRules, reports: Iterator[tuple[in
     yield from checks.after(rules)
 
 
-def findings_batch(store: str, found: Iterable[Finding]) -> pa.RecordBatch:
+def findings_batch(store: str, items: Iterable[Finding]) -> pa.RecordBatch:
     """Return findings as rows of ``SCHEMA``."""
-    return pa.RecordBatch.from_pylist([{**finding_row(one), "store": store} for one in found], arrow_schema(SCHEMA))
+    return pa.RecordBatch.from_pylist(
+        [{**finding_row(finding), "store": store} for finding in items], arrow_schema(SCHEMA)
+    )
 
 
 def finding_of(row: Mapping[str, Any]) -> Finding:

@@ -65,7 +65,7 @@ class StoreWriter(DataSourceArrowWriter):
     """Writes messages into a new store."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
-        paths = [plain_path(path) for path in path_options(options.given)]
+        paths = [plain_path(path) for path in path_options(options.values)]
         if len(paths) != 1:
             raise UsageError("no output path given: call .save(PATH) with a folder that is empty or does not exist yet")
         if overwrite:
@@ -106,7 +106,8 @@ class StoreWriter(DataSourceArrowWriter):
     def commit(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
         """Put all records into one log, and make what follows from it."""
         written = sorted(
-            (one for one in messages if isinstance(one, Written)), key=lambda one: (one.partition, one.path)
+            (message for message in messages if isinstance(message, Written)),
+            key=lambda written: (written.partition, written.path),
         )
         try:
             config = StoreConfig(self.settings)
@@ -140,27 +141,27 @@ def whole_row(row: Mapping[str, Any]) -> Row:
     Raises:
         ValueError: there is no topic or body.
     """
-    given = {name: value for name, value in row.items() if value is not None}
-    if any(name not in given for name in _NEEDED):
+    values = {name: value for name, value in row.items() if value is not None}
+    if any(name not in values for name in _NEEDED):
         raise ValueError("topic or body is null; filter out the rows that have a _corrupt_record")
     now = int(time.time() * 1000)
-    made = {**_DEFAULTS, "store_timestamp": now, **given}
-    made.setdefault("born_timestamp", made["store_timestamp"])
-    made["sys_flag"] = _host_bits(made["sys_flag"], made["born_host"], made["store_host"])
-    is_short = len(made["topic"].encode()) <= _SHORT_TOPIC
-    made.setdefault("magic_code", commit_log.MAGIC_V1 if is_short else commit_log.MAGIC_V2)
-    if "raw_properties" not in given:
-        pairs = dict(given.get("properties") or ())
-        if "properties" not in given:
-            pairs = {name: given[column] for column, name in _PROPERTY_COLUMNS.items() if column in given}
-        made["raw_properties"] = build_properties(pairs)
-    body = made["body"]
-    if "body_crc" not in given or (body and _crc(body) != given["body_crc"]):
-        if made["sys_flag"] & commit_log.COMPRESSED:
-            kind = (made["sys_flag"] & commit_log.COMPRESSION_MASK) >> 8
+    full_row = {**_DEFAULTS, "store_timestamp": now, **values}
+    full_row.setdefault("born_timestamp", full_row["store_timestamp"])
+    full_row["sys_flag"] = _host_bits(full_row["sys_flag"], full_row["born_host"], full_row["store_host"])
+    is_short = len(full_row["topic"].encode()) <= _SHORT_TOPIC
+    full_row.setdefault("magic_code", commit_log.MAGIC_V1 if is_short else commit_log.MAGIC_V2)
+    if "raw_properties" not in values:
+        pairs = dict(values.get("properties") or ())
+        if "properties" not in values:
+            pairs = {name: values[column] for column, name in _PROPERTY_COLUMNS.items() if column in values}
+        full_row["raw_properties"] = build_properties(pairs)
+    body = full_row["body"]
+    if "body_crc" not in values or (body and _crc(body) != values["body_crc"]):
+        if full_row["sys_flag"] & commit_log.COMPRESSED:
+            kind = (full_row["sys_flag"] & commit_log.COMPRESSION_MASK) >> 8
             body = compress(body, Compression(kind or Compression.ZLIB), _LEVEL)[0]
-        made |= {"body": body, "body_crc": _crc(body)}
-    return made
+        full_row |= {"body": body, "body_crc": _crc(body)}
+    return full_row
 
 
 def _crc(body: bytes) -> int:
@@ -176,20 +177,20 @@ def _host_bits(sys_flag: int, born_host: str, store_host: str) -> int:
 
 def _tables(written: Sequence[Written]) -> Iterator[tuple[scan.MessageTable, Origin]]:
     """Yield the records of all files, some megabytes at a time."""
-    kernels = scan.kernels_for(sum(Path(one.path).stat().st_size for one in written))
-    for one in written:
+    kernels = scan.kernels_for(sum(Path(written_file.path).stat().st_size for written_file in written))
+    for written_file in written:
         done = 0
-        with Path(one.path).open("rb") as file:
+        with Path(written_file.path).open("rb") as file:
             rest = b""
             while data := file.read(_STEP):
                 raw = np.frombuffer(rest + data, np.uint8)
-                found = scan.scan(memoryview(raw) if kernels is plain else raw, 0, kernels=kernels)
-                rest = raw[found.end :].tobytes()
-                if len(found.table):
-                    yield found.table, _origin(one.partition, done)
-                    done += len(found.table)
+                scanned = scan.scan(memoryview(raw) if kernels is plain else raw, 0, kernels=kernels)
+                rest = raw[scanned.end :].tobytes()
+                if len(scanned.table):
+                    yield scanned.table, _origin(written_file.partition, done)
+                    done += len(scanned.table)
             if rest:
-                raise BadDataError(f"{one.path} changed while it was being written: run the job again")
+                raise BadDataError(f"{written_file.path} changed while it was being written: run the job again")
 
 
 def _origin(partition: int, done: int) -> Origin:

@@ -20,15 +20,15 @@ Key = tuple[str, str]
 class _Sample(NamedTuple):
     timestamp: int  # ms
     stored: int
-    given: int
+    delivered: int
 
 
 class _Counts(NamedTuple):
     """Messages, and bytes of them, since the start."""
 
     stored: dict[str, int]  # by topic
-    given: dict[Key, int]
-    given_bytes: dict[Key, int]
+    delivered: dict[Key, int]
+    delivered_bytes: dict[Key, int]
     sent_back: dict[Key, int]
 
 
@@ -53,7 +53,7 @@ class BrokerStatsManager:
         self.started = now
         self.stored = 0
         """Messages that can be read, since the start."""
-        self.given = 0
+        self.delivered = 0
         """Messages that consumers were given."""
         self.counts = _Counts(defaultdict(int), defaultdict(int), defaultdict(int), defaultdict(int))
         self.mornings = _Sample(now, 0, 0), _Sample(now, 0, 0)
@@ -74,11 +74,11 @@ class BrokerStatsManager:
 
     def gave(self, topic: str, group: str, count: int, size: int) -> None:
         """Count messages that a group was given, and their bytes."""
-        self.given += count
-        delivered, key = self.counts.given, (topic, group)
+        self.delivered += count
+        delivered, key = self.counts.delivered, (topic, group)
         if key in delivered or len(delivered) < MAX_COUNTED:
             delivered[key] += count
-            self.counts.given_bytes[key] += size
+            self.counts.delivered_bytes[key] += size
 
     def sent_back(self, topic: str, group: str) -> None:
         """Count a message of a topic that a group wants again later."""
@@ -89,7 +89,7 @@ class BrokerStatsManager:
     def forget_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
         """Forget the counts of a topic that is gone."""
         self.counts.stored.pop(topic, None)
-        for counts in (self.counts.given, self.counts.given_bytes, self.counts.sent_back):
+        for counts in (self.counts.delivered, self.counts.delivered_bytes, self.counts.sent_back):
             for key in [key for key in counts if key[0] == topic]:
                 del counts[key]
 
@@ -99,15 +99,15 @@ class BrokerStatsManager:
         """Return the messages stored a second, over each of the spans."""
         return tuple(_rate(now, self.stored, (sample.timestamp, sample.stored)) for sample in self._starts(now))
 
-    def given_rates(self, now: int) -> tuple[float, ...]:
+    def delivered_rates(self, now: int) -> tuple[float, ...]:
         """Return the messages given out a second, over each of the spans."""
-        return tuple(_rate(now, self.given, (sample.timestamp, sample.given)) for sample in self._starts(now))
+        return tuple(_rate(now, self.delivered, (sample.timestamp, sample.delivered)) for sample in self._starts(now))
 
     def shares(self, kind: str, key: str | Key, now: int) -> tuple[Share, ...] | None:
         """Return what came together over the last minute, hour and day, None where nothing ever did.
 
         Args:
-            kind: ``stored`` (by topic), ``given``, ``given_bytes`` or ``sent_back`` (by topic and group).
+            kind: ``stored`` (by topic), ``delivered``, ``delivered_bytes`` or ``sent_back`` (by topic and group).
             key: which of them.
             now: the time, in ms.
         """
@@ -140,9 +140,9 @@ class BrokerStatsManager:
         """Take a sample when it is time, and when a day begins."""
         if now >= self._day_ends:
             self._day_ends = _next_day(now)
-            self.mornings = self.mornings[1], _Sample(now, self.stored, self.given)
+            self.mornings = self.mornings[1], _Sample(now, self.stored, self.delivered)
         if now - self._samples[-1].timestamp >= SAMPLE_INTERVAL_MS:
-            self._samples.append(_Sample(now, self.stored, self.given))
+            self._samples.append(_Sample(now, self.stored, self.delivered))
             for interval, kept in self._marks:
                 if now - kept[-1][0] >= interval:
                     kept.append((now, _copy(self.counts)))
@@ -150,7 +150,7 @@ class BrokerStatsManager:
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when the next sample is due, None while nothing happens."""
         last = self._samples[-1]
-        is_idle = last.stored == self.stored and last.given == self.given
+        is_idle = last.stored == self.stored and last.delivered == self.delivered
         return None if is_idle else last.timestamp + SAMPLE_INTERVAL_MS
 
 

@@ -173,8 +173,8 @@ def _stored_rate(view: _View) -> Iterator[Row]:
     yield _broker_labels(view.broker), view.broker.broker_stats.stored_rates(view.now)[1]
 
 
-def _given_rate(view: _View) -> Iterator[Row]:
-    yield _broker_labels(view.broker), view.broker.broker_stats.given_rates(view.now)[1]
+def _delivered_rate(view: _View) -> Iterator[Row]:
+    yield _broker_labels(view.broker), view.broker.broker_stats.delivered_rates(view.now)[1]
 
 
 # Replication
@@ -212,7 +212,7 @@ _OF_BROKER = ("cluster", "brokerIP", "broker")
 
 _KINDS = {
     "rocketmq_broker_tps": _MetricFamily("messages stored per second", _OF_BROKER, _stored_rate),
-    "rocketmq_broker_qps": _MetricFamily("messages delivered to consumers per second", _OF_BROKER, _given_rate),
+    "rocketmq_broker_qps": _MetricFamily("messages delivered to consumers per second", _OF_BROKER, _delivered_rate),
     "rocketmq_producer_tps": _MetricFamily("messages stored per second", _OF_TOPIC, _topic_rates),
     "rocketmq_producer_offset": _MetricFamily("messages ever stored in a topic", _OF_TOPIC, _topic_offsets),
     "rocketmq_topic_retry_offset": _MetricFamily("messages ever stored in a retry topic", _OF_TOPIC, _retry_offsets),
@@ -242,10 +242,10 @@ _KINDS = {
         _group_latencies,
     ),
     "rocketmq_consumer_tps": _MetricFamily(
-        "messages delivered to a group per second", _OF_GROUP, _shares_of_groups("given", as_rate=True)
+        "messages delivered to a group per second", _OF_GROUP, _shares_of_groups("delivered", as_rate=True)
     ),
     "rocketmq_consumer_message_size": _MetricFamily(
-        "bytes delivered to a group in the last minute", _OF_GROUP, _shares_of_groups("given_bytes", as_rate=False)
+        "bytes delivered to a group in the last minute", _OF_GROUP, _shares_of_groups("delivered_bytes", as_rate=False)
     ),
     "rocketmq_send_back_nums": _MetricFamily(
         "messages that a group sent back in the last minute",

@@ -235,7 +235,7 @@ class Pops:
             popped.parts += [_as_of(record, request.topic, receipt, flag) for record in _records(fetched.parts)]
         else:
             popped.parts += fetched.parts
-        self._broker_stats.given += fetched.message_count
+        self._broker_stats.delivered += fetched.message_count
         return True
 
     def cursor(self, topic: str, group: str, queue_id: int, init_mode: int = 0) -> int:

@@ -164,12 +164,12 @@ def topic_queues(topic: str) -> Call[dict[int, QueueEnds]]:
     def read(answer: RemotingCommand) -> dict[int, QueueEnds]:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return {}
-        found = by_queue(parse_body(answer.body).get("offsetTable") or {}, "offsetTable")
+        ends = by_queue(parse_body(answer.body).get("offsetTable") or {}, "offsetTable")
         return {
             queue.queue_id: QueueEnds(
-                *(_number(one, name) for name in ("minOffset", "maxOffset", "lastUpdateTimestamp"))
+                *(_number(queue_ends, name) for name in ("minOffset", "maxOffset", "lastUpdateTimestamp"))
             )
-            for queue, one in sorted(found.items())
+            for queue, queue_ends in sorted(ends.items())
         }
 
     codes = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
@@ -236,14 +236,17 @@ def members(group: str) -> Call[Members | None]:
         return Members(
             [
                 Member(
-                    str(one.get("clientId")),
-                    str(one.get("clientAddr")),
-                    str(one.get("language")),
-                    version_name(_number(one, "version")),
+                    str(connection.get("clientId")),
+                    str(connection.get("clientAddr")),
+                    str(connection.get("language")),
+                    version_name(_number(connection, "version")),
                 )
-                for one in map(_object, _list(body, "connectionSet"))
+                for connection in map(_object, _list(body, "connectionSet"))
             ],
-            [parse_subscription(_object(one)) for one in _object(body.get("subscriptionTable") or {}).values()],
+            [
+                parse_subscription(_object(subscription))
+                for subscription in _object(body.get("subscriptionTable") or {}).values()
+            ],
             *(str(body.get(name) or "") for name in ("consumeType", "messageModel", "consumeFromWhere")),
         )
 
@@ -278,9 +281,9 @@ def delete_group(group: str) -> Call[None]:
 # Clients
 
 
-def heartbeat(told: Heartbeat) -> Call[None]:
+def heartbeat(beat: Heartbeat) -> Call[None]:
     """Tell a broker that a client is there, and for which groups."""
-    return _ask(RequestCode.HEART_BEAT, _done, body=build_heartbeat(told))
+    return _ask(RequestCode.HEART_BEAT, _done, body=build_heartbeat(beat))
 
 
 def unregister(client_id: str, producer_group: str = "", consumer_group: str = "") -> Call[None]:
@@ -455,11 +458,11 @@ def ha_status() -> Call[HaStatus | None]:
         body = parse_body(answer.body)
         slaves = [
             SlaveProgress(
-                str(_object(one).get("addr") or "").rpartition(":")[0],
-                _number(one, "slaveAckOffset"),
-                _number(one, "lagMillis") if _object(one).get("lagMillis") is not None else None,
+                str(_object(connection).get("addr") or "").rpartition(":")[0],
+                _number(connection, "slaveAckOffset"),
+                _number(connection, "lagMillis") if _object(connection).get("lagMillis") is not None else None,
             )
-            for one in _list(body, "haConnectionInfo")
+            for connection in _list(body, "haConnectionInfo")
         ]
         return HaStatus(_number(body, "inSyncSlaveNums"), slaves)
 

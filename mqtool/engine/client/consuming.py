@@ -171,10 +171,12 @@ def as_users_know(
     """Return messages under the names that their topics have within a namespace, with what reads their bodies."""
     shown = [*messages]
     if namespace:
-        shown = [dataclasses.replace(one, topic=without_namespace(one.topic, namespace)) for one in messages]
+        shown = [
+            dataclasses.replace(message, topic=without_namespace(message.topic, namespace)) for message in messages
+        ]
     if deserializer:
-        for one in shown:
-            one.deserializer = deserializer
+        for message in shown:
+            message.deserializer = deserializer
     return shown
 
 
@@ -183,10 +185,10 @@ def in_groups(messages: Sequence[ConsumerMessage], most: int) -> Iterable[Sequen
     return (messages[at : at + most] for at in range(0, len(messages), most))
 
 
-def most_attempts(given: int, *, is_orderly: bool) -> int:
+def most_attempts(configured: int, *, is_orderly: bool) -> int:
     """Return how often a message is delivered again, before it becomes a dead letter; -1 is the default."""
-    if given >= 0:
-        return given
+    if configured >= 0:
+        return configured
     return UNLIMITED if is_orderly else _MAX_ATTEMPTS
 
 

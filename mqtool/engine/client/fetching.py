@@ -127,10 +127,10 @@ def members(group: str) -> Call[list[str]]:
     def read(answer: RemotingCommand) -> list[str]:
         if answer.code != ResponseCode.SUCCESS:
             return []
-        found = parse_body(answer.body).get("consumerIdList")
-        if not isinstance(found, list):
+        client_ids = parse_body(answer.body).get("consumerIdList")
+        if not isinstance(client_ids, list):
             raise FormatError("consumerIdList of the answer is not a list", offset=0)
-        return [str(one) for one in found]
+        return [str(client_id) for client_id in client_ids]
 
     command = RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext_fields=build_header(ConsumerGroup(group)))
     return Call(command, read, (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR))
@@ -170,10 +170,10 @@ def lock(group: str, client_id: str, queues: Collection[MessageQueue]) -> Call[l
     """Lock queues for one member of a group; returns those that it got."""
 
     def read(answer: RemotingCommand) -> list[MessageQueue]:
-        found = parse_body(answer.body).get("lockOKMQSet") or []
-        if not isinstance(found, list):
+        queues = parse_body(answer.body).get("lockOKMQSet") or []
+        if not isinstance(queues, list):
             raise FormatError("lockOKMQSet of the answer is not a list", offset=0)
-        return [parse_queue(one) for one in found]
+        return [parse_queue(queue) for queue in queues]
 
     body = build_queue_locks(QueueLocks(group, client_id, tuple(queues)))
     return Call(RemotingCommand(RequestCode.LOCK_BATCH_MQ, body=body), read)

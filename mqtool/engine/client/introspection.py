@@ -51,8 +51,8 @@ def build_running_info(
             "mqPopTable": {},
             "mqTable": {queue: _queue_info(waiting, offset) for queue, (waiting, offset) in queues.items()},
             "properties": dict(properties),
-            "statusTable": {topic: dict(one) for topic, one in rates.items()},
-            "subscriptionSet": [subscription_members(one) for one in subscriptions],
+            "statusTable": {topic: dict(topic_rates) for topic, topic_rates in rates.items()},
+            "subscriptionSet": [subscription_members(subscription) for subscription in subscriptions],
             "userConsumerInfo": {},
         }
     )

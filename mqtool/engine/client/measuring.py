@@ -158,9 +158,9 @@ def compare(first: Sequence[float], second: Sequence[float]) -> Comparison | Non
     >>> compare([100.0, 200.0, 100.0], [110.0, 180.0, 100.0])
     Comparison(first=100.0, second=110.0, ratio=1.0, least=0.9, most=1.1)
     """
-    pairs = [(one, other) for one, other in zip(first, second, strict=False) if one and other]
+    pairs = [(left, right) for left, right in zip(first, second, strict=False) if left and right]
     if not pairs:
         return None
-    ratios = [other / one for one, other in pairs]
-    ones, others = (statistics.median(values) for values in zip(*pairs, strict=True))
-    return Comparison(ones, others, statistics.median(ratios), min(ratios), max(ratios))
+    ratios = [right / left for left, right in pairs]
+    first_median, second_median = (statistics.median(values) for values in zip(*pairs, strict=True))
+    return Comparison(first_median, second_median, statistics.median(ratios), min(ratios), max(ratios))

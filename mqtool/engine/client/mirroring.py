@@ -101,11 +101,11 @@ def target_queue(queue: MessageQueue, brokers: Sequence[str], writable: Iterable
         writable: the queues of the topic at the target, at least one.
     """
     by_broker: dict[str, list[MessageQueue]] = {}
-    for one in sorted(writable, key=lambda one: (one.broker_name, one.queue_id)):
-        by_broker.setdefault(one.broker_name, []).append(one)
+    for candidate in sorted(writable, key=lambda candidate: (candidate.broker_name, candidate.queue_id)):
+        by_broker.setdefault(candidate.broker_name, []).append(candidate)
     names = sorted(by_broker)
-    found = by_broker[names[sorted(brokers).index(queue.broker_name) % len(names)]]
-    return found[queue.queue_id % len(found)]
+    choices = by_broker[names[sorted(brokers).index(queue.broker_name) % len(names)]]
+    return choices[queue.queue_id % len(choices)]
 
 
 class MirroredMessage(NamedTuple):
@@ -175,7 +175,7 @@ def pack_copies(copies: Sequence[MirroredMessage], topic: str) -> tuple[Packed, 
     if len(copies) == 1:
         text = join_properties({**first.properties, "WAIT": "true"})
         return Packed(topic, first.body, text, first.sys_flag, first.flag), born
-    body = b"".join(build_element(one.flag, one.body, one.text(born).encode()) for one in copies)
+    body = b"".join(build_element(copy.flag, copy.body, copy.text(born).encode()) for copy in copies)
     return Packed(topic, body, join_properties({"WAIT": "true"}), first.sys_flag, is_batch=True), born
 
 

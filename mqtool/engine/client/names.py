@@ -43,14 +43,14 @@ def check_group(group: str, reserved: str) -> None:
         raise UsageError(f"{reserved} cannot be used as the name of a group: choose one that identifies its owner")
 
 
-def _check(what: str, name: str, most: int) -> None:
+def _check(noun: str, name: str, most: int) -> None:
     if not name:
-        raise UsageError(f"the {what} has no name")
+        raise UsageError(f"the {noun} has no name")
     if len(name) > most:
-        raise UsageError(f"the name of the {what} has {len(name):,} characters; the maximum is {most}")
+        raise UsageError(f"the name of the {noun} has {len(name):,} characters; the maximum is {most}")
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"the {what} {name!r} contains illegal characters: only letters, digits and % | _ - are allowed"
+            f"the {noun} {name!r} contains illegal characters: only letters, digits and % | _ - are allowed"
         )
 
 
@@ -81,5 +81,5 @@ def without_namespace(name: str, namespace: str) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    prefix = next((one for one in _PREFIXES if name.startswith(one)), "")
+    prefix = next((candidate for candidate in _PREFIXES if name.startswith(candidate)), "")
     return prefix, name.removeprefix(prefix)

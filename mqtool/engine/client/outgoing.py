@@ -197,11 +197,11 @@ def _check_types(message: ProducerMessage) -> None:
             raise UsageError(f"{name} of a message must be a whole number, not {_kind(getattr(message, name))}")
 
 
-def _encoded(text: str, what: str) -> bytes:
+def _encoded(text: str, noun: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"{what} of a message cannot be encoded as UTF-8: {error.reason} ({text!r:.40})") from error
+        raise UsageError(f"{noun} of a message cannot be encoded as UTF-8: {error.reason} ({text!r:.40})") from error
 
 
 def _kind(value: object) -> str:
@@ -287,9 +287,11 @@ def element_of(message: ProducerMessage, topic: str) -> Element:
 
 def join_batch(elements: Sequence[Element], topic: str, unique_key: str, *, wait_store_ok: bool) -> Packed:
     """Return the request that a batch becomes."""
-    body = b"".join(one.data for one in elements)
+    body = b"".join(element.data for element in elements)
     properties = build_properties({UNIQUE_KEY: unique_key, "WAIT": "true" if wait_store_ok else "false"}).decode()
-    return Packed(topic, body, properties, is_batch=True, unique_key=",".join(one.unique_key for one in elements))
+    return Packed(
+        topic, body, properties, is_batch=True, unique_key=",".join(element.unique_key for element in elements)
+    )
 
 
 def pack_element(
@@ -315,15 +317,15 @@ def check_batch(messages: Sequence[ProducerMessage], max_message_size: int = MAX
     """Raise UsageError for messages that cannot go in one batch, whatever their sizes together."""
     if not messages:
         raise UsageError("a batch needs at least one message")
-    for one in messages:
-        check_message(one, max_message_size)
-        if one.is_delayed:
+    for message in messages:
+        check_message(message, max_message_size)
+        if message.is_delayed:
             raise UsageError("a batch cannot contain delayed messages: send them one by one")
     if messages[0].topic.startswith(RETRY_PREFIX):
         raise UsageError("a batch cannot be sent to a retry topic")
-    if len({one.topic for one in messages}) > 1:
+    if len({message.topic for message in messages}) > 1:
         raise UsageError("all messages of a batch must have the same topic")
-    if len({one.wait_store_ok for one in messages}) > 1:
+    if len({message.wait_store_ok for message in messages}) > 1:
         raise UsageError("all messages of a batch must have the same wait_store_ok")
 
 

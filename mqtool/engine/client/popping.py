@@ -90,18 +90,18 @@ def pop(header: Pop, broker_name: str) -> Call[Popped]:
     def read(answer: RemotingCommand) -> Popped:
         if answer.code != ResponseCode.SUCCESS:
             return Popped([], 0, is_late=_TOO_LATE in (answer.remark or ""))
-        told = parse_header(PopResponse, answer.ext_fields)
-        starts = _starts(told.start_offset_info or "")
+        response = parse_header(PopResponse, answer.ext_fields)
+        starts = _starts(response.start_offset_info or "")
         messages = []
         for message in parse_messages(answer.body, broker_name):
             if RECEIPT not in message.properties:  # which a broker adds to what comes from a retry topic
                 start = starts.get(message.queue_id)
                 if start is None:
                     raise FormatError(f"startOffsetInfo of the answer lacks the queue {message.queue_id}", offset=0)
-                receipt = Receipt(start, told.pop_time, told.invisible_time, told.revive_qid, broker_name)
+                receipt = Receipt(start, response.pop_time, response.invisible_time, response.revive_qid, broker_name)
                 message = _with_receipt(message, receipt, _NORMAL, message.queue_id, message.queue_offset)
             messages.append(message)
-        return Popped(messages, told.pop_time, is_late=False)
+        return Popped(messages, response.pop_time, is_late=False)
 
     codes = (ResponseCode.SUCCESS, ResponseCode.POLLING_FULL, ResponseCode.POLLING_TIMEOUT)
     return Call(RemotingCommand(RequestCode.POP_MESSAGE, ext_fields=build_header(header)), read, codes)
@@ -145,8 +145,8 @@ def change_invisible_time(group: str, message: ConsumerMessage, invisible_ms: in
     def read(answer: RemotingCommand) -> ConsumerMessage | None:
         if answer.code != ResponseCode.SUCCESS:
             return None
-        told = parse_header(ChangeInvisibleTimeResponse, answer.ext_fields)
-        receipt = Receipt(offset, told.pop_time, told.invisible_time, told.revive_qid, message.broker_name)
+        response = parse_header(ChangeInvisibleTimeResponse, answer.ext_fields)
+        receipt = Receipt(offset, response.pop_time, response.invisible_time, response.revive_qid, message.broker_name)
         return _with_receipt(message, receipt, _flag(text), queue_id, offset)
 
     header = ChangeInvisibleTime(group, topic, queue_id, text, offset, invisible_ms)

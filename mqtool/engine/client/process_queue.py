@@ -97,11 +97,11 @@ class ProcessQueue(Generic[Message]):
         self.consumed_at = now
         if not self._waiting:
             return None
-        removed = [one for one in messages if self._waiting.pop(one.queue_offset, None) is not None]
+        removed = [message for message in messages if self._waiting.pop(message.queue_offset, None) is not None]
         if removed:
             self.count -= len(removed)
-            self.size -= sum([len(one.body) for one in removed])
-            self._forget([one.queue_offset for one in removed])
+            self.size -= sum([len(message.body) for message in removed])
+            self._forget([message.queue_offset for message in removed])
         return self._offsets[0] if self._offsets else self._max_offset + 1
 
     def _forget(self, gone: list[int]) -> None:
@@ -124,11 +124,11 @@ class ProcessQueue(Generic[Message]):
         self.consumed_at = now
         offsets = self._offsets[:most]
         del self._offsets[:most]
-        taken = {offset: self._waiting.pop(offset) for offset in offsets}
-        self._under_way |= taken
-        if not taken:
+        messages = {offset: self._waiting.pop(offset) for offset in offsets}
+        self._under_way |= messages
+        if not messages:
             self._is_consuming = False
-        return list(taken.values())
+        return list(messages.values())
 
     def commit(self) -> int | None:
         """Finish what is under way; return the offset to commit, None when nothing was."""

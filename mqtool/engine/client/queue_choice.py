@@ -31,7 +31,7 @@ def _java_hash_of(key: Any) -> int:
     return low - ((low & 0x80000000) << 1)
 
 
-def select_at_random(queues: Sequence[MessageQueue], _message: ProducerMessage, _given: Any) -> MessageQueue:
+def select_at_random(queues: Sequence[MessageQueue], _message: ProducerMessage, _arg: Any) -> MessageQueue:
     """Choose a random queue."""
     return random.choice(queues)
 

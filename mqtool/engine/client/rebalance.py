@@ -79,10 +79,10 @@ def near_by(
         for queue in queues:
             by_room.setdefault(room_of_broker(queue), []).append(queue)
         home = room_of_client(own)
-        found = inner(by_room[home], neighbours[home], own) if home in by_room else []
+        allocated = inner(by_room[home], neighbours[home], own) if home in by_room else []
         for room in sorted(by_room.keys() - neighbours.keys()):
-            found += inner(by_room[room], members, own)
-        return found
+            allocated += inner(by_room[room], members, own)
+        return allocated
 
     return allocate
 

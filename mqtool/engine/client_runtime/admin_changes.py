@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Changes:
     """Which the name servers are to forget, once the brokers have."""
 
     def add(
-        self, what: str, broker: MasterBroker, request: "Call[None] | None", reason: str = "", **fields: Any
+        self, action: str, broker: MasterBroker, request: "Call[None] | None", reason: str = "", **fields: Any
     ) -> None:
         """Add a change; one without a request is done by the request of another."""
-        self.changes.append(AdminChange(what, broker.broker_name, reason, **fields))
+        self.changes.append(AdminChange(action, broker.broker_name, reason, **fields))
         if request:
             self.requests.append((broker.address, request))
 
@@ -101,11 +101,11 @@ async def _holders(
     brokers: Sequence[MasterBroker],
     call: "Callable[[], Call[dict[str, T]]]",
     name: str,
-    what: str,
+    noun: str,
 ) -> list[MasterBroker]:
     """Return the brokers that have a name; raises what ``check_known`` does."""
     answers = await admin.ask_each(brokers, call)
-    check_known(name, {one for _, held in answers for one in held}, what)
+    check_known(name, {group_name for _, held in answers for group_name in held}, noun)
     return [broker for broker, held in answers if name in held]
 
 

@@ -196,7 +196,9 @@ class AdminClient(AdminQueries):
     async def export_offsets(self, now: int, groups: Collection[str] | None = None) -> list[KeptOffset]:
         """Return the committed offsets of groups, as ``import_offsets`` takes them; ``now`` is in ms since 1970."""
         is_wanted = _among(groups)
-        return await offset_moves.kept(self, [one for one in await self.offsets() if is_wanted(one.group)], now)
+        return await offset_moves.kept(
+            self, [offset for offset in await self.offsets() if is_wanted(offset.group)], now
+        )
 
     async def import_offsets(
         self, offsets: Sequence[KeptOffset], now: int, *, broker_name: str | None = None, dry_run: bool = False
@@ -208,10 +210,10 @@ class AdminClient(AdminQueries):
         Raises:
             NotFoundError: there is no such group or topic here.
         """
-        known = {one.settings.topic for one in await self.topics()}
-        absent = {one.topic for one in offsets if one.topic.startswith(RETRY_PREFIX)} - known
-        here = [one for one in offsets if one.topic not in absent]
-        changes = await self._moved(await offset_moves.translated(self, here, now), broker_name, dry_run)
+        known = {topic.settings.topic for topic in await self.topics()}
+        absent = {offset.topic for offset in offsets if offset.topic.startswith(RETRY_PREFIX)} - known
+        restorable = [offset for offset in offsets if offset.topic not in absent]
+        changes = await self._moved(await offset_moves.translated(self, restorable, now), broker_name, dry_run)
         changes.remarks += [f"{topic} does not exist here: its offsets are left out" for topic in sorted(absent)]
         return changes
 

@@ -206,12 +206,16 @@ class AdminQueries(Running):
             NotFoundError: none has this name.
         """
         places = await self.brokers()
-        found = [MasterBroker(one.cluster, one.broker_name, one.address) for one in places if one.broker_id == MASTER]
-        if not found:
+        masters = [
+            MasterBroker(place.cluster, place.broker_name, place.address)
+            for place in places
+            if place.broker_id == MASTER
+        ]
+        if not masters:
             raise UnavailableError(f"no broker is registered with {', '.join(self.name_servers)}")
-        named = [master for master in found if broker_name in (None, master.broker_name)]
+        named = [master for master in masters if broker_name in (None, master.broker_name)]
         if not named:
-            known = ", ".join(master.broker_name for master in found)
+            known = ", ".join(master.broker_name for master in masters)
             raise NotFoundError(f"there is no broker {broker_name}; the brokers are {known}")
         return named
 
@@ -226,48 +230,56 @@ class AdminQueries(Running):
 
         return await together(told(broker) for broker in (await self.brokers() if brokers is None else brokers))
 
-    async def replication(self, told: Iterable[BrokerStats] | None = None) -> list[Replication]:
-        """Return the replication state of brokers: of all, or those of ``told``, whose statistics are reused.
+    async def replication(self, known_stats: Iterable[BrokerStats] | None = None) -> list[Replication]:
+        """Return the replication state of brokers: of all, or those of ``known_stats``, which are not requested again.
 
         The lag of a slave is computed from its own statistics and those of its master, which are queried one after
         the other: if the master is busy it is off by some messages.
         """
-        stats = list(await self.broker_stats() if told is None else told)
-        places = {(one.broker.cluster, one.broker.broker_name): one for one in stats if one.broker.broker_id == MASTER}
-        statuses = await together(self._ha_status(one) for one in places.values())
+        stats = list(await self.broker_stats() if known_stats is None else known_stats)
+        places = {
+            (broker_stats.broker.cluster, broker_stats.broker.broker_name): broker_stats
+            for broker_stats in stats
+            if broker_stats.broker.broker_id == MASTER
+        }
+        statuses = await together(self._ha_status(broker_stats) for broker_stats in places.values())
         status_of = dict(zip(places, statuses, strict=True))
-        found = []
-        for one, role in zip(stats, await together(self._role(one) for one in stats), strict=True):
-            place = one.broker
+        replications = []
+        for broker_stats, role in zip(
+            stats, await together(self._role(broker_stats) for broker_stats in stats), strict=True
+        ):
+            place = broker_stats.broker
             key = (place.cluster, place.broker_name)
             status = status_of.get(key)
             if place.broker_id == MASTER:
                 count = None if status is None else 1 + status.in_sync_slaves
-                found.append(Replication(place, role, None, None, count, ""))
+                replications.append(Replication(place, role, None, None, count, ""))
                 continue
-            end, own_end = _log_end(places.get(key)), _log_end(one)
+            end, own_end = _log_end(places.get(key)), _log_end(broker_stats)
             lag = None if end is None or own_end is None else max(end - own_end, 0)
-            fault = one.stats.get("replicationReason", "")  # of a slave of mqtool
-            found.append(Replication(place, role, lag, _lag_seconds(lag, own_end, place, status), None, fault))
-        return found
+            fault = broker_stats.stats.get("replicationReason", "")  # of a slave of mqtool
+            replications.append(Replication(place, role, lag, _lag_seconds(lag, own_end, place, status), None, fault))
+        return replications
 
-    async def _role(self, told: BrokerStats) -> str:
+    async def _role(self, broker_stats: BrokerStats) -> str:
         try:
-            settings = {} if told.error else await self.request(told.broker.address, calls.broker_settings())
+            settings = (
+                {} if broker_stats.error else await self.request(broker_stats.broker.address, calls.broker_settings())
+            )
         except MqtoolError:
             settings = {}
-        return settings.get("brokerRole") or ("MASTER" if told.broker.broker_id == MASTER else "SLAVE")
+        return settings.get("brokerRole") or ("MASTER" if broker_stats.broker.broker_id == MASTER else "SLAVE")
 
-    async def _ha_status(self, told: BrokerStats) -> "calls.HaStatus | None":
+    async def _ha_status(self, broker_stats: BrokerStats) -> "calls.HaStatus | None":
         try:
-            return None if told.error else await self.request(told.broker.address, calls.ha_status())
+            return None if broker_stats.error else await self.request(broker_stats.broker.address, calls.ha_status())
         except MqtoolError:
             return None
 
     async def topics(self) -> list[TopicOnBroker]:
         """Return all topics with their settings, one for each broker that has the topic."""
         answers = await self.ask_each(await self.masters(), calls.topic_configs)
-        return [TopicOnBroker(broker.broker_name, one) for broker, configs in answers for one in configs.values()]
+        return [TopicOnBroker(broker.broker_name, config) for broker, configs in answers for config in configs.values()]
 
     async def topic_queues(self, *topics: str) -> list[TopicQueue]:
         """Return the queues of topics, on all brokers that have them.
@@ -279,10 +291,12 @@ class AdminQueries(Running):
         for topic in topics:
             check_known(topic, {name for _, configs in answers for name in configs}, "topic")
         asked = [(broker, topic) for topic in topics for broker, configs in answers if topic in configs]
-        told = await together(self.request(broker.address, calls.topic_queues(topic)) for broker, topic in asked)
+        queues_of_each = await together(
+            self.request(broker.address, calls.topic_queues(topic)) for broker, topic in asked
+        )
         return [
             TopicQueue(topic, broker.broker_name, queue_id, *queue)
-            for (broker, topic), queues in zip(asked, told, strict=True)
+            for (broker, topic), queues in zip(asked, queues_of_each, strict=True)
             for queue_id, queue in queues.items()
         ]
 
@@ -293,16 +307,18 @@ class AdminQueries(Running):
     async def groups(self, names: Collection[str] | None = None) -> list[GroupOnBroker]:
         """Return all groups with their settings, or the given ones; one for each broker that has the group."""
         rows = []
-        for broker, told in await self.ask_each(await self.masters(), calls.groups):
-            tables = {name: table for name, table in told.items() if names is None or name in names}
+        for broker, all_tables in await self.ask_each(await self.masters(), calls.groups):
+            tables = {name: table for name, table in all_tables.items() if names is None or name in names}
             online = await together(self.request(broker.address, calls.members(name)) for name in tables)
             lags: dict[str, int] = {}
             for offset in await self._offsets_of(broker, tables):
                 lags[offset.group] = lags.get(offset.group, 0) + (offset.lag or 0)
             settings = subscription_groups({"subscriptionGroupTable": tables})
             rows += [
-                GroupOnBroker(broker.broker_name, one, len(members.members) if members else 0, lags.get(name))
-                for (name, one), members in zip(settings.items(), online, strict=True)
+                GroupOnBroker(
+                    broker.broker_name, group_settings, len(members.members) if members else 0, lags.get(name)
+                )
+                for (name, group_settings), members in zip(settings.items(), online, strict=True)
             ]
         return rows
 
@@ -341,8 +357,8 @@ class AdminQueries(Running):
         return rows
 
     async def _offsets_of(self, broker: MasterBroker, groups: Collection[str] | None) -> list[GroupOffset]:
-        told = await self.request(broker.address, calls.consumer_offsets())
-        offsets = {key: offset for key, offset in told.items() if groups is None or key[1] in groups}
+        all_offsets = await self.request(broker.address, calls.consumer_offsets())
+        offsets = {key: offset for key, offset in all_offsets.items() if groups is None or key[1] in groups}
         topics = sorted({topic for topic, _, _ in offsets})
         answers = await together(self.request(broker.address, calls.topic_queues(topic)) for topic in topics)
         ends = {
@@ -353,7 +369,7 @@ class AdminQueries(Running):
         return group_offsets(offsets, ends, broker.broker_name)
 
 
-def check_known(name: str, names: Collection[str], what: str, advice: str = "") -> None:
+def check_known(name: str, names: Collection[str], noun: str, advice: str = "") -> None:
     """Refuse an unknown name, with advice.
 
     Raises:
@@ -363,11 +379,13 @@ def check_known(name: str, names: Collection[str], what: str, advice: str = "") 
     if name in names:
         return
     if _GLOB & {*name}:
-        raise UsageError(f"give the full name of the {what}, not a pattern: {name}")
-    own = sorted(one for one in names if not one.startswith(_OF_BROKERS) and not is_system_topic(one))
-    likely = [one for one in own if not one.startswith("%")] or own
+        raise UsageError(f"give the full name of the {noun}, not a pattern: {name}")
+    own = sorted(
+        candidate for candidate in names if not candidate.startswith(_OF_BROKERS) and not is_system_topic(candidate)
+    )
+    likely = [candidate for candidate in own if not candidate.startswith("%")] or own
     near = ", ".join(difflib.get_close_matches(name, own, 5, 0.4) or likely[:5])
-    raise NotFoundError(f"no {what} matches {name}{f'; similar: {near}' if near else ''}{advice}")
+    raise NotFoundError(f"no {noun} matches {name}{f'; similar: {near}' if near else ''}{advice}")
 
 
 def group_offsets(
@@ -394,9 +412,9 @@ def group_offsets(
     return rows
 
 
-def _log_end(told: BrokerStats | None) -> int | None:
+def _log_end(broker_stats: BrokerStats | None) -> int | None:
     """Return where the log of a broker ends, None where that is not known."""
-    text = told.stats.get("commitLogMaxOffset", "") if told else ""
+    text = broker_stats.stats.get("commitLogMaxOffset", "") if broker_stats else ""
     return int(text) if text.isdecimal() else None
 
 
@@ -405,6 +423,6 @@ def _lag_seconds(lag: int | None, end: int | None, place: BrokerPlace, status: "
     if not lag or end is None:
         return None if lag is None else 0.0
     host = place.address.rpartition(":")[0]
-    near = [one for one in (status.slaves if status else ()) if one.host == host and one.lag_ms is not None]
-    lags = [one.lag_ms for one in sorted(near, key=lambda one: abs(one.acknowledged_offset - end))]
+    near = [slave for slave in (status.slaves if status else ()) if slave.host == host and slave.lag_ms is not None]
+    lags = [slave.lag_ms for slave in sorted(near, key=lambda slave: abs(slave.acknowledged_offset - end))]
     return None if not lags or lags[0] is None else lags[0] / 1000

@@ -29,9 +29,9 @@ class Blank:
     """
 
     def __init__(self) -> None:
-        made = vars(Future())
-        self._lists = [name for name, value in made.items() if isinstance(value, list)]
-        self._shared = {name: value for name, value in made.items() if name not in self._lists}
+        attributes = vars(Future())
+        self._lists = [name for name, value in attributes.items() if isinstance(value, list)]
+        self._shared = {name: value for name, value in attributes.items() if name not in self._lists}
 
     def fill(self, future: "SendFuture") -> None:
         """Give a future what it begins with."""
@@ -109,18 +109,18 @@ class _BatchLane:
             The batch, and how many bytes wait no longer.
         """
         batch: list[PendingMessage] = []
-        size, taken, waiting = 0, 0, self.waiting
+        size, taken_size, waiting = 0, 0, self.waiting
         while waiting:
             one_size = len(waiting[0].element.data)
             # Who has less time than others fails alone.
             if batch and (size + one_size > most or waiting[0].timeout_ms != batch[0].timeout_ms):
                 break
-            one = waiting.popleft()
-            taken += one_size
-            if _is_wanted(one.future):
-                batch.append(one)
+            pending = waiting.popleft()
+            taken_size += one_size
+            if _is_wanted(pending.future):
+                batch.append(pending)
                 size += one_size
-        return batch, taken
+        return batch, taken_size
 
 
 def _is_wanted(future: AnyFuture) -> bool:
@@ -156,31 +156,31 @@ class AutoBatch:
         """Return a future for a message of any thread."""
         return SendFuture(self._blank)
 
-    def post(self, key: LaneKey, one: PendingMessage) -> None:
+    def post(self, key: LaneKey, pending: PendingMessage) -> None:
         """Add a message from any thread."""
-        if lane := self._put(key, one):
+        if lane := self._put(key, pending):
             self._loop.call_soon_threadsafe(self._look, key, lane)
 
-    def add(self, key: LaneKey, one: PendingMessage) -> None:
+    def add(self, key: LaneKey, pending: PendingMessage) -> None:
         """Add a message from the loop; as ``post``."""
-        if lane := self._put(key, one):
+        if lane := self._put(key, pending):
             self._look(key, lane)
 
-    def _put(self, key: LaneKey, one: PendingMessage) -> _BatchLane | None:
+    def _put(self, key: LaneKey, pending: PendingMessage) -> _BatchLane | None:
         """Add a message; return its lane where the loop is to look at that."""
         with self._lock:
             if (error := self._given_up) is None:
-                return self._put_in_lane(key, one)
-        _fail([one], error)
+                return self._put_in_lane(key, pending)
+        _fail([pending], error)
         return None
 
-    def _put_in_lane(self, key: LaneKey, one: PendingMessage) -> _BatchLane | None:
+    def _put_in_lane(self, key: LaneKey, pending: PendingMessage) -> _BatchLane | None:
         lane = self._lanes.get(key) or self._lanes.setdefault(key, _BatchLane())
         is_first = not lane.waiting
         if is_first:
             lane.due = time.monotonic() + self._linger
-        lane.waiting.append(one)
-        lane.size += len(one.element.data)
+        lane.waiting.append(pending)
+        lane.size += len(pending.element.data)
         # Whoever sends a batch looks for the next one then.
         if lane.is_told or lane.sending or not (is_first or lane.size >= self._batch_size):
             return None
@@ -207,12 +207,12 @@ class AutoBatch:
         self._look(key, lane)
 
     async def _send_next(self, key: LaneKey, lane: _BatchLane) -> None:
-        lane.batch, taken = lane.take(self._batch_size)
+        lane.batch, taken_size = lane.take(self._batch_size)
         with self._lock:
-            lane.size -= taken
+            lane.size -= taken_size
         try:
             if lane.batch:
-                elements = [one.element for one in lane.batch]
+                elements = [pending.element for pending in lane.batch]
                 _tell(lane.batch, await self._send(key, elements, lane.batch[0].timeout_ms))
         except Exception as error:
             _fail(lane.batch, error)
@@ -252,14 +252,14 @@ class AutoBatch:
 
 
 def _tell(batch: Sequence[PendingMessage], result: SendResult) -> None:
-    for one, its in zip(batch, each_result(result, [one.element.unique_key for one in batch]), strict=True):
+    for pending, its in zip(batch, each_result(result, [pending.element.unique_key for pending in batch]), strict=True):
         try:
-            one.future.set_result(its)
+            pending.future.set_result(its)
         except _DONE:
             continue  # cancelled, or given up
 
 
 def _fail(batch: Sequence[PendingMessage], error: Exception) -> None:
-    for one in batch:
-        if not one.future.done():
-            one.future.set_exception(error)
+    for pending in batch:
+        if not pending.future.done():
+            pending.future.set_exception(error)

@@ -74,17 +74,17 @@ class Browser:
         if len(masters) > 1:
             names = ", ".join(master.broker_name for master in masters)
             raise UsageError(f"{len(masters):,} brokers have a log ({names}): choose one with --broker")
-        found = await self._viewed(masters[0], offset)
-        if found is None:
+        browsed = await self._viewed(masters[0], offset)
+        if browsed is None:
             raise NotFoundError(f"{masters[0].broker_name} has no message that starts at {offset:,}")
-        return found
+        return browsed
 
     async def by_message_id(self, message_id: str, offset: int) -> Browsed | None:
         """Return the message with an offset message id; None if no broker has it."""
         for master in await self.masters():
-            found = await self._viewed(master, offset)
-            if found and found.message.message_id == message_id.upper():
-                return found
+            browsed = await self._viewed(master, offset)
+            if browsed and browsed.message.message_id == message_id.upper():
+                return browsed
         return None
 
     async def _viewed(self, master: MasterBroker, offset: int) -> Browsed | None:
@@ -122,9 +122,9 @@ class Browser:
             raise NotFoundError(
                 f"queue {queue_id} of {topic} {reaches}: no message has the queue offset {queue_offset:,}"
             )
-        async for found in self._read(holding[0], queue_offset):
-            if found.message.queue_offset == queue_offset:
-                return found
+        async for browsed in self._read(holding[0], queue_offset):
+            if browsed.message.queue_offset == queue_offset:
+                return browsed
             break
         raise BadDataError(
             f"{holding[0].broker.broker_name} cannot read the message at queue offset {queue_offset:,}: "
@@ -142,10 +142,12 @@ class Browser:
         for topic in topics:
             check_known(topic, {name for _, configs in answers for name in configs}, "topic")
         asked = [(broker, topic) for topic in topics for broker, configs in answers if topic in configs]
-        told = await together(self._admin.request(broker.address, calls.topic_queues(topic)) for broker, topic in asked)
+        queues_of_each = await together(
+            self._admin.request(broker.address, calls.topic_queues(topic)) for broker, topic in asked
+        )
         return [
             BrowsedQueue(broker, topic, queue_id, queue.min_offset, queue.max_offset)
-            for (broker, topic), queues in zip(asked, told, strict=True)
+            for (broker, topic), queues in zip(asked, queues_of_each, strict=True)
             for queue_id, queue in queues.items()
         ]
 
@@ -166,12 +168,12 @@ class Browser:
             for topic in sorted(configs)
             if (not is_system_topic(topic) if topics is None else topic in topics)
         ]
-        found = await together(self._with_key(broker, topic, key) for broker, topic in asked)
-        return sorted((one for some in found for one in some), key=_when)
+        results = await together(self._with_key(broker, topic, key) for broker, topic in asked)
+        return sorted((browsed for result in results for browsed in result), key=_when)
 
     async def _with_key(self, broker: MasterBroker, topic: str, key: str) -> list[Browsed]:
         """Return all messages with a key: brokers give the newest, so older ones are asked for until none come."""
-        found: dict[int, list[Browsed]] = {}  # by address, as an inner batch has several
+        by_address: dict[int, list[Browsed]] = {}  # by address, as an inner batch has several
         oldest: int | None = None
         while True:
             until = {} if oldest is None else {"until": oldest}
@@ -179,8 +181,8 @@ class Browser:
             records: dict[int, list[Browsed]] = {}
             for message, record in messages_of(answer):
                 records.setdefault(message.position, []).append(Browsed(message, record, broker))
-            new = records.keys() - found.keys()
-            found |= records
+            new = records.keys() - by_address.keys()
+            by_address |= records
             if not new:
                 if len(records) >= calls.MAX_BY_KEY:
                     self.remarks.append(
@@ -188,8 +190,13 @@ class Browser:
                         f"{key} in one second: not all were found"
                     )
                 break
-            oldest = min(one.message.store_timestamp for some in records.values() for one in some)
-        return [one for some in found.values() for one in some if one.message.topic == topic and _has(one.message, key)]
+            oldest = min(browsed.message.store_timestamp for messages in records.values() for browsed in messages)
+        return [
+            browsed
+            for messages in by_address.values()
+            for browsed in messages
+            if browsed.message.topic == topic and _has(browsed.message, key)
+        ]
 
     # By search
 
@@ -217,9 +224,9 @@ class Browser:
         heap = [(_when(head), number, head) for number, head in enumerate(heads) if head]
         heapq.heapify(heap)
         while heap:
-            _, number, found = heap[0]
-            if query.matches(found.message):
-                yield found
+            _, number, browsed = heap[0]
+            if query.matches(browsed.message):
+                yield browsed
             following = await anext(readers[number], None)
             if following:
                 heapq.heapreplace(heap, (_when(following), number, following))
@@ -254,9 +261,9 @@ def _reach(place: BrowsedQueue) -> str:
     return f"holds {place.min_offset:,} to {place.max_offset - 1:,} on {place.broker.broker_name}"
 
 
-def _when(found: Browsed) -> tuple[int, str, int, int]:
-    message = found.message
-    return message.store_timestamp, found.broker.broker_name, message.position, message.queue_offset
+def _when(browsed: Browsed) -> tuple[int, str, int, int]:
+    message = browsed.message
+    return message.store_timestamp, browsed.broker.broker_name, message.position, message.queue_offset
 
 
 def _has(message: Message, key: str) -> bool:

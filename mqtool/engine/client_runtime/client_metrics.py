@@ -124,12 +124,12 @@ class ClientMetrics(Hook):
     def after_send(
         self,
         messages: "Sequence[ProducerMessage]",
-        given: float,
+        started: float,
         results: Sequence[Any],  # noqa: ARG002
         error: BaseException | None,
     ) -> None:
         """Count each message with the time that all of them took."""
-        took_ms, status = (time.perf_counter() - given) * 1000, "failure" if error else "success"
+        took_ms, status = (time.perf_counter() - started) * 1000, "failure" if error else "success"
         for message in messages:
             self._all.send.labels(message.topic, self._id, status).observe(took_ms)
 
@@ -146,10 +146,10 @@ class ClientMetrics(Hook):
         return time.perf_counter()
 
     def after_consume(
-        self, messages: "Sequence[ConsumerMessage]", given: float, status: Any, error: BaseException | None
+        self, messages: "Sequence[ConsumerMessage]", started: float, status: Any, error: BaseException | None
     ) -> None:
         """Count each message with the time that the listener took for all of them."""
-        took_ms = (time.perf_counter() - given) * 1000
-        said = "failure" if error or status is ConsumeStatus.LATER else "success"
+        took_ms = (time.perf_counter() - started) * 1000
+        outcome = "failure" if error or status is ConsumeStatus.LATER else "success"
         for message in messages:
-            self._all.process.labels(message.topic, self._id, self._group, said).observe(took_ms)
+            self._all.process.labels(message.topic, self._id, self._group, outcome).observe(took_ms)

@@ -63,10 +63,10 @@ class ConsumeContext:
         """Replace values that are not numbers by the defaults; return what was set."""
         wrong = []
         for name, default in _DEFAULTS.items():
-            said = getattr(self, name)
-            if not (isinstance(said, numbers.Integral) and abs(int(said)) <= consuming.UNLIMITED):
+            value = getattr(self, name)
+            if not (isinstance(value, numbers.Integral) and abs(int(value)) <= consuming.UNLIMITED):
                 setattr(self, name, default)
-                wrong.append(f"{name}={said!r:.40}")
+                wrong.append(f"{name}={value!r:.40}")
         return wrong
 
 
@@ -227,8 +227,8 @@ class ConsumeService(ABC):
 class ConcurrentService(ConsumeService):
     """Passes messages to the listener in any order; messages that fail are sent back."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._due: asyncio.Queue[tuple[AssignedQueue, Sequence[ConsumerMessage]]] = asyncio.Queue()
 
     def start(self, held: Callable[[], Collection[AssignedQueue]]) -> None:
@@ -242,13 +242,13 @@ class ConcurrentService(ConsumeService):
 
     def submit(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> None:
         """Consume messages that were just pulled."""
-        readable = [one for one in messages if not one.body_error]
-        for some in consuming.in_groups(readable, self._options.consume_message_batch_max_size):
-            self._due.put_nowait((held, some))
+        readable = [message for message in messages if not message.body_error]
+        for group in consuming.in_groups(readable, self._options.consume_message_batch_max_size):
+            self._due.put_nowait((held, group))
         if len(readable) < len(messages):  # each by itself: it fails, and takes no other with it
-            for one in messages:
-                if one.body_error:
-                    self._due.put_nowait((held, [one]))
+            for message in messages:
+                if message.body_error:
+                    self._due.put_nowait((held, [message]))
 
     async def _consume_on(self) -> None:
         while not self._is_over:
@@ -273,10 +273,10 @@ class ConcurrentService(ConsumeService):
         if failed and self._is_broadcasting:
             log.warning("%d messages of %s failed and will not be delivered again", len(failed), held.queue)
         elif failed:
-            kept = [one for one in failed if not await self._send_back(one, context.delay_level)]
+            kept = [message for message in failed if not await self._send_back(message, context.delay_level)]
         if kept:
             self._instance.keep(self._consume_later(held, kept))
-        self._finish(held, [one for one in messages if one not in kept])
+        self._finish(held, [message for message in messages if message not in kept])
 
     def _finish(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> None:
         offset = held.waiting.remove(messages, self._clock())
@@ -286,7 +286,7 @@ class ConcurrentService(ConsumeService):
 
     async def _consume_later(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> None:
         await asyncio.sleep(_AGAIN_S)
-        again = [dataclasses.replace(one, reconsume_times=one.reconsume_times + 1) for one in messages]
+        again = [dataclasses.replace(message, reconsume_times=message.reconsume_times + 1) for message in messages]
         self._due.put_nowait((held, again))
 
     async def _clean_on(self, held: Callable[[], Collection[AssignedQueue]]) -> None:
@@ -294,19 +294,19 @@ class ConcurrentService(ConsumeService):
         timeout_ms = self._options.consume_timeout * 60_000
         while True:
             await asyncio.sleep(timeout_ms / 1000)
-            for one in [*held()]:
+            for assigned in [*held()]:
                 late = self._clock() - timeout_ms
-                for message in one.waiting.first(_MAX_STUCK):
-                    is_stuck = one.began.get(message.queue_offset, late) < late
+                for message in assigned.waiting.first(_MAX_STUCK):
+                    is_stuck = assigned.began.get(message.queue_offset, late) < late
                     if is_stuck and await self._send_back(message, _STUCK_LEVEL):
-                        self._finish(one, [message])
+                        self._finish(assigned, [message])
 
 
 class OrderlyService(ConsumeService):
     """Passes the messages of a queue to the listener one after the other; a failed message is retried in its place."""
 
-    def __init__(self, lock: Callable[[MessageQueue], Coroutine[Any, Any, None]], *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, lock: Callable[[MessageQueue], Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._lock = lock
 
     def start(self, held: Callable[[], Collection[AssignedQueue]]) -> None:
@@ -344,7 +344,7 @@ class OrderlyService(ConsumeService):
         if not messages:
             return 0
         held.has_some.set()  # there may be more
-        readable = next((number for number, one in enumerate(messages) if one.body_error), len(messages))
+        readable = next((number for number, message in enumerate(messages) if message.body_error), len(messages))
         if readable < len(messages):  # which goes by itself
             waiting.put_back(messages[max(1, readable) :])
             messages = messages[: max(1, readable)]
@@ -362,9 +362,9 @@ class OrderlyService(ConsumeService):
         """Put messages back where they were, but those at their last attempt; tell whether there are any."""
         most = consuming.most_attempts(self._options.max_reconsume_times, is_orderly=True)
         again = []
-        for one in messages:
-            is_last = one.reconsume_times >= most or one.body_error  # which no attempt makes readable
-            if not is_last or not await self._send_back(one, -1):
-                again.append(dataclasses.replace(one, reconsume_times=one.reconsume_times + 1))
+        for message in messages:
+            is_last = message.reconsume_times >= most or message.body_error  # which no attempt makes readable
+            if not is_last or not await self._send_back(message, -1):
+                again.append(dataclasses.replace(message, reconsume_times=message.reconsume_times + 1))
         held.waiting.put_back(again)
         return bool(again)

@@ -100,23 +100,23 @@ class _Troubles:
     def __init__(self) -> None:
         self._said: dict[str, tuple[str, object]] = {}
 
-    def say(self, what: str, error: Exception, whose: object = None) -> None:
+    def say(self, activity: str, error: Exception, whose: object = None) -> None:
         """Report a failure; if several report the same, only the first counts."""
         sentence = str(error)
-        if what not in self._said or self._said[what][0] != sentence:
-            self._said[what] = sentence, whose
+        if activity not in self._said or self._said[activity][0] != sentence:
+            self._said[activity] = sentence, whose
             cause = error.__cause__ if isinstance(error, CallbackError) else None  # of the application
-            log.warning("%s: %s; retrying", what, sentence, exc_info=cause)
+            log.warning("%s: %s; retrying", activity, sentence, exc_info=cause)
 
-    def is_over(self, what: str, whose: object = None) -> None:
+    def is_over(self, activity: str, whose: object = None) -> None:
         """Report that it works again, if the failure was reported for the same."""
-        if what in self._said and self._said[what][1] == whose:
-            del self._said[what]
-            log.warning("%s works again", what)
+        if activity in self._said and self._said[activity][1] == whose:
+            del self._said[activity]
+            log.warning("%s works again", activity)
 
     def forget(self, whose: object) -> None:
         """Forget the failures of one that has stopped, so that others report theirs."""
-        self._said = {what: said for what, said in self._said.items() if said[1] != whose}
+        self._said = {activity: report for activity, report in self._said.items() if report[1] != whose}
 
 
 class AssignedQueue:
@@ -208,7 +208,7 @@ class Consumer(Subscriber, Reader):
     def _held_sizes(self) -> list[tuple[str, int, int]]:
         """Return topic, messages and bytes of each queue that is held; called by any thread."""
         held = self._held.copy().items()
-        return [(queue.topic, one.waiting.count, one.waiting.size) for queue, one in held]
+        return [(queue.topic, assigned.waiting.count, assigned.waiting.size) for queue, assigned in held]
 
     def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
         """Subscribe to a topic, or to the messages that match an expression: tags with ``||``, or SQL92.
@@ -297,12 +297,12 @@ class Consumer(Subscriber, Reader):
                     await self._rebalance_wanted.wait()
             self._rebalance_wanted.clear()
             for topic in sorted(self._topics()):
-                what = f"sharing the queues of {topic}"
+                activity = f"sharing the queues of {topic}"
                 try:
                     await self._rebalance(topic)
-                    self._troubles.is_over(what)
+                    self._troubles.is_over(activity)
                 except MqtoolError as error:
-                    self._troubles.say(what, error)
+                    self._troubles.say(activity, error)
                 except Exception:
                     log.exception("sharing the queues of %s failed", topic)
 
@@ -316,7 +316,7 @@ class Consumer(Subscriber, Reader):
             return
         lost, new = consuming.changes(held, due)
         now = self._clock()
-        lost += [queue for queue, one in self._held.items() if queue in held and one.waiting.is_stuck(now)]
+        lost += [queue for queue, assigned in self._held.items() if queue in held and assigned.waiting.is_stuck(now)]
         lost = [*dict.fromkeys(lost)]
         await self._tell_revoked([queue for queue in self._shared if queue.topic == topic and queue not in due])
         for queue in lost:
@@ -327,14 +327,14 @@ class Consumer(Subscriber, Reader):
                 begun.append(await self._take_over(queue))
             except MqtoolError as error:  # next time; those that are begun go on
                 log.warning("%s cannot be taken over now: %s", queue, error)
-        await self._tell_assigned([one.queue for one in begun if one.queue not in self._shared])
+        await self._tell_assigned([assigned.queue for assigned in begun if assigned.queue not in self._shared])
         if lost or new:
             # By a newer version the broker sees that its subscription is that of this share.
             if subscription := self._subscriptions.get(topic):
                 self._subscriptions[topic] = dataclasses.replace(subscription, version=now)
             await self._instance.send_heartbeats()
-        for one in begun:
-            self._pull(one)
+        for assigned in begun:
+            self._pull(assigned)
 
     async def _tell_assigned(self, queues: Collection[MessageQueue]) -> None:
         self._shared |= {*queues}
@@ -444,7 +444,7 @@ class Consumer(Subscriber, Reader):
 
     async def _pull_on(self, held: AssignedQueue) -> None:
         queue, waiting = held.queue, held.waiting
-        what = f"pulling {queue.topic} from {queue.broker_name}"
+        activity = f"pulling {queue.topic} from {queue.broker_name}"
         while not waiting.is_dropped:
             waiting.pulled_at = self._clock()
             if self._is_full(held):
@@ -469,15 +469,15 @@ class Consumer(Subscriber, Reader):
                 await asyncio.sleep(_AFTER_ERROR_S)
                 continue
             except RefusedError as error:
-                self._troubles.say(what, error, queue)
+                self._troubles.say(activity, error, queue)
                 await asyncio.sleep(_AFTER_BUSY_S if error.code == ResponseCode.SYSTEM_BUSY else _AFTER_ERROR_S)
                 continue
             except MqtoolError as error:
-                self._troubles.say(what, error, queue)
+                self._troubles.say(activity, error, queue)
                 held.wished_broker_id = MASTER  # the one that was wished may be gone
                 await asyncio.sleep(_AFTER_ERROR_S)
                 continue
-            self._troubles.is_over(what, queue)
+            self._troubles.is_over(activity, queue)
             if waiting.is_dropped:
                 return
             if elsewhere is not None:
@@ -490,13 +490,13 @@ class Consumer(Subscriber, Reader):
             held.next_offset, held.wished_broker_id = fetched.next_offset, fetched.suggested_broker_id
             messages = consuming.messages_of(fetched.records, queue, subscription)
             if queue.topic.startswith(RETRY_PREFIX):
-                messages = [consuming.original(one, self.group) for one in messages]
+                messages = [consuming.original(message, self.group) for message in messages]
             if messages:
                 held.last = messages[-1]
             if self._metrics:
                 now = time.perf_counter()
-                for one in messages:
-                    one.received_at = now
+                for message in messages:
+                    message.received_at = now
             waiting.put(messages)
             self._took(held, messages)
             if self._pull_interval:
@@ -522,8 +522,8 @@ class Consumer(Subscriber, Reader):
     ) -> ConsumerMessage | None:
         subscription = consuming.subscribe(queue.topic, "*", self._clock())
         call = fetching.pull(self.group, queue, fetched.min_offset, 1, subscription, hold_ms=0, with_subscription=True)
-        found = await self._instance.wire.request(address, call, ANSWER_MS)
-        return next(iter(consuming.messages_of(found.records, queue, subscription)), None)
+        pulled = await self._instance.wire.request(address, call, ANSWER_MS)
+        return next(iter(consuming.messages_of(pulled.records, queue, subscription)), None)
 
     async def _go_on_at(self, held: AssignedQueue, offset: int, *, is_reset: bool) -> None:
         """Begin anew at another offset; what came before is consumed first, as it may never come again.

@@ -136,11 +136,11 @@ class Resender:
             known = sorted(topics & await self._browser.topics())
             since = self._log.begun[letter.address] - _CLOCKS_DIFFER_MS
             places = await self._browser.starts(await self._browser.places(known), since)
-            copies += [one async for one in self._browser.search(places, Query())]
-        found = [one for one in copies if one.message.properties.get(ORIGIN) == letter.address]
-        if found:
-            self._log.note(letter.address, 0, found[0].message.message_id)
-        return bool(found)
+            copies += [browsed async for browsed in self._browser.search(places, Query())]
+        resent = [browsed for browsed in copies if browsed.message.properties.get(ORIGIN) == letter.address]
+        if resent:
+            self._log.note(letter.address, 0, resent[0].message.message_id)
+        return bool(resent)
 
     async def check_target(self, letters: Iterable[DeadLetter]) -> None:
         """Refuse to start if a topic that copies are sent to does not exist.
@@ -283,7 +283,9 @@ class ResentLog:
 def state_file(cluster: str, group: str) -> Path:
     """Return the default path of the record of what was resent."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    safe = "".join(one if one.isalnum() or one in "-_.%" else "_" for one in f"{cluster}-{group}")
+    safe = "".join(
+        character if character.isalnum() or character in "-_.%" else "_" for character in f"{cluster}-{group}"
+    )
     return Path(state) / "mqtool" / "dlq" / f"{safe}.jsonl"
 
 

@@ -30,8 +30,8 @@ _with_locks: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 def _forked() -> None:
     """Let go, in a child, of locks that threads of the parent have, and of what these are at."""
-    for one in _with_locks:
-        one._forked()
+    for deduplicator in _with_locks:
+        deduplicator._forked()
 
 
 os.register_at_fork(after_in_child=_forked)

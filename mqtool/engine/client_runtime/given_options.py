@@ -17,7 +17,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 def options_of(
     kind: type[O],
-    given: "O | Mapping[str, Any] | None",
+    options: "O | Mapping[str, Any] | None",
     more: Mapping[str, Any],
     environment: Mapping[str, str] = os.environ,
 ) -> O:
@@ -25,20 +25,20 @@ def options_of(
 
     Args:
         kind: of the client.
-        given: an options object, which is used as is; or some options by name, the others from the environment.
+        options: an options object, which is used as is; or some options by name, the others from the environment.
         more: some options by name, which take precedence.
         environment: ``MQTOOL_`` and the name in capitals, for strings, numbers, flags, paths and enumerations.
 
     Raises:
         UsageError: there is no such option, or the value is invalid.
     """
-    if isinstance(given, ClientOptions):
-        if not isinstance(given, kind):
-            raise UsageError(f"the options of this client must be {kind.__name__}, not {type(given).__name__}")
-        return dataclasses.replace(given, **_checked(kind, more)) if more else given
-    if given is not None and not isinstance(given, Mapping):
-        raise UsageError(f"options must be {kind.__name__} or a mapping, not {given!r}")
-    return kind(**{**_from_environment(kind, environment), **_checked(kind, {**(given or {}), **more})})
+    if isinstance(options, ClientOptions):
+        if not isinstance(options, kind):
+            raise UsageError(f"the options of this client must be {kind.__name__}, not {type(options).__name__}")
+        return dataclasses.replace(options, **_checked(kind, more)) if more else options
+    if options is not None and not isinstance(options, Mapping):
+        raise UsageError(f"options must be {kind.__name__} or a mapping, not {options!r}")
+    return kind(**{**_from_environment(kind, environment), **_checked(kind, {**(options or {}), **more})})
 
 
 def _checked(kind: type[ClientOptions], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,12 +59,12 @@ def _checked(kind: type[ClientOptions], values: Mapping[str, Any]) -> dict[str, 
 
 
 def _from_environment(kind: type[ClientOptions], environment: Mapping[str, str]) -> dict[str, Any]:
-    found = {}
+    values = {}
     for field in dataclasses.fields(kind):
         name = _PREFIX + field.name.upper()
         if (text := environment.get(name)) and (wanted := _kind_of(field)):
-            found[field.name] = _read(name, text, wanted)
-    return found
+            values[field.name] = _read(name, text, wanted)
+    return values
 
 
 def _kind_of(field: "dataclasses.Field[Any]") -> Any:

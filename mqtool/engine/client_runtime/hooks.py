@@ -34,7 +34,7 @@ class Hook:
     def after_send(
         self,
         messages: "Sequence[ProducerMessage]",
-        given: Any,
+        started: Any,
         results: "Sequence[SendResult]",
         error: BaseException | None,
     ) -> None:
@@ -47,7 +47,7 @@ class Hook:
         """Called with messages that a listener, in its thread or task, or the program that requested them will get."""
 
     def after_consume(
-        self, messages: "Sequence[ConsumerMessage]", given: Any, status: Any, error: BaseException | None
+        self, messages: "Sequence[ConsumerMessage]", started: Any, status: Any, error: BaseException | None
     ) -> None:
         """Called with what the listener returned, or raised.
 
@@ -57,24 +57,26 @@ class Hook:
         """
 
 
-Given = list[tuple[Hook, Any]]
+CalledHooks = list[tuple[Hook, Any]]
 
 
-def before(hooks: Sequence[Hook], method: str, messages: Sequence[Any], group: str) -> Given:
+def before(hooks: Sequence[Hook], method: str, messages: Sequence[Any], group: str) -> CalledHooks:
     """Call the hooks in order; return them with their results. If one raises, those before it are told."""
-    given: Given = []
+    called_hooks: CalledHooks = []
     for hook in hooks:
         try:
-            given.append((hook, user_code.call("hook", getattr(hook, f"before_{method}"), messages, group)))
+            called_hooks.append((hook, user_code.call("hook", getattr(hook, f"before_{method}"), messages, group)))
         except Exception as error:
-            after(given, method, messages, () if method == "send" else None, error)
+            after(called_hooks, method, messages, () if method == "send" else None, error)
             raise
-    return given
+    return called_hooks
 
 
-def after(given: Given, method: str, messages: Sequence[Any], result: Any, error: BaseException | None) -> None:
+def after(
+    called_hooks: CalledHooks, method: str, messages: Sequence[Any], result: Any, error: BaseException | None
+) -> None:
     """Call the hooks in reverse order."""
-    for hook, token in reversed(given):
+    for hook, token in reversed(called_hooks):
         try:
             user_code.call("hook", getattr(hook, f"after_{method}"), messages, token, result, error)
         except Exception:
@@ -83,35 +85,37 @@ def after(given: Given, method: str, messages: Sequence[Any], result: Any, error
 
 @contextmanager
 def told_of_end(
-    given: Given, messages: "Sequence[ProducerMessage]", results: "Sequence[SendResult]" = ()
+    called_hooks: CalledHooks, messages: "Sequence[ProducerMessage]", results: "Sequence[SendResult]" = ()
 ) -> Iterator[None]:
     """Call the hooks when messages are sent, with the results known by then, or with none."""
     try:
         yield
     except BaseException as error:
-        after(given, "send", messages, results, error)
+        after(called_hooks, "send", messages, results, error)
         raise
-    after(given, "send", messages, results, None)
+    after(called_hooks, "send", messages, results, None)
 
 
 @contextmanager
-def told_of_failure(given: Given, messages: "Sequence[ProducerMessage]") -> Iterator[None]:
+def told_of_failure(called_hooks: CalledHooks, messages: "Sequence[ProducerMessage]") -> Iterator[None]:
     """Call the hooks if messages cannot be prepared."""
     try:
         yield
     except BaseException as error:
-        after(given, "send", messages, (), error)
+        after(called_hooks, "send", messages, (), error)
         raise
 
 
 def after_future(
-    given: Given, messages: "Sequence[ProducerMessage]", future: "Future[SendResult] | asyncio.Future[SendResult]"
+    called_hooks: CalledHooks,
+    messages: "Sequence[ProducerMessage]",
+    future: "Future[SendResult] | asyncio.Future[SendResult]",
 ) -> None:
     """Call the hooks when a message is stored, or fails to be."""
 
     def done(ended: Any) -> None:
         error = CancelledError() if ended.cancelled() else ended.exception()
-        after(given, "send", messages, () if error else (ended.result(),), error)
+        after(called_hooks, "send", messages, () if error else (ended.result(),), error)
 
     future.add_done_callback(done)
 
@@ -123,25 +127,25 @@ def around_listener(hooks: Sequence[Hook], listener: Callable[..., Any], group: 
     if user_code.is_coroutine(listener):
 
         async def listen_async(messages: "Sequence[ConsumerMessage]", context: Any) -> Any:
-            given = before(hooks, "consume", messages, group)
+            called_hooks = before(hooks, "consume", messages, group)
             try:
                 status = await listener(messages, context)
             except BaseException as error:
-                after(given, "consume", messages, None, error)
+                after(called_hooks, "consume", messages, None, error)
                 raise
-            after(given, "consume", messages, status, None)
+            after(called_hooks, "consume", messages, status, None)
             return status
 
         return listen_async
 
     def listen(messages: "Sequence[ConsumerMessage]", context: Any) -> Any:
-        given = before(hooks, "consume", messages, group)
+        called_hooks = before(hooks, "consume", messages, group)
         try:
             status = listener(messages, context)
         except BaseException as error:
-            after(given, "consume", messages, None, error)
+            after(called_hooks, "consume", messages, None, error)
             raise
-        after(given, "consume", messages, status, None)
+        after(called_hooks, "consume", messages, status, None)
         return status
 
     return listen
@@ -153,19 +157,19 @@ class Work:
     def __init__(self, hooks: Sequence[Hook], messages: "Sequence[ConsumerMessage]", group: str) -> None:
         """Tell the hooks that the program gets the messages; it does, whatever they raise."""
         self._messages = messages
-        self._given: Given = []
+        self._called: CalledHooks = []
         # What hooks set there stays between them: the program may end its work in another task or thread.
         self._context = contextvars.copy_context()
         for hook in hooks if messages else ():
             try:
                 token = self._context.run(user_code.call, "hook", hook.before_consume, messages, group)
-                self._given.append((hook, token))
+                self._called.append((hook, token))
             except Exception:
                 log.exception("a hook failed before messages were delivered")
 
     def end(self, status: Any, error: BaseException | None = None) -> None:
         """Tell the hooks the outcome of the messages."""
-        self._context.run(after, self._given, "consume", self._messages, status, error)
+        self._context.run(after, self._called, "consume", self._messages, status, error)
 
 
 class Works:

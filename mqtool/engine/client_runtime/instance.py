@@ -69,8 +69,8 @@ def wire_of(
     Raises:
         UsageError: the addresses or the options are invalid.
     """
-    given = name_servers or os.environ.get(NAMESRV_ADDR, "")
-    addresses = split_addresses(given) if isinstance(given, str) else [*given]
+    servers = name_servers or os.environ.get(NAMESRV_ADDR, "")
+    addresses = split_addresses(servers) if isinstance(servers, str) else [*servers]
     if not addresses:
         raise UsageError(f"no name server is given, and {NAMESRV_ADDR} is not set")
     if bool(options.access_key) != bool(options.secret_key):
@@ -123,11 +123,11 @@ class Instance:
     async def stop(self) -> None:
         """Stop all tasks and close all connections; after a restart, routes are queried again."""
         # A listener that is a coroutine, and so runs in one of them, may end its own client.
-        others = self._tasks - {asyncio.current_task()}
-        for task in others:
+        other_tasks = self._tasks - {asyncio.current_task()}
+        for task in other_tasks:
             task.cancel()
         try:
-            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.gather(*other_tasks, return_exceptions=True)
         finally:
             for known in (self._routes, self._stand_ins, self._to_write, self._masters, self._told):
                 known.clear()
@@ -243,8 +243,8 @@ class Instance:
             UnavailableError: no route contains any.
         """
         for route in self._known():
-            if found := broker_to_read(route, broker_name, wished_id):
-                return found
+            if broker := broker_to_read(route, broker_name, wished_id):
+                return broker
         raise UnavailableError(f"the broker {broker_name} is no longer in any route")
 
     # Brokers
@@ -278,14 +278,14 @@ class Instance:
             self.keep(self._tell_of_us(address))
 
     async def _tell_of_us(self, address: str) -> None:
-        told = functools.partial(self.wire.request, address, calls.heartbeat(self.heartbeat()))
+        send_heartbeat = functools.partial(self.wire.request, address, calls.heartbeat(self.heartbeat()))
         with contextlib.suppress(MqtoolError):  # it is told again soon
             try:
-                await told()
+                await send_heartbeat()
             except AnswerTimeoutError:
                 raise
             except UnavailableError:  # often this is what shows that a connection was lost: it goes over a new one
-                await told()
+                await send_heartbeat()
 
     async def unregister(self, producer_group: str = "", consumer_group: str = "") -> None:
         """Tell all brokers that this client has left a group."""

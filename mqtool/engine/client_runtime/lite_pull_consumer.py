@@ -57,7 +57,7 @@ class LitePullConsumerOptions(ConsumerOptions):
 
 
 @dataclass
-class _Given:
+class _HandedOut:
     """A batch, and how many of its messages the program has been given."""
 
     held: AssignedQueue
@@ -82,7 +82,7 @@ class Batch(NamedTuple):
     """Messages that are returned at once."""
 
     messages: list[ConsumerMessage]
-    given: _Given | None
+    handed_out: _HandedOut | None
 
 
 class LitePullConsumer(Consumer):
@@ -120,17 +120,17 @@ class LitePullConsumer(Consumer):
         self._assigned: dict[MessageQueue, Subscription] | None = None
         self._paused: set[MessageQueue] = set()
         self._sought: dict[MessageQueue, int] = {}  # of queues that are not held yet
-        self._given_up_to: dict[MessageQueue, int] = {}  # what poll has given, to be committed
+        self._returned_up_to: dict[MessageQueue, int] = {}  # what poll has returned, to be committed
         self._batches: deque[tuple[AssignedQueue, list[ConsumerMessage]]] = deque()
-        self._given: _Given | None = None  # what was given last
+        self._handed_out: _HandedOut | None = None  # what poll returned last
         self._turn = threading.Lock()
         self._came_late: list[tuple[AssignedQueue, list[ConsumerMessage]]] = []  # of queues that are paused
         self._has_come: asyncio.Event
         self._next_commit = 0
-        self._trace, told = message_trace_of(
+        self._trace, all_hooks = message_trace_of(
             "CONSUME", self.group, name_servers, self.options, self._clock, trace_sender
         )
-        self._works = hooks.Works(told, self.group)
+        self._works = hooks.Works(all_hooks, self.group)
 
     # Which queues
 
@@ -187,9 +187,9 @@ class LitePullConsumer(Consumer):
                 before = queues
                 topic = without_namespace(name, self.options.namespace)
                 try:
-                    told = user_code.call("queue listener", listener, topic, queues)
-                    if inspect.isawaitable(told):
-                        await user_code.awaited("queue listener", told)
+                    result = user_code.call("queue listener", listener, topic, queues)
+                    if inspect.isawaitable(result):
+                        await user_code.awaited("queue listener", result)
                 except Exception:
                     log.exception("the listener failed with the queues of %s", topic)
 
@@ -206,8 +206,8 @@ class LitePullConsumer(Consumer):
             self._prepare()
             self._has_come = asyncio.Event()
             self._next_commit = self._clock() + self.options.auto_commit_interval_millis
-            self._given = None  # what an earlier life of this consumer has left is others' by now
-            for left in (self._given_up_to, self._sought, self._batches, self._came_late):
+            self._handed_out = None  # what an earlier life of this consumer has left is others' by now
+            for left in (self._returned_up_to, self._sought, self._batches, self._came_late):
                 left.clear()
             await self._join()
             if self._trace:
@@ -227,9 +227,9 @@ class LitePullConsumer(Consumer):
             self._works.end_last(ConsumeStatus.LATER)
             await self._keep_share()
             held = [*self._held.values()]
-            for one in held:
-                one.drop()
-            await self._offsets.persist([one.queue for one in held])
+            for assigned in held:
+                assigned.drop()
+            await self._offsets.persist([assigned.queue for assigned in held])
         finally:
             self._is_running = False
             await self._leave(consumer_group=self.group)
@@ -263,29 +263,29 @@ class LitePullConsumer(Consumer):
     async def _take_batch(self, timeout_ms: int | None) -> "Batch":
         """Do what ``poll`` does, for messages that may be given back."""
         self._check_running()
-        given = await self._take(self.options.poll_timeout_millis if timeout_ms is None else timeout_ms)
-        if given is None:
+        handed_out = await self._take(self.options.poll_timeout_millis if timeout_ms is None else timeout_ms)
+        if handed_out is None:
             return Batch([], None)
-        first, given.count = given.count, len(given.messages)
-        return Batch(given.messages[first:], given)
+        first, handed_out.count = handed_out.count, len(handed_out.messages)
+        return Batch(handed_out.messages[first:], handed_out)
 
     def _give_back(self, batch: "Batch") -> None:
         """Have the messages of a batch come first when this consumer is asked again."""
-        if batch.given is None:
+        if batch.handed_out is None:
             return
-        if batch.given is self._given:
-            batch.given.count -= len(batch.messages)
-        elif not batch.given.held.waiting.is_dropped:  # others were given since
-            self._begin_again_at(batch.given.held.queue, batch.messages[0].queue_offset)
+        if batch.handed_out is self._handed_out:
+            batch.handed_out.count -= len(batch.messages)
+        elif not batch.handed_out.held.waiting.is_dropped:  # others were returned since
+            self._begin_again_at(batch.handed_out.held.queue, batch.messages[0].queue_offset)
 
-    async def _take(self, wait_ms: int) -> _Given | None:
+    async def _take(self, wait_ms: int) -> _HandedOut | None:
         """Return the next batch, or what is left of the last one; None if none comes in time."""
         self._works.end_last(ConsumeStatus.SUCCESS)
         if self.options.auto_commit and self._clock() >= self._next_commit:
             self._next_commit = self._clock() + self.options.auto_commit_interval_millis
             await self._offsets.persist(self._note_consumed())
-        if self._given and self._given.has_rest:
-            return self._given
+        if self._handed_out and self._handed_out.has_rest:
+            return self._handed_out
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_ms / 1000):
                 while self._is_running and not self._drop_what_is_over():
@@ -293,20 +293,20 @@ class LitePullConsumer(Consumer):
                     await self._has_come.wait()
         if not self._drop_what_is_over():
             return None
-        self._note_given()
+        self._note_returned()
         held, messages = self._batches.popleft()
         offset = held.waiting.remove(messages, self._clock())
         shown = consuming.as_users_know(messages, self.options.namespace, self.options.deserializer)
-        self._given = _Given(held, shown, offset)
+        self._handed_out = _HandedOut(held, shown, offset)
         if self._metrics:
             self._metrics.given(shown)
         held.has_room.set()
-        return self._given
+        return self._handed_out
 
-    def _note_given(self) -> None:
-        """Have the next commit include what was given."""
-        if self._given and (offset := self._given.offset) is not None:
-            self._given_up_to[self._given.held.queue] = offset
+    def _note_returned(self) -> None:
+        """Have the next commit include what poll has returned."""
+        if self._handed_out and (offset := self._handed_out.offset) is not None:
+            self._returned_up_to[self._handed_out.held.queue] = offset
 
     def __aiter__(self) -> AsyncIterator[ConsumerMessage]:
         """Yield messages one by one until this consumer is shut down; asking for the next consumes the last one.
@@ -328,11 +328,11 @@ class LitePullConsumer(Consumer):
     def next_at_hand(self) -> ConsumerMessage | None:
         """Return the next message if it has already been fetched; any thread may call it."""
         with self._turn:
-            given = self._given
-            if given is None or not given.has_rest or not self._is_running:
+            handed_out = self._handed_out
+            if handed_out is None or not handed_out.has_rest or not self._is_running:
                 return None
-            given.count += 1
-            message = given.messages[given.count - 1]
+            handed_out.count += 1
+            message = handed_out.messages[handed_out.count - 1]
         self._works.begin_next(message, ConsumeStatus.SUCCESS)
         return message
 
@@ -385,8 +385,8 @@ class LitePullConsumer(Consumer):
         """Note what was consumed, and return of which queues."""
         if offsets is None:
             self._works.end_last(ConsumeStatus.SUCCESS)
-        self._note_given()
-        wanted = self._given_up_to if offsets is None else offsets
+        self._note_returned()
+        wanted = self._returned_up_to if offsets is None else offsets
         queues = [queue for queue in wanted if queue in self._held or queue in self._sought]
         for queue in queues:
             self._offsets.update(queue, wanted[queue], increase_only=False)
@@ -414,9 +414,9 @@ class LitePullConsumer(Consumer):
         self._begin_again_at(queue, offset)
 
     def _begin_again_at(self, queue: MessageQueue, offset: int) -> None:
-        self._given_up_to[queue] = self._sought[queue] = offset
-        if self._given and self._given.held.queue == queue:
-            self._given = None
+        self._returned_up_to[queue] = self._sought[queue] = offset
+        if self._handed_out and self._handed_out.held.queue == queue:
+            self._handed_out = None
         held = self._held.get(queue)
         if held and held.pulling is None:  # it was just taken over
             held.next_offset = self._sought.pop(queue)
@@ -469,20 +469,20 @@ class LitePullConsumer(Consumer):
 
     async def _let_go(self, queue: MessageQueue) -> None:
         await super()._let_go(queue)
-        self._given_up_to.pop(queue, None)
+        self._returned_up_to.pop(queue, None)
 
     def _note_begin(self, queue: MessageQueue, offset: int) -> None:
-        self._given_up_to[queue] = offset
+        self._returned_up_to[queue] = offset
 
     def _note_next(self, queue: MessageQueue, offset: int) -> None:
         super()._note_next(queue, offset)
-        self._given_up_to[queue] = offset
+        self._returned_up_to[queue] = offset
 
     def _subscription_of(self, queue: MessageQueue) -> Subscription | None:
         return super()._subscription_of(queue) if self._assigned is None else self._assigned.get(queue)
 
     def _is_full(self, held: AssignedQueue) -> bool:
-        count = sum(one.waiting.count for one in self._held.values())
+        count = sum(assigned.waiting.count for assigned in self._held.values())
         return (
             held.queue in self._paused
             or count > self.options.pull_threshold_for_all

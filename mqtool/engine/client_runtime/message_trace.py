@@ -107,8 +107,8 @@ class MessageTrace(Hook):
         self._group = group
         self._namespace = options.namespace
         self._name_servers = name_servers
-        given = {field.name: getattr(options, field.name) for field in dataclasses.fields(ClientOptions)}
-        self._options = given | {"namespace": "", "instance_name": ""}
+        values = {field.name: getattr(options, field.name) for field in dataclasses.fields(ClientOptions)}
+        self._options = values | {"namespace": "", "instance_name": ""}
         self._clock = clock
         self._waiting: collections.deque[_Told] = collections.deque()
         self._left_out = 0
@@ -152,8 +152,8 @@ class MessageTrace(Hook):
                 self._left_out = 0
             while self._waiting and self._producer:
                 records = self._next()
-                keys = dict.fromkeys(key for one in records for key in one.keys)
-                text = "".join(one.text for one in records)
+                keys = dict.fromkeys(key for record in records for key in record.keys)
+                text = "".join(record.text for record in records)
                 try:
                     await self._producer.send(ProducerMessage(trace.TRACE_TOPIC, text, keys=[*keys]))
                     self._failed = None
@@ -195,7 +195,7 @@ class MessageTrace(Hook):
     def after_send(
         self,
         messages: Sequence[ProducerMessage],
-        given: Any,
+        started: Any,
         results: "Sequence[SendResult]",
         error: BaseException | None,
     ) -> None:
@@ -203,7 +203,7 @@ class MessageTrace(Hook):
         for message, result in itertools.zip_longest(messages, results):
             keys = [message.keys] if isinstance(message.keys, str) else [*(message.keys or ())]
             text = trace.build_sent(
-                given.timestamp,
+                started.timestamp,
                 _REGION,
                 self._group,
                 with_namespace(message.topic, self._namespace),
@@ -212,7 +212,7 @@ class MessageTrace(Hook):
                 " ".join(keys),
                 result.queue.broker_name if result else "",
                 len(message.encoded_body),
-                given.cost_ms,
+                started.cost_ms,
                 _DELAYED if message.is_delayed else _NORMAL,
                 result.offset_message_id if result else "",
                 result is not None or error is None,
@@ -222,34 +222,40 @@ class MessageTrace(Hook):
     def before_consume(self, messages: "Sequence[ConsumerMessage]", group: str) -> Any:  # noqa: ARG002
         """Record messages that a listener, or the program, is about to get."""
         begun = _Begun(self._clock(), time.perf_counter(), f"{random.getrandbits(128):032x}")
-        for one in messages:
-            region = one.properties.get("MSG_REGION", _REGION)
+        for message in messages:
+            region = message.properties.get("MSG_REGION", _REGION)
             text = trace.build_given(
-                begun.timestamp, region, self._group, begun.request_id, one.message_id, one.reconsume_times, _keys(one)
+                begun.timestamp,
+                region,
+                self._group,
+                begun.request_id,
+                message.message_id,
+                message.reconsume_times,
+                _keys(message),
             )
-            self._add(one.message_id, one.keys, text)
+            self._add(message.message_id, message.keys, text)
         return begun
 
     def after_consume(
-        self, messages: "Sequence[ConsumerMessage]", given: Any, status: Any, error: BaseException | None
+        self, messages: "Sequence[ConsumerMessage]", started: Any, status: Any, error: BaseException | None
     ) -> None:
         """Record the outcome."""
         from mqtool.engine.client.consuming import ConsumeStatus  # which a producer does not load
 
         outcome = _EXCEPTION if error else _LATER if status is ConsumeStatus.LATER else _SUCCESS
-        cost_ms = given.cost_ms // max(1, len(messages))
-        for one in messages:
+        cost_ms = started.cost_ms // max(1, len(messages))
+        for message in messages:
             text = trace.build_consumed(
-                given.request_id,
-                one.message_id,
+                started.request_id,
+                message.message_id,
                 cost_ms,
                 outcome == _SUCCESS,
-                _keys(one),
+                _keys(message),
                 outcome,
-                given.timestamp + given.cost_ms,
+                started.timestamp + started.cost_ms,
                 self._group,
             )
-            self._add(one.message_id, one.keys, text)
+            self._add(message.message_id, message.keys, text)
 
 
 def message_trace_of(
@@ -263,8 +269,8 @@ def message_trace_of(
     """Return the trace of a client, None if it has none, and all its hooks."""
     if not options.trace:
         return None, tuple(options.hooks)
-    made = MessageTrace(kind, group, name_servers, options, clock, make_sender)
-    return made, (*options.hooks, made)
+    message_trace = MessageTrace(kind, group, name_servers, options, clock, make_sender)
+    return message_trace, (*options.hooks, message_trace)
 
 
 def _keys(message: "ConsumerMessage") -> str:

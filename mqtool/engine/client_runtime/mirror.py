@@ -185,7 +185,7 @@ class Mirror:
         """Return the topics of the source that are wanted, by broker."""
         answers = await self._source.ask_each(await self._source.masters(), calls.topic_configs)
         names = [broker.broker_name for broker, _ in answers]
-        found: dict[str, dict[MasterBroker, TopicConfig]] = {}
+        configs_by_topic: dict[str, dict[MasterBroker, TopicConfig]] = {}
         for broker, configs in answers:
             for topic, config in configs.items():
                 if (
@@ -193,20 +193,20 @@ class Mirror:
                     and mirroring.is_mirrored(topic, broker.cluster, names)
                     and config.perm & Perm.READ
                 ):
-                    found.setdefault(topic, {})[broker] = config
-        return found
+                    configs_by_topic.setdefault(topic, {})[broker] = config
+        return configs_by_topic
 
     async def plan(self) -> list[TopicPlan]:
         """Return the state at the start of a run, topic by topic."""
-        found = await self.topics()
-        there = await self._target_configs()
+        configs_by_topic = await self.topics()
+        target_counts = await self._target_configs()
         committed = await self._committed()
-        ends: dict[str, dict[MessageQueue, tuple[int, int]]] = {topic: {} for topic in found}
-        if found:
-            for topic, name, queue_id, low, high, _ in await self._source.topic_queues(*sorted(found)):
+        ends: dict[str, dict[MessageQueue, tuple[int, int]]] = {topic: {} for topic in configs_by_topic}
+        if configs_by_topic:
+            for topic, name, queue_id, low, high, _ in await self._source.topic_queues(*sorted(configs_by_topic)):
                 ends[topic][MessageQueue(topic, name, queue_id)] = low, high
         plans = []
-        for topic, configs in sorted(found.items()):
+        for topic, configs in sorted(configs_by_topic.items()):
             queues = {queue: ends[topic].get(queue, (0, 0)) for queue in _queues_of(topic, configs)}
             is_begun = any(queue in committed for queue in queues)
             lag = sum(
@@ -217,7 +217,7 @@ class Mirror:
                 else 0
                 for queue, (low, high) in queues.items()
             )
-            plans.append(TopicPlan(topic, len(queues), there.get(topic, 0), is_begun, lag))
+            plans.append(TopicPlan(topic, len(queues), target_counts.get(topic, 0), is_begun, lag))
         return plans
 
     async def _target_configs(self) -> Counter[str]:
@@ -293,13 +293,13 @@ class Mirror:
             tick()
 
     def _is_caught_up(self) -> bool:
-        for one in self.progress.values():
-            one.lag = 0
+        for topic_progress in self.progress.values():
+            topic_progress.lag = 0
         for lane in self._lanes.values():
             self.progress[lane.queue.topic].lag += max(lane.end - lane.at, 0) if lane.at >= 0 else 0
         return all(lane.at >= lane.end and lane.target and not lane.is_waiting for lane in self._lanes.values())
 
-    async def _patiently(self, what: str, work: Awaitable[None]) -> None:
+    async def _patiently(self, activity: str, work: Awaitable[None]) -> None:
         """Do what can wait until servers answer again, and is done anew soon."""
         try:
             await work
@@ -308,14 +308,14 @@ class Mirror:
         except MqtoolError as error:
             if not _may_pass(error):
                 raise
-            self._tell_outage(error, what)
+            self._tell_outage(error, activity)
         else:
-            self._tell_return(*(address for address, missed in self._outages.items() if missed == what))
+            self._tell_return(*(address for address, missed in self._outages.items() if missed == activity))
 
-    def _tell_outage(self, error: MqtoolError, what: str = "copy") -> None:
+    def _tell_outage(self, error: MqtoolError, activity: str = "copy") -> None:
         where = error.address or ""
         if where not in self._outages:
-            self._outages[where] = what
+            self._outages[where] = activity
             self._tell(f"{error}; retrying")
 
     def _tell_return(self, *addresses: str) -> None:
@@ -335,13 +335,15 @@ class Mirror:
         while True:
             await self._heartbeat()
             answers = await self._source.ask_each(brokers, lambda: calls.members(self.group))
-            others = {one.client_id for _, told in answers if told for one in told.members} - {self._client_id}
-            if not others:
+            other_ids = {member.client_id for _, members in answers if members for member in members.members} - {
+                self._client_id
+            }
+            if not other_ids:
                 return
             if asyncio.get_running_loop().time() >= end:
                 await self._leave()
                 raise StoreInUseError(
-                    f"{', '.join(sorted(others))} is already mirroring to {self._target_cluster}, as the group "
+                    f"{', '.join(sorted(other_ids))} is already mirroring to {self._target_cluster}, as the group "
                     f"{self.group}: stop it first"
                 )
             await asyncio.sleep(_TICK_S)
@@ -349,8 +351,8 @@ class Mirror:
     async def _heartbeat(self) -> None:
         subscriptions = tuple(Subscription(topic, "*") for topic in self.progress)
         data = ConsumerData(self.group, "CONSUME_ACTIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET", subscriptions)
-        told = Heartbeat(self._client_id, (), (data,))
-        await self._source.ask_each(await self._source.masters(), lambda: calls.heartbeat(told))
+        heartbeat = Heartbeat(self._client_id, (), (data,))
+        await self._source.ask_each(await self._source.masters(), lambda: calls.heartbeat(heartbeat))
 
     async def _leave(self) -> None:
         brokers = await self._source.masters()
@@ -360,23 +362,23 @@ class Mirror:
 
     async def _look(self, begin: "str | int") -> None:
         """Take in topics and queues that are not followed yet."""
-        found = await self.topics()
+        configs_by_topic = await self.topics()
         new = [
             (queue, broker)
-            for topic, configs in sorted(found.items())
+            for topic, configs in sorted(configs_by_topic.items())
             for queue, broker in _queues_of(topic, configs).items()
             if queue not in self._lanes
         ]
         if not new:
             return
-        there = await self._target_configs()
+        target_counts = await self._target_configs()
         for topic in sorted({queue.topic for queue, _ in new}):
-            if not there[topic]:
-                count = max(config.read_queue_count for config in found[topic].values())
+            if not target_counts[topic]:
+                count = max(config.read_queue_count for config in configs_by_topic[topic].values())
                 await self._target.create_topic(topic, queues=count, perm="rw")
         committed = await self._committed()
         lanes = [
-            _SourceQueue(queue, broker.address, sorted(one.broker_name for one in found[queue.topic]))
+            _SourceQueue(queue, broker.address, sorted(broker.broker_name for broker in configs_by_topic[queue.topic]))
             for queue, broker in new
         ]
         await together(self._begin_with(lane, committed.get(lane.queue), begin) for lane in lanes)
@@ -462,12 +464,22 @@ class Mirror:
         while True:
             route = await self._target.request_name_server(calls.route(topic))
             addresses = masters(route) if route else {}
-            writable = [one for one in writable_queues(route, topic) if one.broker_name in addresses] if route else []
+            writable = (
+                [queue for queue in writable_queues(route, topic) if queue.broker_name in addresses] if route else []
+            )
             if writable:
                 queue = mirroring.target_queue(lane.queue, lane.brokers, writable)
-                of_brokers = [[one for one in writable if one.broker_name == name] for name in addresses]
-                elsewhere = [mirroring.target_queue(lane.queue, lane.brokers, some) for some in of_brokers if some]
-                lane.others = [(one, addresses[one.broker_name]) for one in elsewhere if one != queue]
+                of_brokers = [
+                    [candidate for candidate in writable if candidate.broker_name == name] for name in addresses
+                ]
+                elsewhere = [
+                    mirroring.target_queue(lane.queue, lane.brokers, candidates)
+                    for candidates in of_brokers
+                    if candidates
+                ]
+                lane.others = [
+                    (candidate, addresses[candidate.broker_name]) for candidate in elsewhere if candidate != queue
+                ]
                 return queue, addresses[queue.broker_name]
             if asyncio.get_running_loop().time() >= end:
                 if route and not masters(route):
@@ -493,14 +505,14 @@ class Mirror:
         Elsewhere than where copies go now it is looked for only where the last one that was committed is not there.
         """
         assert lane.target
-        found = await self._last_copies_in(lane.target, lane.target_address, lane, low, since)
-        if found.last is None or found.last[0].queue_offset < lane.at - 1:
+        copies = await self._last_copies_in(lane.target, lane.target_address, lane, low, since)
+        if copies.last is None or copies.last[0].queue_offset < lane.at - 1:
             for queue, address in lane.others:
                 other = await self._last_copies_in(queue, address, lane, low, since)
-                if other.last and (found.last is None or other.last[0].queue_offset > found.last[0].queue_offset):
-                    found = found._replace(last=(other.last[0], None))
-                found = found._replace(before=max(found.before, other.before))
-        return found
+                if other.last and (copies.last is None or other.last[0].queue_offset > copies.last[0].queue_offset):
+                    copies = copies._replace(last=(other.last[0], None))
+                copies = copies._replace(before=max(copies.before, other.before))
+        return copies
 
     async def _last_copies_in(
         self, target: MessageQueue, address: str, lane: _SourceQueue, low: Message, since: int
@@ -546,19 +558,19 @@ class Mirror:
 
     async def _stretch(self, queue: MessageQueue, address: str, low: int, high: int) -> list[Message]:
         """Return the messages of a queue of the target between two offsets."""
-        found: list[Message] = []
+        messages: list[Message] = []
         while low < high:
             pulled = await self._target.request(address, calls.pull(queue.topic, queue.queue_id, low, high - low))
-            found += [one for one, _ in messages_of(pulled.records) if low <= one.queue_offset < high]
+            messages += [message for message, _ in messages_of(pulled.records) if low <= message.queue_offset < high]
             low = max(pulled.next_offset, low + 1)
-        return found
+        return messages
 
     async def _until_dispatched(self, address: str) -> None:
         """Wait until what a broker has stored stands in its queues, where a copy is to be found."""
         end = asyncio.get_running_loop().time() + _DISPATCHED_S
         while asyncio.get_running_loop().time() < end:
-            told = await self._target.request(address, calls.runtime_info())
-            if int(told.get("dispatchBehindBytes", "0")) <= 0:
+            info = await self._target.request(address, calls.runtime_info())
+            if int(info.get("dispatchBehindBytes", "0")) <= 0:
                 return
             await asyncio.sleep(_TICK_S)
 
@@ -573,7 +585,7 @@ class Mirror:
             if lane.is_waiting:
                 lane.is_waiting = False
                 self._tell_return(lane.address, lane.target_address)
-            if messages := [one for one, _ in messages_of(pulled.records) if one.queue_offset >= lane.at]:
+            if messages := [message for message, _ in messages_of(pulled.records) if message.queue_offset >= lane.at]:
                 await self._copy(lane, messages)
                 wait = _LEAST_WAIT_S
             elif lane.at > pulled.max_offset:
@@ -629,7 +641,7 @@ class Mirror:
             if copied:
                 copies.append(copied)
             expected = offset + 1
-        last = max(messages, key=lambda one: one.queue_offset)
+        last = max(messages, key=lambda message: message.queue_offset)
         await self._send_all(lane, copies)
         lane.at = expected
         lane.last_timestamp = last.store_timestamp
@@ -644,19 +656,19 @@ class Mirror:
             try:
                 await self._send(lane, batch)
             except IllegalMessageError as error:
-                for one in batch:  # which of them it is, nothing tells
+                for copy in batch:  # which of them it is, nothing tells
                     try:
-                        await self._send(lane, [one])
+                        await self._send(lane, [copy])
                     except IllegalMessageError:
-                        self._refuse(lane, one.queue_offset, str(error))
+                        self._refuse(lane, copy.queue_offset, str(error))
 
     async def _send(self, lane: _SourceQueue, copies: list[MirroredMessage]) -> None:
         assert lane.target
         packed, born = mirroring.pack_copies(copies, lane.target.topic)
         call = sending.send(packed, lane.target, self.group, born, 1)
         sent = await self._target.request(lane.target_address, call)
-        for number, one in enumerate(copies):
-            lane.offsets.add(one.queue_offset, sent.queue_offset + number)
+        for number, copy in enumerate(copies):
+            lane.offsets.add(copy.queue_offset, sent.queue_offset + number)
         lane.at, lane.is_begun = copies[-1].queue_offset + 1, True
         self.progress[lane.queue.topic].copied += len(copies)
 
@@ -671,14 +683,14 @@ class Mirror:
         wanted = await self._positions()
         if not wanted:
             return
-        groups = {one for one, _, _ in wanted}
+        groups = {group_name for group_name, _, _ in wanted}
         tables = await self._source.ask_each(await self._source.masters(), calls.groups)
-        settings = {name: table for _, found in tables for name, table in found.items()}
+        settings = {name: table for _, of_broker in tables for name, table in of_broker.items()}
         for broker in await self._target.masters():
             mine = {key: at for key, at in wanted.items() if key[2][0] == broker.broker_name}
             held = await self._target.request(broker.address, calls.consumer_offsets())
             known = await self._target.request(broker.address, calls.groups())
-            for group in sorted(groups & {one for one, _, _ in mine}):
+            for group in sorted(groups & {group_name for group_name, _, _ in mine}):
                 if await self._target.request(broker.address, calls.members(group)) is not None:
                     continue  # it is consumed there, and knows itself where it is
                 if group not in known and group in settings:
@@ -695,8 +707,8 @@ class Mirror:
         """Return where groups are to go on at the target, by group, topic and queue there; what is new of it."""
         answers = await self._source.ask_each(await self._source.masters(), calls.consumer_offsets)
         offsets: dict[tuple[str, str], dict[MessageQueue, int]] = {}
-        for broker, told in answers:
-            for (topic, group, queue_id), offset in told.items():
+        for broker, broker_offsets in answers:
+            for (topic, group, queue_id), offset in broker_offsets.items():
                 if topic in self.progress and self._goes_along(group):
                     queue = MessageQueue(topic, broker.broker_name, queue_id)
                     offsets.setdefault((group, topic), {})[queue] = offset
@@ -704,8 +716,8 @@ class Mirror:
         for (group, topic), committed in sorted(offsets.items()):
             lanes = [lane for lane in self._lanes.values() if lane.queue.topic == topic and lane.target]
             for place, of_place in _by_place(lanes).items():
-                found = [await self._translated_of(lane, committed.get(lane.queue)) for lane in of_place]
-                known = [one for one in found if one is not None]
+                translated = [await self._translated_of(lane, committed.get(lane.queue)) for lane in of_place]
+                known = [position for position in translated if position is not None]
                 if known and min(known) >= 0 and self._translated.get((group, topic, place)) != min(known):
                     positions[group, topic, place] = min(known)
         return positions
@@ -737,13 +749,13 @@ class Mirror:
         first: int | None = None
         while low < high:
             middle = (low + high) // 2
-            found = await self._first_copy(lane, middle, high)
-            if found is None:
+            first_copy = await self._first_copy(lane, middle, high)
+            if first_copy is None:
                 high = middle
-            elif found[0] < offset:
-                low = behind = found[1] + 1
+            elif first_copy[0] < offset:
+                low = behind = first_copy[1] + 1
             else:
-                high, first = middle, found[1]
+                high, first = middle, first_copy[1]
         return first if behind is None else behind
 
     async def _first_copy(self, lane: _SourceQueue, low: int, high: int) -> tuple[int, int] | None:

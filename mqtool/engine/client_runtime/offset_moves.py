@@ -55,32 +55,36 @@ async def plan_positions(
     """
     changes = Changes()
     for broker in brokers:
-        wanted = [one for one in positions if one.broker_name == broker.broker_name]
+        wanted = [position for position in positions if position.broker_name == broker.broker_name]
         if not wanted:
             continue
         held = await admin.request(broker.address, calls.consumer_offsets())
-        moved = [one for one in wanted if held.get((one.topic, one.group, one.queue_id)) != one.offset]
+        moved = [
+            position
+            for position in wanted
+            if held.get((position.topic, position.group, position.queue_id)) != position.offset
+        ]
         settings = await admin.request(broker.address, calls.broker_settings())
         resets = settings.get("useServerSideResetOffset") == "true"
-        for group in sorted({one.group for one in moved}):
+        for group in sorted({position.group for position in moved}):
             if not resets and await admin.request(broker.address, calls.members(group)) is not None:
                 raise UsageError(
                     f"consumers of {group} are online, and {broker.broker_name} can only reset all queues at once: "
                     "stop them first"
                 )
         ask = calls.reset_offset if resets else calls.set_offset
-        for one in moved:
-            before = held.get((one.topic, one.group, one.queue_id))
+        for position in moved:
+            before = held.get((position.topic, position.group, position.queue_id))
             changes.add(
                 "create" if before is None else "replace",
                 broker,
-                ask(one.group, one.topic, one.queue_id, one.offset),
-                one.reason,
-                group=one.group,
-                topic=one.topic,
-                queue_id=one.queue_id,
+                ask(position.group, position.topic, position.queue_id, position.offset),
+                position.reason,
+                group=position.group,
+                topic=position.topic,
+                queue_id=position.queue_id,
                 consumer_offset=before,
-                new_offset=one.offset,
+                new_offset=position.offset,
             )
     return changes
 
@@ -99,9 +103,9 @@ async def copied(
     check_known(from_group, names, "group")
     check_known(to_group, names, "group", _NEW.format(to_group))
     positions = [
-        Position(to_group, one.topic, one.broker_name, one.queue_id, one.consumer_offset)
-        for one in await _committed(admin, from_group, is_wanted)
-        if one.broker_name is not None and one.consumer_offset is not None
+        Position(to_group, offset.topic, offset.broker_name, offset.queue_id, offset.consumer_offset)
+        for offset in await _committed(admin, from_group, is_wanted)
+        if offset.broker_name is not None and offset.consumer_offset is not None
     ]
     if not positions:
         raise NotFoundError(f"the group {from_group} has not committed an offset in any such topic")
@@ -111,9 +115,9 @@ async def copied(
 async def _committed(admin: AdminQueries, group: str, is_wanted: Callable[[str], bool]) -> "list[GroupOffset]":
     own = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
     return [
-        one
-        for one in await admin.offsets(group)
-        if one.consumer_offset is not None and not one.topic.startswith(own) and is_wanted(one.topic)
+        offset
+        for offset in await admin.offsets(group)
+        if offset.consumer_offset is not None and not offset.topic.startswith(own) and is_wanted(offset.topic)
     ]
 
 
@@ -134,48 +138,64 @@ async def shifted(
         NotFoundError: there is no such group, or it has committed nothing there.
     """
     check_known(group, await admin.group_names(), "group")
-    found = await _committed(admin, group, is_wanted)
-    if not found:
+    committed = await _committed(admin, group, is_wanted)
+    if not committed:
         raise NotFoundError(f"the group {group} has not committed an offset in any such topic")
     addresses = {master.broker_name: master.address for master in await admin.masters()}
 
-    async def position(one: "GroupOffset") -> Position:
-        assert one.broker_name is not None
-        assert one.consumer_offset is not None
-        low, high, address = one.min_offset or 0, one.max_offset or 0, addresses[one.broker_name]
+    async def position(group_offset: "GroupOffset") -> Position:
+        assert group_offset.broker_name is not None
+        assert group_offset.consumer_offset is not None
+        low, high, address = (
+            group_offset.min_offset or 0,
+            group_offset.max_offset or 0,
+            addresses[group_offset.broker_name],
+        )
         if by is not None:
-            wanted = one.consumer_offset + by
+            wanted = group_offset.consumer_offset + by
         else:
-            at = await _next_timestamp(admin, address, one, now)
-            wanted = await admin.request(address, calls.offset_from(one.topic, one.queue_id, at + (by_ms or 0)))
+            at = await _next_timestamp(admin, address, group_offset, now)
+            wanted = await admin.request(
+                address, calls.offset_from(group_offset.topic, group_offset.queue_id, at + (by_ms or 0))
+            )
         offset = min(max(wanted, low), high)
         reason = "" if offset == wanted else f"the queue covers {low:,} to {high:,}"
-        return Position(group, one.topic, one.broker_name, one.queue_id, offset, reason)
+        return Position(group, group_offset.topic, group_offset.broker_name, group_offset.queue_id, offset, reason)
 
-    return await together(position(one) for one in found)
+    return await together(position(group_offset) for group_offset in committed)
 
 
 async def kept(admin: AdminQueries, offsets: "Iterable[GroupOffset]", now: int) -> list[KeptOffset]:
     """Return committed offsets in a form that can be used in another cluster."""
     addresses = {master.broker_name: master.address for master in await admin.masters()}
 
-    async def one_kept(one: "GroupOffset") -> KeptOffset:
-        assert one.broker_name is not None
-        assert one.consumer_offset is not None
-        at = await _next_timestamp(admin, addresses[one.broker_name], one, now)
-        is_at_end = one.consumer_offset >= (one.max_offset or 0)
-        return KeptOffset(one.group, one.topic, one.broker_name, one.queue_id, one.consumer_offset, at, is_at_end)
+    async def one_kept(group_offset: "GroupOffset") -> KeptOffset:
+        assert group_offset.broker_name is not None
+        assert group_offset.consumer_offset is not None
+        at = await _next_timestamp(admin, addresses[group_offset.broker_name], group_offset, now)
+        is_at_end = group_offset.consumer_offset >= (group_offset.max_offset or 0)
+        return KeptOffset(
+            group_offset.group,
+            group_offset.topic,
+            group_offset.broker_name,
+            group_offset.queue_id,
+            group_offset.consumer_offset,
+            at,
+            is_at_end,
+        )
 
-    return await together(one_kept(one) for one in offsets if one.consumer_offset is not None)
+    return await together(
+        one_kept(group_offset) for group_offset in offsets if group_offset.consumer_offset is not None
+    )
 
 
-async def _next_timestamp(admin: AdminQueries, address: str, one: "GroupOffset", now: int) -> int:
+async def _next_timestamp(admin: AdminQueries, address: str, group_offset: "GroupOffset", now: int) -> int:
     """Return the store time of what a group reads next, ``now`` where that has not come yet."""
     from mqtool.formats.inner_batch import messages_of
 
-    at = max(one.consumer_offset or 0, one.min_offset or 0)
-    while at < (one.max_offset or 0):
-        pulled = await admin.request(address, calls.pull(one.topic, one.queue_id, at, _AT_ONCE))
+    at = max(group_offset.consumer_offset or 0, group_offset.min_offset or 0)
+    while at < (group_offset.max_offset or 0):
+        pulled = await admin.request(address, calls.pull(group_offset.topic, group_offset.queue_id, at, _AT_ONCE))
         for message, _ in messages_of(pulled.records):
             if message.queue_offset >= at:
                 return message.store_timestamp
@@ -193,27 +213,36 @@ async def translated(admin: AdminQueries, offsets: Sequence[KeptOffset], now: in
         NotFoundError: there is no such group or topic here.
     """
     names = await admin.group_names()
-    topics = sorted({one.topic for one in offsets})
-    queues = {(one.topic, one.broker_name, one.queue_id): one for one in await admin.topic_queues(*topics)}
+    topics = sorted({kept_offset.topic for kept_offset in offsets})
+    queues = {(queue.topic, queue.broker_name, queue.queue_id): queue for queue in await admin.topic_queues(*topics)}
     addresses = {master.broker_name: master.address for master in await admin.masters()}
     positions: list[Position] = []
-    by_pair = sorted(offsets, key=lambda one: (one.group, one.topic))
-    for (group, topic), found in itertools.groupby(by_pair, key=lambda one: (one.group, one.topic)):
+    by_pair = sorted(offsets, key=lambda kept_offset: (kept_offset.group, kept_offset.topic))
+    for (group, topic), offsets_of_pair in itertools.groupby(
+        by_pair, key=lambda kept_offset: (kept_offset.group, kept_offset.topic)
+    ):
         check_known(group, names, "group", _NEW.format(group))
-        of_pair = [*found]
-        if all(await together(_is_still_there(admin, addresses, queues, one, now) for one in of_pair)):
+        of_pair = [*offsets_of_pair]
+        if all(await together(_is_still_there(admin, addresses, queues, kept_offset, now) for kept_offset in of_pair)):
             positions += [
-                Position(group, topic, one.broker_name, one.queue_id, one.consumer_offset, "as it was")
-                for one in of_pair
+                Position(
+                    group,
+                    topic,
+                    kept_offset.broker_name,
+                    kept_offset.queue_id,
+                    kept_offset.consumer_offset,
+                    "as it was",
+                )
+                for kept_offset in of_pair
             ]
             continue
-        since = min(one.next_timestamp for one in of_pair)
-        here = [(broker_name, queue_id) for name, broker_name, queue_id in queues if name == topic]
+        since = min(kept_offset.next_timestamp for kept_offset in of_pair)
+        queues_here = [(broker_name, queue_id) for name, broker_name, queue_id in queues if name == topic]
         at = await together(
             admin.request(addresses[broker_name], calls.offset_from(topic, queue_id, since))
-            for broker_name, queue_id in here
+            for broker_name, queue_id in queues_here
         )
-        for (broker_name, queue_id), offset in zip(here, at, strict=True):
+        for (broker_name, queue_id), offset in zip(queues_here, at, strict=True):
             queue = queues[topic, broker_name, queue_id]
             within = min(max(offset, queue.min_offset), queue.max_offset)
             positions.append(Position(group, topic, broker_name, queue_id, within, "by time"))
@@ -224,24 +253,24 @@ async def _is_still_there(
     admin: AdminQueries,
     addresses: dict[str, str],
     queues: "dict[tuple[str, str, int], TopicQueue]",
-    one: KeptOffset,
+    kept_offset: KeptOffset,
     now: int,
 ) -> bool:
     """Tell whether a queue here is the one that an offset was kept of: what was next has the same store time."""
-    queue = queues.get((one.topic, one.broker_name, one.queue_id))
-    if queue is None or not queue.min_offset <= one.consumer_offset <= queue.max_offset:
+    queue = queues.get((kept_offset.topic, kept_offset.broker_name, kept_offset.queue_id))
+    if queue is None or not queue.min_offset <= kept_offset.consumer_offset <= queue.max_offset:
         return False
-    if one.consumer_offset == queue.max_offset:
-        return one.is_at_end and queue.last_timestamp <= one.next_timestamp
-    here = GroupOffset(
-        one.group,
-        one.topic,
-        one.broker_name,
-        one.queue_id,
+    if kept_offset.consumer_offset == queue.max_offset:
+        return kept_offset.is_at_end and queue.last_timestamp <= kept_offset.next_timestamp
+    offset_here = GroupOffset(
+        kept_offset.group,
+        kept_offset.topic,
+        kept_offset.broker_name,
+        kept_offset.queue_id,
         queue.min_offset,
-        one.consumer_offset,
+        kept_offset.consumer_offset,
         queue.max_offset,
         None,
     )
-    at = await _next_timestamp(admin, addresses[one.broker_name], here, now)
-    return at >= one.next_timestamp if one.is_at_end else at == one.next_timestamp
+    at = await _next_timestamp(admin, addresses[kept_offset.broker_name], offset_here, now)
+    return at >= kept_offset.next_timestamp if kept_offset.is_at_end else at == kept_offset.next_timestamp

@@ -84,7 +84,7 @@ class BrokerOffsets(_Noted):
     async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Commit to all brokers at once; brokers that cannot be reached are retried next time."""
         names = dict.fromkeys(queue.broker_name for queue in queues)
-        await asyncio.gather(*(self._tell([one for one in queues if one.broker_name == name]) for name in names))
+        await asyncio.gather(*(self._tell([queue for queue in queues if queue.broker_name == name]) for name in names))
 
     async def commit(self, queues: Collection[MessageQueue]) -> None:
         """Tell the brokers, and wait for their answers; what one refuses does not keep the others from being told."""
@@ -136,8 +136,8 @@ class FileOffsets(_Noted):
         self._writing = threading.Lock()  # whoever writes last has read last
         for path in (self.path, self.path.with_name("offsets.json.bak")):
             try:
-                found = by_queue(parse_body(path.read_bytes()).get("offsetTable") or {}, "offsetTable")
-                self._offsets = {queue: int(offset) for queue, offset in found.items()}
+                offsets = by_queue(parse_body(path.read_bytes()).get("offsetTable") or {}, "offsetTable")
+                self._offsets = {queue: int(offset) for queue, offset in offsets.items()}
             except FileNotFoundError:
                 continue
             except (OSError, FormatError, ValueError, TypeError) as error:

@@ -112,10 +112,10 @@ class PopConsumer(Subscriber):
         self._to_give: deque[tuple[_Hidden, ConsumerMessage]] = deque()  # one by one
         self._ahead: dict[str, int] = {}  # ms by which the clock of a broker is ahead of ours, where that is known
         self._last: ConsumerMessage | None = None
-        self._trace, told = message_trace_of(
+        self._trace, all_hooks = message_trace_of(
             "CONSUME", self.group, name_servers, self.options, self._clock, trace_sender
         )
-        self._works = hooks.Works(told, self.group)
+        self._works = hooks.Works(all_hooks, self.group)
 
     # From start to shutdown
 
@@ -305,11 +305,11 @@ class PopConsumer(Subscriber):
         early = end - asyncio.get_running_loop().time()
         if not messages and early > 0:  # too many wait there, or its clock is ahead of ours
             await asyncio.sleep(min(early, _AFTER_NOTHING_S))
-        wanted = [one for one in messages if consuming.is_wanted(subscription, one)]
-        for one in messages:
-            if one not in wanted:  # another tag of the same code: nobody else in the group wants it
+        wanted = [message for message in messages if consuming.is_wanted(subscription, message)]
+        for message in messages:
+            if message not in wanted:  # another tag of the same code: nobody else in the group wants it
                 try:
-                    await self._ack(one)
+                    await self._ack(message)
                 except MqtoolError as error:  # it comes again
                     log.warning("a message of %s on %s could not be acknowledged: %s", topic, broker_name, error)
         return _Popped(wanted, hidden)

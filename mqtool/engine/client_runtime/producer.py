@@ -64,7 +64,7 @@ class _Way(NamedTuple):
     """To which queue a message goes."""
 
     choose: Callable[[Sequence[MessageQueue], str | None], MessageQueue]
-    """Given the queues there are, and the broker that failed."""
+    """Called with the queues of the topic and the broker that failed."""
     is_fixed: bool
     """By a queue or a selector: it is not sent again then."""
 
@@ -170,8 +170,8 @@ class Producer(Client):
         """
         super().__init__(group, name_servers, options_of(ProducerOptions, options, more), clock)
         if self.options.linger_ms < 0 or self.options.batch_size < 1:
-            given = f"linger_ms={self.options.linger_ms}, batch_size={self.options.batch_size}"
-            raise UsageError(f"{given}: a batch must wait 0 ms or longer, and hold 1 byte or more")
+            settings = f"linger_ms={self.options.linger_ms}, batch_size={self.options.batch_size}"
+            raise UsageError(f"{settings}: a batch must wait 0 ms or longer, and hold 1 byte or more")
         self._instance.heartbeat = lambda: Heartbeat(self.client_id, (self.group,))
         faults = FaultLatency(self.options.latency_max, self.options.not_available_duration)
         self._faults = faults if self.options.send_latency_fault_enable else None
@@ -372,10 +372,10 @@ class Producer(Client):
         topic = self._topic(message.topic)
         if not self._hooks:
             return PendingMessage(element_of(message, topic), self._timeout_of(call), future)
-        given = self._before_send([message])
-        with hooks.told_of_failure(given, [message]):
+        called_hooks = self._before_send([message])
+        with hooks.told_of_failure(called_hooks, [message]):
             element = element_of(message, topic)
-        hooks.after_future(given, [message], future)
+        hooks.after_future(called_hooks, [message], future)
         return PendingMessage(element, self._timeout_of(call), future)
 
     def _add(self, call: SendCall, queues: list[MessageQueue]) -> "asyncio.Future[SendResult]":
@@ -416,8 +416,8 @@ class Producer(Client):
         """
         call = self.ready(SendCall(message, queue, selector=selector, arg=arg))
         way = self._way_of(call)
-        packed, given = self._pack(call)
-        with hooks.told_of_end(given, [call.message]):
+        packed, called_hooks = self._pack(call)
+        with hooks.told_of_end(called_hooks, [call.message]):
             chosen = way.choose(await self._queues(packed.topic), None)
             broker_call = self._call(packed, chosen)
             await self._instance.send_oneway(chosen.broker_name, broker_call.command)
@@ -439,23 +439,23 @@ class Producer(Client):
         check_batch(ready, options.max_message_size)
         if self._hooks:
             ready = [*map(kept, ready)]
-        for message, one in zip(messages, ready, strict=True):
-            message.unique_key = one.unique_key = self._unique_key()
+        for message, prepared in zip(messages, ready, strict=True):
+            message.unique_key = prepared.unique_key = self._unique_key()
         timeout_ms = options.send_msg_timeout if timeout_ms is None else timeout_ms
         wait_store_ok = ready[0].wait_store_ok
-        given = self._before_send(ready)
+        called_hooks = self._before_send(ready)
         results: list[SendResult] = []
         of_each: list[SendResult] = []
-        with hooks.told_of_end(given, ready, of_each):
+        with hooks.told_of_end(called_hooks, ready, of_each):
             topic = self._topic(ready[0].topic)
             way = self._way(topic, queue)
-            elements = [element_of(one, topic) for one in ready]
-            for part in split_by_size([len(one.data) for one in elements], options.max_message_size):
+            elements = [element_of(message, topic) for message in ready]
+            for part in split_by_size([len(element.data) for element in elements], options.max_message_size):
                 batch = elements[part]
                 packed = self._joined(batch, topic, wait_store_ok=wait_store_ok)
                 results.append(await self._send(packed, way, timeout_ms))
-                if given:
-                    of_each += sending.each_result(results[-1], [one.unique_key for one in batch])
+                if called_hooks:
+                    of_each += sending.each_result(results[-1], [element.unique_key for element in batch])
         return results
 
     async def recall(self, topic: str, recall_handle: str, timeout_ms: int | None = None) -> str:
@@ -542,7 +542,7 @@ class Producer(Client):
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages to a topic go to."""
-        return [one._replace(topic=topic) for one in await self._queues(topic)]
+        return [queue._replace(topic=topic) for queue in await self._queues(topic)]
 
     # How
 
@@ -564,10 +564,10 @@ class Producer(Client):
             UsageError: queue or selector make no sense, or the message has too many properties.
         """
         way, timeout_ms = self._way_of(call), self._timeout_of(call)
-        packed, given = self._pack(call, more)
+        packed, called_hooks = self._pack(call, more)
         if is_reply:
             packed = packed._replace(is_reply=True)
-        return lambda: _told(given, call, self._send(packed, way, timeout_ms, is_async=is_async))
+        return lambda: _told(called_hooks, call, self._send(packed, way, timeout_ms, is_async=is_async))
 
     async def _send(self, packed: Packed, way: _Way, timeout_ms: int, *, is_async: bool = False) -> SendResult:
         options, instance = self.options, self._instance
@@ -682,11 +682,11 @@ class Producer(Client):
         """
         if call.timeout_ms is not None and not isinstance(call.timeout_ms, int | float):
             raise UsageError(f"timeout_ms of a message must be a number, not {call.timeout_ms!r}")
-        given, call.message = call.message, self._serialized(call.message)
+        original, call.message = call.message, self._serialized(call.message)
         check_message(call.message, self.options.max_message_size)
         if self._hooks or call.selector:  # which see it later
             call.message = kept(call.message)
-        given.unique_key = call.message.unique_key = self._unique_key()
+        original.unique_key = call.message.unique_key = self._unique_key()
         return call
 
     def _serialized(self, message: ProducerMessage) -> ProducerMessage:
@@ -696,15 +696,15 @@ class Producer(Client):
         check_is_message(message)
         return dataclasses.replace(message, body=user_code.call("serializer", serializer, message.body))
 
-    def _pack(self, call: SendCall, more: dict[str, str] | None = None) -> tuple[Packed, hooks.Given]:
+    def _pack(self, call: SendCall, more: dict[str, str] | None = None) -> tuple[Packed, hooks.CalledHooks]:
         """Return the request that a message becomes, and the hooks that are to be told how it ended."""
         if not self._hooks:
             return self._packed(call.message, more), []
-        given = self._before_send([call.message])
-        with hooks.told_of_failure(given, [call.message]):
-            return self._packed(call.message, more), given
+        called_hooks = self._before_send([call.message])
+        with hooks.told_of_failure(called_hooks, [call.message]):
+            return self._packed(call.message, more), called_hooks
 
-    def _before_send(self, messages: Sequence[ProducerMessage]) -> hooks.Given:
+    def _before_send(self, messages: Sequence[ProducerMessage]) -> hooks.CalledHooks:
         return hooks.before(self._hooks, "send", messages, self.group) if self._hooks else []
 
     def _packed(self, message: ProducerMessage, more: dict[str, str] | None = None) -> Packed:
@@ -801,15 +801,15 @@ class TransactionProducer(Producer):
 
 
 def _told(
-    given: hooks.Given, call: SendCall, work: "Coroutine[Any, Any, SendResult]"
+    called_hooks: hooks.CalledHooks, call: SendCall, work: "Coroutine[Any, Any, SendResult]"
 ) -> "Coroutine[Any, Any, SendResult]":
     """Return what sends a message, and tells the hooks what became of it."""
-    return _with_hooks(given, call, work) if given else work
+    return _with_hooks(called_hooks, call, work) if called_hooks else work
 
 
-async def _with_hooks(given: hooks.Given, call: SendCall, work: Awaitable[SendResult]) -> SendResult:
+async def _with_hooks(called_hooks: hooks.CalledHooks, call: SendCall, work: Awaitable[SendResult]) -> SendResult:
     results: list[SendResult] = []
-    with hooks.told_of_end(given, [call.message], results):
+    with hooks.told_of_end(called_hooks, [call.message], results):
         results.append(await work)
     return results[0]
 
@@ -821,8 +821,8 @@ def _chosen(selector: Selector, queues: Sequence[MessageQueue], message: Produce
     return queue
 
 
-def _state(given: Any) -> TransactionState:
-    return given if isinstance(given, TransactionState) else TransactionState.UNKNOWN
+def _state(answer: Any) -> TransactionState:
+    return answer if isinstance(answer, TransactionState) else TransactionState.UNKNOWN
 
 
 class _InFlightLimit:

@@ -52,19 +52,26 @@ async def plan_promotion(admin: "AdminClient", broker_name: str, slave_id: int |
         UnavailableError: no slave answers.
         UsageError: it has to be done manually; the message says how.
     """
-    places = [one for one in await admin.brokers() if one.broker_name == broker_name]
+    places = [place for place in await admin.brokers() if place.broker_name == broker_name]
     if not places:
         raise NotFoundError(f"there is no broker {broker_name}")
-    told = await admin.broker_stats(places)
-    master = next((one for one in told if one.broker.broker_id == MASTER and not one.error), None)
-    slave = _chosen(broker_name, told, slave_id)
+    all_stats = await admin.broker_stats(places)
+    master = next(
+        (
+            broker_stats
+            for broker_stats in all_stats
+            if broker_stats.broker.broker_id == MASTER and not broker_stats.error
+        ),
+        None,
+    )
+    slave = _chosen(broker_name, all_stats, slave_id)
     if _STATUS not in slave.stats:
         raise UsageError(
             f"slave {slave.broker.broker_id} of {broker_name} is a broker of RocketMQ, which cannot be promoted "
             "remotely: stop it, set brokerRole=ASYNC_MASTER and brokerId=0, and start it; the old master must "
             "be stopped"
         )
-    epoch = 1 + max(int(one.stats.get(_EPOCH, "0")) for one in told)
+    epoch = 1 + max(int(broker_stats.stats.get(_EPOCH, "0")) for broker_stats in all_stats)
     if master is None:
         return _without_master(slave, epoch, await _most_repeated(admin, slave.broker.address))
     settings = await admin.request(master.broker.address, calls.broker_settings())
@@ -85,15 +92,19 @@ async def plan_promotion(admin: "AdminClient", broker_name: str, slave_id: int |
     return Promotion(slave.broker, master.broker, role, epoch, lag, {}, remarks)
 
 
-def _chosen(broker_name: str, told: "list[BrokerStats]", slave_id: int | None) -> "BrokerStats":
-    slaves = [one for one in told if one.broker.broker_id != MASTER and slave_id in (None, one.broker.broker_id)]
+def _chosen(broker_name: str, all_stats: "list[BrokerStats]", slave_id: int | None) -> "BrokerStats":
+    slaves = [
+        broker_stats
+        for broker_stats in all_stats
+        if broker_stats.broker.broker_id != MASTER and slave_id in (None, broker_stats.broker.broker_id)
+    ]
     if not slaves:
         which = "slave" if slave_id is None else f"slave with the id {slave_id}"
         raise NotFoundError(f"{broker_name} has no {which}")
-    answering = [one for one in slaves if not one.error]
+    answering = [broker_stats for broker_stats in slaves if not broker_stats.error]
     if not answering:
         raise UnavailableError(f"no slave of {broker_name} answers: {slaves[0].error}")
-    return max(answering, key=lambda one: int(one.stats.get(_END, "0")))
+    return max(answering, key=lambda broker_stats: int(broker_stats.stats.get(_END, "0")))
 
 
 async def _most_repeated(admin: "AdminClient", slave: str) -> dict[str, int]:
@@ -105,7 +116,7 @@ async def _most_repeated(admin: "AdminClient", slave: str) -> dict[str, int]:
             queues = await admin.request(slave, calls.topic_queues(topic))
         except RefusedError:  # a topic that is gone, but for its offsets
             continue
-        ends[topic] = {queue_id: one.max_offset for queue_id, one in queues.items()}
+        ends[topic] = {queue_id: queue_ends.max_offset for queue_id, queue_ends in queues.items()}
     repeats: dict[str, int] = {}
     for (topic, group, queue_id), offset in offsets.items():
         behind = max(ends.get(topic, {}).get(queue_id, 0) - max(offset, 0), 0)
@@ -195,20 +206,20 @@ async def _until_it_has(admin: "AdminClient", address: str, end: int) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _CATCH_UP_SECONDS
     while True:
-        here = int((await admin.request(address, calls.runtime_info())).get(_END, "0"))
-        if here >= end:
+        slave_end = int((await admin.request(address, calls.runtime_info())).get(_END, "0"))
+        if slave_end >= end:
             return
         if loop.time() > deadline:
-            lack = f"{end - here:,} bytes"
+            lack = f"{end - slave_end:,} bytes"
             raise UnavailableError(f"{address} still lacks {lack} after {_CATCH_UP_SECONDS:.0f} s; nothing was changed")
         await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _copy_offsets(admin: "AdminClient", master: str, slave: str) -> int:
     """Have a slave know how far groups have read at its master, and return how many offsets it did not know."""
-    there = await admin.request(master, calls.consumer_offsets())
-    here = await admin.request(slave, calls.consumer_offsets())
-    late = {key: offset for key, offset in there.items() if here.get(key) != offset}
+    master_offsets = await admin.request(master, calls.consumer_offsets())
+    slave_offsets = await admin.request(slave, calls.consumer_offsets())
+    late = {key: offset for key, offset in master_offsets.items() if slave_offsets.get(key) != offset}
     deadline = asyncio.get_running_loop().time() + _COPY_SECONDS
     for (topic, group, queue_id), offset in late.items():
         while True:
@@ -228,7 +239,7 @@ async def _until_master(admin: "AdminClient", slave: "BrokerPlace") -> None:
     while True:
         try:
             masters = await admin.masters(slave.broker_name)
-            if any(one.address == slave.address for one in masters):
+            if any(master.address == slave.address for master in masters):
                 await admin.request(slave.address, calls.runtime_info())
                 return
         except MqtoolError:  # it is just being made

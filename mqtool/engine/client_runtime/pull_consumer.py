@@ -98,10 +98,10 @@ class PullConsumer(Reader):
         self._instance.heartbeat = self._heartbeat
         self._wished: dict[MessageQueue, int] = {}  # the id of the broker that a queue is to be pulled from
         self._greeted: set[str] = set()
-        self._trace, told = message_trace_of(
+        self._trace, all_hooks = message_trace_of(
             "CONSUME", self.group, name_servers, self.options, self._clock, trace_sender
         )
-        self._works = hooks.Works(told, self.group)
+        self._works = hooks.Works(all_hooks, self.group)
 
     async def start(self) -> None:
         """Start; brokers learn of this consumer when it first asks for their queues.

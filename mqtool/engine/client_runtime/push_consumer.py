@@ -94,8 +94,12 @@ class PushConsumer(Consumer):
         options, instance = self.options, self._instance
         async with self._starting():
             self._prepare()
-            given = (self._listener, self.group, options, instance, self._offsets)
-            self._service = OrderlyService(self._lock_again, *given) if options.orderly else ConcurrentService(*given)
+            service_arguments = (self._listener, self.group, options, instance, self._offsets)
+            self._service = (
+                OrderlyService(self._lock_again, *service_arguments)
+                if options.orderly
+                else ConcurrentService(*service_arguments)
+            )
             await self._join()
             if self._trace:
                 await self._trace.start(instance)
@@ -116,19 +120,19 @@ class PushConsumer(Consumer):
             await self._keep_share()
             held = [*self._held.values()]
             self._service.may_consume.clear()
-            for one in held:
-                one.stop_pulling()
+            for assigned in held:
+                assigned.stop_pulling()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LISTENERS_END_S):
-                    for one in held:
-                        if WORKING_ON.get() != (self._service, one.queue):
-                            await one.is_idle.wait()
+                    for assigned in held:
+                        if WORKING_ON.get() != (self._service, assigned.queue):
+                            await assigned.is_idle.wait()
             await self._tell_revoked_at_end()
-            await self._offsets.persist([one.queue for one in held])
-            for one in held:
-                one.drop()
+            await self._offsets.persist([assigned.queue for assigned in held])
+            for assigned in held:
+                assigned.drop()
             if self._has_locks:
-                await self._unlock([one.queue for one in held])
+                await self._unlock([assigned.queue for assigned in held])
         finally:
             await self._leave(consumer_group=self.group)
 

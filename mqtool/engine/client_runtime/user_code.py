@@ -12,16 +12,16 @@ from typing import Any
 from mqtool.errors import CallbackError
 
 
-def contained(what: str, error: BaseException) -> Exception:
+def contained(callback_name: str, error: BaseException) -> Exception:
     """Return an exception as it is, and anything else that was raised as a CallbackError."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):  # which no coroutine may raise
         return error
-    wrapped = CallbackError(what, error)
+    wrapped = CallbackError(callback_name, error)
     wrapped.__cause__ = error
     return wrapped
 
 
-def call(what: str, function: Callable[..., Any], *args: Any) -> Any:
+def call(callback_name: str, function: Callable[..., Any], *args: Any) -> Any:
     """Call code of the application in the event loop.
 
     Raises:
@@ -31,17 +31,17 @@ def call(what: str, function: Callable[..., Any], *args: Any) -> Any:
     try:
         return function(*args)
     except BaseException as error:
-        raise contained(what, error)  # noqa: B904  it knows its cause
+        raise contained(callback_name, error)  # noqa: B904  it knows its cause
 
 
-async def awaited(what: str, work: Awaitable[Any]) -> Any:
+async def awaited(callback_name: str, work: Awaitable[Any]) -> Any:
     """Await code of the application; raises what ``call`` does, and CancelledError where the caller is cancelled."""
     try:
         return await work
     except BaseException as error:
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():
             raise
-        raise contained(what, error)  # noqa: B904  it knows its cause
+        raise contained(callback_name, error)  # noqa: B904  it knows its cause
 
 
 def is_coroutine(function: Callable[..., Any]) -> bool:
@@ -49,12 +49,14 @@ def is_coroutine(function: Callable[..., Any]) -> bool:
     return any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
 
 
-async def called(what: str, function: Callable[..., Any], *args: Any) -> Any:
+async def called(callback_name: str, function: Callable[..., Any], *args: Any) -> Any:
     """Call code of the application, in a thread unless it is a coroutine; raises what ``call`` and ``awaited`` do."""
     result = (
-        call(what, function, *args) if is_coroutine(function) else await asyncio.to_thread(call, what, function, *args)
+        call(callback_name, function, *args)
+        if is_coroutine(function)
+        else await asyncio.to_thread(call, callback_name, function, *args)
     )
-    return await awaited(what, result) if inspect.isawaitable(result) else result
+    return await awaited(callback_name, result) if inspect.isawaitable(result) else result
 
 
 def _is_cancelled() -> bool:

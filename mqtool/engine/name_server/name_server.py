@@ -199,16 +199,16 @@ class NameServer:
 
     # Settings
 
-    def update_settings(self, given: Mapping[str, str]) -> None:
+    def update_settings(self, changes: Mapping[str, str]) -> None:
         """Change settings, all or none.
 
         Raises:
             RefusedError: one must not be changed so, has no effect here, or makes no sense.
         """
-        if any(name in given for name in _PROTECTED):
+        if any(name in changes for name in _PROTECTED):
             raise NameServerRefusedError(NameServerReason.NOT_ALLOWED, "Can not update config in black list.")
         try:
-            settings, unknown = self.settings.updated(given)
+            settings, unknown = self.settings.updated(changes)
         except UsageError as error:
             raise NameServerRefusedError(NameServerReason.NOT_POSSIBLE, str(error)) from None
         if unknown:

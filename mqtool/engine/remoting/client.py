@@ -100,19 +100,19 @@ class RemotingClient:
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_ms / 1000
-        for others in reversed(range(len(self.addresses))):
+        for servers_left in reversed(range(len(self.addresses))):
             first, left = self.addresses[0], max(1, int((end - loop.time()) * 1000))
             begun = loop.time()
             try:
-                return await self.invoke(command, min(left, PATIENCE_MS) if others else left)
+                return await self.invoke(command, min(left, PATIENCE_MS) if servers_left else left)
             except asyncio.CancelledError:  # who asks has less time than patience: the next call is to do better
                 connection = self._connection
-                if others and self.addresses[0] == first and (connection is None or connection.heard_at < begun):
+                if servers_left and self.addresses[0] == first and (connection is None or connection.heard_at < begun):
                     self._prefer_another()
                     self._give_up(connection)
                 raise
             except UnavailableError as error:
-                if not others:
+                if not servers_left:
                     raise
                 log.warning("%s; trying another server", error)
                 if self.addresses[0] == first:
@@ -189,14 +189,14 @@ class RemotingClient:
         host, colon, port = address.rpartition(":")
         if not colon or not port.isdecimal():
             raise UnavailableError(f"{address} is not an address of the form host:port")
-        made = asyncio.get_running_loop().create_connection(
+        connecting = asyncio.get_running_loop().create_connection(
             lambda: _ClientConnection(address, self._on_request, self._fell_silent),
             host.strip("[]"),
             int(port),
             ssl=self._tls,
         )
         async with asyncio.timeout(CONNECT_MS / 1000):
-            _, connection = await made
+            _, connection = await connecting
         return connection
 
     def _prefer_another(self) -> None:
@@ -311,11 +311,13 @@ class _ClientConnection(asyncio.Protocol):
         if self.is_lost or deadline != self._next_look:  # an earlier look has been set since
             return
         self._next_look = math.inf
-        overdue = [one for one in self._expected.values() if one.deadline <= deadline and not one.answer.done()]
+        overdue = [
+            request for request in self._expected.values() if request.deadline <= deadline and not request.answer.done()
+        ]
         for answer, _, timeout_ms in overdue:
             sentence = f"{self.address} did not answer within {timeout_ms:,} ms"
             answer.set_exception(AnswerTimeoutError(sentence, self.address))
-        left = [one.deadline for one in self._expected.values() if not one.answer.done()]
+        left = [request.deadline for request in self._expected.values() if not request.answer.done()]
         if left:
             self._look_at(min(left))
         if any(timeout_ms >= SILENT_MS and due - timeout_ms / 1000 >= self.heard_at for _, due, timeout_ms in overdue):

@@ -168,6 +168,6 @@ def other_protocol(data: bytes | bytearray) -> str | None:
         return "TLS, which the replication stream does not have"
     if data[8:16].startswith(b'{"'):
         return "the remoting protocol: clients are served on listenPort"
-    if data[:8] in {PACK_REPORT.pack(one) for one in _HANDSHAKES}:
+    if data[:8] in {PACK_REPORT.pack(handshake) for handshake in _HANDSHAKES}:
         return AUTO_SWITCH
     return None

@@ -193,8 +193,8 @@ class StreamServer(ABC, Generic[Taken, Sent]):
             raise NotPermittedError(f"this user has no permission to listen on {host}:{port}") from error
         except OSError as error:
             raise UnavailableError(f"cannot listen on {host}:{port}: {reason_of(error)}") from error
-        for one in listener.sockets:
-            with socket.socket(fileno=os.dup(one.fileno())) as same:
+        for sock in listener.sockets:
+            with socket.socket(fileno=os.dup(sock.fileno())) as same:
                 same.listen(_BACKLOG)
         self._listeners.append(listener)
         if self._sweeper is None:
@@ -437,22 +437,22 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         now, deadline = server.clock(), server.loop.time() + _TURN_SECONDS
         self._is_reading, self._has_more = True, False
         commands, fault, is_end = frames.commands(), "", False
-        some = self._parsed
+        parsed = self._parsed
         while not self._has_more:
-            if not some:
+            if not parsed:
                 try:
                     # Several first: what the processor has in its cache for one serves the next.
-                    some.extend(itertools.islice(commands, _AT_ONCE))
+                    parsed.extend(itertools.islice(commands, _AT_ONCE))
                 except FormatError as error:
                     fault = str(error)
-                is_end = len(some) < _AT_ONCE
-            while some:
-                server.dispatch(some.popleft(), peer, now)
+                is_end = len(parsed) < _AT_ONCE
+            while parsed:
+                server.dispatch(parsed.popleft(), peer, now)
                 if server.loop.time() > deadline and not fault:
                     break
-            if is_end and not some:
+            if is_end and not parsed:
                 break
-            self._has_more = bool(some) or server.loop.time() > deadline or self._is_much()
+            self._has_more = bool(parsed) or server.loop.time() > deadline or self._is_much()
         commands.close()
         self._is_reading = False
         if fault:

@@ -107,7 +107,7 @@ def runtime_info(
     used = f"{disk_usage(store.root):.2f}"
     size = log.end_offset - log.min_offset
     stored, delivered_rates = (
-        " ".join(map(str, rates)) for rates in (broker_stats.stored_rates(now), broker_stats.given_rates(now))
+        " ".join(map(str, rates)) for rates in (broker_stats.stored_rates(now), broker_stats.delivered_rates(now))
     )
     status = os.statvfs(store.root)
     total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
@@ -121,9 +121,9 @@ def runtime_info(
         "msgPutTotalYesterdayMorning": str(broker_stats.mornings[0].stored),
         "msgPutTotalTodayMorning": str(broker_stats.mornings[1].stored),
         "msgPutTotalTodayNow": str(broker_stats.stored),
-        "msgGetTotalYesterdayMorning": str(broker_stats.mornings[0].given),
-        "msgGetTotalTodayMorning": str(broker_stats.mornings[1].given),
-        "msgGetTotalTodayNow": str(broker_stats.given),
+        "msgGetTotalYesterdayMorning": str(broker_stats.mornings[0].delivered),
+        "msgGetTotalTodayMorning": str(broker_stats.mornings[1].delivered),
+        "msgGetTotalTodayNow": str(broker_stats.delivered),
         "putTps": stored,
         "getTotalTps": delivered_rates,
         "getFoundTps": delivered_rates,

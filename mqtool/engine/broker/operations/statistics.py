@@ -110,7 +110,7 @@ class Statistics:
     def group(self, group: str, topics: Iterable[str], now: int) -> GroupProgress:
         """Return how far a group has read some topics, or where none are named those that it wants."""
         topics = [*topics] or self._topics_read(group)
-        rate = sum(self._broker_stats.rate("given", (topic, group), now) for topic in topics)
+        rate = sum(self._broker_stats.rate("delivered", (topic, group), now) for topic in topics)
         return GroupProgress(rate, [*self._progress(group, topics)])
 
     def all_groups(self, now: int, *, only_ordered: bool) -> Iterator[tuple[str, list[GroupProgress]]]:
@@ -120,7 +120,7 @@ class Statistics:
                 group,
                 [
                     GroupProgress(
-                        self._broker_stats.rate("given", (config.topic, group), now),
+                        self._broker_stats.rate("delivered", (config.topic, group), now),
                         [*self._progress(group, [config.topic])],
                     )
                     for config in self._configs(self._offsets.topics_of(group))

@@ -87,8 +87,8 @@ def _all_delay_offsets(broker: "BrokerController", request: "BrokerRequest") -> 
 
 _STATS = {
     "TOPIC_PUT_NUMS": "stored",
-    "GROUP_GET_NUMS": "given",
-    "GROUP_GET_SIZE": "given_bytes",
+    "GROUP_GET_NUMS": "delivered",
+    "GROUP_GET_SIZE": "delivered_bytes",
     "SNDBCK_PUT_NUMS": "sent_back",
 }
 """What is counted, by RocketMQ's names; the key is a topic, or a topic and a group with ``@`` between."""

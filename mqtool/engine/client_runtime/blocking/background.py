@@ -131,12 +131,12 @@ class BlockingClient(Generic[AnyClient]):
         self._generation = background.generation
 
     def __del__(self) -> None:
-        made = getattr(self, "_made", None)  # None where the arguments were refused
-        if made is not None and made.is_running and self._generation == background.generation:
+        async_client = getattr(self, "_made", None)  # None where the arguments were refused
+        if async_client is not None and async_client.is_running and self._generation == background.generation:
             message = f"unclosed {self!r}: use a with block, or close()"
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
             with contextlib.suppress(MqtoolError):
-                background.begin(made.shutdown())
+                background.begin(async_client.shutdown())
 
     def __repr__(self) -> str:
         return repr(self._made)
@@ -190,9 +190,9 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(importlib.import_module(self._name), name)
-        setattr(self, name, found)
-        return found
+        attribute = getattr(importlib.import_module(self._name), name)
+        setattr(self, name, attribute)
+        return attribute
 
 
 class _Later:
@@ -209,9 +209,9 @@ class _Later:
         self._owner, self._name = owner, name
 
     def __get__(self, client: object, kind: type | None = None) -> Any:
-        made = self._make()
-        setattr(self._owner, self._name, made)
-        return made.__get__(client, kind)
+        method = self._make()
+        setattr(self._owner, self._name, method)
+        return method.__get__(client, kind)
 
 
 def _later(make: Callable[[], T]) -> T:
@@ -268,17 +268,17 @@ def blocking_block(
         @contextlib.contextmanager
         def called(client: BlockingClient[Self_], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
             block: AbstractAsyncContextManager[T] = _of(client, method)(*args, **kwargs)
-            given = background.run(block.__aenter__())
+            value = background.run(block.__aenter__())
             try:
-                yield given
+                yield value
             except BaseException as error:
                 if not background.run(block.__aexit__(type(error), error, error.__traceback__)):
                     raise
             else:
                 background.run(block.__aexit__(None, None, None))
 
-        given = get_args(inspect.signature(method).return_annotation)
-        return _shown_as(called, method, GenericAlias(AbstractContextManager, given))
+        type_arguments = get_args(inspect.signature(method).return_annotation)
+        return _shown_as(called, method, GenericAlias(AbstractContextManager, type_arguments))
 
     return _later(make)
 
