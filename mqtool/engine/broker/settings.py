@@ -93,6 +93,13 @@ class BrokerSettings(Settings):
     token_public_algorithm: str = setting("tokenPublicAlg", "RS256")
     pulsar_advertised: str = setting("pulsarAdvertised", "")  # host:port that they are told; empty: where they came
 
+    dispatch_messages_per_second: int = setting("dispatchThrottlingRateInMsg", 0, least=0)  # 0: no limit
+    dispatch_bytes_per_second: int = setting("dispatchThrottlingRateInByte", 0, least=0)
+    topic_messages_per_second: int = setting("dispatchThrottlingRatePerTopicInMsg", 0, least=0)
+    topic_bytes_per_second: int = setting("dispatchThrottlingRatePerTopicInByte", 0, least=0)
+    subscription_messages_per_second: int = setting("dispatchThrottlingRatePerSubscriptionInMsg", 0, least=0)
+    subscription_bytes_per_second: int = setting("dispatchThrottlingRatePerSubscriptionInByte", 0, least=0)
+
     # Name servers
     register_interval_ms: int = setting("registerNameServerPeriod", 30_000)
 

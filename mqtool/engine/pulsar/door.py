@@ -50,8 +50,6 @@ log = logging.getLogger(__name__)
 
 _PING_MS, _GONE_MS, _PROBE_MS = 30_000, 60_000, 5_000
 _SWEEP_MS = 1_000
-_AFTER_FAULT_MS = 15_000
-"""How long to wait after the messages of a subscription could not be read."""
 _NEWEST_PROTOCOL = 21
 _LATEST = (1 << 63) - 1
 _MAX_OF_CONNECTION = 10_000
@@ -232,12 +230,10 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 try:
                     if subscription.dispatch(now):
                         self._ready.add(key)
-                    next_due = subscription.next_tick()
                     self._tell_end(durable)
                 except Exception:  # of a disk, perhaps: others go on
                     log.exception("subscription %s of %s", subscription.name, subscription.topic)
-                    next_due = now + _AFTER_FAULT_MS
-                if next_due is not None:
+                if (next_due := subscription.next_tick()) is not None:
                     self._dues[durable] = durable.queue, next_due
                 else:
                     self._dues.pop(durable, None)

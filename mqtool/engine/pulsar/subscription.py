@@ -10,12 +10,13 @@ import enum
 import heapq
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from mqtool.engine.pulsar.cursor import Cursor, Spans
 from mqtool.engine.pulsar.entries import Entry
 from mqtool.engine.pulsar.filters import EVERYTHING, EntryFilter
+from mqtool.engine.pulsar.pace import DispatchRate, ReadPace
 from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.engine.pulsar.selectors import Ring, StickyHashRanges, active_of, range_slot
 
@@ -177,7 +178,15 @@ class PulsarConsumer:
 class PulsarSubscription:
     """A subscription of one queue."""
 
-    def __init__(self, name: str, log: EntryLog, cursor: Cursor, topic: str, partition: int = -1) -> None:
+    def __init__(
+        self,
+        name: str,
+        log: EntryLog,
+        cursor: Cursor,
+        topic: str,
+        partition: int = -1,
+        rates: Sequence[DispatchRate] = (),
+    ) -> None:
         """Make one without consumers.
 
         Args:
@@ -186,6 +195,7 @@ class PulsarSubscription:
             cursor: what it has acknowledged.
             topic: full name of the topic, of the partition where it is one.
             partition: number of the partition, -1 for a topic without.
+            rates: that limit what is given out.
         """
         self.name = name
         self.log = log
@@ -199,6 +209,11 @@ class PulsarSubscription:
         """Messages that were sent to consumers."""
         self.lost = 0
         """Messages that were removed, or could not be read, before they were acknowledged."""
+        self._rates = rates
+        self._rates_in_use: list[DispatchRate] = []
+        self._pace = ReadPace()
+        self._reads_left = 0
+        self._held_until: int | None = None
         self._dispatcher: _Dispatcher = _OneActive(self)
 
     # Coming and going
@@ -350,17 +365,39 @@ class PulsarSubscription:
         if self.cursor.next_offset < (start := self.log.start):
             self.lost += self.cursor.open_before(start)
             self.cursor.ack_until(start)
+        if self._pace.retry_at is not None and now < self._pace.retry_at:
+            return False
         for consumer in self.consumers:
             consumer.bytes_of_turn = 0
-        self._dispatcher.dispatch(now)
-        return any(consumer.is_held_by_turn for consumer in self.consumers) and self._dispatcher.has_more
+        self._reads_left, self._held_until = self._pace.most, None
+        self._rates_in_use = [one for one in self._rates if one.is_on]
+        try:
+            self._dispatcher.dispatch(now)
+        except Exception:
+            self._pace.failed(now)
+            raise
+        self._pace.succeeded()
+        if self._held_until is not None or not self._dispatcher.has_more:
+            return False
+        return any(one.is_held_by_turn or (one.can_take and not self._reads_left) for one in self.consumers)
+
+    def may_read(self, now: int) -> bool:
+        """Tell whether one more entry may be read, and given out, in this turn."""
+        if self._reads_left and self._rates_in_use and (wait := max(one.wait_ms(now) for one in self._rates_in_use)):
+            self._held_until = now + wait
+            return False
+        return self._reads_left > 0
 
     def next_tick(self) -> int | None:
         """Return when something is due."""
-        return self._dispatcher.due
+        if self._pace.retry_at is not None:
+            return self._pace.retry_at
+        dues = [due for due in (self._held_until, self._dispatcher.due) if due is not None]
+        return min(dues) if dues else None
 
     def readable(self, offset: int) -> Entry | None:
         """Return the entry at an offset that is not acknowledged; None where it is none for consumers, or none now."""
+        self._reads_left -= 1
         entry = self.log.entry(offset)
         if entry is None:
             after = self.log.next_readable(offset)
@@ -404,6 +441,8 @@ class PulsarSubscription:
         self.given += messages
         consumer.permits -= messages
         consumer.bytes_of_turn += entry.length
+        for rate in self._rates_in_use:
+            rate.take(messages, entry.length)
         consumer.average = 0.9 * consumer.average + 0.1 * entry.messages
         is_whole = messages == entry.messages
         consumer.receiver.deliver(consumer, entry, None if is_whole else left, count)
@@ -508,7 +547,7 @@ class _OneActive(_Dispatcher):
                 consumer.receiver.tell_active(consumer, consumer is active)
         slots = active.slots if active is not None and subscription.kind is SubscriptionType.EXCLUSIVE else Spans()
         log_end = subscription.log.end
-        while active is not None and active.can_take:
+        while active is not None and active.can_take and subscription.may_read(now):
             offset = self.read_offset = self.cursor.next_open(self.read_offset)
             if offset >= log_end:
                 return
@@ -634,9 +673,9 @@ class _Several(_Dispatcher):
         return not self._is_full and len(self._delayed) < _MAX_DELAYED
 
     def read_next(self, now: int) -> tuple[Entry, int] | None:
-        """Return the next entry that nobody was given, and where it begins; None at the end."""
+        """Return the next entry that nobody was given, and where it begins; None at the end, or of this turn."""
         end = self.subscription.log.end
-        while True:
+        while self.subscription.may_read(now):
             offset = self.read_offset = self.cursor.next_open(self.read_offset)
             if offset >= end:
                 return None
@@ -650,15 +689,15 @@ class _Several(_Dispatcher):
             self.due = self._delayed[0][0]
             if len(self._delayed) >= _MAX_DELAYED:
                 return None
+        return None
 
     def take_due(self, now: int) -> None:
         """Have the delayed entries given whose time has come."""
-        ready = []
         while self._delayed and self._delayed[0][0] <= now:
-            ready.append(heapq.heappop(self._delayed)[1])
+            offset = self._delayed[0][1]
+            self.again([(offset, self.slot_at(offset))])  # which reads it, and may fail
+            heapq.heappop(self._delayed)
         self.due = self._delayed[0][0] if self._delayed else None
-        if ready:
-            self.again((offset, self.slot_at(offset)) for offset in ready)
 
     def slot_at(self, offset: int) -> int:  # noqa: ARG002
         """Return the slot of an entry."""
@@ -730,12 +769,12 @@ class _SharedDispatch(_Several):
         return consumers[self._turn]
 
     def _next_entry(self, now: int) -> tuple[Entry, int] | None:
-        while self._again:
-            offset = heapq.heappop(self._again)
-            if offset not in self._is_again:
-                continue
+        while self._again and self.subscription.may_read(now):
+            offset = self._again[0]
+            found = self.subscription.given_before(offset) if offset in self._is_again else None  # reading may fail
+            heapq.heappop(self._again)
             self._is_again.discard(offset)
-            if (found := self.subscription.given_before(offset)) is not None:
+            if found is not None:
                 return found
         return self.read_next(now) if self.may_read_on() else None
 
@@ -846,8 +885,11 @@ class _KeyShared(_Several):
             consumer = self._taker(slot)
             if consumer is None:
                 continue
+            if not self.subscription.may_read(now):
+                return
+            found = self.subscription.given_before(offset)  # which reads it, and may fail
             del self._is_again[offset]
-            if (found := self.subscription.given_before(offset)) is not None:
+            if found is not None:
                 self.hand(consumer, *found, slot)
             if (following := self._first_of(slot)) is not None:
                 heapq.heappush(ready, (following, slot))

@@ -25,6 +25,7 @@ from mqtool.engine.pulsar.names import (
     pulsar_topic,
     rocketmq_topic,
 )
+from mqtool.engine.pulsar.pace import DispatchRate, Rates
 from mqtool.engine.pulsar.producers import Producers
 from mqtool.engine.pulsar.queue_log import KeptEntries, QueueLog
 from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
@@ -60,8 +61,9 @@ class TopicLocation(NamedTuple):
 class QueueTopic:
     """One queue as a topic of Pulsar."""
 
-    def __init__(self, place: TopicLocation, generation: int, entries: QueueLog) -> None:
+    def __init__(self, place: TopicLocation, generation: int, entries: QueueLog, rate: DispatchRate) -> None:
         self.place = place
+        self.rate = rate
         self.generation = generation
         self.log = entries
         self.producers = Producers()
@@ -130,6 +132,7 @@ class PulsarTopics:
         self.most_body = broker.store.config.number("maxMessageSize", 4 << 20)
         self.most_message = self.most_body - _ROOM
         self._kept = KeptEntries()
+        self._rate = DispatchRate(self._rates_in_all)
         if broker.state.role is not Role.SLAVE:
             for key, kept in self._files.load():
                 self._take_up(key, kept)
@@ -153,8 +156,7 @@ class PulsarTopics:
             cursor.seek(of_group)  # RocketMQ's consumers or administrators have moved it back
         cursor.ack_until(of_group)  # ahead, or the table was written a moment after the file
         cursor.cut_from(queue.log.end)  # a loss of power may have taken messages: others come to their places
-        place = queue.place
-        subscription = PulsarSubscription(kept.subscription, queue.log, cursor, place.full_name, place.partition)
+        subscription = self._new_subscription(queue, kept.subscription, cursor)
         durable = queue.subscriptions[kept.subscription] = Durable(subscription, queue, key, is_durable=True)
         self._commit(durable)
 
@@ -346,7 +348,8 @@ class PulsarTopics:
             name = self.name_of(topic)
             full = name.full if name is not None else topic
             place = TopicLocation(topic, 0, -1, full) if known.is_plain else _partition(topic, queue_id, full)
-            queue = QueueTopic(place, known.generation, QueueLog(self._broker.store, topic, queue_id, self._kept))
+            entries = QueueLog(self._broker.store, topic, queue_id, self._kept)
+            queue = QueueTopic(place, known.generation, entries, DispatchRate(self._rates_of_topic))
             if known.deduplicates:
                 key = ProducersKey(topic, queue_id)
                 queue.deduplication = self._producer_files.load(key, known.generation, queue.log)
@@ -399,11 +402,28 @@ class PulsarTopics:
             of_group = self._broker.offsets.get(key.group, key.topic, key.queue_id)
             if of_group != UNKNOWN:  # consumers of RocketMQ have read so far
                 offset = min(of_group, queue.log.end)
-        subscription = PulsarSubscription(name, queue.log, Cursor(offset), place.full_name, place.partition)
+        subscription = self._new_subscription(queue, name, Cursor(offset))
         made = queue.subscriptions[name] = Durable(subscription, queue, key, is_durable=is_durable)
         if is_durable:
             self._save(made, now)
         return made
+
+    def _new_subscription(self, queue: QueueTopic, name: str, cursor: Cursor) -> PulsarSubscription:
+        rates = self._rate, queue.rate, DispatchRate(self._rates_of_subscription)
+        place = queue.place
+        return PulsarSubscription(name, queue.log, cursor, place.full_name, place.partition, rates)
+
+    def _rates_in_all(self) -> Rates:
+        settings = self._broker.settings
+        return Rates(settings.dispatch_messages_per_second, settings.dispatch_bytes_per_second)
+
+    def _rates_of_topic(self) -> Rates:
+        settings = self._broker.settings
+        return Rates(settings.topic_messages_per_second, settings.topic_bytes_per_second)
+
+    def _rates_of_subscription(self) -> Rates:
+        settings = self._broker.settings
+        return Rates(settings.subscription_messages_per_second, settings.subscription_bytes_per_second)
 
     def check_group(self, queue: QueueTopic, name: str) -> None:
         """See that no consumers of RocketMQ are connected in the group of a subscription.
