@@ -1,4 +1,4 @@
-"""What mqtool does with the values of ``formats``: read, judge, mend, serve."""
+"""What mqtool does with the values of ``formats``: read, check, repair, serve."""
 
 import logging
 

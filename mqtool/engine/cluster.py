@@ -113,7 +113,7 @@ class Cluster:
     async def _start(
         self, config: BrokerConfig, name_server: NameServer | None, stack: contextlib.AsyncExitStack
     ) -> None:
-        """Start a broker in the role that it has; what is said of it here is said anew when that is changed."""
+        """Start a broker in the role that it has; what is said of it here is said again when that is changed."""
         from mqtool.engine.role_keeper import RoleKeeper
 
         number = len(self.brokers)
@@ -383,7 +383,7 @@ class _RunningBroker:
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        """Write everything down, when nobody is served any more; in a thread: others in this loop go on."""
+        """Write everything down, when nobody is served any more; in a thread: others in this loop continue."""
         self._writer.shutdown()
         self.store.removes_aside = False
         try:
@@ -490,7 +490,7 @@ class _RunningBroker:
                     await loop.run_in_executor(self._writer, _write_pieces, save, pieces)
                 except MqtoolError as error:
                     failed[save.path] = error
-                except Exception as error:  # answers wait for this: it must go on
+                except Exception as error:  # answers wait for this: it must continue
                     log.exception("writing %s failed", save.path)
                     failed[save.path] = WriteError(f"{save.path} cannot be written: {error}")
             saves.finished(batch, failed, self._clock())

@@ -98,7 +98,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
 
 
 class _Connection(H11Protocol):  # type: ignore[misc]
-    """One that ends where its client does not go on."""
+    """One that ends where its client does not continue."""
 
     most = 0
 

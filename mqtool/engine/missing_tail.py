@@ -38,7 +38,7 @@ async def take_missing_tail(
     *,
     is_short: bool,
 ) -> None:
-    """Append what slaves have behind the end of the log of a master; what may be lost is said.
+    """Append what slaves have beyond the end of the log of a master; what may be lost is said.
 
     Args:
         store: of a master that was not stopped in good order, and takes no messages yet.
@@ -48,7 +48,7 @@ async def take_missing_tail(
 
     Raises:
         WriteError: the disk fails.
-        BadDataError: what a slave has behind that are no messages.
+        BadDataError: what a slave has after that are no messages.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + (_WAIT_SECONDS if is_short else 0)
@@ -83,7 +83,7 @@ async def take_missing_tail(
 
 
 async def _take_from(store: "MessageStore", address: str, credentials: Credentials | None) -> None:
-    """Append what one slave has behind the end of the log.
+    """Append what one slave has beyond the end of the log.
 
     Raises:
         NotToldError: it does not tell, or has another log.

@@ -37,7 +37,7 @@ class OtherLog:
         return answer
 
     async def record(self, at: int) -> bytes | None:
-        """Return the record that begins at an address, None where none does.
+        """Return the record that begins at an address, None if none does.
 
         Raises:
             NotToldError: it does not tell.

@@ -31,7 +31,7 @@ class _Asked(NamedTuple):
     admin: PulsarAdmin
     path: Mapping[str, str]
     query: Mapping[str, str]
-    body: Any  # of JSON, None without one
+    body: Any  # of JSON, None if there is none
     now: int  # ms
     broker: str
     page: str

@@ -65,7 +65,7 @@ class Registrar:
         await self._master_changed.wait()
 
     async def start(self) -> None:
-        """Register, and go on with that."""
+        """Register, and continue with that."""
         self._broker.topics.on_change.append(self._register_topics)
         await self._register()
         self._task = asyncio.create_task(self._register_on())
@@ -167,7 +167,7 @@ class Registrar:
         return BrokerIdentity(settings.broker_name, state.address, settings.cluster_name, state.broker_id)
 
     async def _tell(self, client: RemotingClient, command: RemotingCommand) -> RemotingCommand | None:
-        """Return the answer of a name server, None where it takes nothing."""
+        """Return the answer of a name server, None if it takes nothing."""
         answer = None
         try:
             answer = await client.invoke(replace(command))

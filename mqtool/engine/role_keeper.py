@@ -1,4 +1,4 @@
-"""A broker in the role that it has now: it begins anew in its process, on the same ports, when that is changed.
+"""A broker in the role that it has now: it begins again in its process, on the same ports, when that is changed.
 
 Before it is a master it asks the name servers which others there are of its name, and these for the epoch of the last
 change of roles that they know: where that is higher than its own, another has become the master in its place.
@@ -101,11 +101,11 @@ class RoleKeeper:
             await self._running.stop()
 
     def change(self, kept: KeptRole) -> None:
-        """Have the broker begin anew in another role."""
+        """Have the broker begin again in another role."""
         self._changing = asyncio.create_task(self._begin_anew(kept))
 
     def cut(self, at: int, now: KeptRole) -> str:
-        """Have the slave begin anew without the end of its log, which is set aside; return why not, if it will not.
+        """Have the slave begin again without the end of its log, which is set aside; return why not, if it will not.
 
         Args:
             at: where the log is to end.

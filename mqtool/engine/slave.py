@@ -85,7 +85,7 @@ class _MasterLife(NamedTuple):
     begun: str  # when it was started, as it says; empty where it does not
 
     def may_be(self, other: "_MasterLife") -> bool:
-        """Tell whether that is the same, as far as is known."""
+        """Return whether that is the same, as far as is known."""
         return self.address == other.address and (self.begun == other.begun or not (self.begun and other.begun))
 
 
@@ -212,7 +212,7 @@ class Slave:
         return master if master is not None and master.address not in ("", self._broker.address) else None
 
     def _has_other_master(self) -> bool:
-        """Tell whether name servers name another master than the one that is followed."""
+        """Return whether name servers name another master than the one that is followed."""
         master, following = self._master, self._following
         if master is None:
             return False
@@ -277,7 +277,7 @@ class Slave:
     # Comparing
 
     async def _compare(self) -> None:
-        """See that the log is the beginning of the master's, as far as that can be told.
+        """Check that the log is the beginning of the master's, as far as that can be told.
 
         Raises:
             StoppedError: it is not.
@@ -317,7 +317,7 @@ class Slave:
     async def _stop_or_cut(self, misfit: str, ours: Extent, masters: Extent) -> NoReturn:
         """Have the end of a log that has diverged cut off, where no slave has ever acknowledged any of it.
 
-        Does not return where that is done: the broker begins anew then.
+        Does not return where that is done: the broker begins again then.
 
         Raises:
             StoppedError: it is not; what is different, and what can be done.
@@ -341,7 +341,7 @@ class Slave:
         raise AssertionError
 
     async def _fork(self, ours: Extent, masters: Extent) -> int | None:
-        """Return where a record begins that is the first that differs; None where the master cannot tell."""
+        """Return where a record begins that is the first that differs; None if the master cannot tell."""
         start, end = max(ours.start_offset, masters.start_offset), min(ours.end_offset, masters.end_offset)
         if start >= end or ours.segment_size != masters.segment_size:
             return None
@@ -387,7 +387,7 @@ class Slave:
         return Extent(max(0, start), end, size)
 
     def _check_epoch(self, epoch: int) -> None:
-        """Take note of the epoch of a master.
+        """Note the epoch of a master.
 
         Raises:
             StoppedError: another has become the master since.
@@ -448,7 +448,7 @@ class Slave:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     def _is_due(self, late: _Late) -> bool:
-        """Tell whether the messages by which offsets were told are here, and not others at their addresses."""
+        """Return whether the messages by which offsets were told are here, and not others at their addresses."""
         is_here = self._store.end_offset >= late.end
         return is_here and self._followed is not None and self._followed.may_be(late.master)
 

@@ -12,7 +12,7 @@ from mqtool.formats.properties import NAME_SEPARATOR, PAIR_SEPARATOR
 
 
 class Field(NamedTuple):
-    """Some bytes and what they are; ``value`` is None where only the bytes say it."""
+    """Some bytes and what they are; ``value`` is None if only the bytes say it."""
 
     offset: int
     data: bytes

@@ -21,7 +21,7 @@ def distinct(values: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
 
 
 def is_among(values: npt.NDArray[np.int64], ordered: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Tell which of some values are among others, which are in order. Cost: a search for each.
+    """Return which of some values are among others, which are in order. Cost: a search for each.
 
     >>> is_among(np.array([3, 1, 4]), np.array([1, 3, 5]))
     array([ True,  True, False])

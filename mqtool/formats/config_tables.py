@@ -411,7 +411,7 @@ def consumer_offsets(table: Table, nameless: list[str] | None = None) -> dict[Of
 
     Args:
         table: the whole table.
-        nameless: takes the names of entries that name no topic and group, which brokers keep and pass over; without it
+        nameless: takes the names of entries that name no topic and group, which brokers keep and skip; without it
             such an entry is an error.
     """
     offsets = {}

@@ -75,7 +75,7 @@ class LogBlocks(NamedTuple):
 class ChangeRole(NamedTuple):
     """CHANGE_ROLE, of mqtool alone: what to do, and which role the broker gets."""
 
-    step: str  # stop, go on, become
+    step: str  # stop, continue, become
     role: str = ""
     broker_id: Long = 0
     epoch: Long = 0
@@ -675,7 +675,7 @@ _SEND_V2 = "abcdefghijklmn"
 
 class _Field(NamedTuple):
     name: str  # on the wire
-    parse: Callable[[str], Any] | None  # None where the text is the value
+    parse: Callable[[str], Any] | None  # None if the text is the value
 
 
 class _Plan(NamedTuple):

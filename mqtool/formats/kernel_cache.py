@@ -98,7 +98,7 @@ def _stored() -> Code | None:
 
 
 def why_not_kept() -> str | None:
-    """Return why code that is compiled cannot be kept for later runs, None where it can."""
+    """Return why code that is compiled cannot be kept for later runs, None if it can."""
     reasons = []
     for path in _places():
         try:

@@ -298,7 +298,7 @@ def _put(out: npt.NDArray[np.uint8], at: Ints, data: npt.NDArray[np.uint8]) -> N
 
 
 def _batch(count: int, size: int) -> bytes:
-    """Return the body of an inner batch: empty messages, but for the zeros of the last."""
+    """Return the body of an inner batch: empty messages, except for the zeros of the last."""
     left = size - count * ELEMENT_SIZE
     elements = []
     for rest in (*[0] * (count - 1), left):

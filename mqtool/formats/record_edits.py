@@ -73,7 +73,7 @@ def with_time(record: bytes, store_timestamp: int) -> bytes:
 
 
 def with_flag(record: bytes, sys_flag: int) -> bytes:
-    """Return a record with other system flags, but for those of its hosts."""
+    """Return a record with other system flags, except for those of its hosts."""
     return _with_number(record, _AT["sys_flag"], 4, sys_flag)
 
 

@@ -104,7 +104,7 @@ def compiles_first_time() -> bool:
 
 
 def why_compiled_again() -> str | None:
-    """Return why the next run too has to compile the kernels, and what to do; None where it does not."""
+    """Return why the next run too has to compile the kernels, and what to do; None if it does not."""
     from mqtool.formats import kernel_cache
 
     return kernel_cache.why_not_kept()

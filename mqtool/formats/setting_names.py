@@ -153,7 +153,7 @@ def is_known(name: str) -> bool:
 
 
 def nearest(name: str) -> str | None:
-    """Return the setting that a name is a misspelling of, None where none is near.
+    """Return the setting that a name is a misspelling of, None if none is near.
 
     >>> nearest("mappedFilesizeCommitLog")
     'mappedFileSizeCommitLog'

@@ -58,7 +58,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_endless(options)
         self._losses = LossReporter(fails(options))
         self._queues: Queues | None = None
-        self._ends: dict[MessageQueue, OffsetRange] = {}  # when they were last looked at
+        self._ends: dict[MessageQueue, OffsetRange] = {}  # when they were last examined
         self._gone: set[MessageQueue] = set()
         self._compared: set[MessageQueue] = set()  # queues that were there then, as they had been read
         self._target: dict[MessageQueue, OffsetRange] | None = None
@@ -244,7 +244,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if current is None else current == mark
 
     def _marks(self, places: Sequence[tuple[MessageQueue, int]]) -> list[Mark | None]:
-        """Return marks of the messages at some offsets, None where no message starts."""
+        """Return marks of the messages at some offsets, None if no message starts."""
         answers = self._open().firsts(places)
         return [
             mark_of(answer.records, offset, offset + 1) if answer.code == ResponseCode.SUCCESS else None

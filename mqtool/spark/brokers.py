@@ -43,7 +43,7 @@ class RocketMQ(MessageSource):
 
     @staticmethod
     def check(options: Options) -> None:
-        """See to it that all options are what they should be; raises as the method of all sources."""
+        """Make sure that all options are what they should be; raises as the method of all sources."""
         check_of_messages(options)
         BrokerConnection.of(options)
         options.count("maxOffsetsPerTrigger")

@@ -180,7 +180,7 @@ def _of_queue(
 def _ends(reader: StoreReader, topics: Container[str]) -> Iterator[tuple[QueueKey, int, int]]:
     """Yield each queue of a store with the offsets between which a consumer finds messages, as a broker reports them.
 
-    Of a queue in RocksDB they are what its database says, but for some topics: it would be opened for each queue.
+    Of a queue in RocksDB they are what its database says, except for some topics: it would be opened for each queue.
     """
     if not reader.is_live:
         reader.open_queues_on_demand()

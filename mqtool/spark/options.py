@@ -234,7 +234,7 @@ class Options:
 
 
 def check_endless(options: Options) -> None:
-    """See to it that options of a stream give it no end.
+    """Make sure that options of a stream give it no end.
 
     Raises:
         UsageError: one does.

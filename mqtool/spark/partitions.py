@@ -356,7 +356,7 @@ _HOLES = {
 def ranges_in_time(ranges: list[LogRange], since: int | None, until: int | None) -> list[LogRange]:
     """Leave out ranges at both ends whose messages were not stored in ``[since, until)`` (ms).
 
-    Of a range the first two messages are read: store times follow the log but for steps of the clock.
+    Of a range the first two messages are read: store times follow the log except for steps of the clock.
     """
     first, stop = 0, len(ranges)
     while since is not None and first + 1 < stop:

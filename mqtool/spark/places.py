@@ -35,13 +35,13 @@ def place_behind(end: LogEnd, marks: Sequence[Sequence[Any]]) -> Place:
 
 
 def resumed(place: Place | None, first: int, end: int, holds: Callable[[Mark], bool | None]) -> tuple[Place, bool]:
-    """Return the place from which to read on, and whether messages that were read are known to be gone.
+    """Return the place from which to continue reading, and whether messages that were read are known to be gone.
 
     It is ``place`` itself if nothing changed; otherwise it is after the newest message that was read and is still
     there, or at the first.
 
     Args:
-        place: up to which was read, None where nothing was.
+        place: up to which was read, None if nothing was.
         first: the first existing offset.
         end: the one after the last.
         holds: returns whether a message is still where it was, None if it has been deleted.

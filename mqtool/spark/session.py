@@ -67,7 +67,7 @@ class SparkFailedError(MqtoolError):
 
 
 def need_pyspark() -> None:
-    """See to it that there is a pyspark that has all that the jobs need.
+    """Make sure that there is a pyspark that has all that the jobs need.
 
     Raises:
         MissingExtraError: it is missing.
@@ -220,7 +220,7 @@ def is_connect(spark: Any) -> bool:
 
 
 def cores_of(spark: Any) -> int | None:
-    """Return how many tasks run at once, None where only the server of Spark Connect knows."""
+    """Return how many tasks run at once, None if only the server of Spark Connect knows."""
     return None if is_connect(spark) else int(spark.sparkContext.defaultParallelism)
 
 

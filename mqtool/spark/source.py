@@ -116,7 +116,7 @@ class RocketMQStore(MessageSource):
 
     @staticmethod
     def check(options: Options) -> None:
-        """See to it that all options are what they should be; raises as the method of all sources."""
+        """Make sure that all options are what they should be; raises as the method of all sources."""
         check_of_messages(options)
         for size in SIZES:
             options.size(size, None)

@@ -64,7 +64,7 @@ class _BroadcastValue:
 
 @functools.cache
 def spare_the_loaded() -> None:
-    """Have the collector of garbage pass over what this process has loaded by now.
+    """Have the collector of garbage skip what this process has loaded by now.
 
     PySpark collects garbage after each task, which with numpy and the kernels loaded takes longer than some tasks.
     """

@@ -127,7 +127,7 @@ def _pieces(parts: Iterable[LogRange]) -> Iterator[MessageTable | UnreadablePlac
     """Yield what starts in ranges of a log, and None for each that disappeared meanwhile."""
     for part in parts:
         try:
-            with RangeReader(part, is_mapped=True) as reader:  # heads are all that is looked at
+            with RangeReader(part, is_mapped=True) as reader:  # heads are all that is examined
                 yield from reader.tables()
         except GONE:
             yield None

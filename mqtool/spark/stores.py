@@ -80,7 +80,7 @@ def find_stores(
 
     A name with commas in it is several, unless something is called so. What a pattern matches besides stores is left
     out; with ``is_gone_fine`` also a path where no store is. ``settings`` lie over those in the file of a store.
-    With ``in_use`` their ends are judged as of stores that brokers write to; with ``unpacks`` compressed segments are
+    With ``in_use`` their ends are checked as of stores that brokers write to; with ``unpacks`` compressed segments are
     read.
 
     Raises:

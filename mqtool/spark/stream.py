@@ -60,7 +60,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_endless(options)
         self.most = options.size("maxBytesPerTrigger", None)
         self.most_files = options.count("maxFilesPerTrigger")
-        self._ends: dict[str, LogEnd] = {}  # where the logs ended when they were last looked at
+        self._ends: dict[str, LogEnd] = {}  # where the logs ended when they were last examined
         self._target: dict[str, LogEnd] | None = None
 
     @sentences()
@@ -191,7 +191,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return resumed_place
 
     def _check(self, name: str, store: Store, reader: StoreReader, place: Place) -> None:
-        """See to it that a log is as it was when it was read or to be read up to a place."""
+        """Make sure that a log is as it was when it was read or to be read up to a place."""
         marks = [Mark(*mark_fields) for mark_fields in place["marks"][:1]]
         if marks and holds(reader, marks[0]) is False:
             self._losses.tell(_changed(name, store, place["offset"]), "with the current contents")

@@ -28,7 +28,7 @@ OWN_LAYOUTS = (HEADS, "all")
 
 
 def check_of_messages(options: Options) -> None:
-    """See to it that options which any source of messages has are what they should be.
+    """Make sure that options which any source of messages has are what they should be.
 
     Raises:
         UsageError: one is not.

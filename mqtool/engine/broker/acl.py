@@ -20,10 +20,10 @@ from mqtool.formats.topics import RETRY_PREFIX
 log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_MS = 1000
-"""How often the file is looked at for changes."""
+"""How often the file is examined for changes."""
 
 TopicAt = Callable[[int], str | None]
-"""Returns the topic that a message at an address of the log is for, None where there is no message."""
+"""Returns the topic that a message at an address of the log is for, None if there is no message."""
 
 
 class Need(NamedTuple):
@@ -34,7 +34,7 @@ class Need(NamedTuple):
 
 
 class AccessControl:
-    """The accounts of a file, read anew when it changes; a change that cannot be read leaves them as they are."""
+    """The accounts of a file, read again when it changes; a change that cannot be read leaves them as they are."""
 
     def __init__(self, path: Path, now: int, topic_at: TopicAt, saves: Saves | None = None) -> None:
         """Read the accounts; ``topic_at`` tells which topic the message at an address is for.
@@ -79,7 +79,7 @@ class AccessControl:
         self._write(self.acl._replace(accounts={**self.acl.accounts, account.access_key: account}), now)
 
     def delete(self, access_key: str, now: int) -> bool:
-        """Delete an account and tell whether there was one; raises what ``put`` does."""
+        """Delete an account and return whether there was one; raises what ``put`` does."""
         rest = {key: account for key, account in self.acl.accounts.items() if key != access_key}
         if len(rest) == len(self.acl.accounts):
             return False
@@ -107,11 +107,11 @@ class AccessControl:
         return self._next_look
 
     def trusts(self, host: str) -> bool:
-        """Tell whether everything may be done from a host, whoever does it."""
+        """Return whether everything may be done from a host, whoever does it."""
         return any(is_from(host, pattern) for pattern in self.acl.white_addresses)
 
     def allows(self, identity: str, host: str, need: Need) -> bool:
-        """Tell whether who has come with an access key from a host may do something."""
+        """Return whether who has come with an access key from a host may do something."""
         if self.trusts(host):
             return True
         account = self.acl.accounts.get(identity)
@@ -138,7 +138,7 @@ def _has(account: Account, need: Need) -> bool:
 
 
 def is_from(host: str, pattern: str) -> bool:
-    """Tell whether an address is one that a white list means; parts may be ``*``, ``a-b`` or ``{a,b}``.
+    """Return whether an address is one that a white list means; parts may be ``*``, ``a-b`` or ``{a,b}``.
 
     >>> is_from("10.0.0.7", "10.0.0.{6,7}"), is_from("10.0.1.7", "10.0.2-3.*")
     (True, False)

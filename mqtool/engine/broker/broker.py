@@ -251,7 +251,7 @@ class BrokerController:
         return soonest
 
     def topic_at(self, physical_offset: int) -> str | None:
-        """Return the topic that the message at an address is for, though it may wait elsewhere; None without one."""
+        """Return the topic that the message at an address is for, even if it waits elsewhere; None if there is none."""
         try:
             message = parse_stored(self.store.log.record(physical_offset)).message
         except (NotFoundError, FormatError):

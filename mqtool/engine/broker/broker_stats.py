@@ -104,7 +104,7 @@ class BrokerStatsManager:
         return tuple(_rate(now, self.delivered, (sample.timestamp, sample.delivered)) for sample in self._starts(now))
 
     def shares(self, kind: str, key: str | Key, now: int) -> tuple[Share, ...] | None:
-        """Return what came together over the last minute, hour and day, None where nothing ever did.
+        """Return what came together over the last minute, hour and day, None if nothing ever did.
 
         Args:
             kind: ``stored`` (by topic), ``delivered``, ``delivered_bytes`` or ``sent_back`` (by topic and group).

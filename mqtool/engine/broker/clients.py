@@ -60,7 +60,7 @@ class Clients:
     # Coming
 
     def register_producer(self, group: str, client: ClientChannelInfo) -> None:
-        """Take note of a producer, or that it is still there.
+        """Note a producer, or that it is still there.
 
         An id stays with the account that has come with it: whoever else names it gets no replies that are for it.
         """
@@ -73,7 +73,7 @@ class Clients:
     def register_consumer(
         self, data: ConsumerData, client: ClientChannelInfo, *, keeps_subscriptions: bool = False
     ) -> None:
-        """Take note of a consumer, or that it is still there.
+        """Note a consumer, or that it is still there.
 
         Args:
             data: its group and what that wants.
@@ -99,7 +99,7 @@ class Clients:
             self._notify(data.group)
 
     def take_fingerprint(self, group: str, fingerprint: int) -> bool:
-        """Take the fingerprint of the subscriptions of a group; tell whether it is another one than before."""
+        """Take the fingerprint of the subscriptions of a group; return whether it is another one than before."""
         online = self._consumers[group]
         before, online.fingerprint = online.fingerprint, fingerprint
         return before != fingerprint
@@ -139,7 +139,7 @@ class Clients:
             self.unregister_consumer(group, session)
 
     def heard_all(self, now: int) -> None:
-        """Take note that all are still there: the time has jumped, and none of them could say so."""
+        """Note that all are still there: the time has jumped, and none of them could say so."""
         for client in (
             *(client for members in self._producers.values() for client in members.values()),
             *(client for online in self._consumers.values() for client in online.members.values()),
@@ -192,7 +192,7 @@ class Clients:
         return self._by_id.get(client_id)
 
     def group(self, group: str) -> OnlineGroup | None:
-        """Return the consumers of a group, None where there are none."""
+        """Return the consumers of a group, None if there are none."""
         return self._consumers.get(group)
 
     def consumer(self, group: str, client_id: str) -> ClientChannelInfo | None:
@@ -224,7 +224,7 @@ class Clients:
                 del self._groups_of[session]
 
     def _notify(self, group: str) -> None:
-        """Tell the members of a group to share the queues out anew."""
+        """Tell the members of a group to share the queues out again."""
         online = self._consumers[group]
         settings = self._groups.get(group)
         if online.is_broadcast or (settings is not None and not settings.notify_changes_enabled):
@@ -245,7 +245,7 @@ def size_of(subscriptions: Iterable[Subscription]) -> int:
 
 
 def _subscribe(group: OnlineGroup, wanted: Iterable[Subscription]) -> bool:
-    """Take the subscriptions of a heartbeat; tell whether topics came or went."""
+    """Take the subscriptions of a heartbeat; return whether topics came or went."""
     known = group.subscriptions
     subscribed = {subscription.topic: subscription for subscription in wanted}
     is_changed = known.keys() != subscribed.keys()

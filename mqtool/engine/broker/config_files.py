@@ -25,7 +25,7 @@ Parsed = TypeVar("Parsed")
 def load_table(path: Path, parse: Callable[[Table], Parsed]) -> tuple[Table, Parsed]:
     """Return the table of a file, or of the one before it, and what it holds; empty where there is none.
 
-    Where the one before is taken, a line says so, and it is written anew; the file itself is put aside as
+    Where the one before is taken, a line says so, and it is written again; the file itself is put aside as
     ``NAME.damaged``, as it would become the one before at the next change.
 
     Args:

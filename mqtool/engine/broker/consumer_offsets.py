@@ -43,7 +43,7 @@ class ConsumerOffsets:
         table, offsets = load_table(self._path, _parse)
         self.version = data_version(table) if table else DataVersion(0, 0, now)
         self.kept_at = (self.version.timestamp if self.version.counter else None) if table else 0
-        """When the table that was read had been written (ms): 0 if never, None where RocketMQ wrote it, untold."""
+        """When the table that was read had been written (ms): 0 if never, None if RocketMQ wrote it, untold."""
         self._offsets: dict[Key, dict[int, int]] = {}
         for (topic, group, queue_id), offset in offsets.items():
             self._offsets.setdefault((topic, group), {})[queue_id] = offset
@@ -70,7 +70,7 @@ class ConsumerOffsets:
         self._is_changed = True
 
     def check_room(self, group: str, topic: str, queue_id: int | None = None) -> None:
-        """See that there is room for the offset of a queue, or of any queue of a topic; of those there are, always.
+        """Check that there is room for the offset of a queue, or of any queue of a topic; of those there are, always.
 
         Raises:
             LimitError: there is none.
@@ -96,7 +96,7 @@ class ConsumerOffsets:
         self._resets.setdefault((topic, group), {})[queue_id] = offset
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Tell whether a group still has to be told of a reset."""
+        """Return whether a group still has to be told of a reset."""
         return bool(self._resets) and queue_id in self._resets.get((topic, group), ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:

@@ -186,7 +186,7 @@ class DelayedMessages:
                 break
 
     def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        """Take note of a message that has got into a queue of the levels."""
+        """Note a message that has got into a queue of the levels."""
         self._due.setdefault(queue_id + 1, tags_code)
         self._offsets.setdefault(queue_id + 1, next_offset - 1)
 
@@ -217,7 +217,7 @@ class DelayedMessages:
             del self._due[level]
 
     def _is_refused(self, record: memoryview, now: int) -> bool:
-        """Store a message where it belongs; tell whether to try again later."""
+        """Store a message where it belongs; return whether to try again later."""
         try:
             message = parse_stored(record).message
             message.topic = message.pairs.get(_REAL_TOPIC, b"").decode("utf-8", "replace")

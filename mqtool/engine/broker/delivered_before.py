@@ -32,7 +32,7 @@ class DeliveredBefore:
             store: where they are.
             marked_by: name of the property; its value is that of the message that waits.
             since: they were stored at this time (ms) or later.
-            after: all messages that wait lie at this address or behind it.
+            after: all messages that wait lie at this address or after it.
         """
         self._store = store
         self._probe = probe_of(marked_by)
@@ -41,7 +41,7 @@ class DeliveredBefore:
         self._found: dict[QueueKey, Counter[_MessageKey]] = {}
 
     def takes(self, waiting: StoredMessage) -> bool:
-        """Tell whether a message that waits has been delivered; one without a unique key is not told from others."""
+        """Return whether a message that waits has been delivered; one without a unique key is not told from others."""
         properties = waiting.message.properties
         if not find_property(properties, _UNIQ_KEY):
             return False

@@ -58,7 +58,7 @@ class GroupCommit:
         return self.is_any and store.is_sync and store.log.flushed_offset < store.log.end_offset
 
     def is_safe(self, flush_offset: int) -> bool:
-        """Tell whether the log is safe up to an address; nobody has to wait for 0."""
+        """Return whether the log is safe up to an address; nobody has to wait for 0."""
         return flush_offset <= 0 or flush_offset <= self._store.safe_offset
 
     def wait(self, flush_offset: int, session: Session, then: Told, now: int) -> None:

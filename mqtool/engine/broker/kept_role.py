@@ -2,7 +2,7 @@
 
 Each change of roles among the brokers of a name has an epoch, one above the highest known. A broker that finds a higher
 one than its own at another of its name is a master no more. Who changes ``brokerRole`` in the settings afterwards
-decides anew: the settings count then, and the epoch stays.
+decides again: the settings count then, and the epoch stays.
 """
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ class KeptRole(NamedTuple):
 
 
 def read_role(root: Path) -> KeptRole | None:
-    """Return the role that the store under ``root`` keeps, None where it was never changed.
+    """Return the role that the store under ``root`` keeps, None if it was never changed.
 
     Raises:
         BadDataError: the file cannot be read: nothing tells whether this may be a master.

@@ -41,7 +41,7 @@ MAX_OF_BODY = 1 << 20
 
 
 def check_room(present: int, new: int, most: int, noun: str) -> None:
-    """See that there is room for some more.
+    """Check that there is room for some more.
 
     Raises:
         LimitError: there is not.
@@ -51,7 +51,7 @@ def check_room(present: int, new: int, most: int, noun: str) -> None:
 
 
 def check_name(name: str, noun: str) -> None:
-    """See that a name is not too long.
+    """Check that a name is not too long.
 
     Raises:
         LimitError: it is.

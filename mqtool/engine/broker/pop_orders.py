@@ -65,7 +65,7 @@ class PopOrders:
         return free_at if now < free_at else None
 
     def hold(self, key: Key, held: OrderInfo) -> OrderInfo:
-        """Take note of what a group was given now; return it with the counts of what it was given before."""
+        """Note what a group was given now; return it with the counts of what it was given before."""
         before = self._held.get(key)
         if before is not None:
             is_again = held.attempt_id is not None and held.attempt_id == before.attempt_id
@@ -76,10 +76,10 @@ class PopOrders:
         return held
 
     def acknowledge(self, key: Key, offset: int, pop_time: int) -> int | None:
-        """Take note that a message is done with.
+        """Note that a message is done with.
 
         Returns:
-            What the group reads next, None where this is not of the pop that counts.
+            What the group reads next, None if this is not of the pop that counts.
 
         Raises:
             KeyError: that pop has not given out this message.

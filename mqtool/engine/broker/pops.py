@@ -97,7 +97,7 @@ class Taken:
     parts: list[memoryview | bytes] = field(default_factory=list)
     count: int = 0
     queues: list[GivenOut] = field(default_factory=list)
-    rest: int = 0  # how many messages are left in the queues that were looked at
+    rest: int = 0  # how many messages are left in the queues that were examined
     flush_offset: int = 0  # up to which the log must be flushed before the messages may be given out
     free_at: int | None = None  # when a queue that is blocked by what others hold is free (ms)
     is_full: bool = False  # it would have waited for messages, and too many do
@@ -210,7 +210,7 @@ class Pops:
     def _keep(
         self, key: tuple[str, str, int], start: int, fetched: GetMessageResult, request: PopRequest, popped: Taken
     ) -> bool:
-        """Keep that messages are given out and put them into the answer; tell whether that could be."""
+        """Keep that messages are given out and put them into the answer; return whether that could be."""
         topic, group, queue_id = key
         now, broker_name = popped.pop_time, self._state.settings.broker_name
         offsets = _queue_offsets(fetched.parts)
@@ -258,18 +258,18 @@ class Pops:
         return max(0, queue.next_offset - 1)
 
     def has_messages(self, topic: str, group: str, queue_id: int) -> bool:
-        """Tell whether a group has something to read of a queue."""
+        """Return whether a group has something to read of a queue."""
         queue = self._store.queue(topic, queue_id)
         return queue is not None and queue.next_offset > self.cursor(topic, group, queue_id)
 
     # What becomes of messages that were given out
 
     def acknowledge(self, ack: Acknowledgement, revive_queue_id: int, revive_time: int, now: int) -> AppendResult:
-        """Take note that messages are done with, which were not taken in order."""
+        """Note that messages are done with, which were not taken in order."""
         return self.log.acknowledge(ack, revive_queue_id, revive_time, now)
 
     def acknowledge_in_order(self, ack: Acknowledgement) -> None:
-        """Take note that messages are done with, which were taken in order; the cursor moves to the first that is not.
+        """Note that messages are done with, which were taken in order; the cursor moves to the first that is not.
 
         Raises:
             KeyError: a message was not given out by the pop that counts.
@@ -302,7 +302,7 @@ class Pops:
         """Have a message that was taken in order be hidden until another time.
 
         Returns:
-            That time, in ms; None where the group is done with the message.
+            That time, in ms; None if the group is done with the message.
         """
         group, topic, queue_id, offset = popped
         if offset < self._offsets.get(group, topic, queue_id):
@@ -313,7 +313,7 @@ class Pops:
         return until
 
     def _wake(self, topic: str, group: str, queue_id: int) -> None:
-        """Have those looked at again who wait for messages of a queue, or of all queues."""
+        """Have those examined again who wait for messages of a queue, or of all queues."""
         for kind in (POPS, NOTIFICATIONS):
             for queue_number in (-1, queue_id):
                 self._room.wake((kind.name, topic, group, queue_number))

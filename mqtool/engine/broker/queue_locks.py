@@ -77,7 +77,7 @@ class LockTable:
                 del self._locks[group]
 
     def is_any_held(self, group: str, now: int) -> bool:
-        """Tell whether a group consumes any queue in order."""
+        """Return whether a group consumes any queue in order."""
         return any(lock.is_held(now) for lock in self._held(group))
 
     def _held(self, group: str) -> Iterable[_Lock]:

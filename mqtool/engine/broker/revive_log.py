@@ -54,7 +54,7 @@ _AGAIN_MS = 1000
 """How long to wait when the store takes nothing."""
 _READ_AT_ONCE = 256
 _AT_ONCE = 200
-"""Check points and messages that one tick deals with at most, but for the last check point: others want their turn."""
+"""Most check points and messages that one tick handles, so that others get their turn; the last may exceed it."""
 
 
 class _Pending(NamedTuple):
@@ -227,7 +227,7 @@ class ReviveLog:
         self._offsets.commit(REVIVE_GROUP, self.topic, queue_id, offset)
 
     def _revive(self, point: CheckPoint, now: int) -> int | None:
-        """Give back what is not done with; return how many messages, None where the store does not take them all."""
+        """Give back what is not done with; return how many messages, None if the store does not take them all."""
         count = 0
         if self._topics.get(normal_topic(point.topic, point.group)) is None or not self._groups.get(point.group):
             return count

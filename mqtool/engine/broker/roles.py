@@ -64,7 +64,7 @@ def remarks(settings: BrokerSettings) -> list[str]:
 
 
 def check_roles(configured: Mapping[str, str], settings: BrokerSettings) -> None:
-    """See that a broker can be what its settings ask for.
+    """Check that a broker can be what its settings ask for.
 
     Args:
         configured: all that is set, by RocketMQ's names.

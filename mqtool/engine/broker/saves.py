@@ -101,7 +101,7 @@ class Saves:
         self._tell()
 
     def begin_request(self) -> int:
-        """Take note that what changes from now on is changed by one request; return how many changes there were."""
+        """Note that what changes from now on is changed by one request; return how many changes there were."""
         self._changes_before = changes = self.changes
         return changes
 

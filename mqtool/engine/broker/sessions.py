@@ -9,7 +9,7 @@ from mqtool.formats.stored_message import StoredMessage
 
 
 class ConsumersChanged(NamedTuple):
-    """The consumers of a group are not those that they were: they share the queues out anew."""
+    """The consumers of a group are not those that they were: they share the queues out again."""
 
     group: str
 
@@ -25,7 +25,7 @@ class TransactionCheck(NamedTuple):
 
 
 class OffsetsReset(NamedTuple):
-    """The consumers of a group go on elsewhere, and see to that themselves."""
+    """The consumers of a group continue elsewhere, and see to that themselves."""
 
     group: str
     topic: str
@@ -87,7 +87,7 @@ class Told(NamedTuple):
 
 
 ThenTold = Callable[[Told | None, int], None]
-"""What to do with an answer, None where none has come in time, and the time in ms."""
+"""What to do with an answer, None if none has come in time, and the time in ms."""
 
 
 class Session:
@@ -110,7 +110,7 @@ class Session:
         raise NotImplementedError
 
     def understands(self, client_call: ClientCall) -> bool:
-        """Tell whether the program at the other end can be asked something."""
+        """Return whether the program at the other end can be asked something."""
         raise NotImplementedError
 
     def ask(self, client_call: ClientCall, due: int, then: ThenTold) -> None:

@@ -130,4 +130,4 @@ AT_START = frozenset(
         "tokenPublicAlg",
     )
 )
-"""Settings that are looked at when a broker starts: its names, and what it has from its first moment on."""
+"""Settings that are examined when a broker starts: its names, and what it has from its first moment on."""

@@ -145,7 +145,7 @@ class SubscriptionGroups:
         self._saves.want(self._path, self._pieces)
 
     def delete(self, group: str, now: int) -> bool:
-        """Forget a group; tell whether there was one."""
+        """Forget a group; return whether there was one."""
         self._forbidden.pop(group, None)
         if self._groups.pop(group, None) is None:
             return False
@@ -166,7 +166,7 @@ class SubscriptionGroups:
         }
 
     def is_readable(self, group: str, topic: str) -> bool:
-        """Tell whether a group may read a topic."""
+        """Return whether a group may read a topic."""
         return not self._forbidden.get(group, {}).get(topic, 0) >> _READ_BIT & 1
 
     def set_readable(self, group: str, topic: str, readable: bool, now: int) -> None:
@@ -201,12 +201,12 @@ _READ_BIT = 0  # of the numbers in the forbidden table
 
 
 def is_name(group: str, most: int) -> bool:
-    """Tell whether a group may have this name of at most so many characters."""
+    """Return whether a group may have this name of at most so many characters."""
     return len(group) <= most and _NAME.fullmatch(group) is not None
 
 
 def is_system_group(group: str) -> bool:
-    """Tell whether a group belongs to the broker itself."""
+    """Return whether a group belongs to the broker itself."""
     return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_PREFIX)
 
 

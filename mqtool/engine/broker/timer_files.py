@@ -1,4 +1,4 @@
-"""The timer wheel and the timer log, as a broker that stops leaves them to the one that goes on.
+"""The timer wheel and the timer log, as a broker that stops leaves them to the one that continues.
 
 While it runs, ours keeps in memory what waits and looks at neither. One of RocketMQ reads a wheel second by second, in
 order, but what it finds overdue in the queue of the timer topic it delivers by three threads in any order: an

@@ -2,8 +2,8 @@
 
 All that wait are kept in memory, found again at the start in the queue of that topic: what is due up to the time that
 ``config/timercheck`` names has been delivered. Timer wheel and timer log are written at the stop, and emptied with the
-first delivery: after a kill a broker of RocketMQ that takes over reads the queue anew from the first message that
-waits, and delivers those behind it once more that were delivered before.
+first delivery: after a kill a broker of RocketMQ that takes over reads the queue again from the first message that
+waits, and delivers those after it once more that were delivered before.
 
 Unique keys are no names: a producer that sends a message again sends its key again, and each is delivered. Two things
 alone keep a message from that: a recall, which removes all that have its key and are due in the same second, sent
@@ -138,7 +138,7 @@ class Timers:
 
     @property
     def first_due(self) -> int | None:
-        """When the first message that waits is to be delivered (ms), None where none does."""
+        """When the first message that waits is to be delivered (ms), None if none does."""
         return self._waiting[0][0] if self._waiting else None
 
     def put_hook(self, message: NewMessage, now: int) -> AppendResult | None:
@@ -178,7 +178,7 @@ class Timers:
         self._take(next_offset - 1)
 
     def _take(self, queue_offset: int) -> StoredMessage | None:
-        """Have the message at a place of the queue wait, and return it; None where there is none that has to."""
+        """Have the message at a place of the queue wait, and return it; None if there is none that has to."""
         stored = self._message(queue_offset)
         if stored is None:
             return None
@@ -193,7 +193,7 @@ class Timers:
         return stored
 
     def _is_recalled(self, due: int, pairs: dict[bytes, bytes]) -> bool:
-        """Tell whether a message is a recall, or a recall names it: by its key as 5.5 does, by topic and key as 5.3."""
+        """Return whether a message is a recall or is recalled: by its key as in 5.5, by topic and key as in 5.3."""
         recalled = self._recalled.get(due)
         if recalled is None:
             return False
@@ -247,7 +247,7 @@ class Timers:
         return max(self._waiting[0][0], self._not_before) if self._waiting else None
 
     def _is_refused(self, due: int, stored: StoredMessage, now: int) -> bool:
-        """Store a message where it belongs, unless it is recalled; tell whether to try again later."""
+        """Store a message where it belongs, unless it is recalled; return whether to try again later."""
         if self._is_recalled(due, stored.message.pairs):
             return False
         properties, pairs = stored.message.properties, stored.message.pairs
@@ -296,7 +296,7 @@ class Timers:
             sync_folder(self._path.parent)  # a store that is closed is not looked through for what was delivered
 
     def _left(self, last: int) -> Iterator[Timed]:
-        """Yield what waits, in the order of the queue, and its last message: RocketMQ reads on behind the last unit."""
+        """Yield what waits, in queue order, and its last message: RocketMQ continues reading after the last unit."""
         waiting = {offset for _, offset in self._waiting} - {offset for _, offset in self._dropped}
         for offset in sorted({*waiting, last}):
             stored = self._message(offset)
@@ -339,7 +339,7 @@ class Timers:
 
 
 def _deliver_time(pairs: dict[bytes, bytes], now: int) -> int | None:
-    """Return when a message wants to be delivered (ms), None where it names no time."""
+    """Return when a message wants to be delivered (ms), None if it names no time."""
     for name, unit in _TIMES:
         if text := pairs.get(name):
             delay = _number(text)

@@ -59,12 +59,12 @@ def fault_of_name(topic: str) -> str | None:
 
 
 def may_be_sent_to(topic: str) -> bool:
-    """Tell whether clients may send to a topic: not where the broker keeps what it goes by, or nothing is read."""
+    """Return whether clients may send to a topic: not where the broker keeps what it goes by, or nothing is read."""
     return topic not in NOT_TO_BE_SENT_TO and not topic.startswith(REVIVE_PREFIX)
 
 
 def has_messages_of_all(topic: str) -> bool:
-    """Tell whether messages of any topic wait in a topic, or what was taken of any."""
+    """Return whether messages of any topic wait in a topic, or what was taken of any."""
     return topic in _WAITING or topic.startswith(REVIVE_PREFIX)
 
 
@@ -111,15 +111,15 @@ class Topics:
         return self._configs
 
     def get(self, topic: str) -> TopicConfig | None:
-        """Return the settings of a topic, None where there is no such topic."""
+        """Return the settings of a topic, None if there is no such topic."""
         return self._configs.get(topic)
 
     def is_terminated(self, topic: str) -> bool:
-        """Tell whether a topic takes no more messages; one that is made writable again does."""
+        """Return whether a topic takes no more messages; one that is made writable again does."""
         return topic in self.terminated and not self._configs[topic].perm & Perm.WRITE
 
     def is_system(self, topic: str) -> bool:
-        """Tell whether a topic is the broker's own, which no administrator makes or deletes."""
+        """Return whether a topic is the broker's own, which no administrator makes or deletes."""
         settings = self.settings
         return (
             topic in _SYSTEM
@@ -181,7 +181,7 @@ class Topics:
     def create_by_sending(
         self, topic: str, default_topic: str, queue_count: int, is_of_unit: bool, now: int
     ) -> TopicConfig | None:
-        """Return a topic made because somebody sends to it, None where that may not be.
+        """Return a topic made because somebody sends to it, None if that may not be.
 
         Args:
             topic: that there is not yet.

@@ -207,13 +207,13 @@ class Transactions:
         return None
 
     def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        """Take note of a half message."""
+        """Note a half message."""
         self._open[next_offset - 1] = [next_offset - 1]
 
     # The end of a transaction
 
     def half_at(self, physical_offset: int) -> StoredMessage | None:
-        """Return the half message at an address, None where there is none."""
+        """Return the half message at an address, None if there is none."""
         try:
             half = parse_stored(self._store.log.record(physical_offset))
         except (NotFoundError, FormatError):
@@ -221,7 +221,7 @@ class Transactions:
         return half if half.message.topic == HALF_TOPIC else None
 
     def is_late(self, half: StoredMessage, now: int) -> bool:
-        """Tell whether the time that a half message asked for has passed, so that only an answer to a check counts."""
+        """Return whether the time that a half message asked for has passed: then only an answer to a check counts."""
         seconds = _number(find_property(half.message.properties, _IMMUNITY))
         return seconds > 0 and now - half.message.born_timestamp > seconds * 1000
 

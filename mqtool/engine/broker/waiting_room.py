@@ -1,8 +1,8 @@
 """The waiting room: all that cannot be answered yet, for whatever it waits.
 
-Who waits has a key (what it waits for), a session (with which it ends) and a deadline. It is looked at when something
+Who waits has a key (what it waits for), a session (with which it ends) and a deadline. It is examined when something
 has come that it may have waited for, when it is woken, and at its deadline; what it then has is told to whoever had it
-wait. What is woken is looked at by the next ``tick``, which is due at once: what arrives together is answered together.
+wait. What is woken is examined by the next ``tick``, which is due at once: what arrives together is answered together.
 
 Cost: constant for each that comes and goes; an arrival looks at the pulls that wait for its queue, and at one of each
 group that waits for its topic.
@@ -110,7 +110,7 @@ class WaitingRoom:
         return self._counts[kind.name] if key is None else len(self._by_key.get(key, ()))
 
     def has_room(self, kind: WaitKind, key: Hashable) -> bool:
-        """Tell whether another one may wait."""
+        """Return whether another one may wait."""
         return self._counts[kind.name] < kind.most and len(self._by_key.get(key, ())) < kind.most_of_key
 
     def add(self, waiting: Waiting) -> None:
@@ -131,7 +131,7 @@ class WaitingRoom:
             self._keys_of_topic.setdefault(topic, Counter())[key] += 1
 
     def take(self, key: Hashable, offset: int) -> Waiting | None:
-        """Take out the one with a key and an offset, None where there is none; it is told nothing."""
+        """Take out the one with a key and an offset, None if there is none; it is told nothing."""
         for waiting in self._by_key.get(key, ()):
             if waiting.offset == offset:
                 self._drop(waiting)
@@ -168,7 +168,7 @@ class WaitingRoom:
                 self._woken_keys[key] = None
 
     def wake(self, key: Hashable) -> None:
-        """Have those that wait for something be looked at again."""
+        """Have those that wait for something be examined again."""
         for waiting in self._by_key.get(key, ()):
             if waiting.kind.is_in_turn:
                 self._woken_keys[key] = None
@@ -176,7 +176,7 @@ class WaitingRoom:
             self._woken[waiting] = None
 
     def wake_at(self, time: int, key: Hashable) -> None:
-        """Have them be looked at again at a time (ms); only the first counts that they are told."""
+        """Have them be examined again at a time (ms); only the first counts that they are told."""
         first = self._first_alarms.get(key)
         if key not in self._by_key or (first is not None and first <= time):
             return

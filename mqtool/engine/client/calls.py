@@ -115,7 +115,7 @@ def _done(_: RemotingCommand) -> None:
 
 
 def route(topic: str) -> Call[TopicRoute | None]:
-    """Which brokers serve a topic; None where there is no such topic."""
+    """Which brokers serve a topic; None if there is no such topic."""
     return _ask(
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
         lambda answer: parse_route(answer.body) if answer.code == ResponseCode.SUCCESS else None,
@@ -227,7 +227,7 @@ class Members(NamedTuple):
 
 
 def members(group: str) -> Call[Members | None]:
-    """The consumers of a group, None where none is online."""
+    """The consumers of a group, None if none is online."""
 
     def read(answer: RemotingCommand) -> Members | None:
         if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
@@ -404,7 +404,7 @@ _NEVER = (1 << 63) - 1
 
 
 def message_at(offset: int) -> Call[bytes | None]:
-    """The record at a physical offset, None where the broker finds none; what it finds need not be a record."""
+    """The record at a physical offset, None if the broker finds none; what it finds need not be a record."""
     return _ask(
         RequestCode.VIEW_MESSAGE_BY_ID,
         lambda answer: answer.body if answer.code == ResponseCode.SUCCESS else None,
@@ -471,7 +471,7 @@ def ha_status() -> Call[HaStatus | None]:
 
 
 def change_role(step: str, role: str = "", broker_id: int = 0, epoch: int = 0) -> Call[int]:
-    """Have a broker of mqtool stop taking messages, go on with it, or become something else: where its log ends."""
+    """Have a broker of mqtool stop taking messages, continue with it, or become something else: where its log ends."""
     return _ask(
         RequestCode.CHANGE_ROLE,
         lambda answer: int(answer.ext_fields.get("maxOffset", "0")),

@@ -74,7 +74,7 @@ def subscribe_by_sql(topic: str, expression: str, now: int) -> Subscription:
 
 
 def is_wanted(subscription: Subscription, message: ConsumerMessage) -> bool:
-    """Tell whether a message that the broker has chosen is wanted: two tags may share a code."""
+    """Return whether a message that the broker has chosen is wanted: two tags may share a code."""
     return not subscription.tags or message.tags in subscription.tags
 
 
@@ -94,7 +94,7 @@ def where_to_begin(topic: str, consume_from: ConsumeFrom) -> StartPosition:
 def is_made_again(
     first: ConsumerMessage | None, last: ConsumerMessage | None, min_offset: int, *, was_gone: bool
 ) -> bool:
-    """Tell whether a queue is a new one, of a topic that was deleted and made again, not one whose end is lost.
+    """Return whether a queue is a new one, of a topic that was deleted and made again, not one whose end is lost.
 
     The log of a broker only grows, so what a new queue has was stored behind what came before. Where nothing tells,
     messages rather come twice than never.
@@ -138,7 +138,7 @@ class Thresholds:
 
 
 def is_full(queue: ProcessQueue[Any], thresholds: Thresholds, *, is_orderly: bool) -> bool:
-    """Tell whether what was pulled has to be consumed before more is pulled."""
+    """Return whether what was pulled has to be consumed before more is pulled."""
     if queue.count > thresholds.count or queue.size > thresholds.size:
         return True
     return not is_orderly and queue.span > thresholds.span

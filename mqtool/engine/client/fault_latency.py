@@ -32,7 +32,7 @@ class FaultLatency:
         self.took(broker_name, FAILED_MS, now)
 
     def is_available(self, broker_name: str, now: int) -> bool:
-        """Tell whether a broker need not be avoided."""
+        """Return whether a broker need not be avoided."""
         return now >= self._until.get(broker_name, 0)
 
     def least_bad(self, broker_names: Sequence[str]) -> str:

@@ -137,7 +137,7 @@ def members(group: str) -> Call[list[str]]:
 
 
 def committed_offset(group: str, queue: MessageQueue, *, zero_if_none: bool | None = None) -> Call[int | None]:
-    """What a group consumes next of a queue, None where that is not known.
+    """What a group consumes next of a queue, None if that is not known.
 
     A broker says 0 where nothing was committed and the first message is still there; told not to, by ``zero_if_none``,
     one of 5.x does not.
@@ -161,7 +161,7 @@ def commit(group: str, queue: MessageQueue, offset: int) -> RemotingCommand:
 
 
 def max_offset(queue: MessageQueue) -> Call[int]:
-    """The offset behind the last message of a queue."""
+    """The offset after the last message of a queue."""
     command = RemotingCommand(RequestCode.GET_MAX_OFFSET, ext_fields=build_header(Queue(queue.topic, queue.queue_id)))
     return Call(command, lambda answer: parse_header(OffsetResponse, answer.ext_fields).offset)
 

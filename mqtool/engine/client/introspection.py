@@ -13,7 +13,7 @@ from mqtool.formats.bodies import MessageQueue, Subscription, build_body, by_que
 
 
 def parse_reset(body: bytes) -> dict[MessageQueue, int]:
-    """Return the offsets that a consumer is to go on from, by queue.
+    """Return the offsets that a consumer is to continue from, by queue.
 
     Raises:
         FormatError: the body does not tell them.

@@ -153,7 +153,7 @@ class Comparison(NamedTuple):
 def compare(first: Sequence[float], second: Sequence[float]) -> Comparison | None:
     """Hold the rounds of two targets against each other, each against the one beside it.
 
-    None where nothing was measured.
+    None if nothing was measured.
 
     >>> compare([100.0, 200.0, 100.0], [110.0, 180.0, 100.0])
     Comparison(first=100.0, second=110.0, ratio=1.0, least=0.9, most=1.1)

@@ -59,7 +59,7 @@ def clusters_of(properties: dict[str, str]) -> set[str]:
 
 
 def last_hop(properties: dict[str, str]) -> Hop | None:
-    """Return the place that a copy was made of; None where the message is no copy, or was sent again since."""
+    """Return the place that a copy was made of; None if the message is no copy, or was sent again since."""
     cluster, _, place = properties.get(HOPS, "").rpartition(" ")[2].partition(":")
     pieces = place.rsplit(":", 4)
     if len(pieces) != 5 or not all(piece.isdecimal() for piece in pieces[2:]):
@@ -79,12 +79,12 @@ def progress_group(target_cluster: str) -> str:
 
 
 def is_progress_group(group: str) -> bool:
-    """Tell whether a group is that of a mirror."""
+    """Return whether a group is that of a mirror."""
     return group.startswith("mqtool_mirror_")
 
 
 def is_mirrored(topic: str, cluster: str, broker_names: Iterable[str]) -> bool:
-    """Tell whether a topic is one of applications: neither the brokers' own, nor of retries or dead letters."""
+    """Return whether a topic is one of applications: neither the brokers' own, nor of retries or dead letters."""
     own = {cluster, f"{cluster}_REPLY_TOPIC", *broker_names}
     return topic not in own and not is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
 
@@ -197,7 +197,7 @@ class OffsetMap:
             del self._runs[: _MAX_RUNS // 2]
 
     def behind(self, offset: int) -> int | None:
-        """Return the target's offset behind the last copy of what lies before an offset; None where that is not known.
+        """Return the target's offset after the last copy of what lies before an offset; None if that is not known.
 
         >>> offsets = OffsetMap()
         >>> for offset, target_offset in ((5, 70), (6, 71), (9, 75)): offsets.add(offset, target_offset)

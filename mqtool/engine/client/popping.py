@@ -58,7 +58,7 @@ class ClockSearch:
         self._step = _FIRST_STEP_MS
 
     def next_try(self) -> int | None:
-        """Return by how much to try next, None where that is known, or not to be found."""
+        """Return by how much to try next, None if that is known, or not to be found."""
         late, in_time = self._late, self._in_time
         if late is None and in_time is None:
             return self._known
@@ -139,7 +139,7 @@ def acknowledge(group: str, message: ConsumerMessage) -> Call[bool]:
 
 
 def change_invisible_time(group: str, message: ConsumerMessage, invisible_ms: int) -> Call[ConsumerMessage | None]:
-    """Have a message hidden for so long from now on; the message with its new receipt, None where it was too late."""
+    """Have a message hidden for so long from now on; the message with its new receipt, None if it was too late."""
     topic, queue_id, offset, text = _place(group, message)
 
     def read(answer: RemotingCommand) -> ConsumerMessage | None:

@@ -92,7 +92,7 @@ class ProcessQueue(Generic[Message]):
         """Finish messages.
 
         Returns:
-            The offset to commit: of the first unfinished message, or behind the last; None when nothing had waited.
+            The offset to commit: of the first unfinished message, or after the last; None when nothing had waited.
         """
         self.consumed_at = now
         if not self._waiting:
@@ -152,9 +152,9 @@ class ProcessQueue(Generic[Message]):
                 self._insert(message)
 
     def holds_lock(self, now: int) -> bool:
-        """Tell whether the broker's lock can still be relied upon."""
+        """Return whether the broker's lock can still be relied upon."""
         return self.locked_at is not None and now - self.locked_at <= LOCK_LIFE_MS
 
     def is_stuck(self, now: int) -> bool:
-        """Tell whether nothing was pulled for too long."""
+        """Return whether nothing was pulled for too long."""
         return now - self.pulled_at > PULL_LIFE_MS

@@ -117,7 +117,7 @@ def allocate(
         strategy: the same for all members of the group.
         queues: all of the topic, in any order.
         members: client ids of the group, in any order.
-        own: which member asks; one that is not among them gets nothing, but for what ``by_configuration`` gives it.
+        own: which member asks; one that is not among them gets nothing, except for what ``by_configuration`` gives it.
 
     >>> queues = [MessageQueue("T", "b", number) for number in range(8)]
     >>> [queue.queue_id for queue in allocate(averagely, queues, {"c2", "c1", "c0"}, "c1")]

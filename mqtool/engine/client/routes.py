@@ -38,7 +38,7 @@ def writable_queues(route: TopicRoute, topic: str, most: int | None = None) -> l
 
 
 def broker_to_read(route: TopicRoute, broker_name: str, wished_id: int = MASTER) -> tuple[int, str] | None:
-    """Return id and address of a broker of a name that can be read, None where there is none.
+    """Return id and address of a broker of a name that can be read, None if there is none.
 
     It is the one that is wished for; else, for a slave, the next one; else the master, or the slave with the least id.
     """

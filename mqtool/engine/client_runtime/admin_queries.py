@@ -56,7 +56,7 @@ class Replication(NamedTuple):
 
     broker: BrokerPlace
     role: str  # ASYNC_MASTER, SYNC_MASTER, SLAVE; MASTER of one that does not say which
-    lag_bytes: int | None  # of a slave: what its log lacks of its master's; None where one of them does not answer
+    lag_bytes: int | None  # of a slave: what its log lacks of its master's; None if one of them does not answer
     lag_seconds: (
         float | None
     )  # since when it lacks that; known where the master is one of mqtool, or nothing is lacking
@@ -413,7 +413,7 @@ def group_offsets(
 
 
 def _log_end(broker_stats: BrokerStats | None) -> int | None:
-    """Return where the log of a broker ends, None where that is not known."""
+    """Return where the log of a broker ends, None if that is not known."""
     text = broker_stats.stats.get("commitLogMaxOffset", "") if broker_stats else ""
     return int(text) if text.isdecimal() else None
 

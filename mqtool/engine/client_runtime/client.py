@@ -111,7 +111,7 @@ class Client(Running):
             await self._instance.stop()
 
     def _measured(self, registry: object) -> "ClientMetrics | None":
-        """Return what measures this client, None where nobody wants that; only then its library is loaded."""
+        """Return what measures this client, None if nobody wants that; only then its library is loaded."""
         if not registry:
             return None
         try:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _SEND_BACK_MS = 5000
 _AGAIN_S = 5.0  # after a message could not be sent back
 _LOCK_AGAIN_S = 0.1
-_MAX_STUCK = 16  # messages looked at for each queue at a time
+_MAX_STUCK = 16  # messages examined for each queue at a time
 _STUCK_LEVEL = 3
 WORKING_ON: "contextvars.ContextVar[tuple[ConsumeService, MessageQueue] | None]" = contextvars.ContextVar(
     "WORKING_ON", default=None
@@ -212,7 +212,7 @@ class ConsumeService(ABC):
         return consuming.as_users_know(messages, self._options.namespace, self._options.deserializer)
 
     async def _send_back(self, message: ConsumerMessage, delay_level: int) -> bool:
-        """Have a message delivered again, and tell whether that is sure."""
+        """Have a message delivered again, and return whether that is sure."""
         most = consuming.most_attempts(self._options.max_reconsume_times, is_orderly=self._options.orderly)
         topic = with_namespace(message.topic, self._options.namespace)
         call = fetching.send_back(self._group, message.physical_offset, delay_level, message.message_id, topic, most)
@@ -290,7 +290,7 @@ class ConcurrentService(ConsumeService):
         self._due.put_nowait((held, again))
 
     async def _clean_on(self, held: Callable[[], Collection[AssignedQueue]]) -> None:
-        """Send back what a listener has not finished for too long, so that the offsets go on."""
+        """Send back what a listener has not finished for too long, so that offsets can advance."""
         timeout_ms = self._options.consume_timeout * 60_000
         while True:
             await asyncio.sleep(timeout_ms / 1000)
@@ -359,7 +359,7 @@ class OrderlyService(ConsumeService):
         return 0
 
     async def _try_again(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> bool:
-        """Put messages back where they were, but those at their last attempt; tell whether there are any."""
+        """Put messages back where they were, but those at their last attempt; return whether there are any."""
         most = consuming.most_attempts(self._options.max_reconsume_times, is_orderly=True)
         again = []
         for message in messages:

@@ -325,7 +325,7 @@ class Consumer(Subscriber, Reader):
         for queue in await self._may_take(new):
             try:
                 begun.append(await self._take_over(queue))
-            except MqtoolError as error:  # next time; those that are begun go on
+            except MqtoolError as error:  # next time; those that are begun continue
                 log.warning("%s cannot be taken over now: %s", queue, error)
         await self._tell_assigned([assigned.queue for assigned in begun if assigned.queue not in self._shared])
         if lost or new:
@@ -362,7 +362,7 @@ class Consumer(Subscriber, Reader):
                 log.exception("the listener failed with queues of %s", self.group)
 
     async def _due(self, topic: str) -> list[MessageQueue] | None:
-        """Return this member's share of a topic, None where that cannot be told now."""
+        """Return this member's share of a topic, None if that cannot be told now."""
         if topic not in self._subscriptions:
             return []
         route = await self._instance.route(topic)
@@ -427,7 +427,7 @@ class Consumer(Subscriber, Reader):
 
     @abstractmethod
     def _is_full(self, held: AssignedQueue) -> bool:
-        """Tell whether what was pulled has to be consumed before more is pulled."""
+        """Return whether what was pulled has to be consumed before more is pulled."""
 
     @abstractmethod
     def _took(self, held: AssignedQueue, messages: list[ConsumerMessage]) -> None:
@@ -505,9 +505,9 @@ class Consumer(Subscriber, Reader):
                 await asyncio.sleep(_AFTER_BUSY_S)
 
     async def _elsewhere(self, held: AssignedQueue, fetched: fetching.Fetched, address: str) -> int | None:
-        """Return where to go on if not where the last pull ended: nothing is there, or the offset was reset.
+        """Return where to continue if not where the last pull ended: nothing is there, or the offset was reset.
 
-        Where a topic was deleted and made again its queues begin anew, and have other messages at the same offsets.
+        Where a topic was deleted and made again its queues begin again, and have other messages at the same offsets.
         """
         is_moved = fetched.code == ResponseCode.PULL_OFFSET_MOVED
         is_beyond = held.next_offset > fetched.max_offset
@@ -526,7 +526,7 @@ class Consumer(Subscriber, Reader):
         return next(iter(consuming.messages_of(pulled.records, queue, subscription)), None)
 
     async def _go_on_at(self, held: AssignedQueue, offset: int, *, is_reset: bool) -> None:
-        """Begin anew at another offset; what came before is consumed first, as it may never come again.
+        """Begin again at another offset; what came before is consumed first, as it may never come again.
 
         Where an administrator has reset the offset it is left, and comes again or is not wanted.
         """

@@ -125,7 +125,7 @@ class Resender:
         self._queues: dict[str, list[tuple[MessageQueue, str]]] = {}
 
     async def was_sent(self, letter: DeadLetter) -> bool:
-        """Tell whether a letter was resent before; if only the brokers know of it, it is recorded."""
+        """Return whether a letter was resent before; if only the brokers know of it, it is recorded."""
         if letter.address in self._log.sent:
             return True
         group = letter.found.message.topic.removeprefix(DEAD_LETTER_PREFIX)
@@ -164,7 +164,7 @@ class Resender:
         self._log.note(letter.address, now, None)
         try:
             sent = await self._send(copied, target, now)
-        except (UnknownTopicError, InvalidRequestError):  # it was deleted, and may be made again with other queues
+        except (UnknownTopicError, InvalidRequestError):  # it was deleted, and may be recreated with other queues
             del self._queues[target]
             sent = await self._send(copied, target, now)
         self._log.note(letter.address, now, sent.offset_message_id)
@@ -290,5 +290,5 @@ def state_file(cluster: str, group: str) -> Path:
 
 
 def is_uncertain(error: MqtoolError) -> bool:
-    """Tell whether a failed operation may have been carried out."""
+    """Return whether a failed operation may have been carried out."""
     return isinstance(error, AnswerTimeoutError) or (error.retriable and error.code is None)

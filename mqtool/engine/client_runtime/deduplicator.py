@@ -41,7 +41,7 @@ class Memory(Protocol):
     """The keys of processed messages; any thread may use it."""
 
     def has(self, key: str) -> bool:
-        """Tell whether a key is known."""
+        """Return whether a key is known."""
 
     def add(self, keys: Iterable[str]) -> None:
         """Remember some keys."""
@@ -61,7 +61,7 @@ class BoundedMemory:
         self._lock = threading.Lock()
 
     def has(self, key: str) -> bool:
-        """Tell whether a key is known."""
+        """Return whether a key is known."""
         return key in self._keys
 
     def add(self, keys: Iterable[str]) -> None:
@@ -120,7 +120,7 @@ class SqliteMemory:
         return connection
 
     def has(self, key: str) -> bool:
-        """Tell whether a key is known."""
+        """Return whether a key is known."""
         with self._lock:
             try:
                 return self._own().execute("SELECT 1 FROM done WHERE key = ?", (key,)).fetchone() is not None
@@ -251,7 +251,7 @@ class Deduplicator:
                 self._under_way.difference_update(_names(claimed))
 
     def _seen(self, message: ConsumerMessage) -> Seen:
-        """Tell whether nobody has done a message, nor does; what is new is this caller's to do."""
+        """Return whether nobody has done a message, nor does; what is new is this caller's to do."""
         key = self._key(message) if self._key else None
         if self._key and key is None:
             return Seen(True, ())

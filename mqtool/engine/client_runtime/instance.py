@@ -103,7 +103,7 @@ class Instance:
         """Whether slaves need not know of this client."""
         self._routes: dict[str, TopicRoute] = {}
         self._stand_ins: dict[str, TopicRoute] = {}  # for topics that there are not yet
-        # What routes say, as every send asks for it: made anew when a route comes.
+        # What routes say, as every send asks for it: made again when a route comes.
         self._to_write: dict[str, list[MessageQueue]] = {}
         self._masters: dict[str, str] = {}
         self._told: set[str] = set()

@@ -62,7 +62,7 @@ class _HandedOut:
 
     held: AssignedQueue
     messages: list[ConsumerMessage]
-    end_offset: int | None  # to be committed when all of them are consumed; None where nothing is
+    end_offset: int | None  # to be committed when all of them are consumed; None if nothing is
     count: int = 0
 
     @property
@@ -361,7 +361,7 @@ class LitePullConsumer(Consumer):
             await self.commit()
 
     def _drop_what_is_over(self) -> bool:
-        """Drop what came of queues that were let go since; tell whether anything is left."""
+        """Drop what came of queues that were let go since; return whether anything is left."""
         while self._batches and self._batches[0][0].waiting.is_dropped:
             self._batches.popleft()
         return bool(self._batches)

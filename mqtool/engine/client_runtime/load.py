@@ -21,7 +21,7 @@ from mqtool.engine.client_runtime.producer import Producer, ProducerOptions
 from mqtool.errors import MqtoolError, RefusedError, SendError
 from mqtool.formats.codes import ResponseCode
 
-_STAMP = struct.Struct(">QQ")  # the round; and when a message was due, in ns of a clock that only goes on
+_STAMP = struct.Struct(">QQ")  # the round; and when a message was due, in ns of a monotonic clock
 LEAST_SIZE = _STAMP.size
 _GROUP = "mqtool"
 _AT_ONCE = 32

@@ -44,7 +44,7 @@ class _Told(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """When something began: by the clock of clients (ms), and by one that only goes on (s)."""
+    """When something began: by the clock of clients (ms), and by a monotonic one (s)."""
 
     timestamp: int
     at: float
@@ -145,7 +145,7 @@ class MessageTrace(Hook):
             await self._send()
 
     async def _send(self) -> bool:
-        """Send what waits, once whoever else is at it has ended; tell whether nothing waits any more."""
+        """Send what waits, once whoever else is at it has ended; return whether nothing waits any more."""
         async with self._sending:
             if self._left_out:
                 log.warning("%d trace records of %s were dropped: the buffer is full", self._left_out, self._group)

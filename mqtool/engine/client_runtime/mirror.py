@@ -300,7 +300,7 @@ class Mirror:
         return all(lane.at >= lane.end and lane.target and not lane.is_waiting for lane in self._lanes.values())
 
     async def _patiently(self, activity: str, work: Awaitable[None]) -> None:
-        """Do what can wait until servers answer again, and is done anew soon."""
+        """Do what can wait until servers answer again, and is done again soon."""
         try:
             await work
         except NotFoundError:  # a topic, or a group, went just now
@@ -388,7 +388,7 @@ class Mirror:
             self._tasks.add(asyncio.create_task(self._follow(lane)))
 
     async def _begin_with(self, lane: _SourceQueue, committed: int | None, begin: "str | int") -> None:
-        """Find where a queue goes on; where it begins, that is committed before anything is copied."""
+        """Find where a queue continues; where it begins, that is committed before anything is copied."""
         ask, queue = self._source.request, lane.queue
         pulled = await ask(lane.address, calls.pull(queue.topic, queue.queue_id, committed or 0, 1))
         lane.end = pulled.max_offset
@@ -488,7 +488,7 @@ class Mirror:
             await asyncio.sleep(_TICK_S)
 
     async def _first_at(self, lane: _SourceQueue, offset: int) -> Message | None:
-        """Return the first message of the source at an offset or behind it."""
+        """Return the first message of the source at an offset or after it."""
         queue = lane.queue
         while True:
             pulled = await self._source.request(lane.address, calls.pull(queue.topic, queue.queue_id, offset, 1))
@@ -541,7 +541,7 @@ class Mirror:
         return _Copies(best, before)
 
     async def _is_of_topic_before(self, hop: Hop, lane: _SourceQueue, low: Message) -> bool:
-        """Tell whether a copy is of a topic that was deleted and made again since, of which a message is the first.
+        """Return whether a copy is of a topic that was deleted and made again since, of which a message is the first.
 
         What was stored before that is, but where a clock was set back: then the source still has it.
         """
@@ -597,7 +597,7 @@ class Mirror:
                 wait = min(2 * wait, _MAX_WAIT_S)
 
     async def _begin_again(self, lane: _SourceQueue, pulled: PulledRecords) -> None:
-        """Go on in a queue that ends before what was copied: its topic was made again, or its broker lost the end."""
+        """Go on in a queue that ends before what was copied: its topic was recreated, or its broker lost the end."""
         first = await self._first_at(lane, pulled.min_offset)
         is_new = first is not None and first.store_timestamp > lane.last_timestamp
         lane.at = pulled.min_offset if is_new else pulled.max_offset
@@ -704,7 +704,7 @@ class Mirror:
                         self._translated[key] = at
 
     async def _positions(self) -> dict[tuple[str, str, Place], int]:
-        """Return where groups are to go on at the target, by group, topic and queue there; what is new of it."""
+        """Return where groups are to continue at the target, by group, topic and queue there; what is new of it."""
         answers = await self._source.ask_each(await self._source.masters(), calls.consumer_offsets)
         offsets: dict[tuple[str, str], dict[MessageQueue, int]] = {}
         for broker, broker_offsets in answers:
@@ -728,7 +728,7 @@ class Mirror:
     async def _translated_of(self, lane: _SourceQueue, offset: int | None) -> int | None:
         """Return what a group is to read next for an offset of a queue.
 
-        None where nothing of the queue was copied, -1 where it is not to be known.
+        None if nothing of the queue was copied, -1 where it is not to be known.
         """
         if lane.end == 0:
             return None
@@ -791,12 +791,12 @@ def _is_system_group(group: str) -> bool:
 
 
 def _may_pass(error: MqtoolError) -> bool:
-    """Tell whether the same may be done later: a server is away, starting, stopping, or full."""
+    """Return whether the same may be done later: a server is away, starting, stopping, or full."""
     return error.retriable or error.code in _TRY_AGAIN
 
 
 def _is_at(message: Message | None, hop: Hop) -> bool:
-    """Tell whether a message of the source is the one of a place; none is not."""
+    """Return whether a message of the source is the one of a place; none is not."""
     return message is not None and (message.queue_offset, message.store_timestamp) == (
         hop.queue_offset,
         hop.store_timestamp,

@@ -1,6 +1,6 @@
 """Offsets of groups copied, shifted, and taken to another cluster.
 
-An offset means nothing in another cluster, a time does: the store time of the message that is next. So a group goes on
+An offset means nothing in another cluster; the store time of the next message does. So a group continues
 there at the first message stored at that time or later, in every queue of the topic: nothing is left out, some may come
 again.
 
@@ -256,7 +256,7 @@ async def _is_still_there(
     kept_offset: KeptOffset,
     now: int,
 ) -> bool:
-    """Tell whether a queue here is the one that an offset was kept of: what was next has the same store time."""
+    """Return whether a queue here is the one that an offset was kept of: what was next has the same store time."""
     queue = queues.get((kept_offset.topic, kept_offset.broker_name, kept_offset.queue_id))
     if queue is None or not queue.min_offset <= kept_offset.consumer_offset <= queue.max_offset:
         return False

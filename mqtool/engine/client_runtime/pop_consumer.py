@@ -61,7 +61,7 @@ class PopConsumerOptions(ClientOptions):
 
 
 class _Hidden(NamedTuple):
-    """Until when (ms) nobody else gets a message: one clock may be set anew, the other stands still in sleep."""
+    """Until when (ms) nobody else gets a message: one clock may be set again, the other stands still in sleep."""
 
     wall_ms: int
     loop_ms: float
@@ -191,7 +191,7 @@ class PopConsumer(Subscriber):
                 for error in errors.values():
                     raise error
                 raise UnavailableError(f"no route of {', '.join(self._subscriptions)} contains a master any more")
-            # One that is not done yet goes on: what it brings is hidden, and must not be lost until its time is over.
+            # One that is not done yet continues: what it brings is hidden, and must not be lost until its time is over.
             tasks, timeout = self._under_way.values(), None if new else left
             done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if not self._is_running:  # it was shut down elsewhere

@@ -39,7 +39,7 @@ class Promotion:
     master: "BrokerPlace | None"  # that answers and swaps with the slave
     role: str  # of the new master
     epoch: int
-    lag_bytes: int | None  # what the slave lacks, None where no master answers
+    lag_bytes: int | None  # what the slave lacks, None if no master answers
     repeats: dict[str, int] = field(default_factory=dict)  # messages by group, at most; none where the two swap
     remarks: list[str] = field(default_factory=list)
 
@@ -114,7 +114,7 @@ async def _most_repeated(admin: "AdminClient", slave: str) -> dict[str, int]:
     for topic in sorted({topic for topic, _, _ in offsets}):
         try:
             queues = await admin.request(slave, calls.topic_queues(topic))
-        except RefusedError:  # a topic that is gone, but for its offsets
+        except RefusedError:  # a topic that is gone, except for its offsets
             continue
         ends[topic] = {queue_id: queue_ends.max_offset for queue_id, queue_ends in queues.items()}
     repeats: dict[str, int] = {}
@@ -183,10 +183,10 @@ async def promote(admin: "AdminClient", plan: Promotion, say: Callable[[str], No
 
 
 async def _has_become(admin: "AdminClient", plan: Promotion, master: str) -> bool:
-    """Tell whether a slave took the order to become master, of which no answer came.
+    """Return whether a slave took the order to become master, of which no answer came.
 
     Raises:
-        UnavailableError: it does not tell: the old master must not go on, as there would be two.
+        UnavailableError: it does not tell: the old master must not continue, as there would be two.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _SWAP_SECONDS

@@ -45,7 +45,7 @@ async def awaited(callback_name: str, work: Awaitable[Any]) -> Any:
 
 
 def is_coroutine(function: Callable[..., Any]) -> bool:
-    """Tell whether calling this returns a coroutine; for objects their ``__call__`` counts."""
+    """Return whether calling this returns a coroutine; for objects their ``__call__`` counts."""
     return any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
 
 

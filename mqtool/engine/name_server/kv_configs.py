@@ -67,7 +67,7 @@ class KvConfigs:
         self._keep()
 
     def get(self, namespace: str, key: str) -> str | None:
-        """Return a value, None where there is none."""
+        """Return a value, None if there is none."""
         return self._table.get(namespace, {}).get(key)
 
     def delete(self, namespace: str, key: str) -> None:
@@ -82,7 +82,7 @@ class KvConfigs:
         self._keep()
 
     def of(self, namespace: str) -> dict[str, str] | None:
-        """Return all values of a namespace by name, None where it has none."""
+        """Return all values of a namespace by name, None if it has none."""
         return self._table.get(namespace)
 
     def _keep(self) -> None:
@@ -98,7 +98,7 @@ class KvConfigs:
         return build_body({"configTable": self._table})
 
     def take(self) -> tuple[Path, bytes] | None:
-        """Return the file and its text, None where that has not changed since it was taken."""
+        """Return the file and its text, None if that has not changed since it was taken."""
         if self._path is None or self._taken == self.changes:
             return None
         self._taken = self.changes

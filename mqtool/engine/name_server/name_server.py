@@ -107,7 +107,7 @@ class NameServer:
     def check_version(
         self, cluster: str, address: str, version: DataVersion | None, now: int
     ) -> tuple[bool, DataVersion | None]:
-        """Tell whether a broker had better register again, and which version of its tables is known.
+        """Return whether a broker had better register again, and which version of its tables is known.
 
         Where it need not, that is a sign of life.
         """

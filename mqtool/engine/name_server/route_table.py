@@ -106,7 +106,7 @@ class RouteTable:
         return True
 
     def _check(self, broker: BrokerData, live: LiveBroker, registration: Registration) -> None:
-        """See that there is room for a registration; raises ``LimitError``."""
+        """Check that there is room for a registration; raises ``LimitError``."""
         names = (broker.cluster, broker.broker_name, live.ha_address, *broker.addresses.values())
         if max(map(len, (*names, *registration.topics, *registration.filter_servers))) > MAX_NAME:
             raise LimitError(f"names and addresses have at most {MAX_NAME} characters")
@@ -149,7 +149,7 @@ class RouteTable:
         self._drop([key for key, live in self._live.items() if live.last_heard + live.silence_ms < now])
 
     def heard_all(self, now: int) -> None:
-        """Take note that all brokers are still there: the time has jumped, and none of them could say so."""
+        """Note that all brokers are still there: the time has jumped, and none of them could say so."""
         for live in self._live.values():
             live.last_heard = now
 
@@ -185,7 +185,7 @@ class RouteTable:
     # Topics
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return who serves a topic, None where nobody does."""
+        """Return who serves a topic, None if nobody does."""
         queues = [queue for _, queue in sorted(self._topics.get(topic, {}).items())]
         brokers = [self._brokers[queue.broker_name] for queue in queues if queue.broker_name in self._brokers]
         if not brokers:
@@ -210,7 +210,7 @@ class RouteTable:
         return [topic for topic, queues in self._topics.items() if wanted(next(iter(queues.values())).topic_sys_flag)]
 
     def add_queues(self, topic: str, queues: Iterable[QueueData]) -> None:
-        """Note how brokers serve a topic; those that are not registered are passed over; raises ``LimitError``."""
+        """Note how brokers serve a topic; those that are not registered are skipped; raises ``LimitError``."""
         if len(topic) > MAX_NAME:
             raise LimitError(f"names have at most {MAX_NAME} characters")
         for queue in queues:

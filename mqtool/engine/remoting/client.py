@@ -300,7 +300,7 @@ class _ClientConnection(asyncio.Protocol):
         """Expect an answer no longer."""
         answer = self._expected.pop(opaque).answer
         if not (answer.cancel() or answer.cancelled()):
-            answer.exception()  # so that nobody complains of one that was not looked at
+            answer.exception()  # so that asyncio does not report an exception that nobody retrieved
 
     def _look_at(self, deadline: float) -> None:
         self._next_look = deadline

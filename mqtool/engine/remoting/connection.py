@@ -12,7 +12,7 @@ _PULSAR_CONNECT = b"\x08\x02"  # its first field, the kind of the command, which
 
 
 def other_protocol(data: bytes | bytearray) -> str | None:
-    """Return what a connection speaks that began with these bytes, which are no frame; None where that is not known.
+    """Return what a connection speaks that began with these bytes, which are no frame; None if that is not known.
 
     >>> other_protocol(b"PRI * HTTP/2.0"), other_protocol(b"nonsense")
     ('HTTP/2, as clients by gRPC do: they need the proxy of RocketMQ', None)
@@ -65,7 +65,7 @@ class Connection:
             self._data += data
 
     def commands(self) -> Generator[RemotingCommand, None, None]:
-        """Yield the commands that are complete, each once; who stops before the last and closes this goes on later.
+        """Yield the commands that are complete, each once; who stops before the last and closes this continues later.
 
         Raises:
             FormatError: a frame is longer than ``MAX_FRAME``, its header than ``MAX_HEADER``, or it is none.

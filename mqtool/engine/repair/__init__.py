@@ -1,1 +1,1 @@
-"""Verifies stores, and repairs them."""
+"""Verification and repair of stores."""

@@ -1,7 +1,7 @@
 """Topics, groups and consumer offsets of a store changed while no broker runs on it: the tables under ``config/``.
 
 The same that an administrator has a running broker do. A topic that is deleted takes its queues with it; messages stay
-in the log, and a mend that makes queues again from the log brings them back. (Layouts: store.md 10. RocketMQ:
+in the log, and a repair that rebuilds queues from the log brings them back. (Layouts: store.md 10. RocketMQ:
 ``TopicConfigManager``, ``SubscriptionGroupManager``, ``ConsumerOffsetManager``.)
 """
 

@@ -12,7 +12,7 @@ class Severity(enum.StrEnum):
     NOTE = "note"
     """Worth knowing."""
     WARNING = "warning"
-    """A broker would do something unexpected, or something is lost that can be made again."""
+    """A broker would do something unexpected, or something is lost that can be rebuilt."""
     ERROR = "error"
     """Data is lost or at risk."""
 

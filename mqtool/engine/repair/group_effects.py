@@ -1,8 +1,8 @@
 """Which consumer groups miss, repeat or skip messages: their offsets held against the queues as they become.
 
 Groups are those of ``consumerOffset.json``: those that read for themselves (broadcasting) keep their offsets elsewhere.
-A broker sends a consumer that asks behind the end of a queue back to its end, so that nothing is skipped but what came
-before it asked; one that asks before the first message goes on there. (Rules: remoting.md 5.2.)
+A broker sends a consumer that asks beyond the end of a queue back to its end, so that nothing is skipped but what came
+before it asked; one that asks before the first message continues there. (Rules: remoting.md 5.2.)
 """
 
 import collections
@@ -96,7 +96,7 @@ class _OffsetRanges:
 
 
 def _shifted(moved: Moved, offset: int) -> tuple[int, int]:
-    """Return how many of some messages a group that reads on at an offset misses, and how many it gets again."""
+    """Return how many of some messages a group that continues at an offset misses, and how many it gets again."""
     consumed = min(max(0, offset - moved.belongs), moved.messages)
     passed = min(max(0, offset - moved.lies), moved.messages)
     return max(0, passed - consumed), max(0, consumed - passed)

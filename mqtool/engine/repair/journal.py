@@ -1,19 +1,19 @@
-"""The journal of a mend: what it does to a store, and how to take it back.
+"""The journal of a repair: what it does to a store, and how to take it back.
 
 It lies beside the store, in ``STORE.mqtool/<time>-<command>/``:
 
 - ``about``: JSON: when, which command, with which options, and what the store looked like;
 - ``notes``: what was there before, one frame after another, each noted and synced before the change that needs it;
-- ``state``: how far it has come, one letter; behind it, when the mend was done, what the store looked like then, and
+- ``state``: how far it has come, one letter; after it, when the repair was done, what the store looked like then, and
   the size of ``notes``;
-- ``kept/``: files and folders moved out of the store; while it is taken back, ``made-..``, what the mend had made;
+- ``kept/``: files and folders moved out of the store; while it is taken back, ``made-..``, what the repair had made;
 - ``workspace/``: files and folders in the making.
 
 A frame is its size and CRC-32 (two big-endian u32), then one line of JSON, then bytes. Frames say how things were:
 
 - ``{"was": NAME, "size": N, "times": [NS, NS]}``: a file, or a folder (no size), about to be changed;
 - ``{"bytes": NAME, "at": N}`` and the bytes, or ``{"bytes": NAME, "at": [N, ..], "sizes": [N, ..]}`` and those of short
-  stretches, one behind the other; ``{"zeros": NAME, "at": N, "size": N}``, with ``"keep": true`` where the zeros have
+  stretches, one after the other; ``{"zeros": NAME, "at": N, "size": N}``, with ``"keep": true`` where the zeros have
   room on the disk, which undo leaves to them: without it they become a hole;
 - ``{"place": NAME, "kept": KEPT}``: what was there is, or will be, ``kept/KEPT``; nothing was there without it;
 - ``{"renamed": [[NAME, NEW], ..]}``, once at most: each file goes by way of a name of its own, so that names may be
@@ -81,11 +81,11 @@ _TIME = "%Y%m%dT%H%M%S"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-.+")
 _RENAMED = "renamed"
 _STATE = struct.Struct(">c64sQ")
-"""State, fingerprint and size of the notes; the last two stay zeros until a mend is done."""
+"""State, fingerprint and size of the notes; the last two stay zeros until a repair is done."""
 
 
 class State(enum.StrEnum):
-    """How far a mend has come; the value is the letter in its ``state``."""
+    """How far a repair has come; the value is the letter in its ``state``."""
 
     CUT_OFF = "w"
     """It works, or was killed."""
@@ -96,7 +96,7 @@ class State(enum.StrEnum):
 
 
 class RepairFailedError(MqtoolError):
-    """A mend failed; the sentence says why and what became of the store, the status is that of its cause."""
+    """A repair failed; the sentence says why and what became of the store, the status is that of its cause."""
 
     def __init__(self, cause: Exception, then: str) -> None:
         self.cause = cause
@@ -199,7 +199,7 @@ class Journal:
 
         Args:
             root: the store.
-            command: the mend's name.
+            command: the repair's name.
             options: its options, for people to read.
             disk: through which everything is written.
             further: folders of the store that lie elsewhere.
@@ -399,7 +399,7 @@ class Journal:
     # The end
 
     def finish(self) -> None:
-        """Have everything synced, then mark the mend as done. What is left in the workspace goes."""
+        """Have everything synced, then mark the repair as done. What is left in the workspace goes."""
         self._sync_notes()
         self.disk.sync_files([path for path in self._files if path.exists()])
         for path in self._folders:
@@ -475,7 +475,7 @@ class Journal:
                 return
         with reading(path):
             stop = min(stop, path.stat().st_size)
-            at = hole = start  # zeros lie between, and a hole behind that
+            at = hole = start  # zeros lie between, and a hole after that
             for position, data in chunks(path, start, stop):
                 is_zeros = data == ZEROS[: len(data)]
                 if position > hole or not is_zeros:
@@ -613,7 +613,7 @@ class Journal:
 
 @contextlib.contextmanager
 def holding(root: Path, disk: Disk) -> Iterator[None]:
-    """Keep brokers and other mends away from a store; makes the folder for its journals.
+    """Keep brokers and other repairs away from a store; makes the folder for its journals.
 
     Raises:
         StoreInUseError: one of them is at work.
@@ -639,7 +639,7 @@ def _make_top(top: Path, root: Path, disk: Disk) -> None:
             f"cannot create {top}, which undo needs: have somebody with write access to {top.parent} create that "
             "folder for this user, or a link to one elsewhere"
         ) from error
-    take_owner(top, root)  # who mends next may be the broker's user
+    take_owner(top, root)  # who repairs next may be the broker's user
     disk.sync_folder(top.parent)
 
 
@@ -650,28 +650,28 @@ def journals(root: Path) -> list[JournalInfo]:
 
 
 def cut_off(root: Path) -> JournalInfo | None:
-    """Return the mend, or undo, that was killed before its end, if there is one."""
+    """Return the repair, or undo, that was killed before its end, if there is one."""
     return next((info for info in journals(root) if info.state in (State.CUT_OFF, State.TAKING_BACK)), None)
 
 
 def undo(root: Path, disk: Disk, name: str | None = None, force: bool = False) -> tuple[JournalInfo, bool]:
-    """Take a mend back: bytes, lengths, names and times; also one that was killed, also after a killed undo.
+    """Take a repair back: bytes, lengths, names and times; also one that was killed, also after a killed undo.
 
     Args:
         root: the store.
         disk: through which the store is changed.
-        name: of the journal; without it the last mend. Only the last that is not undone can be taken back.
+        name: of the journal; without it the last repair. Only the last that is not undone can be taken back.
         force: also when the store has changed since.
 
     Returns:
-        The journal, and whether the store is now as it was before the mend in every name, size and time.
+        The journal, and whether the store is now as it was before the repair in every name, size and time.
 
     Raises:
-        MendFailedError: something could not be changed; the sentence says why and what to do.
-        NotFoundError: there is no such mend.
-        UsageError: a later mend must be taken back first.
+        RepairFailedError: something could not be changed; the sentence says why and what to do.
+        NotFoundError: there is no such repair.
+        UsageError: a later repair must be taken back first.
         StoreInUseError: a broker holds the store.
-        StoreChangedError: the store has changed since the mend, and not ``force``.
+        StoreChangedError: the store has changed since the repair, and not ``force``.
         BadDataError: the journal cannot be read.
     """
     root = root.resolve()
@@ -719,7 +719,7 @@ def _refuse_changed(root: Path, info: JournalInfo) -> None:
 
 
 class _Removals:
-    """Removes what a mend has made: at once what is small; the rest, out of the way, beside what else is to be done.
+    """Removes what a repair has made: at once what is small; the rest, out of the way, beside what else is to be done.
 
     The disk may take as long to free room as to fill it.
     """
@@ -751,10 +751,10 @@ class _Removals:
 
 
 def _take_back(root: Path, home: Path, disk: Disk) -> bool:
-    """Put everything back as noted, and tell whether the store is as it was. Only what differs is written."""
+    """Put everything back as noted, and return whether the store is as it was. Only what differs is written."""
     try:
         return _put_all_back(root, home, disk)
-    except DiskFullError:  # until what the mend had made was removed, which is done by now
+    except DiskFullError:  # until what the repair had made was removed, which is done by now
         return _put_all_back(root, home, disk)
 
 
@@ -806,7 +806,7 @@ def _put_each_back(root: Path, home: Path, disk: Disk, removals: _Removals) -> b
                 make_zeros = disk.erase if fields.get("keep") else disk.clear
                 _restore_zeros(path_of(fields["zeros"]), fields["at"], fields["size"], make_zeros)
     # Times come last, and those of folders, which change with every name in them, after all that is inside. All is
-    # synced behind that: what changes a file between two syncs would make the second wait as long as the first.
+    # synced after that: what changes a file between two syncs would make the second wait as long as the first.
     files = {path: fields for path, fields in was if "size" in fields and path.exists()}
     for path, fields in files.items():
         if path.stat().st_size != fields["size"]:
@@ -826,7 +826,7 @@ def _put_each_back(root: Path, home: Path, disk: Disk, removals: _Removals) -> b
 
 
 def _sync_taken_back(root: Path, home: Path, notes: list[tuple[dict[str, Any], int, int]], disk: Disk) -> None:
-    """Sync all that is noted behind the renames and has been taken back: it is not looked at again."""
+    """Sync all that is noted behind the renames and has been taken back: it is not examined again."""
     paths: dict[Path, None] = {}
     for fields, _, _ in reversed(notes):
         if "renamed" in fields:
@@ -904,10 +904,10 @@ def _sweep(home: Path, disk: Disk) -> None:
 
 
 def _notes(home: Path) -> list[tuple[dict[str, Any], int, int]]:
-    """Return the frames of a journal, each with where its bytes lie; a torn one, and all behind it, was never used.
+    """Return the frames of a journal, each with where its bytes lie; a torn one, and all after it, was never used.
 
     Raises:
-        BadDataError: a frame is torn though the mend was done.
+        BadDataError: a frame is torn though the repair was done.
     """
     path = home / "notes"
     _, _, noted = _STATE.unpack(read_file(home / "state"))
@@ -938,7 +938,7 @@ class _LastFile:
         self._descriptor = -1
 
     def read(self, path: Path, at: int, size: int) -> bytes | None:
-        """Return bytes of a file, None where it is not there."""
+        """Return bytes of a file, None if it is not there."""
         if path is not self._path and path != self._path:
             self.close()
             with reading(path):
@@ -1002,7 +1002,7 @@ def _about(home: Path) -> dict[str, Any]:
 
 
 def _lock_time(root: Path) -> int | None:
-    """Return when ``lock`` was last written, which a broker does when it starts, and a mend never."""
+    """Return when ``lock`` was last written, which a broker does when it starts, and a repair never."""
     try:
         return (root / "lock").stat().st_mtime_ns
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A log, or a part of it, that lies in folders which nobody has named: a mend without it would give up its messages."""
+"""A log, or a part of it, in folders that no setting names: a repair without it would give up its messages."""
 
 import contextlib
 import dataclasses
@@ -71,13 +71,13 @@ def _listed(folders: tuple[Path, ...]) -> str:
 
 
 def require_log(reader: StoreReader) -> None:
-    """Raise ``NotFoundError`` where a mend would take the log, or a part of it, to be lost that lies elsewhere."""
+    """Raise ``NotFoundError`` where a repair would take the log, or a part of it, to be lost that lies elsewhere."""
     if elsewhere := log_elsewhere(reader):
         raise NotFoundError(f"{reader.root}: {elsewhere.sentence}")
 
 
 def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
-    """Return what a store lacks of its log, None where that is nothing, or cannot be known.
+    """Return what a store lacks of its log, None if that is nothing, or cannot be known.
 
     Folders that are named by a setting are taken to be all. Cost: a few records of each folder that may be one.
     """
@@ -101,7 +101,7 @@ def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
 
 
 def _has_segments(log: CommitLog) -> bool:
-    """Tell whether there is a segment with anything in it, by its name or by its records."""
+    """Return whether there is a segment with anything in it, by its name or by its records."""
     if log.file_size and all(segment.start_offset % log.file_size for segment in log.segments):
         return bool(place(log).log.total_size)
     return bool(log.total_size)
@@ -161,7 +161,7 @@ def _below(root: Path) -> Iterator[Path]:
 
 
 def _beside(root: Path) -> Iterator[Path]:
-    """Yield the folders beside a store, and those in them but for other stores: these have logs of their own."""
+    """Yield the folders beside a store, and those in them except for other stores: these have logs of their own."""
     for folder in _folders_in(root.parent):
         if folder != root:
             yield folder

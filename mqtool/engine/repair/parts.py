@@ -1,6 +1,6 @@
 """Stretches of a commit log, walked side by side and taken in order.
 
-Whoever judges the records of a whole log (``verify``, ``recover``) gives a rule for one table of them.
+Whoever checks the records of a whole log (``verify``, ``recover``) gives a rule for one table of them.
 """
 
 import collections
@@ -29,11 +29,11 @@ Progress = Callable[[int], object]
 """Is told how many bytes are done."""
 
 PART = 16 << 20
-"""So many bytes of the log are judged at once: what a thread holds is bounded."""
+"""So many bytes of the log are checked at once: what a thread holds is bounded."""
 
 
 def part_size(most: int, jobs: int) -> int:
-    """Return how many bytes each of so many threads takes at once, ``most`` at most."""
+    """Return how many bytes each of this many threads takes at once, ``most`` at most."""
     return max(1, min(most, 2 * most // jobs))
 
 
@@ -89,7 +89,7 @@ def parts_apart(parts: list[Part], address: int) -> list[Part]:
 
 
 def parts_below(parts: list[Part], end_offset: int) -> list[Part]:
-    """Leave out what lies at ``end_offset`` or behind it."""
+    """Leave out what lies at ``end_offset`` or after it."""
     cut = [dataclasses.replace(part, stop=min(part.stop, end_offset - part.segment.start_offset)) for part in parts]
     return [part for part in cut if part.start < part.stop]
 
@@ -102,7 +102,7 @@ def walk_part(
     make_runs: Callable[[MessageTable], Iterable[Run]],
     quick: Callable[[int], Iterable[Run]] = lambda _: (),
 ) -> PartReport[Run]:
-    """Judge the messages that begin in a stretch.
+    """Check the messages that begin in a stretch.
 
     Args:
         log: that it is of.
@@ -145,7 +145,7 @@ def in_order(
     parts: list[Part],
     ahead: int,
 ) -> Iterator[PartReport[Run]]:
-    """Judge stretches side by side; yield them in order, each beginning where the one before it ended."""
+    """Check stretches side by side; yield them in order, each beginning where the one before it ended."""
     return joined(_side_by_side(pool, check, parts, ahead), check)
 
 
@@ -168,11 +168,11 @@ def _side_by_side(
 def joined(
     reports: Iterable[PartReport[Run]], check: Callable[[Part, int | None], PartReport[Run]]
 ) -> Iterator[PartReport[Run]]:
-    """Yield reports of stretches that were judged each by itself so that each begins where the one before it ended.
+    """Yield reports of stretches that were checked each by itself so that each begins where the one before it ended.
 
     Args:
         reports: in the order of the log.
-        check: judges a stretch again, from where its first record begins.
+        check: checks a stretch again, from where its first record begins.
     """
     segment, end, in_gap = None, 0, False
     for report in reports:
@@ -181,7 +181,7 @@ def joined(
             if end >= part.stop:
                 report = PartReport(part, None, end, [])
             elif end == part.start and in_gap:
-                # What was no record there goes on here.
+                # What was no record there continues here.
                 start = part.stop if report.start is None else report.start
                 gap = Gap(part.segment, part.start, start, scan.Stop.MAGIC)
                 report = PartReport(part, part.start, max(start, report.end), [gap, *report.runs])

@@ -233,7 +233,7 @@ def records_in(
 
 
 def _scanned(mapped: MappedFile, start: int, stop: int, kernels: Any, limit: int) -> tuple[Any, MessageTable]:
-    """Return the bytes of a file, and the records that begin in a stretch of it: all of each can be looked at."""
+    """Return the bytes of a file, and the records that begin in a stretch of it: all of each can be examined."""
     reach = stop + SLACK
     while True:
         data, until = mapped.reach(start, reach)

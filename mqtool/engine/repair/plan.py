@@ -1,4 +1,4 @@
-"""Plans: what a mend would do to a store and what would be lost, told before anything is touched."""
+"""Plans: what a repair would do to a store and what would be lost, told before anything is touched."""
 
 import dataclasses
 import importlib
@@ -27,10 +27,10 @@ _FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One thing that a mend does.
+    """One thing that a repair does.
 
     ``what`` is write, create, cut, remove, rename or replace; ``file`` a file or folder relative to the store, by the
-    name that it has before the mend; ``offset`` and ``size`` are bytes in that file.
+    name that it has before the repair; ``offset`` and ``size`` are bytes in that file.
     """
 
     what: str
@@ -42,9 +42,9 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """What a mend gives up: messages of one queue that follow each other.
+    """What a repair gives up: messages of one queue that follow each other.
 
-    The topic is None where it cannot be known; queue and offsets are None where the messages have no place in a queue.
+    The topic is None if it cannot be known; queue and offsets are None if the messages have no place in a queue.
     ``bytes`` are those that are known: a message of which only its queue offset is left has none.
     """
 
@@ -59,10 +59,10 @@ class Loss:
 
 @dataclasses.dataclass(frozen=True)
 class GroupEffect:
-    """What a mend, or a broker's start, means for a consumer group in one queue, as a number of messages each.
+    """What a repair, or a broker's start, means for a consumer group in one queue, as a number of messages each.
 
     ``missed`` are messages that the group has yet to read and never gets; ``repeated`` those that it gets once more;
-    ``skipped`` those that it would pass over when they are sent later, for it reads on behind the end of the queue.
+    ``skipped`` those that it would skip when they are sent later, for it continues reading beyond the end of the queue.
     """
 
     group: str
@@ -79,7 +79,7 @@ class GroupEffect:
 class Plan:
     """What ``command`` with ``options`` would do; ``refusal`` says why it cannot be done, and then nothing is.
 
-    A mend fills in the first part and the last; ``plan_repair`` adds the second. ``found`` is what the mend needs to
+    A repair fills in the first part and the last; ``plan_repair`` adds the second. ``found`` is what it needs to
     apply the plan; a plan that was saved has none, and to apply that is to walk the store again.
     """
 
@@ -129,7 +129,7 @@ class Plan:
 
 
 class Repair(NamedTuple):
-    """A mend: how it is planned, and how a plan of it is applied through a journal.
+    """A repair: how it is planned, and how a plan of it is applied through a journal.
 
     ``plan`` takes reader, options, threads and progress; ``apply`` reader, plan, journal, threads and progress.
     """
@@ -163,20 +163,20 @@ def plan_repair(
     jobs: int = 1,
     progress: Progress = lambda _: None,
 ) -> Plan:
-    """Return what a mend would do; nothing is written.
+    """Return what a repair would do; nothing is written.
 
     Args:
         root: the store.
         config: the broker's settings.
         command: a name of ``REPAIRS``.
-        options: that mend's, as JSON can hold them.
-        jobs: how many threads share the work.
-        progress: is told how many bytes are done.
+        options: that repair's, as JSON can hold them.
+        jobs: number of threads.
+        progress: called with the number of bytes done so far.
 
     Raises:
         UsageError: ``root`` is one file of a store.
         StoreInUseError: a broker holds the store.
-        StoreChangedError: an earlier mend was cut off and must be taken back first.
+        StoreChangedError: an earlier repair was cut off and must be taken back first.
     """
     reader = _open(root, config)
     if reader.is_live:
@@ -213,13 +213,13 @@ def carry_out(
         config: the settings that the plan was made with.
         plan: by ``plan_repair``.
         disk: through which everything is written.
-        jobs: how many threads share the work.
-        progress: is told how many bytes are done.
+        jobs: number of threads.
+        progress: called with the number of bytes done so far.
         settle: is called when nothing may interrupt it any more: at its end, or before all is taken back.
 
     Raises:
-        MendFailedError: the mend could not be carried out; the sentence says whether the store is as before.
-        StoreInUseError: a broker holds the store, or another mend is at work.
+        RepairFailedError: the repair could not be carried out; the sentence says whether the store is as before.
+        StoreInUseError: a broker holds the store, or another repair is at work.
         StoreChangedError: the store is not the one that was planned for.
     """
     reader = _open(root, config)
@@ -297,7 +297,7 @@ def _check_room(root: Path, plan: Plan) -> None:
 
 
 def lack_of_room(root: Path, plan: Plan) -> str | None:
-    """Return where there is not enough room to carry a plan out, in a sentence; None where there is."""
+    """Return where there is not enough room to carry a plan out, in a sentence; None if there is."""
     home = home_of(root)
     beside = home if home.exists() else home.parent
     free, free_beside = shutil.disk_usage(root).free, shutil.disk_usage(beside).free

@@ -1,6 +1,6 @@
-"""What a mend costs, foretold: the same changes, on a disk that writes nothing and counts.
+"""What a repair costs, foretold: the same changes, on a disk that writes nothing and counts.
 
-Cost: as the changes themselves, but for what they would write.
+Cost: as the changes themselves, except for what they would write.
 """
 
 import bisect

@@ -1,6 +1,6 @@
 """Whether the log of a slave is the beginning of its master's, as far as that can be told before the first report.
 
-Nothing in the stream tells: a slave of RocketMQ goes on behind whatever it has, and its log is damaged in silence where
+Nothing in the stream shows it: a slave of RocketMQ appends to whatever it has, and its log is silently damaged if
 that is not what its master has there. So a slave asks its master's broker by requests first: for the ends of its log,
 for the size of its segments, and for the last records that the slave has. (Rules: replication.md 2.6.)
 """
@@ -28,7 +28,7 @@ class RecordPrefix(NamedTuple):
 
 
 def misfit_of_extents(ours: Extent, masters: Extent) -> str | None:
-    """Return why a slave's log cannot go on with its master's, None where nothing speaks against it."""
+    """Return why a slave's log cannot continue with its master's, None if nothing speaks against it."""
     if masters.segment_size and ours.segment_size != masters.segment_size:
         return (
             f"its segments have {ours.segment_size:,} bytes, those of the master have {masters.segment_size:,} "
@@ -44,11 +44,11 @@ def misfit_of_extents(ours: Extent, masters: Extent) -> str | None:
 
 
 def misfit_of_piece(ours: RecordPrefix, masters: bytes | None) -> str | None:
-    """Return how a slave's record differs from its master's, None where it does not.
+    """Return how a slave's record differs from its master's, None if it does not.
 
     Args:
         ours: a whole record, or the part that has come of the last.
-        masters: the whole record that the master has at that address, None where it has none.
+        masters: the whole record that the master has at that address, None if it has none.
     """
     if masters is None:
         return f"at {ours.physical_offset:,} it has a message where the master has none"
@@ -91,7 +91,7 @@ def find_fork(start: int, end: int) -> Generator[ComparedRange, Sequence[bool], 
     Yields the blocks to compare next, and is sent for each whether it is the same in both. Logs that have parted do not
     become the same again, since each record holds its own address and time.
 
-    Cost: linear in what lies behind that address.
+    Cost: linear in what lies after that address.
     """
     stop, low, high = end, start, min(start + BLOCK_SIZE, end)
     while stop > start:

@@ -4,7 +4,7 @@ The slave appends first and reports after, and compares the offset of each frame
 body has come. Frames have nothing to do with records: one may end anywhere. (Rules: replication.md 2.5. RocketMQ:
 ``DefaultHAClient``.)
 
-Cost: constant for each frame, but for what appending its bytes costs.
+Cost: constant for each frame, except for what appending its bytes costs.
 """
 
 from typing import Protocol

@@ -99,7 +99,7 @@ class ReportParser:
                 raise FormatError(f"{report:,} is not an offset of a log", 0)
             if self._first in _HANDSHAKES and report < _BELOW_HANDSHAKE:
                 raise FormatError(AUTO_SWITCH, 0)
-            self._first = report if self._first is None else -1  # only the second is looked at together with the first
+            self._first = report if self._first is None else -1  # only the second is examined together with the first
         self._data = data[whole:]
         yield report
 
@@ -127,7 +127,7 @@ class FrameParser:
         self._data += data
 
     def commands(self) -> Iterator[FrameHead | Frame]:
-        """Yield what is complete, each once: a head, then its frame. Who stops in between goes on later.
+        """Yield what is complete, each once: a head, then its frame. Who stops in between continues later.
 
         Raises:
             FormatError: no frame has such a head: the connection is to be closed.
@@ -157,7 +157,7 @@ class FrameParser:
 
 
 def other_protocol(data: bytes | bytearray) -> str | None:
-    """Return what a connection speaks that began with these bytes, which are no report; None where that is not known.
+    """Return what a connection speaks that began with these bytes, which are no report; None if that is not known.
 
     >>> other_protocol(b"GET / HTTP/1.1")
     'HTTP'

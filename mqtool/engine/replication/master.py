@@ -5,7 +5,7 @@ returns what to send. Bytes of the log leave as they lie there, as soon as they 
 
 RocketMQ believes whatever a slave reports. Here a report counts as an acknowledgement only of bytes that were sent on
 its connection, and a slave whose log is longer than the master's gets heartbeats and no data: what it would be sent
-does not go on where its log ends. (Rules: replication.md 2.2 to 2.4, 4. RocketMQ: ``DefaultHAService``,
+does not continue where its log ends. (Rules: replication.md 2.2 to 2.4, 4. RocketMQ: ``DefaultHAService``,
 ``DefaultHAConnection``, ``GroupTransferService``.)
 
 Cost: linear in the slaves for each tick; of the log only what is sent is read.
@@ -124,11 +124,11 @@ class Master:
     # What the connections do
 
     def opened(self, peer: Peer, now: int) -> None:
-        """Take note of a connection; it is sent nothing before its first report."""
+        """Note a connection; it is sent nothing before its first report."""
         self._slaves[peer] = _Slave(peer, now)
 
     def closed(self, peer: Peer, now: int) -> Iterable[tuple[Peer, list[Buffer]]]:  # noqa: ARG002
-        """Take note that a connection has ended."""
+        """Note that a connection has ended."""
         self._forget(peer)
         return ()
 
@@ -143,7 +143,7 @@ class Master:
         self.hang_up(slave.peer, reason)
 
     def backed_up(self, peer: Peer, is_backed_up: bool) -> None:
-        """Take note that what was sent waits to be read, or that it has been."""
+        """Note that what was sent waits to be read, or that it has been."""
         if slave := self._slaves.get(peer):
             slave.is_backed_up = is_backed_up
             if not is_backed_up:
@@ -297,7 +297,7 @@ class Master:
             self.on_confirmed()
 
     def may_get(self, offset: int) -> bool:
-        """Tell whether to wait until slaves have the log up to an address: 4.9 does only where one is near."""
+        """Return whether to wait until slaves have the log up to an address: 4.9 does only where one is near."""
         settings = self._settings
         if not settings.counts_whatever_was_acknowledged:
             return True

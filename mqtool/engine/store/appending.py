@@ -193,12 +193,12 @@ class Appender:
 
         Args:
             at: their address there, which is the end of this log; an empty log starts with any segment.
-            data: the bytes, cut anywhere; the next ones go on where they end.
+            data: the bytes, cut anywhere; the next ones continue where they end.
 
         Raises:
             BadDataError: they do not follow what is there, and nothing is appended; or they are no messages, or not
                 the next of their queues: the log ends before the first that is not.
-            WriteError: the disk is full: the end of the log tells from where to go on; or it fails.
+            WriteError: the disk is full: the end of the log tells from where to continue; or it fails.
         """
         if self._health.failure is not None:
             raise self._health.failure
@@ -226,7 +226,7 @@ class Appender:
         )
 
     def _new_queue(self, message: NewMessage) -> LiveQueue | None:
-        """Return a new queue, None where no message can have this topic or queue id, or not for now."""
+        """Return a new queue, None if no message can have this topic or queue id, or not for now."""
         topic = message.topic
         most = MAX_TOPIC if topic.startswith(RETRY_PREFIX) else MAX_SHORT_TOPIC
         if not live_dispatch.is_folder_name(topic, most) or not 0 <= message.queue_id < 1 << 31:

@@ -69,7 +69,7 @@ class ConsumeQueue(FileQueue):
     def windows(self, start: int, stop: int) -> Iterator[tuple[int, Units]]:
         """Yield the units of a range of queue offsets, many at once, each time with the offset of the first.
 
-        Places that no file has are passed over: a file under a wrong name may be at any distance.
+        Places that no file has are skipped: a file under a wrong name may be at any distance.
         """
         runs: list[tuple[int, int]] = []  # of files that follow each other
         for segment in self.segments:
@@ -180,7 +180,7 @@ class BatchConsumeQueue(FileQueue):
         return self.unit_count
 
     def last_in_line(self, stop: int) -> int | None:
-        """Return the last place before ``stop`` whose unit is in line, None without one."""
+        """Return the last place before ``stop`` whose unit is in line, None if there is none."""
         step = 1
         while stop > 0:
             start = max(0, stop - step)
@@ -200,7 +200,7 @@ class BatchConsumeQueue(FileQueue):
         return bisect.bisect_left(range(self.unit_count), queue_offset, key=self.offset_from)
 
     def offset_at(self, physical_offset: int, size: int | None = None) -> int | None:
-        """Return the queue offset of the unit that leads to an address of the log, None without one.
+        """Return the queue offset of the unit that leads to an address of the log, None if there is none.
 
         Binary searches: units before the first that is empty are in the order of the log, those after it are sorted.
 
@@ -267,7 +267,7 @@ class ConsumeQueueExt(FileQueue):
         self.queue_id = queue_id
 
     def unit_at(self, tags_code: int) -> "npt.NDArray[np.void] | None":
-        """Return the head of the unit at the address that a tags code is, None where none can be."""
+        """Return the head of the unit at the address that a tags code is, None if none can be."""
         position = consume_queue_ext.position_of(tags_code)
         head = self.read(position, consume_queue_ext.MIN_SIZE)
         if len(head) < consume_queue_ext.MIN_SIZE:

@@ -303,7 +303,7 @@ def scraps(path: Path) -> tuple[Path, Path]:
 
 
 def inside(folder: Path) -> list[Path]:
-    """Return what is in a folder, but for what the file system itself keeps where it is mounted, for root alone."""
+    """Return what is in a folder, except for what the file system itself keeps where it is mounted, for root alone."""
     return sorted(path for path in folder.iterdir() if path.name != LOST_AND_FOUND)
 
 
@@ -388,7 +388,7 @@ def write_pieces(descriptor: int, at: int, pieces: Sequence[memoryview]) -> None
 
 
 def _allocated_so(descriptor: int, mode: int, at: int, size: int) -> bool:
-    """Make zeros, in one of two ways, and tell whether the system could."""
+    """Make zeros, in one of two ways, and return whether the system could."""
     return _FALLOCATE is not None and not _FALLOCATE(descriptor, mode | _KEEP_SIZE, at, size)
 
 

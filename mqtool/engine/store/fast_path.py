@@ -2,7 +2,7 @@
 
 Nearly all messages of nearly all stores are of this kind: whole, in their place, with properties that mean nothing to
 the dispatcher but unique key, keys and tags. They take one pass instead of the six of a table and its dispatch, with
-the same result; the first one that is otherwise ends it, but for bodies that do not match their CRC, which are listed.
+the same result; the first one that differs ends it, except for bodies that do not match their CRC, which are listed.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ _NAMES = (*(int.from_bytes(name, "big") for name in (b"UNIQ_KEY", b"KEYS", b"TAG
 
 @dataclasses.dataclass(frozen=True)
 class FastPath:
-    """Messages that follow each other, but for what is unsound among and after them."""
+    """Messages that follow each other, except for what is unsound among and after them."""
 
     start: int  # positions in the segment
     end: int

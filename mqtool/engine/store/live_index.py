@@ -194,7 +194,7 @@ class LiveIndexFile:
         self.next = stop
 
     def write(self, file: "OpenFile") -> bool:
-        """Write what was taken and tell whether that was anything; after a failure it can be called again."""
+        """Write what was taken and return whether that was anything; after a failure it can be called again."""
         for at, data in self._unwritten:
             file.write(at, data)
         is_new = bool(self._unwritten)
@@ -272,7 +272,7 @@ class LiveIndex:
         return not self._all
 
     def write(self, *, at_once: bool) -> bool:
-        """Add the keys of all messages that wait, and tell whether all are added.
+        """Add the keys of all messages that wait, and return whether all are added.
 
         ``at_once`` they are; else a file may have to be made aside first.
 
@@ -300,7 +300,7 @@ class LiveIndex:
             self._files.note_write(last.path)
 
     def _with_room(self, timestamp: int, at_once: bool) -> LiveIndexFile | None:
-        """Return the file for the next entry, None where it is made aside.
+        """Return the file for the next entry, None if it is made aside.
 
         As in a broker a message without keys makes a new one, too.
         """
@@ -362,7 +362,7 @@ class LiveIndex:
             before, number = number, previous
 
     def remove_expired(self, log_start: int) -> list[Callable[[], None]]:
-        """Release the files all of whose messages are gone from the log, but for the last.
+        """Release the files all of whose messages are gone from the log, except for the last.
 
         Returns:
             What removes them, one each.

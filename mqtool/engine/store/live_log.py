@@ -207,7 +207,7 @@ class LiveLog:
         try:
             segment.file.write(position, data)
         except Exception:
-            # What was written in part must not lie behind the end.
+            # What was written in part must not lie beyond the end.
             with contextlib.suppress(Exception):
                 segment.file.write(position, bytes(len(data)))
             raise

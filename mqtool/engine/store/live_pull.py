@@ -33,7 +33,7 @@ def is_in_memory(store: "MessageStore", physical_offset: int) -> bool:
 
 
 class PullLimits(NamedTuple):
-    """How much one pull may return, but for its first message."""
+    """How much one pull may return, except for its first message."""
 
     messages: int
     bytes: int
@@ -49,7 +49,7 @@ class PullFilter(NamedTuple):
 
     codes: frozenset[int] | None = None  # hashes of tags; None: all
     sql92: Sql92Filter | None = None
-    most_units: int = MAX_UNITS  # looked at by one pull: fewer where it takes long to tell
+    most_units: int = MAX_UNITS  # examined by one pull: fewer where it takes long to tell
 
     def matches_code(self, tags_code: int) -> bool:
         """Return whether a unit may lead to a wanted message."""
@@ -81,14 +81,14 @@ class GetMessageResult(NamedTuple):
 def fetch(
     store: "MessageStore", queue: "LiveQueue | None", offset: int, max_count: int, wanted: PullFilter = EVERYTHING
 ) -> GetMessageResult:
-    """Return the records of a queue from an offset on, and where to go on.
+    """Return the records of a queue from an offset on, and where to continue.
 
     Args:
         store: whose queue it is.
         queue: None if the store has no such queue.
         offset: queue offset to start with.
         max_count: return no more messages than this, but at least one.
-        wanted: messages that are not are passed over.
+        wanted: messages that are not are skipped.
     """
     if queue is None:
         return GetMessageResult(StoreStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)

@@ -1,7 +1,7 @@
 """The consume queues of a running broker: units are added to their ends, and all of them are read.
 
 New units wait in memory, where they are read as well as any other, until the owner lets ``write`` put those of each
-queue into its file at once: the log has all that is needed to make them again.
+queue into its file at once: the log has all that is needed to rebuild them.
 (Rules: store.md 4.2, 4.5, 4.7, 4.9. RocketMQ: ``ConsumeQueue``, ``BatchConsumeQueue``.)
 """
 
@@ -121,7 +121,7 @@ class LiveQueue:
                 self._files.note_write(folder)
 
     def _clear_behind(self) -> bool:
-        """Clear the files after the last unit, and tell whether there was anything."""
+        """Clear the files after the last unit, and return whether there was anything."""
         is_changed = False
         while len(self._starts) > 1 and self._starts[-1] > self.written:
             self._files.remove(self._path(self._starts[-1]))
@@ -177,7 +177,7 @@ class LiveQueue:
         self.next_offset += 1
 
     def write(self, *, at_once: bool) -> bool:
-        """Write the units that wait, and tell whether all are written.
+        """Write the units that wait, and return whether all are written.
 
         ``at_once`` they are; else a file may have to be made aside first.
 
@@ -267,7 +267,7 @@ class LiveQueue:
     # Removing
 
     def remove_expired(self, log_start: int) -> list[Callable[[], None]]:
-        """Release the files all of whose messages are gone from the log, but for the last.
+        """Release the files all of whose messages are gone from the log, except for the last.
 
         Returns:
             What removes them, one each.

@@ -93,7 +93,7 @@ def hold(path: Path) -> Iterator[None]:
     Nothing is written. Where a file system knows no locks, as brokers there find too, none is held.
 
     Raises:
-        StoreInUseError: a broker holds it, or another mend.
+        StoreInUseError: a broker holds it, or another repair.
         NotPermittedError: this user may not write to the file.
     """
     if not path.exists():

@@ -1,6 +1,6 @@
 """Where the log of a store that is opened ends, and what is there.
 
-A log that was closed ends where its queues say, and is zero after that. One that was not is read on, record by record,
+A log that was closed ends where its queues say, with zeros after that. One that was not is read further, by records,
 from what its checkpoint names; what was just being written is cut. (Rules: store.md 7. RocketMQ:
 ``CommitLog.recoverNormally``, ``recoverAbnormally``.)
 """
@@ -123,7 +123,7 @@ def sound_record(log: LiveLog, at: int) -> bytes:
 
 
 def _sound(record: bytes, at: int) -> StoredMessage | None:
-    """Return the message of a record that belongs to an address, None where it is not whole."""
+    """Return the message of a record that belongs to an address, None if it is not whole."""
     if _INT64.unpack_from(record, _OFFSET_AT)[0] != at:
         return None
     try:
@@ -275,7 +275,7 @@ def _check_unused(log: LiveLog, segment: Segment, start: int) -> None:
 
 
 def _check_behind(log: LiveLog, segment: Segment, end: int) -> None:
-    """See that no message starts after the end of the log."""
+    """Check that no message starts after the end of the log."""
     start = max(0, end - segment.start_offset)
     ends = [at + len(data) for at, data in chunks(segment.path, start, log.file_size) if data.count(0) != len(data)]
     if not ends:

@@ -1,4 +1,4 @@
-"""The log as the bytes that it is, read on from an address: what a master gives to a slave."""
+"""The raw bytes of the log, read from an address: what a master sends to a slave."""
 
 from typing import Protocol
 

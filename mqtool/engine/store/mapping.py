@@ -74,7 +74,7 @@ def give_back_memory() -> None:
 
 
 def data_of(descriptor: int, start: int, stop: int) -> int | None:
-    """Return where data follows in a file from a position on, None where nothing but a hole does up to ``stop``."""
+    """Return where data follows in a file from a position on, None if nothing but a hole does up to ``stop``."""
     try:
         at = os.lseek(descriptor, start, os.SEEK_DATA)
     except OSError as error:

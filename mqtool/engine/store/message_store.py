@@ -91,7 +91,7 @@ class MessageStore:
         self.root = Path(root)
         self.config = config = config or StoreConfig()
         self.was_repaired = False
-        """Whether it had to be mended before it could be opened: messages may be missing from before others."""
+        """Whether it had to be repaired before it could be opened: messages may be missing from before others."""
         self.cut_size = 0
         """How many bytes were cut from the end of the log then: messages that were being written."""
         if config.flag("enableDLegerCommitLog"):
@@ -268,7 +268,7 @@ class MessageStore:
         return self.log.flushed_offset
 
     def queue(self, topic: str, queue_id: int) -> LiveQueue | None:
-        """Return a queue, None where no message has come for it."""
+        """Return a queue, None if no message has come for it."""
         return self._queues.get((topic, queue_id))
 
     @property
@@ -320,7 +320,7 @@ class MessageStore:
         return checksum
 
     def start_of_record(self, at: int) -> int:
-        """Return where the record, or blank one, begins that holds an address; cost: linear in what lies behind it."""
+        """Return where the record, or blank one, begins that holds an address; cost: linear in what lies after it."""
         count = 16
         while True:
             records = self.last_records(count)
@@ -330,7 +330,7 @@ class MessageStore:
             count *= 4
 
     def cut_blank(self, end: int) -> bool:
-        """Cut the unused end of the last segment off, if it starts at ``end``, and tell whether it does.
+        """Cut the unused end of the last segment off, if it starts at ``end``, and return whether it does.
 
         A master that was killed takes its own off when it starts again, and writes the next message there if it fits.
 

@@ -701,7 +701,7 @@ class _Onward(_ArchiveSource):
         return data
 
     def finish(self) -> None:
-        self._stream.skip_to(1 << 62)  # a copy that is damaged behind the last file is damaged
+        self._stream.skip_to(1 << 62)  # a copy that is damaged after the last file is damaged
         self.end = self._stream.position
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """What a broker answers to a pull, and what its client makes of it, told from a store.
 
 A pull asks for the messages of one queue from a queue offset on. The rules are those of RocketMQ's ``getMessage``,
-``PullMessageProcessor`` and the Java client together, but for its limits of bytes and of units examined in one go,
+``PullMessageProcessor`` and the Java client together, except for its limits of bytes and of units examined in one go,
 and for messages of an inner batch in front of the offset: a client gets those too.
 """
 
@@ -119,7 +119,7 @@ def pull(
     max_count: int,
     subscription: MessageFilter = EVERYTHING,
 ) -> StorePullResult:
-    """Return the messages of a queue from an offset on, and where to go on.
+    """Return the messages of a queue from an offset on, and where to continue.
 
     Args:
         queue: None if the store has no such queue.
@@ -191,7 +191,7 @@ class _PullWalk:
             for row in batch.tolist():
                 if self.is_full:
                     return
-                # Units in front of this one were passed over, and this one is looked at.
+                # Units in front of this one were skipped, and this one is examined.
                 queue_offset, self.next_offset = int(units.queue_offset[row]), int(next_offsets[row])
                 message = next(messages)
                 if message is None:

@@ -49,7 +49,7 @@ class QueueFiles:
         return file
 
     def make(self, path: Path, size: int, *, at_once: bool = False) -> bool:
-        """Make a new file, unless it is made aside, and tell whether it is there; ``at_once`` it always is.
+        """Make a new file, unless it is made aside, and return whether it is there; ``at_once`` it always is.
 
         Raises:
             WriteError: the disk is full, or fails.

@@ -35,7 +35,7 @@ Ints = npt.NDArray[np.int64]
 _SYS_FLAG_AT = commit_log.offset_in_head("sys_flag")
 _TIMESTAMP_AT = [offset_of(dtype, "store_timestamp") for dtype in commit_log.HEAD_DTYPES]
 _TIMESTAMP_END = max(_TIMESTAMP_AT) + 8
-_STEP = 1 << 16  # units looked at together in search of a time
+_STEP = 1 << 16  # units examined together in search of a time
 
 
 class UnitTable(NamedTuple):
@@ -132,12 +132,12 @@ class FileQueueView(QueueView):
         return self._unit(self.max_offset - 1)[0] if self.max_offset > self.min_offset else None
 
     def units(self, start: int, limit: int) -> UnitTable:
-        """Return up to ``limit`` units; places that no file has are passed over."""
+        """Return up to ``limit`` units; places that no file has are skipped."""
         size = consume_queue.UNIT_SIZE
         segments = self._queue.hold().segments
         first = bisect.bisect_right(segments, start * size, key=lambda segment: segment.start_offset)
         for segment in segments[max(0, first - 1) :]:
-            # Where a file is missing a broker goes on with the next one.
+            # Where a file is missing a broker continues with the next one.
             low = max(start, -(-segment.start_offset // size))
             high = min(low + limit, segment.end_offset // size, self.max_offset)
             if low < high:
@@ -223,7 +223,7 @@ class FileQueueView(QueueView):
 
 
 class BatchQueueView(QueueView):
-    """A queue of inner batches, in files of 46-byte units; units out of line are passed over."""
+    """A queue of inner batches, in files of 46-byte units; units out of line are skipped."""
 
     def __init__(self, reader: StoreReader, queue: BatchConsumeQueue) -> None:
         super().__init__(reader, queue.topic, queue.queue_id)
@@ -244,7 +244,7 @@ class BatchQueueView(QueueView):
         """Return up to ``limit`` units from the one that holds ``start`` on."""
         place = max(0, self._queue.place_of(start + 1) - 1)
         parts = [self._queue.units(0, 0)]
-        wanted = limit + 2  # one that may end in front of ``start``, and one behind that tells where the last ends
+        wanted = limit + 2  # one that may end in front of ``start``, and one after that tells where the last ends
         while wanted > 0 and place < self._queue.unit_count:
             parts.append(self._queue.units_in_line(place, min(place + limit + 2, self._queue.unit_count)))
             wanted -= len(parts[-1])

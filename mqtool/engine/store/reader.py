@@ -36,7 +36,7 @@ _SIZE_KEYS: dict[type[FileQueue], str] = {
     ConsumeQueueExt: "mappedFileSizeConsumeQueueExt",
 }
 CLOCK_STEP_MS = 600_000
-"""Store timestamps follow the log but for steps of the broker's clock up to this."""
+"""Store timestamps follow the log except for steps of the broker's clock up to this."""
 
 
 class StoreReader:

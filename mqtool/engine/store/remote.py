@@ -693,12 +693,12 @@ def _status(entry: ListedFile) -> os.stat_result:
 
 
 def forget_storages() -> None:
-    """Have every storage opened and listed anew."""
+    """Have every storage opened and listed again."""
     _TREES.clear()
 
 
 def _renew_lock() -> None:
-    """Make the lock anew in a child. What its parent opened stays: libraries wait in vain where they release it."""
+    """Make the lock again in a child. What its parent opened stays: libraries wait in vain where they release it."""
     global _LOCK
     _LOCK = threading.Lock()
 

@@ -89,7 +89,7 @@ def read_ends(directory: Path) -> "rocksdb.OffsetFamily":
 
 
 def read_queue_ends(directory: Path, topic: str, queue_id: int) -> "rocksdb.StoredQueueEnds | None":
-    """Return the ends of one queue, None where no queue has this name; raises like ``read_units``."""
+    """Return the ends of one queue, None if no queue has this name; raises like ``read_units``."""
     from mqtool.formats import rocksdb
 
     with _opened(directory) as families:

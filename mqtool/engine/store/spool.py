@@ -27,7 +27,7 @@ _AHEAD = 96
 _WORKERS = 12
 _LOOKED_AT = 64
 MAX_SPOOLED = 2 << 30
-"""Bytes that are kept of all files of a process, but for the one that is read."""
+"""Bytes that are kept of all files of a process, except for the one that is read."""
 _MAX_FILES = 200
 
 _ABSENT, _FETCHED, _CHECKED = range(3)

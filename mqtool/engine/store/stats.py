@@ -292,7 +292,7 @@ class Stats:
     tally: Tally
     gaps: list[Gap]
     holes: list[tuple[int, int]]  # address and length of missing segments
-    noise: Gap | None  # bytes that are no record behind the last message
+    noise: Gap | None  # bytes that are no record after the last message
 
 
 Progress = Callable[[int], None]
@@ -315,8 +315,8 @@ def count_messages(
         selection: which messages count.
         start_offset: where the first message may start.
         stop_offset: where none starts any more.
-        jobs: how many threads share the work.
-        progress: is told how many bytes are done.
+        jobs: number of threads.
+        progress: called with the number of bytes done so far.
     """
     log = store.commit_log
     parts = [

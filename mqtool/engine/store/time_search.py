@@ -68,7 +68,7 @@ class TimeSearch:
         return at
 
     def bisect(self, timestamp: int, low: int, high: int) -> Hits | None:
-        """Search the units of one file as RocketMQ does; None where a message cannot be read."""
+        """Search the units of one file as RocketMQ does; None if a message cannot be read."""
         left: tuple[int, int | None] | None = None
         right: tuple[int, int] | None = None
         left_time = None

@@ -91,7 +91,7 @@ class Upkeep:
     # Flushing
 
     def flush_is_due(self, now: int) -> bool:
-        """Return whether it is time to ``flush`` a log whose producers do not wait for it, and start to count anew."""
+        """Return whether it is time to ``flush`` a log whose producers do not wait for it, and start to count again."""
         waiting = self._log.end_offset - self._log.flushed_offset
         if now - self._last_thorough >= self._flush_thorough:
             self._last_thorough = self._last_flush = now
@@ -113,7 +113,7 @@ class Upkeep:
             return self._health.fatal(self._log.flush)
 
     def queue_flush_is_due(self, now: int) -> bool:
-        """Return whether it is time to ``flush_queues``, and start to count anew."""
+        """Return whether it is time to ``flush_queues``, and start to count again."""
         if now - self._last_queue_flush < self._queue_interval:
             return False
         self._last_queue_flush = now

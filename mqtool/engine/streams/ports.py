@@ -11,7 +11,7 @@ _ATTEMPTS = 100
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether nobody but this machine reaches who listens on a host."""
+    """Return whether nobody but this machine reaches who listens on a host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

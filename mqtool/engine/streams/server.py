@@ -5,7 +5,7 @@ what it is sent, who sends much at once has the rest of it handled after others,
 peer that holds most is cut off. A protocol says how its stream is cut into commands, what is done with each, and how
 what is sent is written.
 
-Cost: constant for each command, but for what the protocol does; the sweep of idle connections is linear in them.
+Cost: constant for each command, except for what the protocol does; the sweep of idle connections is linear in them.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _FILES_OF_STORE = 256
 _AT_ONCE = 8  # commands of a connection
 _TURN_SECONDS = 0.004
 _WRITTEN_AT_ONCE = 1 << 18
-"""Bytes of a connection in one turn of the loop, but for a frame that is larger."""
+"""Bytes of a connection in one turn of the loop, except for a frame that is larger."""
 
 
 Taken = TypeVar("Taken")
@@ -50,13 +50,13 @@ TakenFrom = TypeVar("TakenFrom", covariant=True)
 
 
 class ServerRules(Protocol[SentBy]):
-    """What a server asks of the rules behind it, whatever the protocol; ``now`` is in ms since 1970.
+    """What a server asks of the rules after it, whatever the protocol; ``now`` is in ms since 1970.
 
     Each call returns what to send to whom; to a peer that has gone nothing is sent.
     """
 
     def closed(self, peer: Peer, now: int) -> Iterable[tuple[Peer, SentBy]]:
-        """Take note that a connection has ended."""
+        """Note that a connection has ended."""
         ...
 
     def tick(self, now: int) -> Iterable[tuple[Peer, SentBy]]:
@@ -86,7 +86,7 @@ class FrameDecoder(Protocol[TakenFrom]):
         ...
 
     def commands(self) -> Generator[TakenFrom, None, None]:
-        """Yield the commands that are complete, each once; who stops before the last and closes this goes on later.
+        """Yield the commands that are complete, each once; who stops before the last and closes this continues later.
 
         Raises:
             FormatError: what has come is no command, nor the beginning of one; the connection is closed.
@@ -107,7 +107,7 @@ class Limits:
 
 
 def most_connections(servers: int = 2) -> int:
-    """Return how many connections one of some servers takes: what this process may open, but for what a store needs.
+    """Return how many connections one of some servers takes: what this process may open, except for what a store needs.
 
     Of the rest all have as many, a name server and a broker half each. Without files a store could store nothing.
     """
@@ -169,11 +169,11 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         """Return what is written for a command."""
 
     def stranger(self, data: bytes | bytearray) -> str | None:  # noqa: ARG002
-        """Return which protocol a connection speaks that began with bytes of another, None where that is not known."""
+        """Return which protocol a connection speaks that began with bytes of another, None if that is not known."""
         return None
 
     def backed_up(self, peer: Peer, is_backed_up: bool) -> None:
-        """Take note that much of what a peer was sent waits to be read, or that it does no longer."""
+        """Note that much of what a peer was sent waits to be read, or that it does no longer."""
 
     # What owns it calls
 
@@ -295,7 +295,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self._waiting.append(connection)
 
     def turn(self, now: int) -> None:
-        """See to it that what waits is written, and that the next tick of the rules comes in time."""
+        """Make sure that what waits is written, and that the next tick of the rules comes in time."""
         if self._end_of_turn is not None or self._all_gone is not None:
             return
         due = self.rules.next_tick(now)
@@ -476,7 +476,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         return sum(map(len, self._out)) > _WRITTEN_AT_ONCE
 
     def _go_on(self) -> None:
-        """Handle what is left of what was read, and read on."""
+        """Handle what is left of what was read, and continue reading."""
         if self.transport.is_closing():
             return
         if self._has_more:

@@ -49,7 +49,7 @@ class Acknowledgements:
         self._pops = pops
 
     def acknowledge(self, popped: PoppedMessage, receipt: str, now: int) -> int:
-        """Take note that a group is done with a message; return the flush offset.
+        """Note that a group is done with a message; return the flush offset.
 
         Raises:
             RefusedError: it was not given this message, or that cannot be stored.
@@ -67,9 +67,9 @@ class Acknowledgements:
         )
 
     def acknowledge_all(self, batch: Iterable[Done], now: int) -> int:
-        """Take note that groups are done with messages of several pops; return the flush offset.
+        """Note that groups are done with messages of several pops; return the flush offset.
 
-        What is not kept any more is passed over.
+        What is not kept any more is skipped.
 
         Raises:
             RefusedError: a group was not given one of them, or that cannot be stored.
@@ -108,7 +108,7 @@ class Acknowledgements:
         return Hidden(now, invisible_ms, parsed_receipt.revive_queue_id, self._flush_offset(result))
 
     def _take(self, done: Done, now: int) -> AppendResult | None:
-        """Take note that messages are done with; raises ``OperationRefusedError``."""
+        """Note that messages are done with; raises ``OperationRefusedError``."""
         messages = done.messages
         if done.revive_queue_id != ORDER_QUEUE_ID:
             return self._pops.acknowledge(messages, done.revive_queue_id, done.revive_time, now)

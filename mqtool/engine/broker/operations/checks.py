@@ -1,4 +1,4 @@
-"""What is looked at before a group may read a topic."""
+"""What is examined before a group may read a topic."""
 
 from mqtool.engine.broker.operations.refusal import Forbids, OperationRefusedError, Reason
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups

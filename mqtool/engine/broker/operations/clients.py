@@ -39,7 +39,7 @@ class ClientRequests:
         self._clients = clients
 
     def heartbeat(self, session: Session, beat: Heartbeat, now: int) -> bool:
-        """Take note of a client; the members of the groups that it changes are told.
+        """Note a client; the members of the groups that it changes are told.
 
         Returns:
             Whether subscriptions are not those that a short heartbeat speaks of: they are wanted again.
@@ -121,7 +121,7 @@ class ClientRequests:
     # Limits
 
     def _check(self, beat: Heartbeat, session: Session) -> None:
-        """See that there is not too much in a heartbeat; raises ``LimitError``."""
+        """Check that there is not too much in a heartbeat; raises ``LimitError``."""
         clients = self._clients
         producers, consumers = clients.groups_of(session)
         groups = {consumer.group for consumer in beat.consumers}

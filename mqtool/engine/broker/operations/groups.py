@@ -55,7 +55,7 @@ class GroupRequests:
                 self._offsets.delete_group(group)
 
     def forbid(self, group: str, topic: str, readable: bool | None, now: int) -> bool:
-        """Tell whether a group may read a topic, after changing that where it is not None."""
+        """Return whether a group may read a topic, after changing that where it is not None."""
         if readable is not None:
             self._groups.set_readable(group, topic, readable, now)
         return self._groups.is_readable(group, topic)

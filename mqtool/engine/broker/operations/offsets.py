@@ -21,7 +21,7 @@ NOWHERE = (1 << 63) - 1
 
 
 class Reset(NamedTuple):
-    """Where a group is to go on."""
+    """Where a group is to continue."""
 
     group: str
     topic: str
@@ -63,7 +63,7 @@ class OffsetRequests:
         return 0 if units and is_in_memory(self._store, units[0].physical_offset) else UNKNOWN
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Take what a group reads next of a queue; tell whether it counts: a reset comes first.
+        """Take what a group reads next of a queue; return whether it counts: a reset comes first.
 
         Raises:
             RefusedError: there is no such group, topic or queue.
@@ -85,7 +85,7 @@ class OffsetRequests:
         return True
 
     def clone(self, source: str, target: str, topic: str | None) -> None:
-        """Have a group go on where another is, in one topic or all that this has read."""
+        """Have a group continue where another is, in one topic or all that this has read."""
         for name in [topic] if topic else self._offsets.topics_of(source):
             if self._topics.get(name) is not None:
                 self._offsets.clone(source, target, name)

@@ -32,7 +32,7 @@ class Peeked(NamedTuple):
     """Messages that stay where they are."""
 
     parts: list[bytes]
-    rest: int  # how many more there are in the queues that were looked at
+    rest: int  # how many more there are in the queues that were examined
 
 
 class News(NamedTuple):
@@ -135,7 +135,7 @@ class PopRequests:
         return Peeked(parts, rest)
 
     def news(self, session: Session, request: NewsRequest, until: int, now: int) -> News | Waiting:
-        """Tell whether there are messages, as soon as there are any, or at a time (ms) that there are none.
+        """Return whether there are messages, as soon as there are any, or at a time (ms) that there are none.
 
         Raises:
             RefusedError: the group may not read them.
@@ -173,7 +173,7 @@ class PopRequests:
         return self.room.count(POPS, _key(POPS, topic, group, queue_id))
 
     def _has_messages(self, request: NewsRequest, now: int) -> tuple[bool, int | None]:
-        """Tell whether there are messages, or else when the first queue is free that others hold (ms)."""
+        """Return whether there are messages, or else when the first queue is free that others hold (ms)."""
         group, pops = request.group, self.pops
         first: int | None = None
         for topic, queue_id in self._places(request.topic, group, request.queue_id):
@@ -229,7 +229,7 @@ class _Pop:
         return None
 
     def look_again(self, popped: Taken) -> None:
-        """See to it that it is tried again where its filter stopped, or when a queue is free, or the store."""
+        """Make sure that it is tried again where its filter stopped, or when a queue is free, or the store."""
         room = self._requests.room
         if popped.rest and not popped.is_held_up:
             room.wake(self._key)

@@ -35,7 +35,7 @@ class PullOutcome(NamedTuple):
     fetched: GetMessageResult
     topic: TopicConfig
     group: SubscriptionGroup
-    is_reset: bool = False  # nothing is given, and the group goes on at ``fetched.next_offset``
+    is_reset: bool = False  # nothing is given, and the group continues at ``fetched.next_offset``
     suggested_broker_id: int = MASTER_ID  # which broker of this name had better be asked next
     is_corrected: bool = True  # a wrong offset is; a slave leaves that to its master
 
@@ -85,7 +85,7 @@ class Pulls:
             wanted_by: says which messages.
             now: the time, in ms.
             wait_ms: how long to wait where there are none.
-            commit_offset: what the group has consumed up to, None where it does not say so here.
+            commit_offset: what the group has consumed up to, None if it does not say so here.
             is_lite: by a consumer that looks after everything itself.
 
         Raises:

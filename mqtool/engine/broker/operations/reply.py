@@ -24,7 +24,7 @@ _REPLY_TO = probe_of("REPLY_TO_CLIENT")
 class Replied(NamedTuple):
     """A reply that the client has which asked."""
 
-    result: AppendResult | None  # of keeping it, None where replies are not kept
+    result: AppendResult | None  # of keeping it, None if replies are not kept
     queue_id: int
 
 

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class RoleChanges:
-    """Changes of the role of one broker; who runs it carries them out (``on_change``), and it begins anew then."""
+    """Changes of the role of one broker; who runs it carries them out (``on_change``), and it begins again then."""
 
     def __init__(self, store: "MessageStore", state: BrokerState) -> None:
         self.on_change: Callable[[KeptRole], None] | None = None
@@ -52,7 +52,7 @@ class RoleChanges:
         return self._store.log.end_offset
 
     def learn(self, epoch: int) -> None:
-        """Take note of the epoch that the master of this slave knows: others may ask this one when it is gone.
+        """Note the epoch that the master of this slave knows: others may ask this one when it is gone.
 
         Raises:
             WriteError: it cannot be kept.
@@ -63,7 +63,7 @@ class RoleChanges:
             state.epoch = epoch
 
     def cut(self, at: int) -> str:
-        """Have this slave begin anew without the end of its log, which is set aside; return why that cannot be."""
+        """Have this slave begin again without the end of its log, which is set aside; return why that cannot be."""
         if self._is_changing or self.on_cut is None:
             return "the role of this broker is already being changed, or cannot be changed"
         state = self._state
@@ -73,7 +73,7 @@ class RoleChanges:
         return ""
 
     def become(self, role: Role, broker_id: int, epoch: int) -> int:
-        """Have this broker begin anew in another role, and return where its log ends.
+        """Have this broker begin again in another role, and return where its log ends.
 
         Args:
             role: what it is to be.

@@ -170,7 +170,7 @@ class Sends:
             most_times: how often it may be consumed before it is a dead letter, None for as often as the group says.
 
         Returns:
-            What became of it, None where the group has nothing consumed again.
+            What became of it, None if the group has nothing consumed again.
 
         Raises:
             RefusedError: it cannot be.

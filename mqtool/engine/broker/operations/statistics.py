@@ -150,7 +150,7 @@ class Statistics:
         return sorted({*self._clients.groups_of_topic(topic), *self._offsets.groups_of(topic)})
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """Return what the consumers of a group want of a topic, None where none of them does."""
+        """Return what the consumers of a group want of a topic, None if none of them does."""
         online = self._clients.group(group)
         return online.subscriptions.get(topic) if online else None
 
@@ -171,7 +171,7 @@ class Statistics:
         return QueuePart(units, low, queue.next_offset, self.subscription(group, topic))
 
     def shares(self, kind: str, key: str | tuple[str, str], now: int) -> tuple[Share, ...] | None:
-        """Return what was counted over the spans of statistics, None where nothing was; see ``BrokerStatsManager``."""
+        """Return what was counted over the spans of statistics, None if nothing was; see ``BrokerStatsManager``."""
         return self._broker_stats.shares(kind, key, now)
 
     # Parts

@@ -84,7 +84,7 @@ class TopicRequests:
         )
 
     def _delete_of(self, topics: Iterable[str]) -> None:
-        """Delete the queues of topics, but for those whose offsets the broker itself goes by."""
+        """Delete the queues of topics, except for those whose offsets the broker itself goes by."""
         for topic in topics:
             if not is_system_topic(topic):
                 self._delete_queues(topic)

@@ -42,7 +42,7 @@ def set_mode(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 
 
 def list_modes(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Tell which group consumes which topic how."""
+    """Return which group consumes which topic how."""
     return request.command.answer(body=build_body(broker.request_modes.table()))
 
 

@@ -13,7 +13,7 @@ from mqtool.formats.signing import ACCESS_KEY, SIGNATURE, signature
 
 
 def access_fault(access: AccessControl, command: RemotingCommand, host: str) -> str | None:
-    """Return why a request from a host is refused, None where it may be served; the text is what clients show."""
+    """Return why a request from a host is refused, None if it may be served; the text is what clients show."""
     if access.trusts(host):
         return None
     access_key = command.ext_fields.get(ACCESS_KEY)
@@ -38,7 +38,7 @@ def access_fault(access: AccessControl, command: RemotingCommand, host: str) -> 
 
 
 def is_signed(command: RemotingCommand, secret_key: str) -> bool:
-    """Tell whether a request carries the signature that its sender's secret makes."""
+    """Return whether a request carries the signature that its sender's secret makes."""
     presented, fields = command.ext_fields.get(SIGNATURE, "").encode("utf-8", "replace"), command.ext_fields
     if hmac.compare_digest(presented, signature(fields, command.body, secret_key).encode()):
         return True

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def heartbeat(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Take note of a client; the groups that it changes are told before it gets its answer."""
+    """Note a client; the groups that it changes are told before it gets its answer."""
     command, session, now = request
     if broker.access:  # without that it is a text of any length, which means nothing
         identity = command.ext_fields.get(ACCESS_KEY, "")

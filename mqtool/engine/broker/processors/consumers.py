@@ -65,7 +65,7 @@ def reset(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 
 
 def clone_offsets(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Have a group go on where another is."""
+    """Have a group continue where another is."""
     source, target, topic, _ = parse_header(CloneGroupOffset, request.command.ext_fields)
     broker.offset_requests.clone(source, target, topic)
     return request.command.answer()

@@ -60,7 +60,7 @@ def delete_list(broker: "BrokerController", request: "BrokerRequest") -> "Answer
 
 
 def forbid(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Tell whether a group may read a topic, after changing that where it is asked for."""
+    """Return whether a group may read a topic, after changing that where it is asked for."""
     group, topic, change = parse_header(GroupForbidden, request.command.ext_fields)
     readable = broker.group_requests.forbid(group, topic, change, request.now)
     return request.command.answer(body=build_body({"group": group, "readable": readable, "topic": topic}))

@@ -134,7 +134,7 @@ def peek(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 
 
 def notification(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Tell whether there are messages, as soon as there are any."""
+    """Return whether there are messages, as soon as there are any."""
     command, session, now = request
     header = parse_header(Notification, command.ext_fields)
     wanted = NewsRequest(header.consumer_group, header.topic, header.queue_id, header.order, header.attempt_id)
@@ -154,7 +154,7 @@ def _news(command: RemotingCommand, news: News) -> RemotingCommand:
 
 
 def polling_info(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Tell how many pops wait."""
+    """Return how many pops wait."""
     command = request.command
     group, topic, queue_id = parse_header(PollingInfo, command.ext_fields)
     try:
@@ -168,7 +168,7 @@ def polling_info(broker: "BrokerController", request: "BrokerRequest") -> "Answe
 
 
 def ack(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Take note that a consumer is done with a message."""
+    """Note that a consumer is done with a message."""
     command = request.command
     group, topic, queue_id, receipt, offset = parse_header(Ack, command.ext_fields)
     popped = PoppedMessage(group, topic, queue_id, offset)
@@ -177,7 +177,7 @@ def ack(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 
 
 def batch_ack(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Take note that a consumer is done with messages of several pops."""
+    """Note that a consumer is done with messages of several pops."""
     command = request.command
     body = parse_body(command.body) if command.body else {}
     listed = body.get("acks") or []

@@ -1,6 +1,6 @@
 """Requests that are known and not served here: each is refused with the reason, for whoever reads the answer.
 
-A broker of RocketMQ refuses what it does not know with REQUEST_CODE_NOT_SUPPORTED, and so does this one, but for what
+A broker of RocketMQ refuses what it does not know with REQUEST_CODE_NOT_SUPPORTED; so does this one, except for what
 every master without a controller refuses in words of its own.
 """
 

@@ -42,7 +42,7 @@ from mqtool.formats.remoting import ONEWAY, RemotingCommand
 from mqtool.formats.topics import HALF_TOPIC
 
 Then = Callable[[RemotingCommand | None, int], None]
-"""What to do with an answer, None where none has come in time, and the time in ms."""
+"""What to do with an answer, None if none has come in time, and the time in ms."""
 
 _NOBODY: Host = (bytes(4), 0)
 _NO_ANSWER = object()
@@ -141,7 +141,7 @@ class RemotingSession(Session):
             self.tell(RequestCode.CHECK_TRANSACTION_STATE, fields, _check_body(notice))
 
     def understands(self, client_call: ClientCall) -> bool:
-        """Tell whether a client of this version can be asked something."""
+        """Return whether a client of this version can be asked something."""
         return self.version >= _SINCE[type(client_call)]
 
     def ask(self, client_call: ClientCall, due: int, then: ThenTold) -> None:

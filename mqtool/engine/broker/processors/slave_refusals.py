@@ -53,7 +53,7 @@ _READS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
 def refusal_by_slave(code: int, state: BrokerState) -> RefusedRequest | None:
-    """Return why a slave does not do what a request wants; None where it does, and of a master."""
+    """Return why a slave does not do what a request wants; None if it does, and of a master."""
     if state.role is not Role.SLAVE:
         return None
     if code in _READS and not state.settings.slave_read_enabled:

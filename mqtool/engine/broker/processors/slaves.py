@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def ha_status(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Tell how far the slaves are, or a slave how it follows."""
+    """Return how far the slaves are, or a slave how it follows."""
     slaves, following, end_offset = broker.slaves, broker.following, broker.store.end_offset
     is_slave = broker.state.role is Role.SLAVE
     connections = [
@@ -54,14 +54,14 @@ def ha_status(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 
 
 def timer_check_point(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Tell how far the delivery of timer messages has come."""
+    """Return how far the delivery of timer messages has come."""
     if not broker.settings.timer_enabled:
         return request.command.answer(ResponseCode.SYSTEM_ERROR, remark="The checkpoint is null")
     return request.command.answer(body=broker.timers.check_point())
 
 
 def timer_metrics(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Tell how many timer messages wait for each topic: that is counted by who delivers them, and not kept here."""
+    """Return how many timer messages wait for each topic: that is counted by who delivers them, and not kept here."""
     if not broker.settings.timer_enabled:
         return request.command.answer(ResponseCode.SYSTEM_ERROR, remark="The timer message store is null")
     version = version_members(DataVersion(0, broker.broker_stats.started, 0))
@@ -80,7 +80,7 @@ def checksums(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 
 
 def change_role(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Have this broker take no messages, take them again, or begin anew in another role; tell where its log ends."""
+    """Have this broker take no messages, take them again, or begin again in another role; tell where its log ends."""
     step, role, broker_id, epoch = parse_header(ChangeRole, request.command.ext_fields)
     changes = broker.role_changes
     if step == "stop":

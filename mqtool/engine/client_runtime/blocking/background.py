@@ -131,7 +131,7 @@ class BlockingClient(Generic[AnyClient]):
         self._generation = background.generation
 
     def __del__(self) -> None:
-        async_client = getattr(self, "_made", None)  # None where the arguments were refused
+        async_client = getattr(self, "_made", None)  # None if the arguments were refused
         if async_client is not None and async_client.is_running and self._generation == background.generation:
             message = f"unclosed {self!r}: use a with block, or close()"
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)

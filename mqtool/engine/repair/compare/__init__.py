@@ -1,1 +1,1 @@
-"""What two stores have of each other."""
+"""Comparison of two stores."""

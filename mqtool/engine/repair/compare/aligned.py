@@ -1,7 +1,7 @@
 """Two commit logs side by side: which records each has at the same addresses.
 
 A master and its slaves, and a store and its backups, have the same bytes at the same addresses, however long their
-files are. Both logs are walked as ``verify`` walks one; a ``Step`` holds what either has in some range of addresses.
+files are. Both logs are walked as ``verify`` walks one; a ``Step`` holds what each has in a range of addresses.
 Cost: linear in the messages of both; memory holds a few stretches of 32 MiB of each.
 """
 
@@ -47,7 +47,7 @@ class Records:
 
 
 def check_records(segment: MappedFile, table: MessageTable) -> Records:
-    """Tell which records of a table are sound, and the CRCs of these."""
+    """Return which records of a table are sound, and the CRCs of these."""
     sound = are_sound(table)
     crcs = np.zeros(len(table), np.int64)
     rows = np.flatnonzero(sound)
@@ -56,16 +56,16 @@ def check_records(segment: MappedFile, table: MessageTable) -> Records:
 
 
 def are_sound(table: MessageTable) -> Bools:
-    """Tell which records of a table are sound: sizes, address, body and properties; placeholders are not."""
+    """Return which records of a table are sound: sizes, address, body and properties; placeholders are not."""
     sound: Bools = (table.faults == 0) & (table.column("position") == table.column("physical_offset"))
     sound &= table.properties([placeholder.LOST])[1][0] == 0
     return sound & ~table.broken()
 
 
 def doubts(table: MessageTable) -> Ints:
-    """Count what speaks against records that are sound by ``check_records``: their CRC property, text that is none.
+    """Count signs of damage in records that pass ``check_records``: a wrong CRC property, text that is not UTF-8.
 
-    For few records: each is looked at by itself.
+    For few records: each is examined by itself.
     """
     count = np.zeros(len(table), np.int64)
     rows, stated, should = property_crcs(table, properties_of(table))
@@ -139,7 +139,7 @@ class Step:
 def log_parts(log: CommitLog, size: int) -> list[Part]:
     """Return the stretches of a log, each address once.
 
-    Of a log in use the end is no record yet: it lies behind the last sound one, where nothing is taken for damage.
+    The end of a log in use is not a record yet: it lies after the last sound one, where nothing counts as damage.
     """
     ends = {segment.start_offset: other.start_offset for segment, other in itertools.pairwise(log.segments)}
     cut = []
@@ -167,7 +167,7 @@ class _Side:
         self._pieces: list[Records | Gap] = []
 
     def advance(self) -> list[Records | Gap]:
-        """Read one stretch more and return what is in it."""
+        """Read the next stretch and return what is in it."""
         report: PartReport[Records] = next(self._reports)
         self._number += 1
         self.known = self._starts[self._number] if self._number < len(self._starts) else NO_END
@@ -179,7 +179,7 @@ class _Side:
         self._pieces += pieces
 
     def take(self, stop: int) -> Slice:
-        """Return what begins below an address and was not taken before."""
+        """Return what begins below an address and has not been taken yet."""
         result = Slice([], [])
         rest: list[Records | Gap] = []
         for piece in self._pieces:
@@ -208,7 +208,7 @@ def walk(reader: StoreReader, jobs: int, progress: Progress) -> Iterator[Records
     Args:
         reader: of the store; it may be in use.
         jobs: threads.
-        progress: is told how many bytes are done.
+        progress: called with the number of bytes done so far.
     """
     with ThreadPoolExecutor(jobs) as pool:
         side = _Side(reader, pool, jobs)
@@ -230,7 +230,7 @@ def aligned(
         left: one store; it may be in use.
         right: the other.
         jobs: threads for each.
-        progress: is told how many bytes of both logs are done.
+        progress: called with the number of bytes of both logs done so far.
     """
     with ThreadPoolExecutor(jobs) as pool, ThreadPoolExecutor(jobs) as other:
         sides = _Side(left, pool, jobs), _Side(right, other, jobs)

@@ -1,7 +1,7 @@
 """The messages of two stores as multisets, by identity (``formats.identity``), wherever they lie.
 
 Each message is 32 bytes: identity, address, topic. Those of many messages wait in temporary files, cut into shares by
-their identity, and one share of both stores is sorted at a time. Cost: linear in the messages but for the sorting;
+their identity, and one share of both stores is sorted at a time. Cost: linear in the messages except for the sorting;
 memory holds ``_MAX_HELD`` bytes or a share, whichever is more, temporary files 32 bytes a message.
 """
 
@@ -39,7 +39,7 @@ class Difference:
 
 @dataclasses.dataclass
 class Messages:
-    """What a comparison of messages came to; counts are by topic."""
+    """The result of a comparison of messages; counts are by topic."""
 
     left: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
     right: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
@@ -50,7 +50,7 @@ class Messages:
 
     @property
     def is_equal(self) -> bool:
-        """Whether both hold the same messages, as often."""
+        """Whether both hold the same messages, equally often."""
         return not self.only_left and not self.only_right
 
 
@@ -68,7 +68,7 @@ def compare_keys(
         right: the other.
         messages: collects the totals.
         jobs: threads.
-        progress: is told how many bytes of both logs are done.
+        progress: called with the number of bytes of both logs done so far.
     """
     with tempfile.TemporaryDirectory(prefix="mqtool-compare-") as folder:
         shares = _Shares(Path(folder))

@@ -1,7 +1,7 @@
-"""What two stores have of each other.
+"""Comparison of two stores.
 
-``compare_logs`` holds the records at equal addresses against each other, for copies of one log: a master and its
-slave, yesterday's backup. It tells what is damaged or missing in one, where they part, and which is the better base of
+``compare_logs`` compares the records at equal addresses, for copies of one log: a master and its
+slave, yesterday's backup. It reports damage and gaps in either, where they diverge, and which is the better base for
 a repair. ``compare_files`` does the same with queues and tables. (By identity: ``compare_keys``.)
 """
 
@@ -32,7 +32,7 @@ Intervals = collections.deque[tuple[int, int]]
 _PLACE = ("queue_id", "queue_offset", "size")
 _UNITS_AT_ONCE = 1 << 16
 _OF_ONE_BROKER = "mqtool"
-"""Names of tables begin so in which a broker of mqtool keeps what it is, and which its slaves do not copy."""
+"""Prefix of the tables in which a broker of mqtool keeps its role, which its slaves do not copy."""
 _LISTED_KEYS = 10
 
 
@@ -83,7 +83,7 @@ class LogSide:
 
 @dataclasses.dataclass
 class Logs:
-    """What a comparison of two logs came to."""
+    """The result of a comparison of two logs."""
 
     sides: tuple[LogSide, LogSide] = dataclasses.field(default_factory=lambda: (LogSide(), LogSide()))
     common: int = 0  # records that are the same byte for byte
@@ -92,11 +92,11 @@ class Logs:
     first_difference: int | None = None
     queues: dict[QueueKey, QueueCount] = dataclasses.field(default_factory=dict)
     parted_at: int | None = None
-    """One past the last common record, where both have other messages behind it."""
+    """One past the last common record, where both have other messages after it."""
     contradictions: int = 0
-    """Other messages at one address, with common ones behind them."""
+    """Other messages at one address, with common ones after them."""
     overlap_at: int | None = None
-    """A record with common ones behind it that begins within another of the other log."""
+    """A record with common ones after it that begins within another of the other log."""
 
     @property
     def is_equal(self) -> bool:
@@ -116,9 +116,9 @@ def compare_logs(
     Args:
         left: one store; it may be damaged, or in use.
         right: the other.
-        logs: is told the whole.
+        logs: collects the totals.
         jobs: threads for each.
-        progress: is told how many bytes of both logs are done.
+        progress: called with the number of bytes of both logs done so far.
 
     Raises:
         BadDataError: only one of them is a DLedger log, so their addresses mean different things.
@@ -134,7 +134,7 @@ def compare_logs(
 
 
 class _LogComparison:
-    """Takes steps in order."""
+    """Compares two logs step by step, in order."""
 
     def __init__(self, left: StoreReader, right: StoreReader, logs: Logs) -> None:
         self.logs = logs
@@ -154,7 +154,7 @@ class _LogComparison:
         self._others: list[tuple[int, int]] = []  # since the last common record: address, whether it overlaps
 
     def take(self, step: Step) -> Iterator[Range]:
-        """Take a step and yield what is settled."""
+        """Take a step and yield the ranges that are final."""
         self._note_unreadable(step)
         rows = [np.flatnonzero(part.sound) for part in (step.left, step.right)]
         starts = [part.positions[chosen] for part, chosen in zip((step.left, step.right), rows, strict=True)]
@@ -180,7 +180,7 @@ class _LogComparison:
         yield from self._in_both()
 
     def _compare_pairs(self, step: Step, codes: Ints, rows: Ints, differ: Bools) -> None:
-        """Tell how sound records at one address differ; one of which less is right is damaged."""
+        """Note how sound records at one address differ; the one that passes fewer checks is damaged."""
         left, right = rows[0][differ], rows[1][differ]
         apart = _are_others(step, left, right)
         new_codes = np.where(apart, _CODES.index(OTHER), _CODES.index(DIFFERS))
@@ -195,7 +195,7 @@ class _LogComparison:
         codes[differ] = new_codes
 
     def _absent_codes(self, starts: Ints, sizes: Ints, side: int) -> Ints:
-        """Tell for records of one log why the other lacks them."""
+        """Return, for records of one log, why the other lacks them."""
         begins, ends = self.files[1 - side]
         reasons = np.full(len(starts), _ABSENT.index(NO_FILE), np.int64)
         if len(begins):
@@ -246,7 +246,7 @@ class _LogComparison:
         return Range(reason, SIDES[lacking], start, end - start, count, *place)
 
     def _add(self, new_range: Range) -> None:
-        """Hold a range back until it is clear whether it lies behind the end of a log; join it to the one before."""
+        """Keep a range until it is clear whether it lies beyond the end of a log; join it to the one before."""
         before = self._open[-1] if self._open else None
         alike = before is not None and (before.difference, before.side) == (new_range.difference, new_range.side)
         if before is not None and alike:
@@ -256,7 +256,7 @@ class _LogComparison:
             self._open.append(new_range)
 
     def _settle(self, present: tuple[int, ...], address: int, is_other: bool) -> Iterator[Range]:
-        """Yield what sound records of these sides at an address settle: what lies before is not behind their end."""
+        """Yield ranges that a sound record at an address makes final: they are not beyond the end of these sides."""
         kept: list[Range] = []
         for open_range in self._open:
             goes_on = is_other and open_range.difference == OTHER
@@ -276,7 +276,7 @@ class _LogComparison:
                 self._settled[side].append((start, end))
 
     def _in_both(self) -> Iterator[Range]:
-        """Yield what neither log has, of what is settled in both."""
+        """Yield the ranges that neither log has, of those that are final in both."""
         left, right = self._settled
         while left and right:
             start, end = max(left[0][0], right[0][0]), min(left[0][1], right[0][1])
@@ -377,7 +377,7 @@ def _note(side: LogSide, part: Slice, rows: Ints) -> None:
 
 
 def _are_others(step: Step, left: Ints, right: Ints) -> Bools:
-    """Tell which pairs of records are different messages, not one of which some bytes differ."""
+    """Return which pairs of records are different messages, rather than one message with damaged bytes."""
     columns_of_each: list[Ints] = []
     for part, rows in ((step.left, left), (step.right, right)):
         columns = [
@@ -453,7 +453,7 @@ def compare_files(left: StoreReader, right: StoreReader, same_log: bool) -> Iter
 
 
 def not_compared(left: StoreReader, right: StoreReader) -> Iterator[str]:
-    """Yield what of two stores ``compare_logs`` and ``compare_files`` do not look at, as far as there is any."""
+    """Yield the parts that two stores have and that ``compare_logs`` and ``compare_files`` do not compare."""
     yield "index, checkpoint and timer, which each broker creates itself"
     readers = dict(zip(SIDES, (left, right), strict=True))
     for subject, sides in (
@@ -487,7 +487,7 @@ def _compare_queues(left: StoreReader, right: StoreReader, same_log: bool) -> It
     for key in sorted(left.consume_queues.keys() | right.consume_queues.keys()):
         name = f"consumequeue/{key[0]}/{key[1]}"
         queues = [reader.consume_queues.get(key) for reader in (left, right)]
-        # The last unit of a queue that is written may be half there.
+        # The last unit of a queue in use may be only partly written.
         ends = [queue.max_offset() - is_live if queue else 0 for queue, is_live in zip(queues, live, strict=True)]
         firsts = [queue.first_offset if queue else 0 for queue in queues]
         units = [max(0, end - first) for end, first in zip(ends, firsts, strict=True)]
@@ -503,7 +503,7 @@ def _compare_queues(left: StoreReader, right: StoreReader, same_log: bool) -> It
 
 
 def _first_differing(queues: list[ConsumeQueue], start: int, stop: int) -> int | None:
-    """Return the first place at which two queues have different units; what both have no file for is passed over."""
+    """Return the first place at which two queues have different units; places without files in both are skipped."""
     first = []
     for queue, other in itertools.permutations(queues):
         for at, units in queue.windows(start, stop):

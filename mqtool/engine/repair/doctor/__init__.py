@@ -1,1 +1,1 @@
-"""Why a broker does not start on a store, or does not deliver."""
+"""Diagnosis: why a broker does not start on a store, or does not deliver."""

@@ -1,4 +1,4 @@
-"""What a broker that is started now would do to a store, by the plans of ``recover --as-broker``."""
+"""What a broker started now would do to a store, according to the plans of ``recover --as-broker``."""
 
 import collections
 import contextlib
@@ -19,7 +19,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
 
 _LEAST = 2 << 30
-"""So much of the log is always looked at for messages that no queue leads to: it takes a second or two."""
+"""Bytes of log that are always searched for messages that no queue leads to: it takes a second or two."""
 _SHOWN = 3
 
 
@@ -27,10 +27,10 @@ _SHOWN = 3
 class StartOutcome:
     """What happens when a broker of one of these versions is started now: they all do the same.
 
-    ``starts`` is None where it is not known, ``why`` then says why; of a broker that does not start it says why not.
-    ``deleted`` counts sound messages behind the end of its log, ``hidden`` those that no queue leads to, ``forgotten``
-    queue offsets whose message is gone already. What is hidden is told of messages from ``looked_from`` on. Messages
-    before ``keys_from`` are no longer found by key: it makes the index again from there on.
+    ``starts`` is None if it is not known; ``why`` says why that is, or why the broker does not start.
+    ``deleted`` counts sound messages beyond the end of its log, ``hidden`` those that no queue leads to, ``forgotten``
+    queue offsets whose message is already gone. Hidden messages are counted from ``looked_from`` on. Messages
+    before ``keys_from`` are no longer found by key: it rebuilds the index from there on.
     """
 
     versions: tuple[str, ...]
@@ -51,7 +51,7 @@ class StartOutcome:
 
 @dataclasses.dataclass(frozen=True)
 class Foretold:
-    """The verdicts of the versions that are meant, or what keeps them from being known."""
+    """The verdicts for the relevant versions, or the reason why they are not known."""
 
     verdicts: tuple[BrokerVerdict, ...] = ()
     looked_from: int = 0
@@ -59,7 +59,7 @@ class Foretold:
 
     @property
     def in_log(self) -> set[QueueKey]:
-        """The queues of which the log has messages, as far as it was looked at."""
+        """The queues of which the log has messages, as far as it was examined."""
         keys = {(str(loss.topic), loss.queue_id or 0) for verdict in self.verdicts for loss in verdict.losses}
         for verdict in self.verdicts:
             queues = verdict.after_start.queues if verdict.after_start else {}
@@ -75,9 +75,9 @@ class Foretold:
 
 
 def foretell(case: Case, is_queue_lost: bool) -> Foretold:
-    """Return what brokers of the versions that are meant would do.
+    """Return what brokers of the relevant versions would do.
 
-    Each reads what it would read when it starts. Then the log is read once more for all of them, from the place on
+    Each reads what it would read at startup. Then the log is read once more for all of them, from the place
     that decides: the last two segments and 2 GiB, or where one of them ends the log or a queue earlier.
 
     Args:
@@ -105,7 +105,7 @@ def foretell(case: Case, is_queue_lost: bool) -> Foretold:
 
 
 def _reader_as_set(case: Case) -> StoreReader:
-    """Return the store with the settings as they are given, where it can be opened with them."""
+    """Return the store with the given settings, if it can be opened with them."""
     with contextlib.suppress(MqtoolError, OSError):
         reader = StoreReader(case.root, StoreConfig(case.settings))
         if reader.paths.commit_log and reader.commit_log.segments is not None:
@@ -114,7 +114,7 @@ def _reader_as_set(case: Case) -> StoreReader:
 
 
 def _decides_from(reader: StoreReader, brokers: Iterable[BrokerStart]) -> int:
-    """Return the address from which on messages are looked for in the queues of brokers that have started."""
+    """Return the address from which messages are searched for in the queues of brokers that have started."""
     segments = last_segments(reader.commit_log)
     if not segments:
         return 0
@@ -136,8 +136,8 @@ def starts_of(foretold: Foretold, versions: Iterable[str], stopped: dict[str, li
 
     Args:
         foretold: by ``foretell``.
-        versions: that are meant.
-        stopped: for each version the causes outside of the store's files that keep it from starting.
+        versions: the relevant ones.
+        stopped: for each version, the causes outside of the store's files that keep it from starting.
     """
     if foretold.unknown is not None:
         alone = {version: (False if stopped.get(version) else None, _why(stopped, version)) for version in versions}
@@ -183,7 +183,7 @@ def _start_of(foretold: Foretold, verdict: BrokerVerdict, why: tuple[str, ...]) 
 
 
 def too_large(foretold: Foretold, signs: Iterable[Sign]) -> Iterator[Sign]:
-    """Yield the records that 4.9 comes to and dies of, or may die of where its heap is small."""
+    """Yield the records that 4.9 reaches and fails on, or may fail on if its heap is small."""
     verdict = next((candidate for candidate in foretold.verdicts if candidate.version == "4.9"), None)
     for sign in signs:
         if verdict is None or not verdict.starts:
@@ -199,13 +199,13 @@ def too_large(foretold: Foretold, signs: Iterable[Sign]) -> Iterator[Sign]:
 def unexplained(
     case: Case, foretold: Foretold, is_told: Callable[[str, str], bool], damaged: Iterable[Sign]
 ) -> Iterator[tuple[str, list[Sign]]]:
-    """Yield causes by code with their signs, for what brokers would do and no other cause tells of.
+    """Yield causes by code with their signs, for what brokers would do and no other cause explains.
 
     Args:
         case: the store.
         foretold: of it.
-        is_told: whether a cause tells that a version "stops", "deletes" or "hides".
-        damaged: the damage to the log that is told first: a broker may pass over it and end its log further on.
+        is_told: whether a cause already says that a version "stops", "deletes" or "hides".
+        damaged: the damage to the log that is reported first: a broker may skip it and end its log further on.
     """
     places = {sign.physical_offset for sign in damaged}
     refused: dict[tuple[str, bool], list[str]] = collections.defaultdict(list)

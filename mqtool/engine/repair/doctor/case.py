@@ -1,4 +1,4 @@
-"""One store that a broker has trouble with: what ``doctor`` knows of it, and what its rules see in it."""
+"""A store that a broker has trouble with: what ``doctor`` knows about it, and what its rules find."""
 
 import collections
 import contextlib
@@ -30,7 +30,7 @@ from mqtool.formats.message import Message
 _Parsed = TypeVar("_Parsed")
 
 VERSIONS = {"4.9": "4.9.3", "5.3": "5.2.0", "5.5": "5.5.0"}
-"""The brokers that are judged, and the release of ``RELEASES`` that stands for each."""
+"""The brokers that are checked, and the release of ``RELEASES`` that stands for each."""
 ALL = tuple(VERSIONS)
 FIVE = ("5.3", "5.5")
 
@@ -43,17 +43,17 @@ DEFAULT_SIZES = {
     "maxHashSlotNum": 5_000_000,
     "maxIndexNum": 20_000_000,
 }
-"""What a broker takes where its configuration says nothing."""
+"""A broker's defaults for settings that are not configured."""
 
 MENDED_SEGMENTS = 3
-"""``mqtool recover`` looks at so many of the last ones after a clean stop."""
+"""How many of the last segments ``mqtool recover`` reads after a clean stop."""
 _OF_TWO_IN_ONE_PLACE = {"LOG-QUEUE-ORDER", "QUEUE-POSITION"}
 _SAMPLED_SEGMENTS = 16
 _SAMPLED_QUEUES = 64
 
 
 class Effect(enum.StrEnum):
-    """What a cause does to a broker; the order is that of the members, the worst first."""
+    """What a cause does to a broker; members are in order, the worst first."""
 
     STOPS = "does not start"
     LOSES = "loses data"
@@ -69,9 +69,9 @@ class Effect(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Sign:
-    """One thing that was seen and points to a cause.
+    """One observation that points to a cause.
 
-    ``file`` is relative to the store; what does not apply is None. The last three differ from those of the cause.
+    ``file`` is relative to the store; fields that do not apply are None. The last three override those of the cause.
     """
 
     message: str
@@ -90,7 +90,7 @@ class Sign:
 
     @classmethod
     def of(cls, finding: Finding, /, **facts: Any) -> "Sign":
-        """Return what a finding of ``verify`` tells."""
+        """Return the sign for a finding of ``verify``."""
         fields = {field.name: getattr(finding, field.name) for field in dataclasses.fields(finding)}
         del fields["code"], fields["severity"]
         return cls(**{**fields, **facts})
@@ -100,7 +100,7 @@ class Sign:
 class Case:
     """A store, the broker's settings, and the machine.
 
-    ``reader`` infers what the settings get wrong, so that the rest can be looked at; ``settings`` are as given.
+    ``reader`` infers the settings that are wrong, so that the rest can be examined; ``settings`` are as given.
     """
 
     root: Path
@@ -115,18 +115,18 @@ class Case:
 
     @property
     def are_settings_known(self) -> bool:
-        """Whether what is not set has a broker's default."""
+        """Whether settings that are not given have a broker's defaults."""
         return self.settings_file is not None
 
     @functools.cached_property
     def versions(self) -> tuple[str, ...]:
-        """The versions that may be meant: the one that is asked for, else those not older than who wrote the store."""
+        """The relevant versions: the requested one, else those not older than the broker that wrote the store."""
         if self.wanted:
             return (self.wanted,)
         try:
             first, last = self.samples
             oldest = min(map(RELEASES.index, conclude(find_evidence(self.reader, first, last))))
-        except (MqtoolError, OSError):  # what may not be read does not tell who wrote it
+        except (MqtoolError, OSError):  # files that may not be read do not show who wrote them
             return ALL
         return tuple(name for name, release in VERSIONS.items() if RELEASES.index(release) >= oldest) or ("5.5",)
 
@@ -155,7 +155,7 @@ class Case:
 
     @functools.cached_property
     def findings(self) -> dict[str, list[Finding]]:
-        """What the quick checks of ``verify`` find, by code."""
+        """The findings of the quick checks of ``verify``, by code."""
         by_code: dict[str, list[Finding]] = collections.defaultdict(list)
         try:
             for finding in verify_store(self.reader, Level.QUICK, self.jobs, self.progress, most=None):
@@ -166,14 +166,14 @@ class Case:
 
     @functools.cached_property
     def elsewhere(self) -> Elsewhere | None:
-        """What of the log lies in folders that nobody has named."""
+        """The part of the log that lies in folders that no setting names."""
         return log_elsewhere(self.reader)
 
     @functools.cached_property
     def has_recover_work(self) -> bool:
         """Whether ``recover --abnormal`` changes anything. Cost: it reads the whole log.
 
-        Asked only where something is found that it may leave.
+        Used only if something is found that it may leave unchanged.
         """
         try:
             return has_work(self.reader, self.jobs, self.progress)
@@ -186,7 +186,7 @@ class Case:
 
     @property
     def needs_new_store(self) -> bool:
-        """Whether two messages have one place in a queue, and ``recover`` leaves them so."""
+        """Whether two messages have the same place in a queue, and ``recover`` leaves them there."""
         return not _OF_TWO_IN_ONE_PLACE.isdisjoint(self.findings) and not self.has_recover_work
 
     def found(self, *codes: str) -> Iterator[Finding]:
@@ -195,7 +195,7 @@ class Case:
             yield from self.findings.get(code, ())
 
     def table(self, name: str, parse: Callable[[config_tables.Table], _Parsed]) -> _Parsed | None:
-        """Return what a table under ``config/`` means, None where it is not there or cannot be read."""
+        """Return the contents of a table under ``config/``, None if it does not exist or cannot be read."""
         with contextlib.suppress(MqtoolError):
             table = self.reader.config_table(name)
             return None if table is None else parse(table)
@@ -213,40 +213,40 @@ class Case:
 
     @functools.cached_property
     def consumer_offsets(self) -> dict[config_tables.OffsetKey, int] | None:
-        """Where each group reads on."""
+        """The offset that each group reads next."""
         return self.table("consumerOffset.json", lambda table: config_tables.consumer_offsets(table, []))
 
     @property
     def queues(self) -> set[QueueKey]:
-        """The queues that are there."""
+        """The existing queues."""
         return queue_keys(self.reader)
 
     # Settings
 
     def is_malformed(self, key: str) -> bool:
-        """Tell whether a size is set to what is no number."""
+        """Return whether a size is set to something other than a number."""
         return _is_malformed(self.settings, key)
 
     def size(self, key: str) -> int | None:
-        """Return the size that is set, None without one; raises ``UsageError`` for a malformed one."""
+        """Return a configured size, None if it is not set; raises ``UsageError`` for a malformed one."""
         return StoreConfig(self.settings).size(key)
 
     def flag(self, key: str) -> bool:
-        """Tell whether a setting is ``true``."""
+        """Return whether a setting is ``true``."""
         return StoreConfig(self.settings).flag(key)
 
     # Commands that can be pasted
 
     @property
     def at(self) -> str:
-        """The options with which another command of mqtool opens this store; settings that are wrong are left out."""
+        """The options with which another command of mqtool opens this store, without wrong settings."""
         words = ["-s", str(self.root)]
         if self.settings_file:
             words += ["-c", str(self.settings_file)]
         return shlex.join(words)
 
     def fill(self, template: str, sign: Sign) -> str:
-        """Put what was seen into a command."""
+        """Fill the facts of a sign into a command."""
         path = self.root / (sign.file or ".")
         return template.format(
             at=self.at,
@@ -264,7 +264,7 @@ class Case:
         )
 
     def _is_far(self, sign: Sign) -> bool:
-        """Tell whether something lies before the segments that a mend looks at after a clean stop."""
+        """Return whether something lies before the segments that a repair reads after a clean stop."""
         reader = self.reader
         name = Path(sign.file or "").name
         address = int(name) if sign.physical_offset is None and is_segment_name(name) else sign.physical_offset
@@ -272,7 +272,7 @@ class Case:
         return address is not None and bool(first) and address < first[0].start_offset and not reader.has_abort_file
 
     def wrong_setting(self, message: str, key: str, right: object, **facts: Any) -> Sign:
-        """Return the sign that a setting is wrong, with the command that sets it right."""
+        """Return the sign that a setting is wrong, with the command that corrects it."""
         defaults = {
             "file": str(self.settings_file) if self.settings_file else None,
             "expected": f"{key}={right}",
@@ -294,7 +294,7 @@ class Case:
 
 
 def open_store(root: Path, config: StoreConfig) -> StoreReader:
-    """Open a store for looking at it, with the settings that fit it and without those that do not.
+    """Open a store for reading, with the settings that fit it and without those that do not.
 
     Raises:
         NotFoundError: there is none.
@@ -318,13 +318,13 @@ def _holds_segments(folder: Path) -> bool:
 
 
 def log_folders(root: Path, settings: Mapping[str, str]) -> list[Path]:
-    """Return the folders that hold the log by the settings, none where they do not say."""
+    """Return the folders of the log according to the settings, none if they do not say."""
     names = ",".join(settings.get(key, "") for key in ("storePathCommitLog", "readOnlyCommitLogStorePaths"))
     return [root / name for name in names.split(",") if name] if settings.get("storePathCommitLog") else []
 
 
 def sizes_of(reader: StoreReader) -> dict[str, collections.Counter[int]]:
-    """Return how many files have which size, by the broker's keys."""
+    """Return how many files have which size, by the broker's setting."""
     kinds: dict[str, list[Any]] = {
         "mappedFileSizeCommitLog": [reader.commit_log],
         "mappedFileSizeConsumeQueue": list(reader.consume_queues.values()),
@@ -344,7 +344,7 @@ def sizes_of(reader: StoreReader) -> dict[str, collections.Counter[int]]:
 
 
 def contradicts(lengths: collections.Counter[int], size: int | None) -> bool:
-    """Tell whether files show that a size is wrong; a single shorter file may have been cut as well."""
+    """Return whether files show that a size is wrong; a single shorter file may just have been cut."""
     if size is None or not lengths or size in lengths:
         return False
     return lengths.total() > 1 or max(lengths) > size

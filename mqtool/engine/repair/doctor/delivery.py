@@ -1,4 +1,4 @@
-"""Why a broker that runs does not deliver: topics, groups, offsets, delays, timers, transactions."""
+"""Why a running broker does not deliver: topics, groups, offsets, delays, timers, transactions."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _TOPICS = "config/topics.json"
 _READ, _WRITE, _INHERIT = 4, 2, 1
 _TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 _STUCK_MS = 3_600_000
-"""Half messages are checked back within minutes; one that is older than the newest message by so much is stuck."""
+"""Half messages are checked back within minutes; one this much older than the newest message is stuck."""
 _UNITS_AT_ONCE = 1024
 _MAX_UNITS = 65_536
 _MAX_TIMER_BYTES = 8 << 20
@@ -37,7 +37,7 @@ _MAX_TIMER_BYTES = 8 << 20
 
 
 def unreadable_tables(case: Case) -> Iterator[Sign]:
-    """Yield tables that cannot be read; with a backup that cannot be read either a broker does not start."""
+    """Yield tables that cannot be read; if the backup cannot be read either, a broker does not start."""
     for finding in case.found("CONFIG-UNREADABLE"):
         path = case.root / (finding.file or "")
         backup = path.with_name(f"{path.name}.bak")
@@ -70,7 +70,7 @@ def _is_readable(backup: Path) -> bool:
 
 
 def tables_from_backup(case: Case) -> Iterator[Sign]:
-    """Yield tables that only their backup still holds."""
+    """Yield tables of which only the backup is left."""
     for finding in case.found("CONFIG-FROM-BACKUP"):
         keep = ["mkdir -p {aside} && mv --backup=numbered -- {path} {aside}/"] * (
             case.root / str(finding.file)
@@ -80,7 +80,7 @@ def tables_from_backup(case: Case) -> Iterator[Sign]:
 
 
 def offsets_lost(case: Case) -> Iterator[Sign]:
-    """Yield a lost table of consumer offsets, where there are groups that should have some."""
+    """Yield a lost table of consumer offsets, if there are groups that should have some."""
     name = "consumerOffset.json"
     path = case.reader.paths.config / name
     if path.exists() or path.with_name(f"{name}.bak").exists() or case.consumer_offsets is not None:
@@ -102,7 +102,7 @@ def _count(number: int, noun: str) -> str:
 def topic_permissions(case: Case) -> Iterator[Sign]:
     """Yield topics that may not be read from, or not be written to."""
     for name, topic in sorted((case.topics or {}).items()):
-        if is_system_topic(name) or topic.perm == _INHERIT:  # brokers make such topics for themselves
+        if is_system_topic(name) or topic.perm == _INHERIT:  # brokers create such topics for themselves
             continue
         lacks = [] if topic.perm & _READ or name.startswith(DEAD_LETTER_PREFIX) else ["read from"]
         lacks += [] if topic.perm & _WRITE else ["written to"]
@@ -130,7 +130,7 @@ def disabled_groups(case: Case) -> Iterator[Sign]:
 
 
 def offsets_ahead(case: Case) -> Iterator[Sign]:
-    """Yield groups that would read on behind the end of a queue, or in one that is not there."""
+    """Yield groups whose offset is beyond the end of a queue, or in a queue that does not exist."""
     for finding, group, queue_id, offset in _offsets_in(case, "CONFIG-OFFSET"):
         topic = str(finding.topic)
         queue = open_queue(case.reader, topic, queue_id)
@@ -143,7 +143,7 @@ def offsets_ahead(case: Case) -> Iterator[Sign]:
 
 
 def offsets_expired(case: Case) -> Iterator[Sign]:
-    """Yield groups that have yet to read messages which retention deleted."""
+    """Yield groups that have not yet read messages which retention deleted."""
     for finding, group, queue_id, offset in _offsets_in(case, "CONFIG-OFFSET-EXPIRED"):
         queue = open_queue(case.reader, str(finding.topic), queue_id)
         if queue and offset < queue.min_offset:
@@ -152,7 +152,7 @@ def offsets_expired(case: Case) -> Iterator[Sign]:
 
 
 def _offsets_in(case: Case, code: str) -> Iterator[tuple[Finding, str, int, int]]:
-    """Yield group, queue and offset of what findings tell, which name the first queue of each topic and group only."""
+    """Yield group, queue and offset for findings, which name only the first queue of each topic and group."""
     for finding in case.found(code):
         for (topic, group, queue_id), offset in sorted((case.consumer_offsets or {}).items()):
             if topic == finding.topic and f"the group {group} " in finding.message:
@@ -175,7 +175,7 @@ def _offset_sign(case: Case, finding: Finding, text: str, group: str, queue_id: 
 
 
 def delay_offsets_lost(case: Case) -> Iterator[Sign]:
-    """Yield the lost table of delay levels, where messages were delayed."""
+    """Yield the lost table of delay levels, if messages were delayed."""
     name = "delayOffset.json"
     path = case.reader.paths.config / name
     queues = [queue for (topic, _), queue in case.reader.consume_queues.items() if topic == SCHEDULE_TOPIC]
@@ -186,7 +186,7 @@ def delay_offsets_lost(case: Case) -> Iterator[Sign]:
 
 
 def timer_damage(case: Case) -> Iterator[Sign]:
-    """Yield what is wrong inside wheel and log of the timer; a large timer log is left to ``verify``."""
+    """Yield damage in wheel and log of the timer; a large timer log is left to ``verify``."""
     log = case.reader.timer_log
     if log is None or not log.segments:
         return

@@ -17,7 +17,7 @@ from mqtool.engine.store.dispatch import QueueKey
 from mqtool.errors import MqtoolError
 
 MAX_SEEN = 10
-"""Signs of one cause that are told; the others are counted."""
+"""How many signs of one cause are listed; the others are counted."""
 _MAX_COMMANDS = 5
 
 SEVERITIES = {
@@ -31,9 +31,9 @@ SEVERITIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """One reason, what it does to a broker, how it is seen, and the commands to run next.
+    """One cause: what it does to a broker, how it is detected, and the commands to run next.
 
-    ``next`` is filled in with what was seen (``Case.fill``). A sign may bring commands, versions and effect of its own.
+    ``Case.fill`` puts the facts of the signs into ``next``. A sign may have its own commands, versions and effect.
     """
 
     effect: Effect
@@ -45,7 +45,7 @@ class Cause:
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """A cause that was found: what was seen, whom it hits, and what to do."""
+    """A cause that was found: its signs, the affected versions, and what to do."""
 
     code: str
     severity: Severity
@@ -71,7 +71,7 @@ _EXPORT = "mqtool export --topic {topic} {at}"
 _TIMER = "mqtool pull --topic rmq_sys_wheel_timer --queue 0 {at}"
 _UPDATE_TOPIC = "mqadmin updateTopic {admin} -c {cluster} -t {topic}"
 
-# In each effect the likelier cause, and what brings others about, comes first.
+# Within each effect, likelier causes and those that lead to others come first.
 CAUSES: dict[str, Cause] = {
     # Place and machine.
     "STORE-IN-USE": Cause(STOPS, PAGES["STORE-IN-USE"].title, start.in_use),
@@ -194,7 +194,7 @@ CAUSES: dict[str, Cause] = {
         HIDES, PAGES["TIMER-DAMAGED"].title, delivery.timer_damage,
         (_TIMER,), FIVE,
     ),
-    # What misbehaves.
+    # Misbehaviour.
     "OFFSETS-LOST": Cause(HINDERS, PAGES["OFFSETS-LOST"].title, delivery.offsets_lost, (_CONFIG,)),
     "DELAY-LOST": Cause(
         HINDERS, PAGES["DELAY-LOST"].title, delivery.delay_offsets_lost, (_CONFIG,)
@@ -219,7 +219,7 @@ _COVERED = {
     *CAUSES, "LOG-EMPTY-FILE", "LOG-MAGIC", "LOG-SIZES", "LOG-BLANK", "LOG-CRC", "LOG-PROPERTIES", "LOG-PROPERTY-CRC",
     "LOG-ENTRY",
 }  # fmt: skip
-"""Checks whose findings the table above takes up."""
+"""Checks whose findings the table above covers."""
 _OF_STORE = (
     "LOG-",
     "QUEUE",
@@ -233,15 +233,15 @@ _OF_STORE = (
     "INDEX-",
 )
 _QUEUE_CAUSES = {"QUEUE-MISSING", "QUEUES-LOST", "QUEUE-GAP", "QUEUE-NAME"}
-"""Causes with which messages of any age may be without their queue."""
+"""Causes by which messages of any age may lack their queue."""
 _OF_LOG = ("mqtool recover ", "mqtool rebuild ", "mqtool salvage ")
 _REMEDIES = (("QUEUE-", _RECOVER_ALL), ("INDEX-", _INDEX), ("TIMER-", _TIMER))
 
 
 def examine(case: Case) -> tuple[list[StartOutcome], list[Diagnosis]]:
-    """Return what happens when a broker is started now, and the causes that were found, the likeliest worst first.
+    """Return what happens when a broker is started now, and the causes found, the worst and likeliest first.
 
-    What could not be looked at goes to ``case.problems``.
+    What could not be examined goes to ``case.problems``.
     """
     signs = _signs(case)
     lost = [sign for sign in signs.get("CONFIG-OFFSET", ()) if _key(sign) not in case.queues]
@@ -272,13 +272,13 @@ def examine(case: Case) -> tuple[list[StartOutcome], list[Diagnosis]]:
 def examine_rights(
     root: Path, log_folders: Iterable[Path], user: User, versions: tuple[str, ...]
 ) -> tuple[list[StartOutcome], list[Diagnosis]]:
-    """Return what ``examine`` does of a store that this user may not open: nothing but the rights is looked at.
+    """Return what ``examine`` would for a store that this user may not open: only permissions are examined.
 
     Args:
         root: of the store.
-        log_folders: where the log lies by the settings, if they say so.
-        user: whom the broker runs as.
-        versions: that are meant.
+        log_folders: where the log is according to the settings, if they say so.
+        user: the user that the broker runs as.
+        versions: the relevant ones.
     """
     signs = list(start.refused_files(root, log_folders, user))
     if not signs:
@@ -317,7 +317,7 @@ def _key(sign: Sign) -> QueueKey:
 
 
 def _signs(case: Case) -> dict[str, list[Sign]]:
-    """Return what was seen of each cause."""
+    """Return the signs of each cause."""
     seen: dict[str, list[Sign]] = {}
     for code, cause in CAUSES.items():
         signs: list[Sign] = []
@@ -338,7 +338,7 @@ def _note(case: Case, problem: str) -> None:
 
 
 def _diagnose(case: Case, code: str, cause: Cause, signs: list[Sign]) -> Iterator[Diagnosis]:
-    """Weigh signs, those of each effect together: what hits only versions that are not meant is worth a note."""
+    """Weigh signs, those of each effect together: what affects only other versions is a note."""
     hitting = [sign for sign in signs if set(sign.versions or cause.versions) & set(case.versions)]
     for effect in Effect:
         alike = [sign for sign in hitting or signs if (sign.effect or cause.effect) is effect]
@@ -376,12 +376,12 @@ def _commands(case: Case, code: str, cause: Cause, sign: Sign) -> Iterator[str]:
             yield case.fill(_NEW_STORE, sign)
         elif case.elsewhere is None or not command.startswith(_OF_LOG):
             yield command
-        elif case.elsewhere.setting:  # mends refuse a log of which a part lies elsewhere
+        elif case.elsewhere.setting:  # repairs refuse a log of which a part lies elsewhere
             yield case.change_setting("storePathCommitLog", case.elsewhere.setting)
 
 
 def _others(case: Case) -> Iterator[Diagnosis]:
-    """Yield what else ``verify`` finds to be wrong, a cause each."""
+    """Yield the other findings of ``verify``, one cause each."""
     for code in case.findings:
         check = CHECKS[code]
         if code in _COVERED or check.severity is Severity.NOTE:

@@ -1,4 +1,4 @@
-"""Why a broker does not start on the log or the queues that are there, or cuts them."""
+"""Why a broker does not start on the existing log or queues, or truncates them."""
 
 import dataclasses
 import os
@@ -34,7 +34,7 @@ _BATCH_TYPE = "BatchCQ"
 
 
 def of_findings(*codes: str, **facts: object) -> Probe:
-    """Return the probe that takes over what ``verify`` finds."""
+    """Return the probe that passes on findings of ``verify``."""
 
     def probe(case: Case) -> Iterator[Sign]:
         for finding in case.found(*codes):
@@ -47,7 +47,7 @@ def of_findings(*codes: str, **facts: object) -> Probe:
 
 
 def log_strays(case: Case) -> Iterator[Sign]:
-    """Yield what lies among the segments and is none."""
+    """Yield files among the segments that are not segments."""
     log = case.reader.commit_log
     for finding in case.found("LOG-STRAY"):
         path = case.root / (finding.file or "")
@@ -66,14 +66,14 @@ def log_strays(case: Case) -> Iterator[Sign]:
 
 
 def _unpadded(case: Case, finding: Finding, path: Path, text: str, effect: Effect) -> Sign:
-    """Return the sign that a broker takes a file by the number that it has for a name, though not in its place."""
+    """Return the sign that a broker accepts a file whose name is a number without the leading zeros."""
     target = path.with_name(segment_name(int(path.name)))
     command = case.fill("mv -n -- {path} ", Sign.of(finding)) + shlex.quote(str(target))
     return Sign.of(finding, message=text, expected=target.name, found=path.name, effect=effect, commands=(command,))
 
 
 def empty_files(case: Case) -> Iterator[Sign]:
-    """Yield empty files at the end of log and queues: brokers before 5.1.3 do not take them."""
+    """Yield empty files at the end of log and queues: brokers before 5.1.3 do not accept them."""
     for finding in case.found("LOG-EMPTY-FILE"):
         yield Sign.of(finding)
     for finding in case.found("QUEUE-FILE-SIZE"):
@@ -89,7 +89,7 @@ def queue_file_sizes(case: Case) -> Iterator[Sign]:
 
 
 def queue_strays(case: Case) -> Iterator[Sign]:
-    """Yield what lies among the files of a queue and is none."""
+    """Yield files among those of a queue that do not belong there."""
     for finding in case.found("QUEUE-STRAY"):
         path = case.root / (finding.file or "")
         kind = (finding.file or "").partition("/")[0]
@@ -106,7 +106,7 @@ def queue_strays(case: Case) -> Iterator[Sign]:
 
 
 def index_folders(case: Case) -> Iterator[Sign]:
-    """Yield folders among the index files that 5.x takes for some."""
+    """Yield folders among the index files that 5.x mistakes for index files."""
     folder = case.reader.paths.index
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_dir() and path.name.isdigit():
@@ -114,7 +114,7 @@ def index_folders(case: Case) -> Iterator[Sign]:
 
 
 def log_missing(case: Case) -> Iterator[Sign]:
-    """Yield a log without a segment, though there are queues: a broker deletes these."""
+    """Yield a log without segments although there are queues: a broker deletes these."""
     setting = case.elsewhere.setting if case.elsewhere else ""
     commands = (case.change_setting("storePathCommitLog", setting),) if setting else None
     yield from of_findings("LOG-MISSING", commands=commands)(case)
@@ -128,13 +128,13 @@ def log_missing(case: Case) -> Iterator[Sign]:
 
 
 def misnamed(case: Case) -> Iterator[Sign]:
-    """Yield segments with wrong names; a log of which nothing is left to be named is LOG-MISSING."""
+    """Yield segments with wrong names; a log without any segment is LOG-MISSING."""
     is_gone = case.elsewhere is not None and case.elsewhere.is_all
     yield from of_findings("LOG-NAME", commands=() if is_gone else None)(case)
 
 
 def file_size(case: Case) -> Iterator[Sign]:
-    """Yield segments of a wrong length; a short one is made whole with zeros."""
+    """Yield segments of a wrong length; a short one is padded with zeros."""
     for finding in case.found("LOG-FILE-SIZE"):
         is_short = (
             isinstance(finding.found, int) and isinstance(finding.expected, int) and finding.found < finding.expected
@@ -148,7 +148,7 @@ def file_size(case: Case) -> Iterator[Sign]:
 
 
 def cuts(*codes: str) -> Probe:
-    """Return the probe for places where a recovery ends the log; the first tells how many messages lie behind."""
+    """Return the probe for places where a recovery ends the log; the first says how many messages follow."""
 
     def probe(case: Case) -> Iterator[Sign]:
         for number, finding in enumerate(case.found(*codes)):
@@ -168,7 +168,7 @@ def _messages_behind(case: Case, offset: int) -> int:
 
 
 def queue_order(case: Case) -> Iterator[Sign]:
-    """Yield messages whose queue offsets do not follow each other: messages are lost, or two have one place."""
+    """Yield messages whose queue offsets are not consecutive: messages are lost, or two share one place."""
     for finding in case.found("LOG-QUEUE-ORDER"):
         if case.needs_new_store:
             text = f"{finding.message}; `mqtool recover` leaves it unchanged, in a new store every message has a place"
@@ -178,7 +178,7 @@ def queue_order(case: Case) -> Iterator[Sign]:
 
 
 def left_by_recover(*codes: str) -> Probe:
-    """Return the probe for files of queues that ``rebuild`` makes again once ``recover`` has kept the places it can."""
+    """Return the probe for files of queues that ``rebuild`` rebuilds after ``recover`` has kept the places it can."""
 
     def probe(case: Case) -> Iterator[Sign]:
         for finding in case.found(*codes):
@@ -188,7 +188,7 @@ def left_by_recover(*codes: str) -> Probe:
 
 
 def remade(case: Case, sign: Sign) -> str:
-    """Return the command that leads to queues that are made again: ``rebuild`` alone loses places of lost messages."""
+    """Return the commands that rebuild queues: ``rebuild`` alone loses the places of lost messages."""
     return case.fill(_RECOVER_ALL if case.has_recover_work else _QUEUES, sign)
 
 
@@ -209,7 +209,7 @@ def out_of_memory(case: Case) -> Iterator[Sign]:
 
 
 def second_kind(case: Case) -> Iterator[Sign]:
-    """Yield v2 records, which 4.9 takes for damage: those of topics with long names."""
+    """Yield v2 records, which 4.9 treats as damage: those of topics with long names."""
     long = {key: queue for key, queue in case.reader.consume_queues.items() if len(key[0]) > _LONGEST_V1_TOPIC}
     for (topic, queue_id), queue in list(long.items())[:_LOOKED_AT]:
         stop = queue.max_offset()
@@ -261,7 +261,7 @@ def _batch_topics(case: Case) -> set[str]:
 
 
 def clock(case: Case) -> Iterator[Sign]:
-    """Yield messages that were stored later than now: the clock ran ahead, or was set back since."""
+    """Yield messages stored in the future: the clock ran ahead, or was set back since."""
     first, last = case.samples
     latest = max(first + last, key=lambda message: message.store_timestamp, default=None)
     if latest and latest.store_timestamp > case.around.now + CLOCK_STEP_MS:
@@ -285,7 +285,7 @@ def clock(case: Case) -> Iterator[Sign]:
 
 
 def queues_lost(case: Case) -> Iterator[Sign]:
-    """Yield queues whose folder is gone, though the log has messages of them."""
+    """Yield queues whose folder is missing although the log has messages of them."""
     for finding in case.found("QUEUE-MISSING"):
         if finding.file and not _is_there(case, finding):
             yield _lost(case, finding, finding.message)
@@ -303,7 +303,7 @@ def _lost(case: Case, finding: Finding, text: str) -> Sign:
 
 
 def queue_ends(case: Case) -> Iterator[Sign]:
-    """Yield queues that lack messages of the log, but are there."""
+    """Yield existing queues that lack messages of the log."""
     for finding in case.found("QUEUE-MISSING"):
         if finding.file and _is_there(case, finding):
             yield Sign.of(finding)
@@ -319,7 +319,7 @@ def timer_files(case: Case) -> Iterator[Sign]:
     findings = {finding.file: finding for finding in case.found("TIMER-FILE-SIZE") if finding.file not in refused}
     for file, reason in refused.items():
         yield Sign(reason, file=file)
-    for finding in findings.values():  # a broker takes it as it is, and forgets what it told
+    for finding in findings.values():  # a broker accepts it, and forgets what it held
         sign = Sign.of(finding, effect=Effect.HIDES)
         is_of_log = (finding.file or "").startswith("timerlog/") and finding.found != 0
         yield dataclasses.replace(sign, commands=(case.fill(_TIMER, sign),)) if is_of_log else sign

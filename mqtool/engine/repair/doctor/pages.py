@@ -211,7 +211,7 @@ PAGES: dict[str, Check] = {
         "recovery starts, and trusts its queues for the rest (`mqtool recover --as-broker`).",
         "Run the command that doctor prints before you start a broker: it completes the queues from the whole log.",
     ),
-    # What misbehaves.
+    # Misbehaviour.
     "OFFSETS-LOST": Check(
         WARNING,
         "The consumer offsets are gone.",

@@ -1,4 +1,4 @@
-"""Why a broker does not start, or starts on something else: rights, locks, disks, settings."""
+"""Why a broker does not start, or starts on something else: permissions, locks, disks, settings."""
 
 import os
 import shlex
@@ -35,17 +35,17 @@ _FORCED_CLEAN, _NO_WRITE = 0.85, 0.90
 
 
 def not_permitted(case: Case) -> Iterator[Sign]:
-    """Yield the files and folders that the broker's user may not use."""
+    """Yield the files and folders that the broker's user may not access."""
     yield from refused_files(case.root, case.reader.paths.commit_log, case.around.user)
 
 
 def refused_files(root: Path, log_folders: Iterable[Path], user: User) -> Iterator[Sign]:
-    """Yield the files and folders of a store that a user may not use; nothing but names and modes is looked at.
+    """Yield the files and folders of a store that a user may not access; only names and modes are examined.
 
     Args:
         root: of the store.
-        log_folders: where the log lies, below the root or elsewhere.
-        user: whom the broker runs as.
+        log_folders: where the log is, below the root or elsewhere.
+        user: the user that the broker runs as.
     """
     for top, path, status in _files(root, log_folders):
         is_folder = stat.S_ISDIR(status.st_mode)
@@ -74,13 +74,13 @@ def _files(root: Path, log_folders: Iterable[Path]) -> Iterator[tuple[Path, Path
             if Path(folder) == root:
                 folders[:] = [name for name in folders if _is_of_broker(name)]
                 names = [name for name in names if _is_of_broker(name)]
-            # A folder that may not be entered is known by its name only.
+            # Of a folder that may not be entered only the name is known.
             opened += [(top, Path(folder, name)) for name in [*folders, *names]]
         for top, path in opened:
             try:
                 yield top, path, path.stat()
             except OSError:
-                continue  # gone meanwhile, or a link that leads nowhere
+                continue  # gone meanwhile, or a dangling link
 
 
 def _is_of_broker(name: str) -> bool:
@@ -102,7 +102,7 @@ def in_use(case: Case) -> Iterator[Sign]:
 
 
 def noted_process(case: Case) -> Iterator[Sign]:
-    """Yield the broker that noted itself in ``abort`` and lives, though it does not hold the lock."""
+    """Yield the broker whose process id is in ``abort`` and that runs, although it does not hold the lock."""
     pid = _noted_process(case)
     command = case.around.processes.get(pid or 0, "")
     if not case.reader.is_live and any(name in command for name in _BROKER_COMMANDS):
@@ -115,7 +115,7 @@ def noted_process(case: Case) -> Iterator[Sign]:
 
 
 def _noted_process(case: Case) -> int | None:
-    """Return the number in ``abort``, which 5.x and ``mqtool serve`` write."""
+    """Return the process id in ``abort``, which 5.x and ``mqtool serve`` write."""
     path = case.reader.paths.abort
     if not path.is_file():
         return None
@@ -168,7 +168,7 @@ def _ratio(case: Case, key: str, default: float) -> float:
 
 
 def log_elsewhere(case: Case) -> Iterator[Sign]:
-    """Yield where a broker with these settings looks for the log, if that is not where it lies."""
+    """Yield where a broker with these settings looks for the log, if it is elsewhere."""
     paths = case.reader.paths
     folders = log_folders(case.root, case.settings)
     if not folders and case.are_settings_known and paths.commit_log:
@@ -185,7 +185,7 @@ def log_elsewhere(case: Case) -> Iterator[Sign]:
 
 
 def store_elsewhere(case: Case) -> Iterator[Sign]:
-    """Yield the store that these settings name, if it is another one."""
+    """Yield the store that these settings name, if it is not this one."""
     named = case.settings.get("storePathRootDir")
     if named and Path(named).resolve() != case.root.resolve():
         text = f"a broker with these settings uses {named}, not this store"
@@ -193,14 +193,14 @@ def store_elsewhere(case: Case) -> Iterator[Sign]:
 
 
 def dledger_off(case: Case) -> Iterator[Sign]:
-    """Yield a DLedger log that a broker with these settings does not look at."""
+    """Yield a DLedger log that a broker with these settings does not read."""
     if case.reader.paths.dledger and case.are_settings_known and not case.flag("enableDLegerCommitLog"):
         text = "the log is a DLedger log: without this setting a broker starts a new log and deletes the queues"
         yield case.wrong_setting(text, "enableDLegerCommitLog", "true")
 
 
 def ignored_settings(case: Case) -> Iterator[Sign]:
-    """Yield sizes in the settings that are no numbers: a broker drops them without a word."""
+    """Yield sizes in the settings that are not numbers: a broker silently ignores them."""
     lengths = sizes_of(case.reader)
     for key, default in DEFAULT_SIZES.items():
         if case.is_malformed(key):
@@ -211,7 +211,7 @@ def ignored_settings(case: Case) -> Iterator[Sign]:
 
 
 def file_sizes(case: Case) -> Iterator[Sign]:
-    """Yield sizes that no file has, set or by default."""
+    """Yield sizes, configured or default, that no file has."""
     for key, lengths in sizes_of(case.reader).items():
         if case.is_malformed(key) or not lengths:
             continue
@@ -234,7 +234,7 @@ def file_sizes(case: Case) -> Iterator[Sign]:
 
 
 def forced_crc(case: Case) -> Iterator[Sign]:
-    """Yield a message without the property that ``forceVerifyPropCRC`` makes a broker ask for."""
+    """Yield a message without the property that ``forceVerifyPropCRC`` makes a broker require."""
     first, last = case.samples
     for message in first + last if case.flag("forceVerifyPropCRC") else ():
         if CRC_NAME not in message.properties:
@@ -247,14 +247,14 @@ def forced_crc(case: Case) -> Iterator[Sign]:
 
 
 def slave_without_id(case: Case) -> Iterator[Sign]:
-    """Yield a slave whose number is that of a master: the broker ends at once."""
+    """Yield a slave whose id is that of a master: the broker exits at once."""
     number = case.settings.get("brokerId", "0")
     if case.settings.get("brokerRole", "").upper() == "SLAVE" and number.lstrip("-").isdigit() and int(number) <= 0:
         yield case.wrong_setting("a broker with brokerRole=SLAVE needs a brokerId above 0", "brokerId", 1)
 
 
 def broker_permission(case: Case) -> Iterator[Sign]:
-    """Yield a broker that is set not to be read from, or not to be written to."""
+    """Yield a broker that is configured not to be readable or writable."""
     text = case.settings.get("brokerPermission", "6")
     lacks = [name for bit, name in ((4, "read from"), (2, "written to")) if text.isdigit() and not int(text) & bit]
     if lacks:

@@ -1,4 +1,4 @@
-"""What lies around a store and is no part of it: the time, disks, processes and users. Collected in one place."""
+"""The surroundings of a store: time, disks, processes and users, collected in one place."""
 
 import collections
 import contextlib
@@ -15,17 +15,17 @@ from mqtool.errors import NotFoundError
 
 @dataclasses.dataclass(frozen=True)
 class FileSystem:
-    """The partition of a folder, as ``statvfs`` tells it."""
+    """The file system of a folder, as ``statvfs`` reports it."""
 
     size: int
     free: int  # bytes, those kept for root included
     usable: int  # bytes free for a broker that is not root
-    free_inodes: int | None = None  # None where the file system has no such limit
+    free_inodes: int | None = None  # None if the file system has no such limit
     read_only: bool = False
 
     @property
     def used_ratio(self) -> float:
-        """How much is used, in whole percents rounded up as brokers do it, as a number up to 1."""
+        """The used fraction, rounded up to whole percents as brokers do."""
         used = self.size - self.free
         whole = used + self.usable
         return -(-used * 100 // whole) / 100 if whole else 0.0
@@ -33,7 +33,7 @@ class FileSystem:
 
 @dataclasses.dataclass(frozen=True)
 class User:
-    """Somebody whose rights to files are asked for."""
+    """A user whose access to files is checked."""
 
     uid: int
     gid: int
@@ -41,7 +41,7 @@ class User:
     groups: frozenset[int] = frozenset()
 
     def may(self, status: os.stat_result, bits: int) -> bool:
-        """Tell whether the mode of a file gives the rights ``bits`` (4 read, 2 write, 1 enter); ACLs are not asked."""
+        """Return whether the mode of a file gives the rights ``bits`` (4 read, 2 write, 1 enter); ignores ACLs."""
         if self.uid == 0:
             return True
         if status.st_uid == self.uid:
@@ -53,7 +53,7 @@ class User:
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
-    """What rules about a store need to know of the machine."""
+    """What rules about a store need to know about the machine."""
 
     now: int
     """Milliseconds since 1970."""
@@ -62,15 +62,15 @@ class Surroundings:
     processes: Mapping[int, str]
     """The command line of each process that runs, by its number."""
     user: User
-    """Whom the broker runs as."""
+    """The user that the broker runs as."""
 
 
 def look_around(folders: Iterable[Path], user: str | None = None) -> Surroundings:
-    """Collect what lies around the folders of a store, the store's root first.
+    """Collect the surroundings of the folders of a store, the store's root first.
 
     Args:
-        folders: those whose disks matter.
-        user: whom the broker runs as; without it the owner of most files of the store.
+        folders: whose disks matter.
+        user: the user that the broker runs as; without it the owner of most files of the store.
 
     Raises:
         NotFoundError: there is no such user.
@@ -110,7 +110,7 @@ def _processes() -> dict[int, str]:
 
 
 def _owner(root: Path) -> User:
-    """Return whom most files below a folder belong to."""
+    """Return the owner of most files below a folder."""
     owners: collections.Counter[tuple[int, int]] = collections.Counter()
     for folder, _, names in os.walk(root):
         for name in (".", *names):

@@ -87,7 +87,7 @@ RULES = {
 class StartRefusedError(Exception):
     """A broker would not start on this store; the text says why.
 
-    ``is_of_ext`` where a queue's extension is to blame, which is made again with its queues.
+    ``is_of_ext`` where a queue's extension is to blame, which is rebuilt with its queues.
     """
 
     def __init__(self, text: str, is_of_ext: bool = False) -> None:
@@ -241,7 +241,7 @@ def load_segments(
 def refused_timer_files(reader: StoreReader) -> Iterator[tuple[Path, str]]:
     """Yield the timer's files with which a broker of 5.x does not start, and why: wheel and checkpoint, then the log.
 
-    None where the timer is off. What the files hold does not matter to a start, nor a file that is missing. (Asked of
+    None if the timer is off. What the files hold does not matter to a start, nor a file that is missing. (Asked of
     brokers of 5.3.3 and 5.5.0.)
     """
     paths = reader.paths
@@ -265,7 +265,7 @@ def refused_timer_files(reader: StoreReader) -> Iterator[tuple[Path, str]]:
 
 
 def refused_table(reader: StoreReader, rules: VersionRules) -> str | None:
-    """Return why a broker fails on its tables before it looks at the store, None where it does not.
+    """Return why a broker fails on its tables before it looks at the store, None if it does not.
 
     Where it cannot read a table it takes the backup, and where it cannot read that either it does not start. It starts
     without a table of which the backup is missing or empty.
@@ -331,7 +331,7 @@ class DraftSegment(DraftFile):
 
 
 def cut_segments(segments: list[DraftSegment], offset: int, file_size: int) -> list[DraftSegment]:
-    """Set write positions to an address as a broker truncates; return and drop the segments behind it."""
+    """Set write positions to an address as a broker truncates; return and drop the segments after it."""
     removed = [segment for segment in segments if segment.start_offset > offset]
     for segment in segments:
         if segment.start_offset <= offset < segment.start_offset + file_size:

@@ -78,7 +78,7 @@ class BrokerIndex:
             if is_folder:
                 if self._rules.measures_first:
                     raise StartRefusedError(f"{path.name} in the index folder is a folder")
-                return  # 4.9 reads no further, and goes on
+                return  # 4.9 reads no further, and continues
             file = IndexFile(path, size)
             header = file.header
             head = IndexHead(

@@ -88,7 +88,7 @@ def check_record(buffer: Any, at: int, rules: VersionRules, checks: Checks) -> C
         return CheckedRecord(Outcome.OVERFLOW)
     try:
         return _check_parts(buffer, at, size, magic, rules, checks)
-    except (IndexError, ValueError):  # read behind the end of the buffer, or text that is no number
+    except (IndexError, ValueError):  # read beyond the end of the buffer, or text that is no number
         return _NOTHING
 
 
@@ -255,7 +255,7 @@ def _odd_rows(table: MessageTable, rules: VersionRules, checks: Checks) -> npt.N
 
 
 def _are_short_numbers(table: MessageTable, offsets: scan.Ints, sizes: scan.Ints) -> npt.NDArray[np.bool_]:
-    """Tell which values are missing or have up to four digits: numbers to every reader."""
+    """Return which values are missing or have up to four digits: numbers to every reader."""
     good = sizes <= 4
     present = np.flatnonzero(good & (sizes > 0))
     data = np.frombuffer(table.buffer, np.uint8)

@@ -128,7 +128,7 @@ def recover_as(
         version: "4.9", "5.3" or "5.5".
         losses: also read the whole log for messages that are lost to consumers.
         digests: also read every unit of every queue.
-        progress: is told how many bytes of the log are done.
+        progress: called with the number of bytes of the log done so far.
 
     Raises:
         UsageError: no such version, or a kind of store that is not covered.
@@ -180,14 +180,14 @@ def with_losses(
 ) -> list[BrokerVerdict]:
     """Return the verdicts of brokers on one store with the messages that consumers could not read any more.
 
-    The log is read once from an address on, damage passed over: what lies behind the end of a broker's log, and what
+    The log is read once from an address on, damage skipped: what lies beyond the end of a broker's log, and what
     no unit of its queue leads to. Units that a broker drops are told too, where their message is gone already.
 
     Args:
         brokers: that have started.
         verdicts: theirs; those that do not start lose nothing.
-        since: the address; messages before it are not looked at.
-        progress: is told how many bytes are done.
+        since: the address; messages before it are not examined.
+        progress: called with the number of bytes done so far.
     """
     reader = brokers[0].reader
     starting = [(broker, LossCollector()) for broker, verdict in zip(brokers, verdicts, strict=True) if verdict.starts]
@@ -234,7 +234,7 @@ def _note_units(losses: LossCollector, broker: BrokerStart, units: Units) -> Non
 
 
 def _note_without_unit(losses: LossCollector, broker: BrokerStart, table: MessageTable, units: Units) -> None:
-    """Note messages behind the end that are in no queue: prepared and rolled back ones."""
+    """Note messages beyond the end that are in no queue: prepared and rolled back ones."""
     behind = table.column("position") >= broker.max_physical_offset
     if not behind.any():
         return
@@ -313,7 +313,7 @@ def plan_as_broker(reader: StoreReader, options: Mapping[str, Any], jobs: int, p
         reader: the store.
         options: ``version``: "4.9", "5.3" or "5.5"; ``mode``: "normal" or "abnormal", None to go by the abort file.
         jobs: not used: a broker recovers in one thread, and so do we.
-        progress: is told how many bytes of the log are done.
+        progress: called with the number of bytes of the log done so far.
 
     Raises:
         UsageError: no such version, or a kind of store that is not covered.

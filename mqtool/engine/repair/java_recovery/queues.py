@@ -124,7 +124,7 @@ class BrokerQueue:
                 return
 
     def cut(self, end_offset: int) -> None:
-        """Drop the units of messages at or behind the end of the log, the last segment first.
+        """Drop the units of messages at or beyond the end of the log, the last segment first.
 
         A segment is read beyond the end that was found in it before: old units there come back. Its first unit is
         believed whatever it is.
@@ -169,7 +169,7 @@ class BrokerQueue:
             return
         known = int(np.searchsorted(ends, self.max_physical_offset, "right"))
         units, first_offset = units[known:], first_offset + known
-        if len(units) and first_offset == 0:  # the position of the first unit of a queue is not looked at
+        if len(units) and first_offset == 0:  # the position of the first unit of a queue is not examined
             last = self._last(0)
             self._note_place(0, last, 1)
             self._append(units[:1], last)
@@ -321,7 +321,7 @@ class BrokerBatchQueue(BrokerQueue):
             self._note_bounds()
 
     def put(self, units: Units, first_offset: int) -> None:  # noqa: ARG002  the units say where they belong
-        """Add units of records behind the last that the queue has."""
+        """Add units of records after the last that the queue has."""
         for number in range(len(units)):
             unit = units[number : number + 1]
             if unit["physical_offset"][0] > self.max_physical_offset:
@@ -336,7 +336,7 @@ class BrokerBatchQueue(BrokerQueue):
         if self._max_offset <= self._min_offset:
             return
         for number, units in super().in_use():
-            # A unit that a cut believes in may hold no message: nobody comes to it behind the last one that does.
+            # A unit that a cut believes in may hold no message: nobody comes to it after the last one that does.
             ends = units["queue_offset"] + units["batch_size"]
             before = _leading(ends < self._max_offset)
             yield number, units[: before + 1]

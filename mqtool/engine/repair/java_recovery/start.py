@@ -258,7 +258,7 @@ class BrokerStart:
         if not self.last_exit_ok:
             self._dispatch(table)
         elif not self.rules.dispatches_at_start:
-            # The record that begins where the queues end is passed over.
+            # The record that begins where the queues end is skipped.
             self._dispatch(table.where(table.column("physical_offset") > known))
 
     def _correct_min_offsets(self) -> None:

@@ -1,1 +1,1 @@
-"""The repair ``rebuild``: queues, index and tables are made again from the commit log."""
+"""The repair ``rebuild``: queues, index and tables are rebuilt from the commit log."""

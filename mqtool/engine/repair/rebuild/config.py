@@ -1,4 +1,4 @@
-"""Tables under ``config/`` made again from what the queues show; whatever can be read of the old ones is kept.
+"""Tables under ``config/`` rebuilt from what the queues show; whatever can be read of the old ones is kept.
 
 Topics and how many queues they have follow from the queues; groups from consumer offsets and retry topics; how far a
 group has read from the messages that it sent back; how far a delay level has come from what was due. (Layouts:
@@ -36,7 +36,7 @@ from mqtool.formats.topics import (
 NAMES = ("topics.json", "consumerOffset.json", "subscriptionGroup.json", "delayOffset.json")
 Ends = Mapping[QueueKey, int]
 _READ_WRITE = 6
-_MAX_RETRIES = 10_000  # messages of a retry topic that are looked at, the newest
+_MAX_RETRIES = 10_000  # messages of a retry topic that are examined, the newest
 _OFFSET_DIGITS = 16  # at the end of an offset message id
 
 
@@ -71,7 +71,7 @@ def apply(reader: StoreReader, journal: Journal, further: Collection[QueueKey] =
 
     Args:
         reader: of the store.
-        journal: of the mend.
+        journal: of the repair.
         further: queues that the log shows.
         ends: one past the last queue offset of each queue, where the queues become others than they are.
     """
@@ -126,9 +126,9 @@ class _Config:
         return table
 
     def _end_of(self, key: QueueKey) -> int | None:
-        """Return one past the last queue offset of a queue, None where nothing tells."""
+        """Return one past the last queue offset of a queue, None if nothing tells."""
         if self.ends is not None:
-            return self.ends.get(key, 0)  # it will begin anew
+            return self.ends.get(key, 0)  # it will begin again
         queue = self.reader.consume_queues.get(key) or self.reader.batch_consume_queues.get(key)
         return None if queue is None else queue.max_offset()
 
@@ -210,7 +210,7 @@ class _Config:
         return offsets
 
     def _original(self, offset: int) -> Message | None:
-        """Return the message of which the one at an address is a retry, None where that cannot be told."""
+        """Return the message of which the one at an address is a retry, None if that cannot be told."""
         with contextlib.suppress(FormatError, NotFoundError, KeyError, ValueError):
             retry = self.reader.message_at(offset)
             original = self.reader.message_at(int(retry.properties["ORIGIN_MESSAGE_ID"][-_OFFSET_DIGITS:], 16))
@@ -219,9 +219,9 @@ class _Config:
         return None
 
     def add_delay_offsets(self) -> None:
-        """Let each delay level go on at the first message that was not due when the last message was stored.
+        """Let each delay level continue at the first message that was not due when the last message was stored.
 
-        A level that is noted behind the end of its queue goes on there, as 5.x lets it.
+        A level that is noted beyond the end of its queue continues there, as 5.x lets it.
         """
         offsets = self._settings("delayOffset.json")
         last = self._last_timestamp()
@@ -309,7 +309,7 @@ def _group_of(topic: str) -> str:
     """Return the group that a retry or dead letter topic belongs to, empty for other topics."""
     for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
         if topic.startswith(prefix):
-            return topic.removeprefix(prefix).partition("+")[0]  # behind it the topic, where pop consumers retry
+            return topic.removeprefix(prefix).partition("+")[0]  # after it the topic, where pop consumers retry
     return ""
 
 

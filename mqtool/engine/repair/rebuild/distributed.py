@@ -149,7 +149,7 @@ class Verdict:
 
 
 class _IndexFileStarts:
-    """Foretells where index files begin, by how many entries each run has: what ``IndexBuilder`` does, but for them."""
+    """Predicts where index files begin from the number of entries of each run, as ``IndexBuilder`` will do."""
 
     def __init__(self, shape: Shape) -> None:
         self.starts: list[FileStart] = []
@@ -179,11 +179,11 @@ class _IndexFileStarts:
 def decide(
     rules: RebuildRules, shape: Shape | None, reports: Iterable[bytes], surplus: Callable[[Derived], None]
 ) -> Verdict:
-    """Take what was found of stretches in the order of the log, and judge it.
+    """Take what was found of stretches in the order of the log, and check it.
 
     Args:
         rules: that the stretches were walked by.
-        shape: of index files, None where no index is made.
+        shape: of index files, None if no index is made.
         reports: in the order of the log.
         surplus: is given runs that nobody far away has: of a stretch that had to be walked again, as a record that
             begins before it ends elsewhere than it seemed.

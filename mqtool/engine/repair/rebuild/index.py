@@ -1,4 +1,4 @@
-"""Index files made again from what ``dispatch`` derives, as a broker writes them when it begins with none.
+"""Index files rebuilt from what ``dispatch`` derives, as a broker writes them when it begins with none.
 
 Only their names differ, which a broker takes from its clock: here a file is named by the store time of its first
 message. (Rules: store.md 5. RocketMQ: ``IndexService``, ``IndexFile``.)

@@ -36,8 +36,8 @@ def given_up(
         reader: of the store, with the queues that are to be replaced.
         rebuilt: what the new queues hold.
         gaps: queue offsets in them without a message, in order.
-        topics: whose queues are made again; None for all.
-        log_end: what lies behind it a broker is just writing.
+        topics: whose queues are rebuilt; None for all.
+        log_end: what lies after it a broker is just writing.
     """
     log = reader.commit_log.min_offset, _NO_END if log_end is None else log_end
     length = reader.commit_log.end_offset - log[0]

@@ -1,7 +1,7 @@
-"""Queues and index made again from the commit log, in one walk over it.
+"""Queues and index rebuilt from the commit log, in one walk over it.
 
 Stretches of the log are dispatched side by side and taken in order by the builders of queues and index. Messages
-behind damage are taken too; a broker's own rebuild ends there. ``build`` makes them in any place; the mend makes them
+behind damage are taken too; a broker's own rebuild ends there. ``build`` makes them in any place; the repair makes them
 in the workspace of its journal and then swaps them in.
 """
 
@@ -176,8 +176,8 @@ def build_queues(
         into: a folder, made where it is missing, without any of these.
         disk: through which everything is written; it is synced when this returns.
         topics: only these; None for all.
-        jobs: how many threads share the work.
-        progress: is told how many bytes of the log are done.
+        jobs: number of threads.
+        progress: called with the number of bytes of the log done so far.
         odd: topics and addresses of messages that get no unit.
 
     Raises:
@@ -220,8 +220,8 @@ def build(
         index: whether to make the index, which is of all topics.
         topics: queues of these only; None for all.
         version: of ``VERSIONS``: whose broker will use the index; None for the one that the store shows.
-        jobs: how many threads share the work.
-        progress: is told how many bytes of the log are done.
+        jobs: number of threads.
+        progress: called with the number of bytes of the log done so far.
         odd: topics and addresses of messages that get no unit.
 
     Raises:
@@ -272,7 +272,7 @@ def parts_to_walk(reader: StoreReader, kernels: Any, size: int) -> list[Part]:
 
 
 def in_turn(log: LogVerifier, reports: Iterable[PartReport[Run]]) -> Iterator[Derived | None]:
-    """Yield each run that belongs to the log, in order, and None where a stretch of the log was lost."""
+    """Yield each run that belongs to the log, in order, and None if a stretch of the log was lost."""
     segment: MappedFile | None = None
     for report in reports:
         for event in log.take(report):
@@ -356,7 +356,7 @@ class _Backlog:
 
 
 def _is_apart(before: MappedFile | None, after: MappedFile) -> bool:
-    """Tell whether segments are missing between two."""
+    """Return whether segments are missing between two."""
     return before is not None and before is not after and before.end_offset != after.start_offset
 
 
@@ -396,7 +396,7 @@ def _pieces(rules: RebuildRules, units: Units) -> list[UnitBlock]:
 
 
 def _has_more(entries: IndexEntries, count: int) -> bool:
-    """Tell whether messages without an entry follow the last entry of so many messages."""
+    """Return whether messages without an entry follow the last entry of so many messages."""
     return not len(entries.rows) or int(entries.rows[-1]) < count - 1
 
 
@@ -446,7 +446,7 @@ def _derive_run(rules: RebuildRules, segment: MappedFile, table: MessageTable, i
 
 
 def _are_copies(log: CommitLog, table: MessageTable) -> npt.NDArray[np.bool_]:
-    """Tell which records lie a second time where they say: these lead to nothing, those do."""
+    """Return which records lie a second time where they say: these lead to nothing, those do."""
     rows = zip(range(len(table)), table.column("physical_offset").tolist(), strict=True)
     return np.array([log.read(stated, len(table.record(row))) == table.record(row) for row, stated in rows], np.bool_)
 
@@ -467,7 +467,7 @@ def set_to_batch(reader: StoreReader) -> set[str]:
 
 
 def has_tags(reader: StoreReader, version: str | None) -> bool:
-    """Tell whether a broker of ``version``, or else the one that wrote the store, makes index entries by tag."""
+    """Return whether a broker of ``version``, or else the one that wrote the store, makes index entries by tag."""
     if version is not None:
         return VERSIONS.index(version) >= VERSIONS.index(TAGS_SINCE)
     return IndexVerifier(reader, live=False).has_tags()
@@ -481,7 +481,7 @@ def make_folders(disk: Disk, path: Path) -> list[Path]:
     return [folder.parent for folder in missing]
 
 
-# The mend
+# The repair
 
 TARGETS = ("queues", "index", "config", "all")
 _NO_NAME = "\0"  # of any file
@@ -572,7 +572,7 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
 
 
 def losses_of(reader: StoreReader, built: Built, topics: Collection[str] | None) -> list[Loss]:
-    """Return what queues that were made again lack.
+    """Return what queues that were rebuilt lack.
 
     Args:
         reader: of the store, with its queues as they were.
@@ -584,7 +584,7 @@ def losses_of(reader: StoreReader, built: Built, topics: Collection[str] | None)
 
 
 def _ends(reader: StoreReader, request: _Request, built: Built | None) -> dict[QueueKey, int] | None:
-    """Return one past the last offset of each queue, as it becomes; None where queues stay as they are."""
+    """Return one past the last offset of each queue, as it becomes; None if queues stay as they are."""
     if built is None or not request.queues:
         return None
     kept = {key: reader.consume_queues[key].max_offset() for key in _expired(reader, request, built)}

@@ -1,4 +1,4 @@
-"""Queue files made again from what ``dispatch`` derives, as a broker writes them when it begins with none.
+"""Queue files rebuilt from what ``dispatch`` derives, as a broker writes them when it begins with none.
 
 Units go to the place that their queue offset gives. A queue whose first message does not begin a file is filled up to
 it with pre-blank units. (Rules: store.md 4.2, 4.8, 4.9. RocketMQ: ``ConsumeQueue``, ``BatchConsumeQueue``,
@@ -46,7 +46,7 @@ class UnitBlock(NamedTuple):
 
     queue: QueueKey
     offset: int  # queue offset of the first message
-    stop: int  # of the message behind the last
+    stop: int  # of the message after the last
     units: Packed
     store_timestamps: "npt.NDArray[np.int64] | None"  # where there is an extension
 
@@ -184,7 +184,7 @@ class _Queue:
         self.next = offset  # queue offset
         self.units = 0
         self.pending: list[Packed] = []
-        self.held: UnitBlock | None = None  # out of order: what comes behind it shows where it belongs
+        self.held: UnitBlock | None = None  # out of order: what comes after it shows where it belongs
         self.held_is_in_place = True
         self.holes = 0  # of the log, before its last message
         self.ext: _Ext | None = None
@@ -292,7 +292,7 @@ class QueueBuilder:
 
     Offsets of a queue follow each other. Where one has been before, its message stays without a unit (``unplaced``).
     Where one jumps ahead, messages are lost if a stretch of the log is, if one before it may have had the place and
-    says another, or if the messages behind go on from there: pre-blank units stand for them (``filled``), so that all
+    says another, or if later messages continue from there: pre-blank units stand for them (``filled``), so that all
     others keep their offsets. Else the number is damaged, and its message takes the next place, as in brokers.
     """
 
@@ -334,7 +334,7 @@ class QueueBuilder:
 
         Args:
             pieces: the units.
-            torn: records between them, or behind the last, cannot be read.
+            torn: records between them, or after the last, cannot be read.
             in_place: their records say that they lie where they lie.
         """
         self._torn, self._in_place = torn, in_place
@@ -438,7 +438,7 @@ class QueueBuilder:
                     self._append(queue, held)
             else:
                 self._place(queue, held)
-        is_alone = len(piece.units) == 1  # else those behind it confirm its offset
+        is_alone = len(piece.units) == 1  # else those after it confirm its offset
         if is_alone and piece.offset > queue.next and queue.holes == self._holes and not self._torn:
             queue.held, queue.held_is_in_place = piece, self._in_place
         else:
@@ -516,7 +516,7 @@ def _behind(piece: UnitBlock, count: int) -> UnitBlock:
 
 
 def has_ext(reader: StoreReader) -> bool:
-    """Tell whether queues of this store have extensions."""
+    """Return whether queues of this store have extensions."""
     if "enableConsumeQueueExt" in reader.config.settings:
         return reader.config.flag("enableConsumeQueueExt")
     return bool(reader.consume_queue_exts)

@@ -56,7 +56,7 @@ class LostMessage(NamedTuple):
     transaction: int = 0
     batch_size: int = 1
     light: tuple[tuple[str, int], ...] = ()  # further queues, light ones, and the offsets there
-    misplaced: bool = False  # its record is whole but for where it says that it lies
+    misplaced: bool = False  # its record is whole except for where it says that it lies
 
     @property
     def queue(self) -> QueueKey:
@@ -120,7 +120,7 @@ class QueueOrder:
     most: int  # messages that the log can hold
     from_zero: bool  # nothing has expired: every queue began at 0
     start: int = 0  # address where all of this begins
-    strange: Collection[QueueKey] = ()  # but for these, which may be damaged names of others
+    strange: Collection[QueueKey] = ()  # except for these, which may be damaged names of others
 
 
 class RecordColumns(NamedTuple):
@@ -259,7 +259,7 @@ def _inside(units: Any, least: int, starts: Ints, ends: Ints) -> Ints:
 
 
 def _fits(positions: Ints, sizes: Ints, least: int, holes: Ints, ends: Ints) -> Bools:
-    """Tell which messages may have stood in holes, of which each has the number, or a negative one."""
+    """Return which messages may have stood in holes, of which each has the number, or a negative one."""
     inside = (holes >= 0) & (sizes >= least) & (sizes < consume_queue.PRE_BLANK_SIZE)
     fits: Bools = inside & (positions + sizes <= ends[np.maximum(holes, 0)])
     return fits
@@ -380,7 +380,7 @@ def _merge(
 
 
 def _apart(rows: RecordColumns) -> Bools:
-    """Tell which of the rows stay so that none overlaps another: as many as can be.
+    """Return which of the rows stay so that none overlaps another: as many as can be.
 
     What is misplaced comes last: it may be a copy that lies over the message which a unit tells of.
     """
@@ -546,7 +546,7 @@ def _settle_queue(
     keep = np.zeros(len(starts), np.bool_)
     keep[rows] = True
     claims, starts, ends = claims.where(rows), starts[rows], ends[rows]
-    # What was missing in front of the first sound message, and behind the last one.
+    # What was missing in front of the first sound message, and after the last one.
     front = int(starts[0]) if len(starts) and (first < 0 or starts[0] < first) else first
     front = min(front, known_from) if known_from is not None else front
     stop, before = (first, first_address) if first >= 0 else (int(ends[-1]) if len(starts) else 0, 1 << 62)
@@ -776,7 +776,7 @@ class _Layer:
         self.more.append(RecordColumns(*columns))
 
     def _widen(self, stretch: _HoleStretch, at: int, size: int) -> bool:
-        """Give bytes that are too few for a record to one beside them; tell whether there is one.
+        """Give bytes that are too few for a record to one beside them; return whether there is one.
 
         A record that keeps its own bytes gives them up only for bytes that nothing else can take.
         """

@@ -48,7 +48,7 @@ _MAX_BEHIND = 16
 _END = 1 << 63
 _CONTROLS = frozenset(map(chr, range(32))) - frozenset("\t\n\r")
 _MAX_JOINED = 1 << 30
-"""Bytes that are looked at to join one record; of a longer one fewer joints are tried."""
+"""Bytes that are examined to join one record; of a longer one fewer joints are tried."""
 _ADDRESS_AT = layout.offset_in_head("physical_offset")
 _HEAD = _ADDRESS_AT + 8
 """One past the address of a record; its system flag is next."""
@@ -334,7 +334,7 @@ def _elsewhere(
 
 
 def _is_in_place(file: MappedFile, start: int, stop: int) -> bool:
-    """Tell whether a stretch has no more heads than one, of a record that says to lie where it lies."""
+    """Return whether a stretch has no more heads than one, of a record that says to lie where it lies."""
     view = memoryview(file.bytes)
     # There may be many short ones: what a hole of a file saves is not worth to ask.
     candidates = heads_in(file, start, stop) if stop - start >= _LONG else scan.candidates(view, None, start, stop)
@@ -367,7 +367,7 @@ def _stretches(values: Ints) -> list[tuple[int, int]]:
 
 
 def _is_credible(reader: StoreReader, records: DisplacedRecords, unsound: Unsound) -> bool:
-    """Tell whether records were moved; one alone may as well lie where it lay, and only its address be damaged."""
+    """Return whether records were moved; one alone may as well lie where it lay, and only its address be damaged."""
     if len(records.starts) > 1 or records.source.file.start_offset == _OUTSIDE:
         return True
     address = records.start - records.source.shift + records.source.file.start_offset
@@ -426,7 +426,7 @@ def _start_of_unreadable(log: CommitLog, unsound: Unsound, number: int) -> int:
 
 
 def _is_free(log: CommitLog, unsound: Unsound, address: int, source: ShiftedSource) -> bool:
-    """Tell whether what a source has for an address is no part of a record that is whole where it lies."""
+    """Return whether what a source has for an address is no part of a record that is whole where it lies."""
     if source.file.start_offset == _OUTSIDE:
         return True
     place = address - source.shift + source.file.start_offset
@@ -524,7 +524,7 @@ def _joined(
 ) -> tuple[bytes, ShiftedSource] | None:
     """Return the record that begins at an address, made of bytes of the sources, and where its last byte is from.
 
-    None where they make none. The first of the sources is the place itself, if that is there.
+    None if they make none. The first of the sources is the place itself, if that is there.
     """
     segment_start = segment_end - reader.commit_log.file_size
     for grid in _GRIDS:
@@ -604,7 +604,7 @@ def _read(at: int, mix: _Mix, stop: int) -> bytes:
 
 
 def _agrees(at: int, stop: int, mix: _Mix, sectors: Mapping[int, ShiftedSource]) -> bool:
-    """Tell whether the sectors at the edges of a record are from where they are known to be."""
+    """Return whether the sectors at the edges of a record are from where they are known to be."""
     for address, source in ((at, mix[0][1]), (stop - 1, mix[-1][1])):
         sector = address // _GRIDS[-1]
         if sectors.get(sector, source) != source:
@@ -613,7 +613,7 @@ def _agrees(at: int, stop: int, mix: _Mix, sectors: Mapping[int, ShiftedSource])
 
 
 def _is_sound(record: bytes, at: int) -> bool:
-    """Tell whether a record of an address checks out as far as anything tells."""
+    """Return whether a record of an address checks out as far as anything tells."""
     table = scan.scan(memoryview(record), at, limit=1).table
     if not len(table) or table.faults[0] or table.column("size")[0] != len(record):
         return False
@@ -624,7 +624,7 @@ def _is_sound(record: bytes, at: int) -> bool:
 
 
 def _reads_well(table: MessageTable) -> bool:
-    """Tell whether topic and properties of one record, which the CRC of the body leaves out, are such text.
+    """Return whether topic and properties of one record, which the CRC of the body leaves out, are such text.
 
     And whether the properties say of an inner batch, and of no other record, how many messages it holds.
     """
@@ -645,7 +645,7 @@ def _reads_well(table: MessageTable) -> bool:
 
 
 def with_edits(log: CommitLog, patches: Iterable[Patch]) -> CommitLog:
-    """Return a log with records written anew, in memory; the patches are in its order."""
+    """Return a log with records written again, in memory; the patches are in its order."""
     segments = {segment.start_offset: segment for segment in log.segments}
     for base, group in itertools.groupby(patches, lambda patch: patch.segment_offset):
         view = PatchedFile(segments[base], segments[base].size)
@@ -698,6 +698,6 @@ def _not_there(log: CommitLog, records: DisplacedRecords) -> Iterator[DisplacedR
 
 
 def stands(log: CommitLog, records: DisplacedRecords) -> bool:
-    """Tell whether records are where they say, or at least those of the same heads: these name the CRCs of bodies."""
+    """Return whether records are where they say, or at least those of the same heads: these name the CRCs of bodies."""
     size = records.end - records.start if len(records.starts) > 1 else _HEAD
     return log.read(records.start, size) == records.source.read(records.start, size)

@@ -24,8 +24,8 @@ def remarks(
     """Yield a sentence for each code of which something is found, and stays.
 
     Args:
-        reader: of the store, as it is before the mend.
-        ends: one past the last queue offset of each queue, as it becomes; None where queues are not mended.
+        reader: of the store, as it is before the repair.
+        ends: one past the last queue offset of each queue, as it becomes; None if queues are not repaired.
         log_end: of the log, as it becomes.
         in_log: what is found in its records, and stays.
         bridged: where placeholders will stand, from and to, in order.

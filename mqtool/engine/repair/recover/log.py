@@ -147,9 +147,9 @@ class LogPlan:
     holes: list[Hole]  # before the end
     patches: list[Patch] = dataclasses.field(default_factory=list)
     losses: LossCollector = dataclasses.field(default_factory=LossCollector)
-    """Messages in holes, and those behind the end, which are given up too."""
+    """Messages in holes, and those beyond the end, which are given up too."""
     is_cut: bool = False
-    """Sound messages are among those behind the end."""
+    """Sound messages are among those beyond the end."""
     kept: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
     remarks: list[str] = dataclasses.field(default_factory=list)
     odd: frozenset[tuple[str, int]] = frozenset()
@@ -227,7 +227,7 @@ def survey(
         reader: of the store.
         start_offset: first byte of a segment.
         jobs: threads.
-        progress: is told how many bytes are done.
+        progress: called with the number of bytes done so far.
         tags_in_index: also derive the entries by tag.
         apart_at: address of a record that is not in one piece with those before it.
     """
@@ -337,7 +337,7 @@ def survey_records(rules: SurveyRules, segment: MappedFile, table: MessageTable)
 
 
 def _property_crc_fails(table: MessageTable, whole: Bools) -> Bools:
-    """Tell which records do not match the CRC property that they end in."""
+    """Return which records do not match the CRC property that they end in."""
     fails = np.zeros(len(table), np.bool_)
     places = np.flatnonzero(whole)
     sound = table.where(places)
@@ -347,7 +347,7 @@ def _property_crc_fails(table: MessageTable, whole: Bools) -> Bools:
 
 
 def _lost_crc(table: MessageTable, whole: Bools) -> Bools:
-    """Tell which records between two that end in a CRC property end in something else than one: in foreign bytes.
+    """Return which records between two that end in a CRC property end in something else than one: in foreign bytes.
 
     But for fillers that have no room for one. Also those that end in a damaged one, without which they cannot be read.
     """
@@ -444,7 +444,7 @@ def _piece(
 
 
 def run_of(segment: MappedFile, table: MessageTable, entries: IndexEntries) -> Run:
-    """Return sound messages as those who judge an index take them."""
+    """Return sound messages as those who check an index take them."""
     times, positions = table.column("store_timestamp"), table.column("position")
     return Run(
         segment=segment,
@@ -517,9 +517,9 @@ def plan_log(
 
 
 def edited_records(reader: StoreReader, pieces: Iterable[RecordRun | Gap], batch_topics: set[str]) -> list[Patch]:
-    """Return the records of a whole log that ``plan_log`` writes anew, without what bridges its holes.
+    """Return the records of a whole log that ``plan_log`` writes again, without what bridges its holes.
 
-    They say no places in light queues that they cannot have, which a log that is mended in place keeps.
+    They say no places in light queues that they cannot have, which a log that is repaired in place keeps.
 
     Args:
         reader: of the store.
@@ -549,7 +549,7 @@ class _Builder:
         self.holes: list[Hole] = []
         most = self.log.total_size // layout.MIN_SIZE
         self.order = QueueOrder({}, {}, [], most, start_offset == self.log.min_offset == 0, start_offset)
-        self.held: dict[QueueKey, list[Span]] = {}  # what does not fit behind the last message of its queue
+        self.held: dict[QueueKey, list[Span]] = {}  # what does not fit after the last message of its queue
         self.doubtful: list[int] = []
         self.repaired: dict[int, bytes] = {}
         self.alone: dict[QueueKey, Span] = {}  # the only message of their queue
@@ -628,7 +628,7 @@ class _Builder:
                 yield stretch
 
     def _is_of_kept_message(self, queue: QueueKey, queue_offset: int) -> bool:
-        """Tell whether a queue leads, at an offset, to a message of it before the end of the log."""
+        """Return whether a queue leads, at an offset, to a message of it before the end of the log."""
         consume_queue = self.reader.consume_queues.get(queue)
         if consume_queue is None or queue_offset >= self.order.next.get(queue, (0, -1))[0]:
             return False
@@ -644,7 +644,7 @@ class _Builder:
     def _apart(self, piece: RecordRun) -> Iterator[Span]:
         """Yield the offsets of each queue, those of few messages that do not fit one by one.
 
-        So are two that say the same offset, the last before it and the first of others behind it, and messages that
+        So are two that say the same offset, the last before it and the first of others after it, and messages that
         lead on to those that are due.
         """
         if piece.units is None:
@@ -672,7 +672,7 @@ class _Builder:
                 yield from _spans_of(span.queue, units, sorted(edges)) if len(edges) > 2 else [span]
 
     def _follow(self, span: Span) -> None:
-        """Take the next offsets of a queue; what does not fit waits for what comes behind it to show why."""
+        """Take the next offsets of a queue; what does not fit waits for what comes after it to show why."""
         before = self.order.next.get(span.queue)
         if before is not None and span.queue not in self.held and span.queue not in self.alone:
             is_next = before[0] == span.start
@@ -716,9 +716,9 @@ class _Builder:
             self.latest.pop(span.queue, None)
 
     def _in_place_of_latest(self, held: list[Span], span: Span) -> list[Span]:
-        """Take messages that say the offset of the latest in place of it, where the next goes on behind these only.
+        """Take messages that say the offset of the latest in place of it, where the next continues after these only.
 
-        Returns those that wait on. Where the next goes on behind the latest, too, either of them may be wrong.
+        Returns those that wait on. Where the next continues behind the latest, too, either of them may be wrong.
         """
         latest, before = self.latest.get(span.queue, (None, None))
         if not held or latest is None or held[0].start != latest.start or self._is_confirmed(latest):
@@ -745,7 +745,7 @@ class _Builder:
             self.order.next[queue] = before
 
     def _is_absurd(self, span: Span) -> bool:
-        """Tell whether offsets are none that messages of this log can have."""
+        """Return whether offsets are none that messages of this log can have."""
         after = self.order.next.get(span.queue, (span.start, -1))[0]
         return not 0 <= span.start < consume_queue.OFFSET_END or span.start - after > self.order.most
 
@@ -787,7 +787,7 @@ class _Builder:
                     self.plan.losses.add(span.queue, after, span.start, 0, BEHIND)
 
     def _is_of_another_place(self, first: Span, after: Span) -> bool:
-        """Tell whether the first message of a queue has not the place that it claims, as the one behind it shows."""
+        """Return whether the first message of a queue has not the place that it claims, as the one after it shows."""
         if first.start >= after.start:
             is_due = first.start == 0 and self.order.from_zero
             return not is_due and not self._is_confirmed(first)
@@ -795,7 +795,7 @@ class _Builder:
         return before.start > first.start and self._is_confirmed(before)
 
     def _is_confirmed(self, span: Span) -> bool:
-        """Tell whether the unit of its place leads to a message."""
+        """Return whether the unit of its place leads to a message."""
         batches = self.reader.batch_consume_queues.get(span.queue)
         if batches is not None:
             return batches.offset_at(span.physical_offset) == span.start
@@ -849,7 +849,7 @@ class _Builder:
         return last
 
     def edit(self) -> tuple[RecordEditor, HoleContents]:
-        """Return the records that are written anew, and what is lost beside them."""
+        """Return the records that are written again, and what is lost beside them."""
         plan = self.plan
         plan.holes = [hole for hole in self.holes if hole.start < plan.end_offset]
         for hole in self.holes:
@@ -959,7 +959,7 @@ class _Builder:
                 yield gap
 
     def _ends(self, led_to: set[int]) -> Iterator[QueueGap]:
-        """Yield the places of records that do not fit behind the last message of a queue, and no unit leads to.
+        """Yield the places of records that do not fit after the last message of a queue, and no unit leads to.
 
         A record that says what is due in one other queue of its topic belongs there; the others behind their own.
         """
@@ -987,7 +987,7 @@ class _Builder:
                 yield from _in_line(spans, *self.order.next[queue], 1 << 62)
 
     def _is_too_far(self, span: Span, strange: list[int], before: int) -> bool:
-        """Tell whether a message jumps ahead of its queue though nothing from the one before on can have been between.
+        """Return whether a message jumps ahead of its queue though nothing can have been between it and the one before.
 
         Args:
             span: the message.
@@ -999,7 +999,7 @@ class _Builder:
         return span.start > after and between <= before and not self._is_torn(address, span)
 
     def _is_torn(self, address: int, span: Span) -> bool:
-        """Tell whether a hole lies between an address and a message, or what an earlier mend bridged one with."""
+        """Return whether a hole lies between an address and a message, or what an earlier repair bridged one with."""
         number = bisect.bisect(self.holes, address, key=lambda hole: hole.start)
         if number < len(self.holes) and self.holes[number].start < span.physical_offset:
             return True

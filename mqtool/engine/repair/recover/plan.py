@@ -1,8 +1,8 @@
 """``recover``: what a broker does when it starts, but without its faults and without loss.
 
 The log ends behind its last sound record, also one behind damage: holes before it are bridged by placeholders
-(``recover.log``). What is torn or left over behind the end is cleared, so that it cannot come back. Queues are trimmed
-and filled up (``recover.queues``), the index is made again where it does not agree, the checkpoint says that all of it
+(``recover.log``). What is torn or left over beyond the end is cleared, so that it cannot come back. Queues are trimmed
+and filled up (``recover.queues``), the index is rebuilt where it does not agree, the checkpoint says that all of it
 is on the disk, and ``abort`` goes: a broker of any version then starts as after a clean stop and finds nothing to do.
 (Rules: store.md 3 to 7, 15; changes_5_5.md 9, 11.)
 """
@@ -183,16 +183,16 @@ class _DerivedChecker:
         self.finish(plan, start_offset)
 
     def finish(self, plan: LogPlan, start_offset: int) -> None:
-        """Judge what lies behind the last message of each queue."""
+        """Check what lies after the last message of each queue."""
         if self.queues:
             self.queues.finish(start_offset if start_offset > self.reader.commit_log.min_offset else 0, plan)
 
 
 @dataclasses.dataclass
 class Recovery:
-    """Everything that is to be done, as the plan and the mend both find it."""
+    """Everything that is to be done, as the plan and the repair both find it."""
 
-    reader: StoreReader  # with the log as it should be, but for what is lost
+    reader: StoreReader  # with the log as it should be, except for what is lost
     placement: Placement
     back: PutBack
     start_offset: int
@@ -202,13 +202,13 @@ class Recovery:
     batch_queues: list[tuple[str, int]]
     batch_topics: Collection[str]  # that keep several messages in a unit
     of_wrong_type: list[Path]  # folders of topics whose queues are of the other type
-    ends: dict[QueueKey, int] | None  # one past the last offset of each queue; None where they are not mended
-    index: bool  # is to be made again
-    keys: list[_Keys] | None  # of which; None where the log is to be read for that
+    ends: dict[QueueKey, int] | None  # one past the last offset of each queue; None if they are not repaired
+    index: bool  # is to be rebuilt
+    keys: list[_Keys] | None  # of which; None if the log is to be read for that
     entries: int  # that an index has then
     checkpoint: bytes | None  # None: it is right
-    cleared: list[tuple[MappedFile, int, int]]  # segment, positions of what is left behind the end
-    removed: list[MappedFile]  # segments that lie wholly behind the end
+    cleared: list[tuple[MappedFile, int, int]]  # segment, positions of what is left beyond the end
+    removed: list[MappedFile]  # segments that lie wholly beyond the end
 
 
 def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress) -> Plan:
@@ -219,10 +219,10 @@ def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         options: ``mode``: "normal", "abnormal", or None to go by the abort file; ``cut``: end the log at the first
             damage; ``cut_at``: end it where the message at this address begins.
         jobs: threads.
-        progress: is told how many bytes are done.
+        progress: called with the number of bytes done so far.
 
     Raises:
-        UsageError: this store is not mended so, or no message begins where its log is to end.
+        UsageError: this store is not repaired so, or no message begins where its log is to end.
         BadDataError: a hole cannot be bridged.
         NotFoundError: there is no log, or segments that it lacks lie in folders that are not named.
     """
@@ -269,9 +269,9 @@ def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
 
 
 def has_work(reader: StoreReader, jobs: int, progress: Progress) -> bool:
-    """Tell whether ``recover --abnormal`` changes anything; raises like its plan.
+    """Return whether ``recover --abnormal`` changes anything; raises like its plan.
 
-    Where the log itself is changed, queues and index are not looked at.
+    Where the log itself is changed, queues and index are not examined.
     """
     _require_log(reader)
     looked = _looked(reader, {"mode": "abnormal"}, jobs, progress, of_log=True)
@@ -309,7 +309,7 @@ def _looked(
         reader: of the store.
         options: of ``plan_recover``.
         jobs: threads.
-        progress: is told how many bytes are done.
+        progress: called with the number of bytes done so far.
         begins_sound: is called once the beginning of the log is seen to be sound.
         of_log: what that means for queues and index only where the log stays as it is.
     """
@@ -344,9 +344,9 @@ def _looked(
             if back.patches:
                 seen = look(reader.with_log(back.log), min(start, back.log.min_offset))
         behind = list(_behind(seen.reader.commit_log, seen.plan))
-        # The same mend again looks at the last of those that stay.
+        # The same repair again looks at the last of those that stay.
         first = min(first, first_of([segment for segment in seen.reader.commit_log.segments if segment not in behind]))
-        # Where the log ends lies before the first that was looked at, if no message lies behind.
+        # Where the log ends lies before the first that was examined, if no message lies behind.
         ends_before = seen.plan.last_start < 0
         due = log.min_offset if seen.is_short or ends_before else max(first, log.min_offset)
         if due >= start:
@@ -358,7 +358,7 @@ def _looked(
 
 
 def _check_cut(plan: LogPlan, at: int) -> None:
-    """See that a log ends where it was asked to; a segment may end in a blank record before that.
+    """Check that a log ends where it was asked to; a segment may end in a blank record before that.
 
     Raises:
         UsageError: it does not.
@@ -424,7 +424,7 @@ class _Seen:
 
     @property
     def is_short(self) -> bool:
-        """Whether queues lack units of messages before the first that was looked at, or are to be made anew."""
+        """Whether queues lack units of messages before the first that was examined, or are to be made again."""
         return self.follower.queues is not None and (self.follower.queues.is_short or bool(self.follower.queues.others))
 
     @property
@@ -434,7 +434,7 @@ class _Seen:
 
     @property
     def is_unsound(self) -> bool:
-        """Whether there is anything that is no sound record, zeros behind the end aside."""
+        """Whether there is anything that is no sound record, zeros beyond the end aside."""
         log = self.reader.commit_log
         return bool(self.plan.holes) or any(_left_over(self.reader, self.plan)) or any(_behind(log, self.plan))
 
@@ -445,9 +445,9 @@ class _LogSurvey(NamedTuple):
     seen: _Seen
     back: PutBack
     placement: Placement
-    first: int  # address from which on it was to be looked at
+    first: int  # address from which on it was to be examined
     batch_topics: set[str]
-    behind: list[MappedFile]  # segments that lie wholly behind the end
+    behind: list[MappedFile]  # segments that lie wholly beyond the end
 
     @property
     def is_log_changed(self) -> bool:
@@ -493,7 +493,7 @@ def _look(
 
 
 def _behind(log: CommitLog, plan: LogPlan) -> Iterator[MappedFile]:
-    """Yield the segments behind the end, but for empty ones that a broker has made ahead."""
+    """Yield the segments beyond the end, except for empty ones that a broker has made ahead."""
     end = next((segment.end_offset for segment in log.segments if segment.end_offset >= plan.end_offset), 0)
     for segment in log.segments:
         if segment.start_offset < plan.end_offset or segment is log.segments[0]:
@@ -505,12 +505,12 @@ def _behind(log: CommitLog, plan: LogPlan) -> Iterator[MappedFile]:
 
 
 def _left_over(reader: StoreReader, plan: LogPlan) -> Iterator[tuple[MappedFile, int, int]]:
-    """Yield what is not zero in the last segment behind the end, but for a blank record that is right."""
+    """Yield what is not zero in the last segment beyond the end, except for a blank record that is right."""
     for segment in reader.commit_log.segments:
         if segment.start_offset <= plan.end_offset < segment.end_offset:
             at = plan.end_offset - segment.start_offset
             if plan.is_cut and isinstance(segment, PatchedFile):
-                segment = segment.on_disk  # nothing is put back behind the end
+                segment = segment.on_disk  # nothing is put back beyond the end
             head = segment.read(at, layout.BLANK_SIZE)
             is_blank = len(head) == layout.BLANK_SIZE and plain.int32(head, 4) == layout.MAGIC_BLANK
             if is_blank and reader.commit_log.is_blank(segment, at):
@@ -524,7 +524,7 @@ def _left_over(reader: StoreReader, plan: LogPlan) -> Iterator[tuple[MappedFile,
 class _IndexFiles:
     """Whether something is wrong with the index files by themselves.
 
-    Where the log is sound they are looked at beside it; where messages are lost the index is made again in any case.
+    Where the log is sound they are examined beside it; where messages are lost the index is rebuilt in any case.
     """
 
     def __init__(self, reader: StoreReader) -> None:
@@ -560,7 +560,7 @@ def _index_is_wrong(reader: StoreReader, plan: LogPlan, verifier: _IndexView, fi
 
 
 def _checkpoint(reader: StoreReader, plan: LogPlan, must: bool) -> bytes | None:
-    """Return the checkpoint that belongs to the log, None where the old one may stay."""
+    """Return the checkpoint that belongs to the log, None if the old one may stay."""
     old = None
     with contextlib.suppress(BadDataError):  # too short
         old = reader.checkpoint
@@ -756,7 +756,7 @@ def _made(recovery: Recovery) -> tuple[int, int]:
 
 
 def _of_wrong_length(recovery: Recovery) -> list[MappedFile]:
-    """Return the segments that are too long or too short, as long as they are, but for those that are removed."""
+    """Return the segments that are too long or too short, as long as they are, except for those that are removed."""
     removed = {segment.path for segment in recovery.removed}
     return [segment for segment in recovery.placement.of_wrong_length if segment.path not in removed]
 

@@ -107,7 +107,7 @@ class QueueRepairer:
         return stretch._replace(first=stretch.first + skipped)
 
     def _says_the_same(self, key: QueueKey, stored: np.void, units: Units, row: int) -> bool:
-        """Tell whether a unit and the extension that it names hold what is due."""
+        """Return whether a unit and the extension that it names hold what is due."""
         ext = self.reader.consume_queue_exts.get(key)
         unit = ext.unit_at(int(stored["tags_code"])) if ext else None
         return (
@@ -139,7 +139,7 @@ class QueueRepairer:
         self._places[key] = place + count
 
     def finish(self, start_offset: int, plan: LogPlan) -> None:
-        """Trim what lies behind the last message; units that point behind the end of the log are messages lost.
+        """Trim what lies after the last message; units that point beyond the end of the log are messages lost.
 
         Args:
             start_offset: address of the first message that was taken; of a whole log 0.
@@ -184,7 +184,7 @@ class QueueRepairer:
         self._tell(key, np.maximum(firsts, end), firsts + units["batch_size"], units, plan)
 
     def _tell(self, key: QueueKey, starts: Ints, stops: Ints, units: Packed, plan: LogPlan) -> None:
-        """Tell of the messages whose units are trimmed, but for those that have gone by age."""
+        """Tell of the messages whose units are trimmed, except for those that have gone by age."""
         addresses, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
         mask = (sizes > 0) & (sizes < consume_queue.PRE_BLANK_SIZE) & (stops > starts)
         mask &= addresses >= self.reader.commit_log.min_offset
@@ -237,7 +237,7 @@ class DifferenceCounter:
     written: "collections.Counter[QueueKey]" = dataclasses.field(default_factory=collections.Counter)
     trimmed: dict[QueueKey, int] = dataclasses.field(default_factory=dict)
     units: dict[QueueKey, list[tuple[int, bytes]]] | None = dataclasses.field(default_factory=dict)
-    """All that is to be written, by queue; None where that is more than memory should hold."""
+    """All that is to be written, by queue; None if that is more than memory should hold."""
     _size: int = 0
 
     def write(self, key: QueueKey, queue_offset: int, units: bytes) -> None:

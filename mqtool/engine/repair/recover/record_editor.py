@@ -37,7 +37,7 @@ from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 _LEAST = ("WAIT", "TRACE_ON", "MSG_REGION", "CLUSTER")
 """Properties that nobody asks for once a message is stored: the first to make room."""
 _OWN = ("INNER_NUM", "INNER_BASE", CRC_NAME)
-"""Properties that a broker makes, and that are made anew."""
+"""Properties that a broker makes, and that are made again."""
 _MAX_TOLD = 5
 """So many records of one kind are told of each by itself."""
 _ROUNDS = 4
@@ -46,7 +46,7 @@ _OF_BATCH = "the number of messages in this batch is rewritten"
 
 
 class Patch(NamedTuple):
-    """A record that stays, with some of its fields written anew."""
+    """A record that stays, with some of its fields written again."""
 
     segment_offset: int
     position: int  # address
@@ -64,7 +64,7 @@ class _Record(NamedTuple):
 
 
 class RecordEditor:
-    """Collects the records that are written anew, each once, with all that is changed in it."""
+    """Collects the records that are written again, each once, with all that is changed in it."""
 
     def __init__(self, reader: StoreReader, end_offset: int, has_crc: bool) -> None:
         self.reader = reader
@@ -113,7 +113,7 @@ class RecordEditor:
             odd: messages that do not fit where they say they belong.
             alone: the only messages of their queues.
             ends: one past the last message of each queue, and its address.
-            open_ends: places before the first and behind the last message of queues, each of one that does not fit.
+            open_ends: places before the first and after the last message of queues, each of one that does not fit.
             rivals: of these messages, some with the other that says the same place and may be the wrong one.
         """
         fixed: _Fixed = collections.defaultdict(dict)
@@ -174,7 +174,7 @@ class RecordEditor:
     def led_to(
         self, positions: Collection[int], ends: Mapping[QueueKey, tuple[int, int]]
     ) -> Iterator[tuple[QueueGap, int]]:
-        """Yield the places behind the last message of a queue whose units lead to some messages, and which.
+        """Yield the places after the last message of a queue whose units lead to some messages, and which.
 
         Args:
             positions: addresses of the messages.
@@ -245,7 +245,7 @@ class RecordEditor:
             yield from light
 
     def _is_confirmed(self, message: Message) -> bool:
-        """Tell whether the unit of the place that a message claims leads to it."""
+        """Return whether the unit of the place that a message claims leads to it."""
         key = message.topic, message.queue_id
         queue, batches = self.reader.consume_queues.get(key), self.reader.batch_consume_queues.get(key)
         kind = message.sys_flag & layout.TRANSACTION_MASK
@@ -261,7 +261,7 @@ class RecordEditor:
         return int(queue.units(offset, offset + 1)["physical_offset"][0]) == message.position
 
     def _is_of_lost(self, gap: QueueGap, position: int) -> bool:
-        """Tell whether the unit of a place leads to where a message was lost, and not to the one at ``position``."""
+        """Return whether the unit of a place leads to where a message was lost, and not to the one at ``position``."""
         queue = self.reader.consume_queues.get(gap.queue)
         if queue is None or not queue.first_offset <= gap.start < queue.max_offset():
             return False
@@ -278,7 +278,7 @@ class RecordEditor:
         return record is not None and self._place(record, gap.queue, gap.start)
 
     def _place(self, record: _Record, queue: QueueKey, queue_offset: int) -> bool:
-        """Write topic, queue and offset into a record that is whole but for these; tell whether they fit."""
+        """Write topic, queue and offset into a record that is whole except for these; return whether they fit."""
         message, (topic, queue_id) = record.message, queue
         if len(topic.encode()) != record.topic_size:
             return False
@@ -300,13 +300,13 @@ class RecordEditor:
     # Properties
 
     def _is_light(self, span: Span) -> bool:
-        """Tell whether a place is one in a light queue, which a property of the message names beside its own."""
+        """Return whether a place is one in a light queue, which a property of the message names beside its own."""
         name = span.queue[0]
         record = self._record(span.physical_offset) if name.startswith(LIGHT_QUEUE_PREFIX) else None
         return record is not None and record.message.topic != name
 
     def _move_light(self, span: Span, gap: QueueGap) -> bool:
-        """Write another place in a light queue into a message that says one; tell whether it still did."""
+        """Write another place in a light queue into a message that says one; return whether it still did."""
         return gap.queue[0].startswith(LIGHT_QUEUE_PREFIX) and self._change_light(
             span, [(gap.queue[0], str(gap.start))]
         )
@@ -318,7 +318,7 @@ class RecordEditor:
                 self._change_light(span, [])
 
     def _is_settled(self, span: Span) -> bool:
-        """Tell whether a message that did not fit has another place, or may keep the one that it says."""
+        """Return whether a message that did not fit has another place, or may keep the one that it says."""
         if span.physical_offset in self.fitting:
             return True
         if not self._is_light(span):
@@ -351,7 +351,7 @@ class RecordEditor:
         return self._write_light(record, light_places)
 
     def _write_light(self, record: _Record, light_places: list[tuple[str, str]]) -> bool:
-        """Write the light queues of a message, and its places in them; tell whether there is room."""
+        """Write the light queues of a message, and its places in them; return whether there is room."""
         light_places = [(name, offset) for name, offset in light_places if offset.isdecimal()]
         pairs = {
             "INNER_MULTI_DISPATCH": ",".join(name for name, _ in light_places),
@@ -360,7 +360,7 @@ class RecordEditor:
         return self._add_properties(record, pairs, "its light queues, which its properties do not name, are rewritten")
 
     def _leads(self, light: tuple[str, str], position: int) -> bool:
-        """Tell whether the unit at a place of a light queue, as properties tell it, leads to an address."""
+        """Return whether the unit at a place of a light queue, as properties tell it, leads to an address."""
         name, offset = light
         queue = self.reader.consume_queues.get((name, 0))
         if queue is None or not offset.isdecimal() or not queue.first_offset <= int(offset) < queue.max_offset():
@@ -368,13 +368,13 @@ class RecordEditor:
         return int(queue.units(int(offset), int(offset) + 1)["physical_offset"][0]) == position
 
     def take_batches(self, records: dict[int, bytes]) -> None:
-        """Take inner batches that are to say anew what they hold, and messages that say so and are none, by address."""
+        """Take, by address, inner batches whose numbers are rewritten, and messages wrongly marked as such."""
         for position, data in records.items():
             record = self._record(position)
             self._rewrite(position, data, of_batch(record.message) if record else _OF_BATCH)
 
     def _add_properties(self, record: _Record, pairs: dict[str, str], reason: str) -> bool:
-        """Write properties into a record in place of damaged ones; tell whether there is room for them."""
+        """Write properties into a record in place of damaged ones; return whether there is room for them."""
         text = with_pairs(record.message, pairs, self.has_crc)
         if text is None:
             return False
@@ -414,7 +414,7 @@ class RecordEditor:
                 self._tell("flag", f"the message at {position:,} is kept: {reason}, 0x{flag:x} is written")
 
     def still_finds(self, finding: Finding) -> bool:
-        """Tell whether what was found in a record is so in the one that is written in its place."""
+        """Return whether what was found in a record is so in the one that is written in its place."""
         edited = self._edited.get(-1 if finding.physical_offset is None else finding.physical_offset)
         if edited is None:
             return True
@@ -428,7 +428,7 @@ class RecordEditor:
         self._edited[position] = data, f"{before[1]}; {reason}" if before else reason
 
     def repair_crcs(self, positions: Iterable[int]) -> None:
-        """Write the CRC property of records anew that are where they belong and whose bodies are whole."""
+        """Write the CRC property of records again that are where they belong and whose bodies are whole."""
         count = 0
         for position in positions:
             record = self._record(position)
@@ -445,7 +445,7 @@ class RecordEditor:
             )
 
     def _record(self, position: int) -> _Record | None:
-        """Return the record at an address as it will be, None where no sound one begins there."""
+        """Return the record at an address as it will be, None if no sound one begins there."""
         edited = self._edited.get(position)
         try:
             data = edited[0] if edited else bytes(self.reader.record_at(position))
@@ -471,7 +471,7 @@ def few_of(sentences: list[str]) -> Iterator[str]:
 
 
 def of_batch(message: Message) -> str:
-    """Return what is told of a message whose numbers of a batch are written anew, or taken away."""
+    """Return what is told of a message whose numbers of a batch are written again, or taken away."""
     is_batch = message.sys_flag & layout.INNER_BATCH
     return _OF_BATCH if is_batch else "it is not a batch, and no longer has the numbers of one"
 
@@ -483,7 +483,7 @@ def made_room(before: Message, after: Message) -> str:
 
 
 def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes | None:
-    """Return the properties of a message with pairs in place of damaged ones, None where there is no room for them.
+    """Return the properties of a message with pairs in place of damaged ones, None if there is no room for them.
 
     Pairs without a value are taken away. Only what little is damaged is changed; where more is, as many of
     the others stay that are whole as leave room.
@@ -543,7 +543,7 @@ def _light_of(message: Message) -> list[tuple[str, str]]:
 
 
 def _number_of(span: Span, light_places: list[tuple[str, str]]) -> int | None:
-    """Return which of the places in light queues that a message says is that of a span, None where none is."""
+    """Return which of the places in light queues that a message says is that of a span, None if none is."""
     places = ((name, int(offset) if offset.isdecimal() else -1) for name, offset in light_places)
     return next((number for number, place in enumerate(places) if place == (span.queue[0], span.start)), None)
 

@@ -2,7 +2,7 @@
 
 Bytes that were put into a record leave two ends of it. No CRC covers its head, its topic and its properties, so it can
 often be read whichever byte they are joined at. The units of its queues and the index tell what it said, and the
-records behind it what such records say. What nothing decides is no record, and no guess.
+records after it what such records say. What nothing decides is no record, and no guess.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _BODY_SIZE = 4  # bytes, the last of these
 class _Weight(NamedTuple):
     """What speaks for a join."""
 
-    alike: int  # bytes of its head that are those of a record behind it
+    alike: int  # bytes of its head that are those of a record after it
     told: int  # parts of what it says that the store tells, too
 
 
@@ -46,7 +46,7 @@ class Ways:
         self._names = {name for name, _ in self._pairs}
 
     def decided(self, joins: Sequence[bytes]) -> bytes | None:
-        """Return the one of some sound records that is right, None where nothing decides or the store denies it.
+        """Return the one of some sound records that is right, None if nothing decides or the store denies it.
 
         Of two that differ in no more than addresses of hosts the first is taken.
         """
@@ -60,7 +60,7 @@ class Ways:
         return left[0] if len({_but_hosts(join) for join in left}) == 1 else None
 
     def _weight(self, record: bytes) -> _Weight | None:
-        """Return what speaks for a record, None where queues or index deny it."""
+        """Return what speaks for a record, None if queues or index deny it."""
         table = scan.scan(memoryview(record), self._at, limit=1).table
         message = message_at(table, 0)
         derived = dispatch(table, self._reader.delay_levels)
@@ -82,7 +82,7 @@ class Ways:
         return _Weight(self._alike(_head(record)), score)
 
     def _is_told(self, queue: QueueKey, offset: int, code: int) -> bool | None:
-        """Tell whether a unit tells of a place; it denies what leads here with another tag."""
+        """Return whether a unit tells of a place; it denies what leads here with another tag."""
         batches = self._reader.batch_consume_queues.get(queue)
         if batches is not None:
             return batches.offset_at(self._at) == offset or None
@@ -96,7 +96,7 @@ class Ways:
         return stored_code == code or bool(consume_queue_ext.is_address(stored_code))
 
     def _alike(self, head: bytes) -> int:
-        """Return how many bytes of a head are those of the record behind that is most like it."""
+        """Return how many bytes of a head are those of the record after that is most like it."""
         return max((_same(head, other) for other in self._heads), default=0)
 
 

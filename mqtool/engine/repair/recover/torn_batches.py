@@ -1,4 +1,4 @@
-"""Inner batches that do not say what they hold: they are read, and written anew, as their bodies tell.
+"""Inner batches that do not say what they hold: they are read, and written again, as their bodies tell.
 
 How many messages a batch holds and from which queue offset on stands in its properties, which no CRC covers. The number
 is that of the elements of its body, and the offset that of the unit which leads to it, else that of the property.
@@ -58,7 +58,7 @@ def repaired_batches(reader: StoreReader, table: MessageTable, properties: Prope
 def _repaired(
     reader: StoreReader, record: bytes, message: Message, stated: tuple[str, ...], has_crc: bool
 ) -> bytes | None:
-    """Return a record with numbers that are right, None where it has them, or nothing tells them."""
+    """Return a record with numbers that are right, None if it has them, or nothing tells them."""
     count = _count(message)
     offset = _told_by_unit(reader, message)
     if offset is None:  # brokers go by the property
@@ -83,7 +83,7 @@ def _count(message: Message) -> int:
 
 
 def _told_by_unit(reader: StoreReader, message: Message) -> int | None:
-    """Return the queue offset of the unit that leads to a record, None without one."""
+    """Return the queue offset of the unit that leads to a record, None if there is none."""
     queue = reader.batch_consume_queues.get((message.topic, message.queue_id))
     return queue.offset_at(message.position, message.size) if queue else None
 

@@ -1,10 +1,10 @@
 """``salvage --merge``: one new store of two copies of a log; what is damaged in one is taken from the other.
 
-Each is looked at by itself first, as ``plan_salvage`` does: records that lie elsewhere than they say are put back, and
+Each is examined by itself first, as ``plan_salvage`` does: records that lie elsewhere than they say are put back, and
 those whose places in queues or system flags cannot be right get those that ``recover`` would write. Then the logs are
 held against each other (``compare_logs``), which tells whether they are copies of one log and which is the base. Then
 both are walked again side by side: of each address the sound record is taken, the base's where both are, the one that
-is as it was where the other is put back or written anew, and the
+is as it was where the other is put back or written again, and the
 result goes the way of every salvage. Cost: as that of ``compare_logs`` and ``plan_salvage``.
 
 What counts as copies of one log: some records are the same byte for byte at the same address. Before the last of these
@@ -80,7 +80,7 @@ def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: P
         left: one store, which is only read.
         right: another copy of its log, damaged or not.
         jobs: threads for each.
-        progress: is told how many bytes are done, of both logs three times.
+        progress: called with the number of bytes done so far, of both logs three times.
 
     Raises:
         BadDataError: they are no copies of one log.
@@ -231,7 +231,7 @@ class _Merged(Survey):
         self.segment = segment
 
     def take_end(self) -> None:
-        """List what lies behind the last message but for zeros."""
+        """List what lies after the last message except for zeros."""
         self.take_last_gaps()
 
     # Both logs
@@ -478,7 +478,7 @@ def _place(table: MessageTable) -> tuple[str, int, int]:
 
 
 def _has_unit(reader: StoreReader, table: MessageTable) -> bool:
-    """Tell whether the queue of a message leads to it."""
+    """Return whether the queue of a message leads to it."""
     topic, queue_id, offset = _place(table)
     queue = reader.consume_queues.get((topic, queue_id))
     if queue is None or not queue.first_offset <= offset < queue.max_offset():
@@ -514,7 +514,7 @@ def _intervals(log: FileQueue) -> list[Interval]:
 
 
 def _lies_in(positions: Ints, intervals: list[Interval]) -> Bools:
-    """Tell which addresses lie in intervals, which are in order and without overlaps."""
+    """Return which addresses lie in intervals, which are in order and without overlaps."""
     if not intervals:
         return np.zeros(len(positions), np.bool_)
     starts, ends = np.array(intervals, np.int64).T

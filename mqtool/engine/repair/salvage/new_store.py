@@ -66,7 +66,7 @@ def refuse_used(root: Path) -> None:
 
 
 def is_unfinished(root: Path) -> bool:
-    """Tell whether a folder holds what a making that was killed has left, and nothing else."""
+    """Return whether a folder holds what a making that was killed has left, and nothing else."""
     abort = root / "abort"
     if not abort.is_file():
         return False
@@ -93,7 +93,7 @@ def making(root: Path, disk: Disk) -> Iterator[None]:
     Raises:
         UsageError: it holds something.
         StoreInUseError: another process is making a store there.
-        MendFailedError: something failed, and what was made cannot be removed.
+        RepairFailedError: something failed, and what was made cannot be removed.
     """
     refuse_used(root)
     missing = [ancestor for ancestor in (root, *root.parents) if not ancestor.exists()]
@@ -232,7 +232,7 @@ class NewStore:
         self._write_held(np.empty(0, np.int64), is_last=True)
 
     def _write_held(self, ahead: Ints, *, is_last: bool) -> None:
-        """Write the messages that wait; ``ahead``: when those behind them were stored."""
+        """Write the messages that wait; ``ahead``: when those after them were stored."""
         if self._held is None:
             return
         table, missing, queue_ids, queue_offsets = self._held
@@ -306,7 +306,7 @@ class NewStore:
                 self._leave(item)
 
     def _repair_crcs(self, table: MessageTable, records: Bytes, ends: Ints) -> None:
-        """Write damaged CRC properties anew, of which the log then makes the digits; tell of messages that lack one."""
+        """Rewrite damaged CRC properties, whose digits the log computes later; report messages that lack one."""
         has = ends_in_crc(records, ends)
         if has.any():
             has &= is_apart(records, ends, table.sizes(plain.PROPERTIES))
@@ -370,7 +370,7 @@ class NewStore:
         Args:
             version: whose broker will use the index, see ``build``.
             jobs: threads.
-            progress: is told how many bytes of the log are done.
+            progress: called with the number of bytes of the log done so far.
         """
         self.end()
         self.log.finish()

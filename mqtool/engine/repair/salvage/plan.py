@@ -52,7 +52,7 @@ _LEFT_OVER = "left over from an earlier life of the log: its queue has other mes
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """Bytes of the log that are not copied; ``segment`` is None where a file is missing."""
+    """Bytes of the log that are not copied; ``segment`` is None if a file is missing."""
 
     segment: MappedFile | None
     physical_offset: int
@@ -64,7 +64,7 @@ class Skipped:
 
     @property
     def offset(self) -> int | None:
-        """Where the bytes begin in their file, None where that is missing."""
+        """Where the bytes begin in their file, None if that is missing."""
         if self.position is not None or self.segment is None:
             return self.position
         return self.physical_offset - self.segment.start_offset
@@ -140,7 +140,7 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
     Args:
         reader: of the store, which is only read.
         jobs: threads.
-        progress: is told how many bytes of the log are done.
+        progress: called with the number of bytes of the log done so far.
 
     Raises:
         NotFoundError: there is no log, or no message in it that can be read.
@@ -182,7 +182,7 @@ def repaired(reader: StoreReader, placement: Placement, jobs: int, progress: Pro
         reader: of the store, with the log of ``placement``.
         placement: by ``place``.
         jobs: threads.
-        progress: is told how many bytes of the log are done.
+        progress: called with the number of bytes of the log done so far.
     """
     look, unsound, patches = _look_at(reader, jobs, progress)
     back = PutBack(reader.commit_log)
@@ -195,7 +195,7 @@ def repaired(reader: StoreReader, placement: Placement, jobs: int, progress: Pro
 
 
 def _look_at(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Survey, Unsound, list[Patch]]":
-    """Look at every record; return what is to be copied, where none is sound, and those that `recover` writes anew."""
+    """Look at every record; return what is to be copied, where none is sound, and those that `recover` writes again."""
     start = reader.commit_log.min_offset
     look, unsound = Survey(reader), Unsound(reader.commit_log, start)
     pieces = look.watch(unsound.watch(survey(reader, start, jobs, progress)))
@@ -247,7 +247,7 @@ def salvage(
         into: its folder, empty or not there yet.
         disk: through which everything is written.
         jobs: threads.
-        progress: is told how many bytes are done, of twice the log.
+        progress: called with the number of bytes done so far, of twice the log.
 
     Raises:
         UsageError: ``into`` holds something, or lies in the store.
@@ -305,7 +305,7 @@ class Survey:
         self.lost_size = 0
         self.gaps: list[Gap] = []  # since the last sound record
         self.segment: MappedFile | None = None
-        self.edits: Sequence[Edit] = ()  # records that the log which is looked at has otherwise than the store
+        self.edits: Sequence[Edit] = ()  # records that the log which is examined has otherwise than the store
 
     def watch(self, pieces: Iterable[RecordRun | Gap]) -> Iterator[RecordRun | Gap]:
         """Take what a survey yields, and pass it on."""
@@ -334,7 +334,7 @@ class Survey:
             self._note_stretch(piece)
 
     def _is_stale(self, piece: RecordRun) -> bool:
-        """Tell whether messages behind a gap are left over from before a broker cut the log there."""
+        """Return whether messages behind a gap are left over from before a broker cut the log there."""
         older = piece.like.store_timestamp < self.last_timestamp
         return older and all(span.stop <= self.next.get(span.queue, 0) for span in piece.spans)
 
@@ -436,7 +436,7 @@ class Survey:
         )
 
     def _tell_of_batches(self, order: Order) -> Iterator[str]:
-        """Yield what is told of inner batches that say anew what they hold; note those that have another place then."""
+        """Yield sentences about inner batches whose numbers are rewritten; note those that move by that."""
         sentences = []
         for stretch in self.stretches:
             for position, data in stretch.repaired.items():
@@ -470,11 +470,11 @@ class Survey:
         return told_by_units(self.reader, order)
 
     def _is_fixed(self, queue: QueueKey) -> bool:
-        """Tell whether the queue offsets stand in a list of the properties: those of light queues."""
+        """Return whether the queue offsets stand in a list of the properties: those of light queues."""
         return queue[0].startswith(LIGHT_QUEUE_PREFIX)
 
     def take_end(self) -> None:
-        """List what lies behind the last message, unless it is the unused end of the log, and what is cut off."""
+        """List what lies after the last message, unless it is the unused end of the log, and what is cut off."""
         last = self.segment.start_offset if self.segment else 0
         for segment in self.log.segments:
             missing = self.log.file_size - segment.size
@@ -483,12 +483,12 @@ class Survey:
         self.take_last_gaps()
 
     def take_last_gaps(self) -> None:
-        """List what lies behind the last message but for zeros."""
+        """List what lies after the last message except for zeros."""
         for gap, content in self._last_contents():
             self._skip(gap.segment, content, gap.end, "there is no record", None)
 
     def _last_contents(self) -> Iterator[tuple[Gap, int]]:
-        """Yield the gaps behind the last message that are not all zeros, and where what they hold begins."""
+        """Yield the gaps after the last message that are not all zeros, and where what they hold begins."""
         for gap in self.gaps:
             for at in range(gap.start, gap.end, _STEP):
                 content = np.flatnonzero(gap.segment.stretch(at, min(at + _STEP, gap.end)))
@@ -497,7 +497,7 @@ class Survey:
                     break
 
     def is_damaged(self) -> bool:
-        """Tell whether there is anything that is no sound record in its place, zeros behind the end aside."""
+        """Return whether there is anything that is no sound record in its place, zeros beyond the end aside."""
         return bool(self.skipped or self.misplaced) or any(True for _ in self._last_contents())
 
     def skip_left(self, left: Iterable[DisplacedRecords]) -> None:

@@ -1,7 +1,7 @@
 """Which queue offset each message of a damaged log gets in a new one.
 
 Most keep theirs. In each queue the messages whose offsets go up, as many as can be, stay as they are; a message beside
-them goes where one of its topic is missing, else behind the end of its queue. What is then still missing between two
+them goes where one of its topic is missing, else beyond the end of its queue. What is then still missing between two
 messages is told, so that placeholders can stand there.
 """
 

@@ -260,7 +260,7 @@ def import_files(
         disk: through which everything is written.
         renumber: give the messages of each queue offsets from 0 on.
         jobs: threads.
-        progress: is told how many bytes of the files are done.
+        progress: called with the number of bytes of the files done so far.
 
     Raises:
         BadDataError: a file is no export, or the offsets of a queue do not go up.

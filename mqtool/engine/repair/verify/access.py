@@ -1,4 +1,4 @@
-"""What of a store cannot be read at all: it is told, left out, and nothing else is judged by it.
+"""What of a store cannot be read at all: it is told, left out, and nothing else is checked by it.
 
 Cost: linear in the files of the store; each is opened once, and nothing is read.
 """
@@ -24,7 +24,7 @@ def leave_out_unread(reader: StoreReader) -> list[Finding]:
     """Have the reader leave out what this user, or the disk, does not let it read; return what that is.
 
     Raises:
-        NotPermittedError: it is of the commit log, without which nothing can be judged.
+        NotPermittedError: it is of the commit log, without which nothing can be checked.
         ReadError: the same, where the disk does not let it.
         StoreChangedError: a segment of the log is gone, and not by retention.
     """
@@ -47,7 +47,7 @@ def leave_out_unread(reader: StoreReader) -> list[Finding]:
 
 
 class _Unread(NamedTuple):
-    """A file or folder that cannot be read, and what cannot be judged without it: itself, or the folder it is of."""
+    """A file or folder that cannot be read, and what cannot be checked without it: itself, or the folder it is of."""
 
     path: Path
     of: Path
@@ -128,7 +128,7 @@ def _open(path: Path) -> None:
 
 
 def _holds_more(reader: StoreReader) -> bool:
-    """Tell whether RocketMQ 5.4 or later keeps more than queues and tables in RocksDB."""
+    """Return whether RocketMQ 5.4 or later keeps more than queues and tables in RocksDB."""
     folder = reader.paths.rocksdb_store
     if not folder.is_dir():
         return folder.is_symlink()

@@ -1,7 +1,7 @@
-"""Reports of stretches that are judged far away, in other processes or on other machines, as they travel.
+"""Reports of stretches that are checked far away, in other processes or on other machines, as they travel.
 
-A report travels without what can be made again: of the index entries of a run only what was found of them in the index
-goes along, ``Claim``, and who joins the reports makes them again in the rare case that this is not enough.
+A report travels without what can be rebuilt: of the index entries of a run only what was found of them in the index
+goes along, ``Claim``, and who joins the reports rebuilds them in the rare case that this is not enough.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class DistributedRun(Run):
 
 
 class StretchBounds(NamedTuple):
-    """A stretch of a log, by addresses: what travels to who judges it."""
+    """A stretch of a log, by addresses: what travels to who checks it."""
 
     segment: int  # address where its segment begins
     start: int  # positions in the segment
@@ -58,7 +58,7 @@ FIELDS = [field.name for field in dataclasses.fields(DistributedRun) if field.na
 
 
 def verify_distributed(rules: VerifyRules, index: IndexVerifier, stretch: StretchBounds) -> bytes:
-    """Judge the messages that begin in a stretch; return a ``DistributedReport``, pickled.
+    """Check the messages that begin in a stretch; return a ``DistributedReport``, pickled.
 
     Args:
         rules: of the store.

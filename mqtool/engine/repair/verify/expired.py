@@ -9,7 +9,7 @@ from mqtool.formats import consume_queue
 
 
 def check_start(reader: StoreReader) -> Iterator[Finding]:
-    """Judge a log that does not begin at 0: retention takes the files of queues and index along.
+    """Check a log that does not begin at 0: retention takes the files of queues and index along.
 
     What a broker keeps for longer, the last file of each queue and of the index, tells nothing.
     """

@@ -39,7 +39,7 @@ _AGREE_AT = tuple(
 
 
 def check_folder(reader: StoreReader) -> Iterator[Finding]:
-    """Judge names and lengths of the index files."""
+    """Check names and lengths of the index files."""
     for path in reader.index_strays:
         yield finding("INDEX-STRAY", "its name is not that of an index file", file=reader.paths.relative(path))
     live = reader.is_live
@@ -67,7 +67,7 @@ def check_folder(reader: StoreReader) -> Iterator[Finding]:
 
 
 def check_header(reader: StoreReader, file: IndexFile) -> Iterator[Finding]:
-    """Judge the counters and ends that a header gives against the first and the last entry."""
+    """Check the counters and ends that a header gives against the first and the last entry."""
     if file.shape is None or file.size < file.entries_at:
         return
     name, header, stop = reader.paths.relative(file.path), file.header, file.entry_stop
@@ -101,7 +101,7 @@ def _header(name: str, field: str, text: str, expected: int, actual: int) -> Fin
 
 
 def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool) -> list[Finding]:
-    """Judge slots and chains: every entry must be reached from its slot, the newest first."""
+    """Check slots and chains: every entry must be reached from its slot, the newest first."""
     if file.shape is None or file.size < file.entries_at:
         return []
     name, stop = reader.paths.relative(file.path), file.entry_stop
@@ -304,7 +304,7 @@ class IndexVerifier:
         yield from self._match(run, wanted)
 
     def claim(self, run: Run) -> Claim:
-        """Look for the entries of a run where they should be: at the first that points to it, or behind it."""
+        """Look for the entries of a run where they should be: at the first that points to it, or after it."""
         wanted = run.entries
         if not len(wanted.rows):
             return Claim(0, False, 0, "", 0)
@@ -326,7 +326,7 @@ class IndexVerifier:
         if not count:
             return
         first, end = runs[0][0], runs[-1][0].end_offset
-        # The last message of a live store is looked at more closely, and what is left over from before.
+        # The last message of a live store is examined more closely, and what is left over from before.
         if not len(self._early) and (self._end is None or end <= self._end):
             place = self._file, self._number
             for _, claim in runs:
@@ -346,7 +346,7 @@ class IndexVerifier:
         yield from self.take(whole())
 
     def _first_from(self, offset: int) -> tuple[int, int]:
-        """Return file and number of the first entry that points to an address or behind it, if all are in order."""
+        """Return file and number of the first entry that points to an address or after it, if all are in order."""
         for file, stop in enumerate(self._stops):
             offsets = self.files[file].entries()["physical_offset"]
             if stop > 1 and int(offsets[stop - 1]) >= offset:
@@ -354,7 +354,7 @@ class IndexVerifier:
         return len(self.files), 1
 
     def _place(self) -> tuple[str, int]:
-        """Return the name of the file of the next entry, and its number; an empty name behind the last."""
+        """Return the name of the file of the next entry, and its number; an empty name after the last."""
         file, number, _ = next(self._next(1), (len(self.files), 1, 1))
         return (self.files[file].path.name, number) if file < len(self.files) else ("", 0)
 
@@ -372,7 +372,7 @@ class IndexVerifier:
         self._file, self._number = len(self.files), 1
 
     def _agree(self, wanted: IndexEntries) -> bool:
-        """Tell whether just these entries are next; false also where it takes a closer look to tell."""
+        """Return whether just these entries are next; false also where it takes a closer look to tell."""
         done = 0
         for file, number, stop in self._next(len(wanted.rows)):
             index_file = self.files[file]
@@ -464,13 +464,13 @@ class IndexVerifier:
             count *= 2  # entries of messages that are gone
 
     def _is_record(self, offsets: Ints, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Tell which of some addresses have a record: most orphans point to where there is none."""
+        """Return which of some addresses have a record: most orphans point to where there is none."""
         wanted = distinct(offsets[mask])
         positions = [table.column("position") for table in self.reader.commit_log.tables_at(wanted, self._kernels)]
         return is_among(offsets, distinct(np.concatenate([np.empty(0, np.int64), *positions])))
 
     def _kind(self, offset: int, hashed: int) -> "_EntryKind":
-        """Tell whether the message at an address has a key, or the tag, of this hash."""
+        """Return whether the message at an address has a key, or the tag, of this hash."""
         try:
             message = self._message_at(offset)
         except (FormatError, NotFoundError):
@@ -490,7 +490,7 @@ class IndexVerifier:
         return self.reader.message_at(offset)
 
     def has_tags(self) -> bool:
-        """Tell whether there are entries by tag, by the newest ones: RocketMQ 5.4 and later write these."""
+        """Return whether there are entries by tag, by the newest ones: RocketMQ 5.4 and later write these."""
         if self.reader.paths.rocksdb_store.is_dir():  # which they make too
             return True
         for file in reversed(self.files):
@@ -512,7 +512,7 @@ class IndexVerifier:
         self._file = len(self.files)
 
     def finish(self, end_offset: int) -> Iterator[Finding]:
-        """Judge the entries that no message of a log with this end claimed."""
+        """Check the entries that no message of a log with this end claimed."""
         if self.live:
             return
         yield from self._begin_coverage(at_end=True)
@@ -534,7 +534,7 @@ class IndexVerifier:
             yield from self._stretches("INDEX-ENTRY", _ORPHAN, rest, orphans)
 
     def check_is_there(self, verifier: LogVerifier) -> Iterator[Finding]:
-        """Judge only whether there is an index at all."""
+        """Check only whether there is an index at all."""
         if verifier.count and not self.reader.index_files and not self.live and not self.is_off:
             yield self._missing("there is no index: messages cannot be found by key")
 

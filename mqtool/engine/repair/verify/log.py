@@ -1,7 +1,7 @@
 """Checks of the commit log: its files, each record, and what lies between and behind the records.
 
-``check_part`` judges one stretch of a segment by itself, so that stretches can be judged side by side; ``LogVerifier``
-takes the results in order and judges what only the whole shows: holes, the end of the log, the order of queues.
+``check_part`` checks one stretch of a segment by itself, so that stretches can be checked side by side; ``LogVerifier``
+takes the results in order and checks what only the whole shows: holes, the end of the log, the order of queues.
 """
 
 import bisect
@@ -118,7 +118,7 @@ def last_start(log: CommitLog, kernels: Any) -> int:
 
 
 def check_part(rules: VerifyRules, part: Part, start: int | None = None) -> PartReport[Run]:
-    """Judge the messages that begin in a stretch; ``start`` is where its first record begins, None: look for it."""
+    """Check the messages that begin in a stretch; ``start`` is where its first record begins, None: look for it."""
     log = rules.reader.commit_log
     return walk_part(log, rules.kernels, part, start, lambda table: _runs(rules, part.segment, table))
 
@@ -217,7 +217,7 @@ def stretches(mask: Any) -> list[tuple[int, int]]:
 
 
 def check_files(reader: StoreReader) -> Iterator[Finding]:
-    """Judge names, lengths and gaps of the segments."""
+    """Check names, lengths and gaps of the segments."""
     log = reader.commit_log
     if not reader.paths.commit_log:
         yield finding("LOG-MISSING", "there is no commit log", file="commitlog")
@@ -300,14 +300,14 @@ class _Hole:
 
 @dataclasses.dataclass(frozen=True)
 class _Outlier:
-    """Messages out of the order of their queue; the one behind them may go on where the queue was."""
+    """Messages out of the order of their queue; the one after them may continue where the queue was."""
 
     expected: int  # what should have come
     count: int
     jump: int | None  # number of the jump that they made, if it was one forward
 
     def ends_at(self, offset: int) -> bool:
-        """Tell whether a message with this queue offset goes on where the queue was."""
+        """Return whether a message with this queue offset continues where the queue was."""
         return offset in (self.expected, self.expected + self.count)
 
 
@@ -318,7 +318,7 @@ def _place(item: tuple[int, Finding | Rest]) -> tuple[int, str, str]:
 
 
 def _follows(before: Run, after: Run) -> bool:
-    """Tell whether a run begins right where another ends."""
+    """Return whether a run begins right where another ends."""
     return before.segment is after.segment and before.end == after.start
 
 
@@ -340,7 +340,7 @@ def _groups(pieces: list[Run | Gap]) -> list[list[Run | Gap]]:
 
 
 class LogVerifier:
-    """Takes the stretches of a log in order; judges holes, misplaced records, queue order and the end.
+    """Takes the stretches of a log in order; checks holes, misplaced records, queue order and the end.
 
     ``end_offset`` is one past the last message that lies in place and is none of an earlier life of the log,
     ``first_offsets`` and ``next_offsets`` are the first and one past the last queue offset of each queue,
@@ -369,7 +369,7 @@ class LogVerifier:
         self.last_timestamp = 0
 
     def take(self, report: PartReport[Run]) -> Iterator[Finding | Rest | Run]:
-        """Judge a stretch; yields findings, and each run that belongs to the log.
+        """Check a stretch; yields findings, and each run that belongs to the log.
 
         What is said does not depend on where a log was cut into stretches and runs.
         """
@@ -410,7 +410,7 @@ class LogVerifier:
             self._pending.append(gap)
 
     def _is_stale(self, run: Run) -> bool:
-        """Tell whether messages behind a gap are left over from before the log was cut there once.
+        """Return whether messages behind a gap are left over from before the log was cut there once.
 
         They are if they go back in time, and the first message of each queue in its offsets.
         """
@@ -528,7 +528,7 @@ class LogVerifier:
         )
 
     def _between(self, pieces: list[Run | Gap]) -> Iterator[Finding | Rest | Run]:
-        """Judge what lies between messages of the log."""
+        """Check what lies between messages of the log."""
         for group in _groups(pieces):
             first = group[0]
             if isinstance(first, Gap):
@@ -559,7 +559,7 @@ class LogVerifier:
         return self._finding(code, f"{text}: {size:,} bytes are skipped, messages follow after them", gap)
 
     def finish(self) -> Iterator[Finding]:
-        """Judge what lies behind the last message."""
+        """Check what lies after the last message."""
         yield from self._losses()
         pending, self._pending = self._pending, []
         if self.live:

@@ -67,8 +67,8 @@ class IntervalSet:
 class QueueChecker:
     """Holds units and messages against each other.
 
-    On a live store the ends of all queues are taken when this is made: before the log is looked at, so that nothing is
-    judged that the broker is still about to write.
+    On a live store the ends of all queues are taken when this is made: before the log is examined, so that nothing is
+    checked that the broker is still about to write.
     """
 
     def __init__(self, reader: StoreReader, live: bool) -> None:
@@ -95,7 +95,7 @@ class QueueChecker:
         for stretch in sorted(compared.stretches, key=lambda stretch: stretch.physical_offset):
             last = self._last.get((stretch.code, stretch.queue))
             place: int | None = None
-            if last and last[0] == stretch.start:  # it goes on with the one before it
+            if last and last[0] == stretch.start:  # it continues with the one before it
                 place = last[1]
                 if place is not None:
                     self._wrong[place] = self._wrong[place]._replace(stop=stretch.stop)
@@ -136,7 +136,7 @@ class QueueChecker:
         return max(ends, default=None)
 
     def _max_offset(self, key: QueueKey) -> int:
-        # The last unit of a queue that is written may be half there.
+        # The last unit of a queue in use may be only partly written.
         return self.queues[key].max_offset() - self.live
 
     def compare(self, units: Units) -> Compared:
@@ -218,7 +218,7 @@ class QueueChecker:
     def _compare_batch(self, units: Units, stretch: UnitRange, compared: Compared) -> None:
         queue = self.batch_queues[stretch.queue]
         offsets = units.queue_offset[stretch.first : stretch.last]
-        behind = np.flatnonzero(offsets >= queue.max_offset())  # judged at the end
+        behind = np.flatnonzero(offsets >= queue.max_offset())  # checked at the end
         offsets = offsets[: behind[0]] if len(behind) else offsets
         at = 0
         while at < len(offsets):
@@ -269,7 +269,7 @@ class QueueChecker:
                     compared.found.append((int(units.physical_offset[row + i]), problem))
 
     def finish(self, verifier: LogVerifier) -> Iterator[Finding | Rest]:
-        """Judge the units that no message claimed, and the messages that no queue reached."""
+        """Check the units that no message claimed, and the messages that no queue reached."""
         yield from self.wrong_units()
         log_start, log_end = self.reader.commit_log.min_offset, verifier.end_offset
         for key, start, stop in sorted(verifier.jumps, key=lambda jump: (jump[0], jump[1] or -1, jump[2])):
@@ -288,7 +288,7 @@ class QueueChecker:
             yield from self._behind(verifier)
 
     def check_ends(self, verifier: LogVerifier) -> Iterator[Finding | Rest]:
-        """Judge of each queue only its end: whether it lies inside the log, and holds the last messages of the log."""
+        """Check of each queue only its end: whether it lies inside the log, and holds the last messages of the log."""
         yield from self.wrong_units()
         for key, queue in self.queues.items():
             stop = self._max_offset(key)
@@ -339,7 +339,7 @@ class QueueChecker:
         return self.reader.paths.relative(folder)
 
     def _unclaimed(self, queue: ConsumeQueue, start: int, stop: int, log_start: int, log_end: int) -> Iterator[Finding]:
-        """Judge units that belong to no message of the log."""
+        """Check units that belong to no message of the log."""
         for at, units in queue.windows(max(start, queue.first_offset), stop):  # a damaged message may claim any offset
             offsets = units["physical_offset"].astype(np.int64)
             sizes = units["size"].astype(np.int64)
@@ -444,7 +444,7 @@ def _place(reader: StoreReader, queue: FileQueue, address: int) -> tuple[str, in
 
 
 def check_files(reader: StoreReader) -> Iterator[Finding]:
-    """Judge names, lengths and gaps of the files of all queues."""
+    """Check names, lengths and gaps of the files of all queues."""
     kinds: list[tuple[Mapping[QueueKey, Any], int]] = [
         (reader.consume_queues, consume_queue.UNIT_SIZE),
         (reader.batch_consume_queues, batch_consume_queue.UNIT_SIZE),

@@ -48,7 +48,7 @@ class Edges(NamedTuple):
 
     has_crc: tuple[bool, bool]  # of the first, of the last
     alone: bool  # whether there is only one
-    first_lacks: Finding | None  # the first has no CRC property, though the one behind it, if there is one, has
+    first_lacks: Finding | None  # the first has no CRC property, though the one after it, if there is one, has
     last_lacks: Finding | None  # the last has none, though the one before it has
     numbers: tuple[int, int] | None  # of DLedger entries, the first and the last
     first_number: Finding | None  # of the first entry, should it be wrong; ``expected`` is to be set
@@ -94,7 +94,7 @@ class Beside:
 
 
 def edges_of(findings: FindingsOfRows, derived: Dispatch, envelope: Envelope) -> Edges:
-    """Judge each of some sound records against those beside it; return what is to be judged of the outermost."""
+    """Check each of some sound records against those beside it; return what is to be checked of the outermost."""
     table = findings.table
     has = has_crc_property(table, derived.properties)
     alone = len(table) == 1
@@ -130,7 +130,7 @@ def edges_of(findings: FindingsOfRows, derived: Dispatch, envelope: Envelope) ->
 
 
 def check_records(findings: FindingsOfRows, derived: Dispatch) -> None:
-    """Judge flags, and the properties that a broker must be able to read, of sound records."""
+    """Check flags, and the properties that a broker must be able to read, of sound records."""
     _check_compression(findings)
     _check_transactions(findings)
     _check_batches(findings, derived)
@@ -195,7 +195,7 @@ def _packed_otherwise(table: MessageTable) -> tuple[Ints, Ints]:
 
 
 def _check_compression(findings: FindingsOfRows) -> None:
-    """Judge whether a body is packed as its flag says: the body's CRC does not cover the flag."""
+    """Check whether a body is packed as its flag says: the body's CRC does not cover the flag."""
     wrong = np.zeros(len(findings.table), np.bool_)
     wrong[_packed_otherwise(findings.table)[0]] = True
     text = "the body is not compressed as its system flag says: consumers cannot decompress it"
@@ -203,7 +203,7 @@ def _check_compression(findings: FindingsOfRows) -> None:
 
 
 def _check_transactions(findings: FindingsOfRows) -> None:
-    """Judge the queue offset of records that have no place in a queue."""
+    """Check the queue offset of records that have no place in a queue."""
     table = findings.table
     kind = table.column("sys_flag") & commit_log.TRANSACTION_MASK
     aside = (kind == commit_log.TRANSACTION_PREPARED) | (kind == commit_log.TRANSACTION_ROLLBACK)
@@ -214,7 +214,7 @@ def _check_transactions(findings: FindingsOfRows) -> None:
 
 
 def _check_batches(findings: FindingsOfRows, derived: Dispatch) -> None:
-    """Judge whether records with several messages are flagged as such, and bits that mean nothing."""
+    """Check whether records with several messages are flagged as such, and bits that mean nothing."""
     flags = findings.table.column("sys_flag")
     strange = flags & ~_KNOWN_FLAGS != 0
     text = "the system flag has bits that no known version sets"
@@ -225,7 +225,7 @@ def _check_batches(findings: FindingsOfRows, derived: Dispatch) -> None:
 
 
 def _batch_differs(table: MessageTable, derived: Dispatch) -> npt.NDArray[np.bool_]:
-    """Tell which records are flagged as batches and have no count, or the other way round."""
+    """Return which records are flagged as batches and have no count, or the other way round."""
     differs: npt.NDArray[np.bool_] = (table.column("sys_flag") & commit_log.INNER_BATCH != 0) != (
         derived.properties.at("INNER_NUM")[1] > 0
     )
@@ -233,7 +233,7 @@ def _batch_differs(table: MessageTable, derived: Dispatch) -> npt.NDArray[np.boo
 
 
 def _check_numbers(findings: FindingsOfRows, derived: Dispatch) -> None:
-    """Judge the numbers in properties that a broker parses: a record where it cannot ends the log for it."""
+    """Check the numbers in properties that a broker parses: a record where it cannot ends the log for it."""
     table = findings.table
     names = []
     if (derived.properties.at("INNER_NUM")[1] > 0).any():
@@ -274,7 +274,7 @@ def has_crc_property(table: MessageTable, properties: Properties) -> npt.NDArray
 
 
 def ends_like_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
-    """Tell which records end in a CRC property, whole or with some of its bytes changed."""
+    """Return which records end in a CRC property, whole or with some of its bytes changed."""
     ends = table.starts + table.column("size")
     raw: Any = np.frombuffer(table.buffer, np.uint8)
     tails = raw[(ends - CRC_SIZE)[:, None] + np.arange(CRC_SIZE)]
@@ -286,7 +286,7 @@ def ends_like_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
 
 
 def is_repairable_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
-    """Tell which records end in a damaged CRC property, and can be read once it is written anew, over no other one."""
+    """Return which records end in a damaged CRC property and can be read once it is rewritten, over no other one."""
     mask = ends_like_crc(table)
     for row in np.flatnonzero(mask).tolist():
         properties = table.bytes_of(plain.PROPERTIES, row)
@@ -296,7 +296,7 @@ def is_repairable_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
 
 
 def _ends_within_crc(properties: bytes) -> bool:
-    """Tell whether a property ends where the CRC property belongs, so that this would be written over its end."""
+    """Return whether a property ends where the CRC property belongs, so that this would be written over its end."""
     separator, edge = PAIR_SEPARATOR.encode(), len(properties) - CRC_SIZE
     start = properties.rfind(separator, 0, edge) + 1
     end = properties.find(separator, edge)
@@ -304,7 +304,7 @@ def _ends_within_crc(properties: bytes) -> bool:
 
 
 def check_entries(findings: FindingsOfRows, envelope: Envelope, base: int) -> None:
-    """Judge the heads of DLedger's entries: where they lie, and how long they are."""
+    """Check the heads of DLedger's entries: where they lie, and how long they are."""
     if not envelope.size:
         return
     table = findings.table

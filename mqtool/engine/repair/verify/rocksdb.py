@@ -21,7 +21,7 @@ _CODES = {
 
 
 def check_opens(reader: StoreReader) -> Iterator[Finding]:
-    """Judge only whether the database of the queues can be opened, if there is one."""
+    """Check only whether the database of the queues can be opened, if there is one."""
     folder = reader.rocksdb_queues
     if folder is not None:
         try:
@@ -39,7 +39,7 @@ def _unread(error: MqtoolError, file: str) -> Finding:
 
 
 def check_queues(rules: VerifyRules, verifier: LogVerifier) -> Iterator[Finding]:
-    """Judge the queues that are in RocksDB, if any are and the extra is there to read them."""
+    """Check the queues that are in RocksDB, if any are and the extra is there to read them."""
     reader = rules.reader
     folder = reader.rocksdb_queues
     if folder is None:
@@ -69,7 +69,7 @@ def check_queues(rules: VerifyRules, verifier: LogVerifier) -> Iterator[Finding]
 def _check_units(
     rules: VerifyRules, verifier: LogVerifier, file: str, key: QueueKey, units: np.ndarray
 ) -> Iterator[Finding]:
-    """Judge some units of a queue in queue order."""
+    """Check some units of a queue in queue order."""
     offsets = units["physical_offset"]
     messages: dict[int, dict[str, int]] = {}
     for table in rules.reader.commit_log.tables_at(offsets[offsets < verifier.end_offset], rules.kernels):

@@ -1,12 +1,12 @@
 """Reports of segments that follow each other, joined into one, and such ones again: a tree above a log of any size.
 
 A queue has a span in each stretch that holds a message of it. Where nothing lies between, one span says what all of
-them say, so a group tells of each queue about once, and who judges the whole log takes few groups. What comes out is
+them say, so a group tells of each queue about once, and who checks the whole log takes few groups. What comes out is
 what ``LogVerifier`` says of the stretches themselves, which does not depend on where a log is cut.
 
 Spans are not joined over what may separate them: a gap, a record that cannot be read or lies elsewhere. Messages behind
-a gap may be none of the log, which only the judge of the whole can tell, and by the spans of each segment: a group that
-was joined as if it followed sound messages, and follows a gap, is judged again, and so is one of which retention has
+a gap may be none of the log, which only the check of the whole can tell, and by the spans of each segment: a group that
+was joined as if it followed sound messages, and follows a gap, is checked again, and so is one of which retention has
 taken a segment meanwhile.
 """
 
@@ -36,7 +36,7 @@ class Group(NamedTuple):
 
     first: int  # addresses of the first segment and the last
     last: int
-    stop: int  # one past the last address that was looked at
+    stop: int  # one past the last address that was examined
     pieces: list[Piece]
 
 
@@ -63,7 +63,7 @@ class _Doubt:
 
 
 class _Spans:
-    """Joins the spans of runs: those of a queue that go on where the one before them ends."""
+    """Joins the spans of runs: those of a queue that continue where the one before them ends."""
 
     def __init__(self) -> None:
         self._open: dict[QueueKey, tuple[list[Span], int]] = {}
@@ -96,7 +96,7 @@ class _Spans:
         return not in_doubt and last.segment.end_offset == run.segment.start_offset
 
     def part(self) -> None:
-        """Begin anew behind what is no message of the log for sure."""
+        """Begin again behind what is no message of the log for sure."""
         self._last = None
         self._open.clear()
 
@@ -106,7 +106,7 @@ def groups_of(rules: VerifyRules, claim: Callable[[Run], Claim], reports: Iterab
 
     Args:
         rules: of the store.
-        claim: looks for the index entries of a run that had to be judged again.
+        claim: looks for the index entries of a run that had to be checked again.
         reports: what ``verify_distributed`` and this made, pickled, in the order of the log.
 
     Raises:
@@ -120,7 +120,7 @@ def groups_of(rules: VerifyRules, claim: Callable[[Run], Claim], reports: Iterab
                 address = report.part.segment.start_offset
                 growing.add(address, address, address + report.part.stop, report.runs)
         elif growing.in_doubt or (segments := _segments_of(log, group)) is None:
-            # What it was made of may be needed: who judges the whole log sees to that.
+            # What it was made of may be needed: who checks the whole log sees to that.
             yield from growing.made()
             yield group
             growing = _Growing(claim)
@@ -162,7 +162,7 @@ class _Growing:
 
 
 def reports_of(rules: VerifyRules, reports: Iterable[bytes], in_doubt: Callable[[], bool]) -> Iterator[PartReport[Run]]:
-    """Yield what ``verify_distributed`` and ``groups_of`` made, for who judges the whole log.
+    """Yield what ``verify_distributed`` and ``groups_of`` made, for who checks the whole log.
 
     Args:
         rules: of the store.
@@ -202,7 +202,7 @@ def _there(log: CommitLog, stretches: Iterable[DistributedReport]) -> Iterator[P
 
 
 def _segments_of(log: CommitLog, group: Group) -> dict[int, MappedFile] | None:
-    """Return the segments of a group by their addresses, None where one is gone or shorter."""
+    """Return the segments of a group by their addresses, None if one is gone or shorter."""
     ends = {address: piece["end"] if isinstance(piece, dict) else piece[1] for address, piece in group.pieces}
     segments = {
         segment.start_offset: segment

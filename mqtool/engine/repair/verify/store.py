@@ -1,6 +1,6 @@
 """``verify_store``: every check of a store, in one pass over the log.
 
-The stretches of the log are judged side by side, each by itself, and taken in order by those who judge the whole.
+The stretches of the log are checked side by side, each by itself, and taken in order by those who check the whole.
 """
 
 import collections
@@ -33,7 +33,7 @@ from mqtool.formats.commit_log import BLANK_SIZE
 
 
 class Level(enum.StrEnum):
-    """How much of a store is looked at."""
+    """How much of a store is examined."""
 
     QUICK = "quick"
     """All but the messages, units and entries inside; of the log the last two segments."""
@@ -67,8 +67,8 @@ def verify_store(
     Args:
         reader: of the store; it may be in use.
         level: how much to look at.
-        jobs: how many threads share the work.
-        progress: is told how many bytes of the log are done.
+        jobs: number of threads.
+        progress: called with the number of bytes of the log done so far.
         most: how many findings of one code to yield, None for all; the others are counted in a last one.
 
     Raises:
@@ -94,14 +94,14 @@ def counted(findings: Iterable[Finding | Rest], most: int | None) -> Iterator[Fi
 
 
 def last_segments(log: CommitLog) -> list[MappedFile]:
-    """Return the last two segments that are in use, and those behind them: what the quick level looks at."""
+    """Return the last two segments that are in use, and those after them: what the quick level looks at."""
     used = [segment for segment in log.segments if any(log.read(segment.start_offset, BLANK_SIZE))]
     left = log.segments  # without what retention took meanwhile
     return left[max(0, left.index(used[-1]) - 1) :] if used else left
 
 
 class Verification:
-    """The checks of one store, for who walks over its log: before it, of each stretch in order, behind it.
+    """The checks of one store, for who walks over its log: before it, of each stretch in order, after it.
 
     The ends of queues and index of a live store are taken when this is made.
 
@@ -138,7 +138,7 @@ class Verification:
             yield from check(self.reader)
 
     def parts(self, size: int) -> list[Part]:
-        """Return the stretches to judge, of so many bytes at most."""
+        """Return the stretches to check, of so many bytes at most."""
         log = self.reader.commit_log
         parts = list(parts_of(log, size))
         if self.level is Level.QUICK:
@@ -154,12 +154,12 @@ class Verification:
         return parts
 
     def rules(self, kernels: Any) -> VerifyRules:
-        """Return what is needed to judge a stretch."""
+        """Return what is needed to check a stretch."""
         levels = self.reader.delay_levels
         return VerifyRules(self.reader, kernels, levels, self.index.has_tags(), self.queues.compare, self.most)
 
     def take(self, report: PartReport[Run], rules: VerifyRules) -> Iterator[Finding | Rest]:
-        """Judge the next stretch."""
+        """Check the next stretch."""
         for event in self._log.take(report):
             if not isinstance(event, Run):
                 yield event
@@ -171,7 +171,7 @@ class Verification:
                     self._block.append(event)
 
     def in_doubt(self) -> bool:
-        """Tell whether the next messages may be none of the log, by what lies before them."""
+        """Return whether the next messages may be none of the log, by what lies before them."""
         return self._log.in_doubt
 
     def _verify_index(self, rules: VerifyRules) -> None:
@@ -185,22 +185,22 @@ class Verification:
         claims = [(run, run.claim) for run in block if isinstance(run, DistributedRun)]
         if len(claims) == len(block):
             self._of_index.add(self.index.take_claims(claims, functools.partial(with_entries, rules, block)))
-        else:  # some were judged again, here
+        else:  # some were checked again, here
             self._of_index.add(self.index.take(with_entries(rules, block)))
 
     @property
     def chained(self) -> list[IndexFile]:
-        """The index files whose chains are to be judged by ``index.check_chains``."""
+        """The index files whose chains are to be checked by ``index.check_chains``."""
         return self.reader.index_files if self.level is Level.FULL else []
 
     def index_files(self, chains: Iterable[list[Finding]]) -> Iterator[Finding]:
-        """Judge each index file by itself; ``chains`` is what is wrong with those of ``chained``."""
+        """Check each index file by itself; ``chains`` is what is wrong with those of ``chained``."""
         for file, chain_findings in itertools.zip_longest(self.reader.index_files, chains):
             yield from index.check_header(self.reader, file)
             yield from chain_findings or ()
 
     def after(self, rules: VerifyRules) -> Iterator[Finding | Rest]:
-        """Judge what only all messages show."""
+        """Check what only all messages show."""
         reader, log = self.reader, self._log
         yield from log.finish()
         if not self.whole:

@@ -89,7 +89,7 @@ def _between(row: int, count: int, follows: Callable[[int, int], bool]) -> list[
 
 
 class Samples(NamedTuple):
-    """Messages that follow each other, but for those that tell nothing of damaged times."""
+    """Messages that follow each other, except for those that tell nothing of damaged times."""
 
     positions: Ints
     times: Ints

@@ -27,7 +27,7 @@ _OFFSETS = ("confirm_physical_offset", "logics_physical_offset")  # a slave keep
 
 
 def check_small_files(reader: StoreReader) -> Iterator[Finding]:
-    """Judge the checkpoint by itself, and tell of abort and lock file."""
+    """Check the checkpoint by itself, and tell of abort and lock file."""
     if reader.is_live:
         cause = "it is treated as a store in use" if reader.config.in_use else "a running broker holds the lock"
         yield finding("STORE-LIVE", f"{cause}: in-flight writes are not checked", file="lock")
@@ -67,7 +67,7 @@ def _check_checkpoint(reader: StoreReader) -> Iterator[Finding]:
 
 
 def check_against_log(reader: StoreReader, verifier: LogVerifier) -> Iterator[Finding]:
-    """Judge what the checkpoint says of the log, now that its end is known."""
+    """Check what the checkpoint says of the log, now that its end is known."""
     path = reader.paths.checkpoint
     if (
         verifier.live
@@ -127,7 +127,7 @@ class Tables:
         return tables
 
     def parsed(self, name: str, parse: Callable[[config_tables.Table], _Parsed]) -> _Parsed | None:
-        """Return what a table means, None where it is not there or means nothing."""
+        """Return what a table means, None if it is not there or means nothing."""
         if name not in self.content:
             return None
         try:
@@ -137,7 +137,7 @@ class Tables:
             return None
 
     def offsets(self) -> dict[config_tables.OffsetKey, int] | None:
-        """Return the consumer offsets, and find entries that name no topic and group: brokers pass over these."""
+        """Return the consumer offsets, and find entries that name no topic and group: brokers skip these."""
         nameless: list[str] = []
         offsets = self.parsed("consumerOffset.json", lambda table: config_tables.consumer_offsets(table, nameless))
         for name in nameless:
@@ -147,7 +147,7 @@ class Tables:
 
 
 def check_config(reader: StoreReader, tables: Tables, verifier: LogVerifier) -> Iterator[Finding]:
-    """Judge whether each table can be read, and whether it agrees with the queues that are there."""
+    """Check whether each table can be read, and whether it agrees with the queues that are there."""
     topics = tables.parsed("topics.json", config_tables.topics)
     groups = tables.parsed("subscriptionGroup.json", config_tables.subscription_groups)
     offsets = tables.offsets()
@@ -164,11 +164,11 @@ def check_config(reader: StoreReader, tables: Tables, verifier: LogVerifier) -> 
 
 
 def check_tables(reader: StoreReader, ends: Mapping[QueueKey, int] | None) -> Iterator[Finding]:
-    """Judge the tables against the queues as they become; what groups have read is left to ``group_effects``.
+    """Check the tables against the queues as they become; what groups have read is left to ``group_effects``.
 
     Args:
         reader: of the store.
-        ends: one past the last queue offset of each queue; None where they stay as they are.
+        ends: one past the last queue offset of each queue; None if they stay as they are.
     """
     tables = Tables.read(reader)
     topics = tables.parsed("topics.json", config_tables.topics)
@@ -280,7 +280,7 @@ def _check_offsets(
 def _check_delay_offsets(
     reader: StoreReader, offsets: dict[int, int], ends: Mapping[QueueKey, int] | None
 ) -> Iterator[Finding]:
-    """Hold where each delay level goes on against its queue's end: as it is, or as ``ends`` say that it becomes."""
+    """Hold where each delay level continues against its queue's end: as it is, or as ``ends`` say that it becomes."""
     file = reader.paths.relative(reader.paths.config / "delayOffset.json")
     for level, offset in sorted(offsets.items()):
         key = (SCHEDULE_TOPIC, level - 1)

@@ -2,7 +2,7 @@
 
 A unit of the log belongs to one second; the slot of that second names the first and the last of its units and counts
 the messages to come. What has run out stays in wheel and log until its place is needed, so of the past only the
-shape is judged.
+shape is checked.
 """
 
 import bisect
@@ -47,7 +47,7 @@ class _Second:
 
 
 def check_files(reader: StoreReader) -> Iterator[Finding]:
-    """Judge which files there are, their lengths and names."""
+    """Check which files there are, their lengths and names."""
     paths = reader.paths
     names = ("timerwheel", "timerlog", _CHECK)
     files = (paths.timer_wheel, paths.timer_log, paths.timer_check)
@@ -117,7 +117,7 @@ def check_messages(
     ends: Mapping[QueueKey, int] | None = None,
     bridged: Sequence[tuple[int, int]] = (),
 ) -> Iterator[Finding]:
-    """Judge each unit against its message and its chain, and each slot of the wheel against the log.
+    """Check each unit against its message and its chain, and each slot of the wheel against the log.
 
     Args:
         reader: of the store.
@@ -154,7 +154,7 @@ def _units_end(segment: MappedFile) -> int:
 def _check_progress(
     reader: StoreReader, values: Any, end: int, ends: Mapping[QueueKey, int] | None
 ) -> Iterator[Finding]:
-    """Judge what ``timercheck`` says of how far the timer has come."""
+    """Check what ``timercheck`` says of how far the timer has come."""
     key = (TIMER_TOPIC, 0)
     queue = reader.consume_queues.get(key)
     queue_end = (queue.max_offset() if queue else 0) if ends is None else ends.get(key, 0)
@@ -170,7 +170,7 @@ def _check_progress(
 
 
 def _check_end(reader: StoreReader, segment: MappedFile) -> Iterator[Finding]:
-    """Judge what ends the units of a file: nothing yet, or the mark of its end."""
+    """Check what ends the units of a file: nothing yet, or the mark of its end."""
     at = 0
     while at + 4 <= segment.size and int32(memoryview(segment.bytes), at) == timer.LOG_UNIT_SIZE:
         at += timer.LOG_UNIT_SIZE
@@ -191,7 +191,7 @@ def _check_units(
     seconds: dict[int, _Second],
     bridged: Sequence[tuple[int, int]],
 ) -> Iterator[Finding]:
-    """Judge each unit by itself, against its message and against the unit before it; fills ``seconds``."""
+    """Check each unit by itself, against its message and against the unit before it; fills ``seconds``."""
     now = values.last_read_timestamp if values is not None else None
     for segment, at, unit in units_of(log):
         place = {"file": reader.paths.relative(segment.path), "offset": at}
@@ -217,7 +217,7 @@ def _check_units(
 def _check_chain(
     log: FileQueue, segment: MappedFile, at: int, unit: np.void, second: _Second | None, is_due: bool, place: Any
 ) -> Iterator[Finding]:
-    """Judge whether a unit names the unit before it in its second."""
+    """Check whether a unit names the unit before it in its second."""
     previous = int(unit["previous_position"])
     expected = second.last if second else -1
     if previous == expected:
@@ -326,7 +326,7 @@ def _check_wheel(reader: StoreReader, log: FileQueue, values: Any, seconds: dict
 def _check_slot(
     reader: StoreReader, log: FileQueue, slots: npt.NDArray[np.void], number: int, second: _Second | None
 ) -> Iterator[Finding]:
-    """Judge a slot whose time is to come."""
+    """Check a slot whose time is to come."""
     slot = slots[number]
     place = {"file": "timerwheel", "offset": number * timer.SLOT_SIZE}
     last = int(slot["last_position"])
