@@ -650,6 +650,7 @@ def _said_to_stay(record: Record, remarks: Iterable[str]) -> str:
 def _is_kept(record: Record, now: Record, told: str) -> bool:
     """Tell whether a record has its body again, and the properties that can be read but for those that are told."""
     gone = re.findall(r"[^\s,]+", told.partition("leaves no room for ")[2])
+    gone += ["DELAY"] if "its delay level" in told else []
     some = {name: value for name, value in record.properties.items() if name not in (*_PLACES, *gone)}
     pairs = ((name, value, name + value) for name, value in some.items())
     readable = {name: value for name, value, text in pairs if text.isprintable() and "\ufffd" not in text}

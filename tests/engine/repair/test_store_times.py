@@ -1,4 +1,4 @@
-"""Store times that cannot be right, and system flags that contradict their bodies: mended, or named as left."""
+"""Store times, system flags and delay levels that cannot be right: repaired, or named as left."""
 
 import dataclasses
 import itertools
@@ -249,6 +249,27 @@ def test_a_flag_that_contradicts_its_record_is_written_anew(
         assert wrong_in(new) == []
         assert messages_of(new)[number].sys_flag == whole[number].sys_flag
         assert any("its system flag contradicts its body" in remark for remark in told)
+
+
+@pytest.mark.parametrize("damage", [(b"DELAY\x014\2", b"DELAY\x014 "), (b"DELAY\x014\2", b"DELAY\x01x\2")])
+def test_a_delay_level_that_is_not_a_number_is_again_that_of_its_queue(
+    damage: tuple[bytes, bytes], tmp_path: Path
+) -> None:
+    store = copy_of("txn-533-kill", tmp_path)
+    number = first_of(store, lambda one: one.topic == "SCHEDULE_TOPIC_XXXX" and damage[0] in one.raw_properties)
+    whole = messages_of(store)
+    rewrite(store, lambda this, _, data: data.replace(*damage) if this == number else data)
+    assert "LOG-PROPERTIES" in wrong_in(store)
+    copies = copies_of(store, tmp_path)
+
+    carry_out(store, StoreConfig(), plan_of(store), Disk())
+
+    assert wrong_in(store) == []
+    assert messages_of(store)[number] == whole[number]
+    for new, told in copies.values():
+        assert wrong_in(new) == []
+        assert messages_of(new)[number].raw_properties == whole[number].raw_properties
+        assert any("its delay level, which is not a number, is rewritten" in remark for remark in told)
 
 
 def test_a_flag_of_which_nothing_tells_what_it_should_be_is_named_as_left(tmp_path: Path) -> None:

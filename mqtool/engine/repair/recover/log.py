@@ -83,7 +83,7 @@ from mqtool.formats import kernels as plain
 from mqtool.formats.placeholder import RecordTemplate
 from mqtool.formats.properties import CRC_SIZE, are_readable, parse_properties
 from mqtool.formats.scan import MessageTable
-from mqtool.formats.topics import is_possible
+from mqtool.formats.topics import SCHEDULE_TOPIC, is_possible
 
 Bools = npt.NDArray[np.bool_]
 _PART = 64 << 20  # what is done once for each queue of a part weighs less the larger it is
@@ -889,6 +889,11 @@ class _Builder:
         lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, alone, self.order.next, open_ends, self.rivals)
         plan.odd = frozenset((span.queue[0], span.physical_offset) for span in editor.unfit)
         self._repair_times(editor)
+        editor.repair_delay_levels(
+            item.physical_offset
+            for item in self.found
+            if item.code == "LOG-PROPERTIES" and item.topic == SCHEDULE_TOPIC and item.physical_offset is not None
+        )
         editor.repair_crcs(self.doubtful)
         return editor, lost
 

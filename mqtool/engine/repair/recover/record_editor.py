@@ -413,6 +413,14 @@ class RecordEditor:
                 self._edit(position, record_edits.with_flag(record.data, flag), reason)
                 self._tell("flag", f"the message at {position:,} is kept: {reason}, 0x{flag:x} is written")
 
+    def repair_delay_levels(self, positions: Iterable[int]) -> None:
+        """Write into delayed messages whose delay level is not a number, by address, that of their queue."""
+        for position in positions:
+            record = self._record(position)
+            if record is not None and 0 <= record.message.queue_id < len(self.reader.delay_levels):
+                level = str(record.message.queue_id + 1)
+                self._add_properties(record, {"DELAY": level}, "its delay level, which is not a number, is rewritten")
+
     def still_finds(self, finding: Finding) -> bool:
         """Return whether what was found in a record is so in the one that is written in its place."""
         edited = self._edited.get(-1 if finding.physical_offset is None else finding.physical_offset)

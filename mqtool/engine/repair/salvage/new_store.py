@@ -19,10 +19,18 @@ from mqtool.engine.repair.journal import RepairFailedError
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.rebuild import config as rebuild_config
 from mqtool.engine.repair.rebuild.plan import Built, build
+from mqtool.engine.repair.recover.record_editor import with_pairs
 from mqtool.engine.repair.row_findings import MAX_LISTED, FindingsOfRows
 from mqtool.engine.repair.salvage.queue_order import Missing
 from mqtool.engine.repair.verify.log import TIME_ORDER
-from mqtool.engine.repair.verify.records import NO_CRC, check_records, is_repairable_crc, right_flags, right_offsets
+from mqtool.engine.repair.verify.records import (
+    NO_CRC,
+    check_records,
+    is_repairable_crc,
+    right_delay_levels,
+    right_flags,
+    right_offsets,
+)
 from mqtool.engine.repair.verify.store_times import CONTEXT, corrections
 from mqtool.engine.store.disk import Disk, inside
 from mqtool.engine.store.dispatch import dispatch, inner_batch_topics, properties_of
@@ -34,8 +42,10 @@ from mqtool.errors import MqtoolError, NotPermittedError, UsageError, WriteError
 from mqtool.formats import checkpoint, placeholder
 from mqtool.formats import commit_log as layout
 from mqtool.formats import kernels as plain
+from mqtool.formats.message import message_at
 from mqtool.formats.placeholder import RecordTemplate
 from mqtool.formats.scan import Ints, MessageTable
+from mqtool.formats.topics import SCHEDULE_TOPIC
 
 _QUEUE_ID_AT, _QUEUE_OFFSET_AT, _SYS_FLAG_AT = (
     layout.offset_in_head(name) for name in ("queue_id", "queue_offset", "sys_flag")
@@ -278,15 +288,12 @@ class NewStore:
         return times
 
     def _put_right(self, table: MessageTable, records: Bytes, starts: Ints) -> None:
-        """Write system flags and queue offsets of batches that records themselves contradict; note what stays wrong."""
+        """Write system flags, queue offsets of batches and delay levels that cannot be right; note what stays wrong."""
         flags = table.column("sys_flag")
-        rows = np.flatnonzero(flags & _TELLING != 0)
-        if self.batch_topics:
-            ids, names = table.topics()
-            batches = [
-                number for number, name in enumerate(names) if name.decode("utf-8", "replace") in self.batch_topics
-            ]
-            rows = np.flatnonzero((flags & _TELLING != 0) | np.isin(ids, batches))
+        ids, names = table.topics()
+        topics = self.batch_topics | {SCHEDULE_TOPIC}
+        numbers_of_topics = [number for number, name in enumerate(names) if name.decode("utf-8", "replace") in topics]
+        rows = np.flatnonzero((flags & _TELLING != 0) | np.isin(ids, numbers_of_topics))
         if not len(rows):
             return
         subset = table.where(rows)
@@ -299,6 +306,13 @@ class NewStore:
                 put_numbers(records, starts[rows[list(numbers)]] + at, np.array(list(numbers.values())), form)
                 self._repaired[text] += len(numbers)
                 repaired |= {(code, int(places[row])) for row in numbers}
+        for row, level in right_delay_levels(subset, derived).items():
+            properties = with_pairs(message_at(subset, row), {"DELAY": str(level)}, has_crc=False)
+            if properties is not None:
+                at = int(starts[rows[row]] + subset.offsets(plain.PROPERTIES)[row] - subset.starts[row])
+                records[at : at + len(properties)] = np.frombuffer(properties, np.uint8)
+                self._repaired["its delay level, which is not a number, is rewritten"] += 1
+                repaired.add(("LOG-PROPERTIES", int(places[row])))
         findings = FindingsOfRows(subset, "", MAX_LISTED)
         check_records(findings, derived)
         for place, item in findings.all:

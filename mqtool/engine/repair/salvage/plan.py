@@ -207,14 +207,17 @@ def _look_at(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Surve
 
 
 def _edits_of(log: CommitLog, patches: Iterable[Patch]) -> Iterator[Edit]:
-    """Yield the records that get other places in queues, or flags; what else cannot be right the new store sees to."""
+    """Yield the records that get other places in queues, flags or delay levels; the new store repairs the rest."""
     for patch in patches:
         tables = (
             scan.scan(memoryview(data), patch.position, limit=1).table
             for data in (log.read(patch.position, len(patch.data)), patch.data)
         )
         old, new = ((known_of(table, 0, misplaced=False), message_at(table, 0)) for table in tables)
-        fields = [(known, message.sys_flag, message.queue_offset) for known, message in (old, new)]
+        fields = [
+            (known, message.sys_flag, message.queue_offset, message.properties.get("DELAY"))
+            for known, message in (old, new)
+        ]
         if fields[0] != fields[1]:
             yield Edit(patch, old[0], new[0], patch.reason + made_room(old[1], new[1]))
 

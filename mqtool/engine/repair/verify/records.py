@@ -170,6 +170,17 @@ def right_offsets(table: MessageTable, derived: Dispatch) -> dict[int, int]:
     return right
 
 
+def right_delay_levels(table: MessageTable, derived: Dispatch) -> dict[int, int]:
+    """Return the delay levels of the queues of delayed messages, by row, whose own level is not a number."""
+    topic_ids, topics = table.topics()
+    if SCHEDULE_TOPIC.encode() not in topics:
+        return {}
+    delayed = (topic_ids == topics.index(SCHEDULE_TOPIC.encode())) & (derived.properties.at("DELAY")[1] > 0)
+    rows = np.flatnonzero(delayed & (table.column("queue_id") >= 0)).tolist()
+    wrong = [row for row in rows if _number(derived.properties.text(table, "DELAY", row), (1 << 31) - 1) is None]
+    return {row: int(table.column("queue_id")[row]) + 1 for row in wrong}
+
+
 def batch_count(body: bytes) -> int:
     """Return how many messages a batch holds, 0 where the body is none."""
     try:
