@@ -38,9 +38,10 @@ def load(seed: int, brokers: list[JavaStore], scratch: Path | None) -> dict[str,
         return None
     folder = Path(tempfile.mkdtemp(dir=scratch, prefix="laws-java-"))
     try:
-        repaired = _mend(case, folder)
-        if repaired is None:
+        outcome = _mend(case, folder)
+        if outcome is None:
             return None
+        repaired, remarks = outcome
     except Exception as error:  # the laws that are judged without Java tell of it
         shutil.rmtree(folder, ignore_errors=True)
         return {"no version": [repr(error)]}
@@ -49,20 +50,21 @@ def load(seed: int, brokers: list[JavaStore], scratch: Path | None) -> dict[str,
         for java in brokers:
             store = folder / java.version
             copy_store(repaired, store)
-            found[java.version] = list(_faults(java, case, store))
+            found[java.version] = list(_faults(java, case, store, remarks))
         return found
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _mend(case: Case, folder: Path) -> Path | None:
+def _mend(case: Case, folder: Path) -> tuple[Path, str] | None:
+    """Return the repaired store, and what was said of it; None where there is none."""
     store = case.build(folder)
     config = config_of(case.base, store, is_told=True)
     runner = Direct()
     try:
         if case.mend == "salvage":
-            runner.salvage(store, config, folder / "new")
-            return folder / "new"
+            told = runner.salvage(store, config, folder / "new")
+            return folder / "new", "\n".join(told.remarks)
         plan = runner.plan(store, config, case.mend)
         if plan.refusal:
             return None
@@ -70,10 +72,10 @@ def _mend(case: Case, folder: Path) -> Path | None:
             runner.carry_out(store, config, plan)
     except MqtoolError:
         return None
-    return store
+    return store, "\n".join(plan.remarks)
 
 
-def _faults(java: JavaStore, case: Case, store: Path) -> Iterator[str]:
+def _faults(java: JavaStore, case: Case, store: Path, remarks: str) -> Iterator[str]:
     config: dict[str, Any] = dict(manifest(case.base)["config"])
     if case.mend == "salvage":
         config.pop("commitLogPaths", None)
@@ -88,13 +90,22 @@ def _faults(java: JavaStore, case: Case, store: Path) -> Iterator[str]:
         return
     if java.version.startswith("4") and any(path.is_dir() for one in judged.folders for path in one.iterdir()):
         return  # 4.9 takes a folder among the segments for one; recover leaves it, and its plan says so
+    foretold = _refusal(java.version, case, store) if "left " in remarks else ""
     answer = java.ask(store, config, reads=wanted)
     if "after_start" not in answer or "reads" not in answer:
+        if foretold:  # of what a repair leaves, and says so, as do `doctor` and this verdict
+            return
         yield f"does not start: {[answer.get(name) for name in ('error', 'error_at', 'hangs', 'behind_bytes')]}"
         return
     if answer["after_load"]["max_phy_offset"] < judged.end_offset:
         yield f"cuts the log at {answer['after_load']['max_phy_offset']}, before {judged.end_offset}"
     yield from _lost(answer, wanted, kept)
+
+
+def _refusal(version: str, case: Case, store: Path) -> str:
+    """Return why a broker of a version does not start, as mqtool tells it; nothing where it does."""
+    told = config_of(case.base, store, is_told=True)
+    return Direct().plan(store, told, f"recover --as-broker {version[:3]}").refusal or ""
 
 
 def _lost(answer: Answer, wanted: list[Key], kept: dict[Key, Record]) -> Iterator[str]:
