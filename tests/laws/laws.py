@@ -252,7 +252,7 @@ class _Check:
         Also of those whose damaged properties were written anew where they lay, with what could be read, as is told.
         """
         found: dict[Key, set[bytes]] = collections.defaultdict(set)
-        whole = base_of(self.case.base).judged.records
+        whole, copies = base_of(self.case.base).judged.records, "\n".join(plan.remarks)
         for record in (*self.before.records.values(), *self.before.misplaced):
             was, now = whole.get(record.stated), after.records.get(record.stated)
             if now is None:
@@ -263,6 +263,9 @@ class _Check:
                 if is_as_it_was or (is_kept and _is_at_home(now, record, was)):
                     for key in record.keys:
                         found[key].add(record.digest())
+            elif f"the message at {record.stated:,} is kept: a copy" in copies and _is_kept(record, now, ""):
+                for key in {*record.keys} & {*now.keys}:
+                    found[key].add(record.digest())
             elif was is not None and is_as_it_was:
                 for key in {*record.keys} & {*was.keys}:
                     found[key].add(record.digest())

@@ -1529,6 +1529,18 @@ _ROWS = {
             }
         ],
     ),
+    "a copy of a message that differs from the one that is kept is told": (
+        "timer-550-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "duplicate",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000000000000.bak",
+            },
+            {"op": "zero", "file": "commitlog/00000000000000000000", "at": 32, "len": 16},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

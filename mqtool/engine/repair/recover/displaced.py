@@ -19,7 +19,7 @@ import numpy as np
 from mqtool.engine.repair.parts import spans_of
 from mqtool.engine.repair.placement import Placement, records_in
 from mqtool.engine.repair.recover.log import LogPlan, RecordRun
-from mqtool.engine.repair.recover.record_editor import Patch
+from mqtool.engine.repair.recover.record_editor import Patch, few_of
 from mqtool.engine.repair.recover.shifted import Ways
 from mqtool.engine.store.commit_log import STEP, CommitLog, Gap, heads_in
 from mqtool.engine.store.dispatch import dispatch, property_crcs
@@ -202,9 +202,13 @@ class PutBack:
     """Segment, position and size of each stretch that is written, and how many records that makes."""
     left: list[DisplacedRecords] = dataclasses.field(default_factory=list)
     """Sound records, each by itself, that do not lie where they say, nor does a copy of theirs."""
+    differing: list[DisplacedRecords] = dataclasses.field(default_factory=list)
+    """Those whose messages do, with the same body and place, but with other flags, times or properties."""
 
     def tell_left(self, plan: LogPlan) -> None:
-        """Add to the losses of a plan the records that it does not keep where they are."""
+        """Add to the losses of a plan the records that it does not keep where they are; tell of copies that differ."""
+        text = "the message at {:,} is kept: a copy of it, in {}, has other flags, times or properties"
+        plan.remarks += few_of([text.format(copy.start, copy.source.file.path.name) for copy in self.differing])
         kept = {patch.position: patch.data for patch in plan.patches}
         own = set(plan.bridges.rows.where(plan.bridges.rows.own).start.tolist()) if plan.bridges else set()
         for displaced in self.left:
@@ -283,7 +287,12 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
             start = unsound.starts[number]
         pieces += _Joiner(reader, start, unsound.ends[number], wanted.get(number, []), moves.get(number, [])).join()
     back = _written(log, pieces)
-    back.left = [record for records in left for record in _not_there(back.log, records)]
+    for records in left:
+        for record in _not_same(back.log, records):
+            if not stands(back.log, record):
+                back.left.append(record)
+            elif _is_sound(back.log.read(record.start, record.end - record.start), record.start):
+                back.differing.append(record)
     return back
 
 
@@ -687,14 +696,19 @@ def _but_address(record: bytes) -> bytes:
     return record[:_ADDRESS_AT] + record[_HEAD:]
 
 
-def _not_there(log: CommitLog, records: DisplacedRecords) -> Iterator[DisplacedRecords]:
-    """Yield the records of which no copy lies where they say."""
-    if stands(log, records):
+def _not_same(log: CommitLog, records: DisplacedRecords) -> Iterator[DisplacedRecords]:
+    """Yield the records, each by itself, of which no equal one lies where they say."""
+    if _is_same(log, records):
         return
     for row in range(len(records.starts)):
         single = records.part(slice(row, row + 1))
-        if not stands(log, single):
+        if not _is_same(log, single):
             yield single
+
+
+def _is_same(log: CommitLog, records: DisplacedRecords) -> bool:
+    size = records.end - records.start
+    return log.read(records.start, size) == records.source.read(records.start, size)
 
 
 def stands(log: CommitLog, records: DisplacedRecords) -> bool:
