@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import mqtool
+from mqtool.formats import topics
+from mqtool.formats.property_names import OF_ROCKETMQ
 
 ROOT = Path(__file__).parent.parent
 OURS = ("mqtool", "pyspark_rocketmq", "pyspark_rocketmq_store", "spark_jobs")
@@ -480,6 +482,45 @@ def test_no_folder_of_repair_holds_more_modules_than_a_stranger_reads_at_a_glanc
     folders = [REPAIR, *(path.parent for path in REPAIR.rglob("__init__.py"))]
 
     assert {str(path): count for path in folders if (count := len([*path.glob("*.py")])) > MAX_FILES} == {}
+
+
+NAMES = ("mqtool.formats.property_names", "mqtool.formats.topics")
+"""Where the names of properties, and of topics and groups of a broker, are constants."""
+
+
+def literal_names(sources: dict[str, str]) -> list[str]:
+    """Return each place where a module writes such a name itself; docstrings and placeholders of a help page may."""
+    texts = OF_ROCKETMQ | {text for name, text in vars(topics).items() if name[0].isupper() and isinstance(text, str)}
+    return [
+        f"{module}:{line}: {text}"
+        for module, source in sources.items()
+        if module not in NAMES
+        for line, text in _literals(_parsed(source))
+        if text in texts
+    ]
+
+
+def _literals(node: ast.AST) -> Iterator[tuple[int, str]]:
+    match node:
+        case ast.Expr(value=ast.Constant()) | ast.keyword(arg="metavar"):
+            return
+        case ast.Constant(value=str(text), lineno=line):
+            yield line, text
+        case ast.Constant(value=bytes(data), lineno=line):
+            yield line, data.decode("latin-1")
+    for child in ast.iter_child_nodes(node):
+        yield from _literals(child)
+
+
+def test_names_of_properties_and_system_topics_are_constants_of_one_module_each() -> None:
+    assert literal_names(sources(["mqtool", "spark_jobs"])) == []
+
+
+def test_a_literal_name_is_seen() -> None:
+    assert literal_names({"p.a": "def f():\n    return f\"{pairs['UNIQ_KEY']} {x}\""}) == ["p.a:2: UNIQ_KEY"]
+    assert literal_names({"p.a": 'X = b"KEYS"', "p.b": 'X = topic.startswith("%RETRY%")'})
+
+    assert literal_names({"p.a": '"""KEYS"""\noption(metavar="TAGS")\nX = "the TAGS property"'}) == []
 
 
 DOORS = (

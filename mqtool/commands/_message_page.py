@@ -14,6 +14,19 @@ from mqtool.formats.annotate import Field
 from mqtool.formats.hashing import body_crc, tags_code
 from mqtool.formats.inner_batch import inner_messages, is_inner_batch
 from mqtool.formats.message import Message
+from mqtool.formats.property_names import (
+    DELAY,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    ORIGIN_MESSAGE_ID,
+    REAL_QID,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    TAGS,
+    TIMER_DEL_UNIQKEY,
+    TIMER_OUT_MS,
+    TRANSACTION_CHECK_TIMES,
+)
 from mqtool.formats.topics import (
     DEAD_LETTER_PREFIX,
     HALF_TOPIC,
@@ -103,7 +116,7 @@ def _property_lines(message: Message, width: int, indent: int) -> Iterator[str]:
 
 def _fields(store: "StoreReader | None", message: Message) -> Iterator[tuple[str, Any, str]]:
     segment = store.commit_log.segment_at(message.position) if store else None
-    delayed = message.topic == SCHEDULE_TOPIC and "DELAY" in message.properties
+    delayed = message.topic == SCHEDULE_TOPIC and DELAY in message.properties
     code = "" if delayed else f"tags code {tags_code(message.tags)}"
     yield "topic", message.topic, ""
     yield "queue_id", message.queue_id, ""
@@ -188,39 +201,39 @@ def _cells(text: str) -> int:
 def annotations(store: "StoreReader | None", message: Message) -> Iterator[str]:
     """Yield what a broker means by a message that no producer sent like this."""
     properties, topic = message.properties, message.topic
-    real = f"{properties.get('REAL_TOPIC')}, queue {properties.get('REAL_QID')}"
+    real = f"{properties.get(REAL_TOPIC)}, queue {properties.get(REAL_QID)}"
     kind = message.sys_flag & commit_log.TRANSACTION_MASK
-    level = _number(properties, "DELAY")
+    level = _number(properties, DELAY)
     if topic == SCHEDULE_TOPIC and level > 0:
         yield _delay_note(store, message, level, real)
     elif topic == TIMER_TOPIC:
-        due = iso_time(_number(properties, "TIMER_OUT_MS"))
-        when = f" at {due}" if due and "TIMER_OUT_MS" in properties else ""
+        due = iso_time(_number(properties, TIMER_OUT_MS))
+        when = f" at {due}" if due and TIMER_OUT_MS in properties else ""
         yield f"waits in the timer to be delivered to {real}{when}"
-        if "TIMER_DEL_UNIQKEY" in properties:
-            yield f"cancels the timer message {properties['TIMER_DEL_UNIQKEY']}"
+        if TIMER_DEL_UNIQKEY in properties:
+            yield f"cancels the timer message {properties[TIMER_DEL_UNIQKEY]}"
     elif topic == HALF_TOPIC:
-        checks = properties.get("TRANSACTION_CHECK_TIMES")
+        checks = properties.get(TRANSACTION_CHECK_TIMES)
         yield (
             f"half message: its transaction would deliver it to {real}"
             + (f", checked back {checks} times" if checks else "")
             + f"; decided when an op message in {OP_TOPIC} lists its queue offset {message.queue_offset:,}"
         )
-    elif topic == OP_TOPIC and properties.get("TAGS") == "d":
+    elif topic == OP_TOPIC and properties.get(TAGS) == "d":
         decided = message.body.decode("utf-8", "replace").strip(",").replace(",", ", ")
         yield f"op message: the half messages with queue offset {decided} in queue {message.queue_id} are decided"
     elif topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
         yield _retry_note(message)
     elif kind == commit_log.TRANSACTION_COMMIT:
         yield f"a committed transaction; its half message is at {message.prepared_transaction_offset:,}"
-    elif level > 0 and "REAL_TOPIC" in properties:
+    elif level > 0 and REAL_TOPIC in properties:
         yield f"delivered after delay level {level}"
-    elif "TIMER_OUT_MS" in properties:
+    elif TIMER_OUT_MS in properties:
         yield "delivered by the timer"
     if kind in (commit_log.TRANSACTION_PREPARED, commit_log.TRANSACTION_ROLLBACK):
         yield f"a {_TRANSACTIONS[kind]} transaction: no queue has a unit for it, so its queue offset is meaningless"
-    names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
-    offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+    names = properties.get(INNER_MULTI_DISPATCH, "").split(",")
+    offsets = properties.get(INNER_MULTI_QUEUE_OFFSET, "").split(",")
     light = [f"{name} at {offset}" for name, offset in zip(names, offsets, strict=False) if name]
     if light:
         yield f"also in the queues {', '.join(light)}"
@@ -249,9 +262,9 @@ def _retry_note(message: Message) -> str:
     properties = message.properties
     prefix = RETRY_PREFIX if message.topic.startswith(RETRY_PREFIX) else DEAD_LETTER_PREFIX
     group = message.topic.removeprefix(prefix)
-    origin = properties.get("ORIGIN_MESSAGE_ID")
+    origin = properties.get(ORIGIN_MESSAGE_ID)
     relation = "a retry for" if prefix == RETRY_PREFIX else "a dead letter of"
-    of = f" of a message from {properties['RETRY_TOPIC']}" if "RETRY_TOPIC" in properties else ""
+    of = f" of a message from {properties[RETRY_TOPIC]}" if RETRY_TOPIC in properties else ""
     first = f", first stored as {origin}" if origin else ""
     return f"{relation} the group {group}{of}, consumed {message.reconsume_times} times without success{first}"
 

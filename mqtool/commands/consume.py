@@ -16,6 +16,8 @@ from mqtool.commands._output import Output
 from mqtool.commands._rows import body_fields
 from mqtool.commands._wire import wire_options
 from mqtool.errors import NotFoundError, Status, UsageError, WriteError
+from mqtool.formats.property_names import KEYS, RETRY_TOPIC
+from mqtool.formats.topics import TOOLS_GROUP
 
 if TYPE_CHECKING:
     from mqtool.engine.client.consuming import ConsumeStatus
@@ -205,7 +207,7 @@ def _row(message: "ConsumerMessage", body: str) -> dict[str, Any]:
         **body_fields(message.body, body),
         "properties": message.properties,
         "tags": message.tags,
-        "keys": message.properties.get("KEYS"),
+        "keys": message.properties.get(KEYS),
         "unique_key": message.unique_key,
         "message_id": message.offset_message_id,
         "broker_name": message.broker_name,
@@ -264,7 +266,7 @@ def _queue(message: "ConsumerMessage", group: str) -> "MessageQueue":
     from mqtool.formats.bodies import MessageQueue
     from mqtool.formats.topics import RETRY_PREFIX
 
-    is_again = message.reconsume_times > 0 and "RETRY_TOPIC" in message.properties
+    is_again = message.reconsume_times > 0 and RETRY_TOPIC in message.properties
     topic = RETRY_PREFIX + group if is_again else message.topic
     return MessageQueue(topic, message.broker_name, message.queue_id)
 
@@ -299,7 +301,6 @@ async def _consume_in_order(brokers: Brokers, group: str, wanted: _ConsumeSelect
 
 
 async def _peek(wire: "Wire", brokers: Brokers, group: str | None, wanted: _ConsumeSelection, sink: _Sink) -> None:
-    from mqtool.engine.client.calls import TOOLS_GROUP
     from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumer, LitePullConsumerOptions
 
     options = LitePullConsumerOptions(**brokers.client_options(), pull_batch_size=_AT_ONCE, auto_commit=False)

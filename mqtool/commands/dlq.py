@@ -30,6 +30,7 @@ from mqtool.commands._repair import Confirmation, confirmation_options
 from mqtool.commands._rows import message_row
 from mqtool.commands._wire import source_options, wire_options
 from mqtool.errors import AccessDeniedError, MqtoolError, NotFoundError, Status, UsageError
+from mqtool.formats.property_names import CLUSTER
 
 if TYPE_CHECKING:
     from mqtool.engine.client_runtime.admin_changes import Changes
@@ -383,9 +384,7 @@ def _letters_of_store(store: "StoreReader", chosen: DeadLetterSelection, broker_
     cluster = settings.get("brokerClusterName")
     return [
         DeadLetter(
-            Browsed(
-                message, b"", MasterBroker(cluster or message.properties.get("CLUSTER", "DefaultCluster"), name, "")
-            ),
+            Browsed(message, b"", MasterBroker(cluster or message.properties.get(CLUSTER, "DefaultCluster"), name, "")),
             origin_topic(message),
         )
         for message in _stored_letters(store, chosen)

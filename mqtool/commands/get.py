@@ -22,7 +22,8 @@ from mqtool.formats.hashing import body_crc
 from mqtool.formats.hosts import host_of_message_id, parse_message_id
 from mqtool.formats.inner_batch import inner_messages, is_inner_batch
 from mqtool.formats.message import Message, message_of
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, are_readable, crc_digits
+from mqtool.formats.properties import CRC_SIZE, are_readable, crc_digits
+from mqtool.formats.property_names import CRC32, INNER_MULTI_DISPATCH
 from mqtool.formats.topics import is_possible
 
 if TYPE_CHECKING:
@@ -312,8 +313,8 @@ def _wrong_in(message: Message, record: bytes) -> Iterator[str]:
         yield "the properties are damaged: only those that Java would read are shown"
     if message.body and actual != message.body_crc:
         yield f"the body is damaged: its CRC is {actual}, the record says {message.body_crc}"
-    digits = message.properties.get(CRC_NAME)
-    if digits is not None and record[-CRC_SIZE:].startswith(CRC_NAME.encode()):
+    digits = message.properties.get(CRC32)
+    if digits is not None and record[-CRC_SIZE:].startswith(CRC32.encode()):
         should_be = crc_digits(body_crc(record[:-CRC_SIZE])).decode()
         if digits != should_be:
             yield f"the record is damaged: its CRC property is {digits}, it should be {should_be}"
@@ -447,7 +448,7 @@ def _of_unit(store: "StoreReader", key: tuple[str, int, int], offset: int) -> Lo
     if message is None:
         return located
     queues = {(message.topic, message.queue_id)}
-    light = message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
+    light = message.properties.get(INNER_MULTI_DISPATCH, "").split(",")
     if topic in light:
         return located
     if (topic, queue_id) not in queues:

@@ -128,14 +128,14 @@ def command(
 
 
 def _pairs(properties: Iterable[str]) -> dict[str, str]:
-    from mqtool.engine.client.outgoing import UNIQUE_KEY
+    from mqtool.formats.property_names import UNIQ_KEY
 
     pairs = {}
     for text in properties:
         name, equals, value = text.partition("=")
         if not name or not equals or not value:
             raise UsageError(f"--property {text}: give it as NAME=VALUE")
-        if name == UNIQUE_KEY:
+        if name == UNIQ_KEY:
             raise UsageError(f"{name} cannot be set by an application: the producer sets it on each message")
         pairs[name] = value
     return pairs
@@ -173,7 +173,7 @@ def _of_row(each: "ProducerMessage", line: bytes) -> "ProducerMessage":
     """Return the message of a row: its body, tag, keys and properties, where the command line names no others."""
     import orjson
 
-    from mqtool.formats.properties import OF_ROCKETMQ
+    from mqtool.formats.property_names import OF_ROCKETMQ
 
     row = orjson.loads(line)
     properties = row.get("properties") or {}

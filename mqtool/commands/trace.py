@@ -9,6 +9,8 @@ from mqtool.commands._options import output_option
 from mqtool.commands._output import Output, counted
 from mqtool.commands._wire import wire_options
 from mqtool.errors import NotFoundError, Status, UsageError
+from mqtool.formats.property_names import ORIGIN_MESSAGE_ID
+from mqtool.formats.topics import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from mqtool.engine.client_runtime.admin_client import AdminClient
@@ -31,9 +33,7 @@ _TURNS = {"sent": 0, "stored": 1, "given": 2, "consumed": 3}
 @click.command(short_help="Trace the path of a message.")
 @click.argument("message_id", metavar="[ID]", required=False)
 @click.option("--key", metavar="TEXT", help="All messages with this key.")
-@click.option(
-    "--trace-topic", default="RMQ_SYS_TRACE_TOPIC", show_default=True, help="Topic that clients send traces to."
-)
+@click.option("--trace-topic", default=TRACE_TOPIC, show_default=True, help="Topic that clients send traces to.")
 @wire_options
 @output_option
 def command(message_id: str | None, key: str | None, trace_topic: str, brokers: Brokers, output: Output) -> int:
@@ -119,7 +119,7 @@ def _is_copy(message: "Message") -> bool:
 
 def _is_of(copy: "Message", origin: "Browsed") -> bool:
     """Tell whether a retry or a dead letter is of a message: unique keys alone do not tell, as batches share one."""
-    named = copy.properties.get("ORIGIN_MESSAGE_ID") or copy.unique_key
+    named = copy.properties.get(ORIGIN_MESSAGE_ID) or copy.unique_key
     return named in (origin.message.message_id, origin.message.unique_key)
 
 

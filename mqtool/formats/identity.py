@@ -44,16 +44,16 @@ import numpy.typing as npt
 
 from mqtool.formats import commit_log
 from mqtool.formats import kernels as plain
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, find_property, probe_of
+from mqtool.formats.properties import CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, find_property, probe_of
+from mqtool.formats.property_names import CRC32, ORIGIN_MESSAGE_ID, UNIQ_KEY
 from mqtool.formats.scan import Ints, MessageTable
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_PREFIXES
 
 Words = npt.NDArray[np.uint64]
 
-_KEY = "UNIQ_KEY"
-_PROBE, _ORIGIN = probe_of(_KEY), probe_of("ORIGIN_MESSAGE_ID")
-_NAME_SIZE = len(_KEY) + len(NAME_SEPARATOR)
-_CRC_HEAD = f"{CRC_NAME}{NAME_SEPARATOR}".encode()
+_PROBE, _ORIGIN = probe_of(UNIQ_KEY), probe_of(ORIGIN_MESSAGE_ID)
+_NAME_SIZE = len(UNIQ_KEY) + len(NAME_SEPARATOR)
+_CRC_HEAD = f"{CRC32}{NAME_SEPARATOR}".encode()
 _OF_BROKERS = tuple(prefix.encode() for prefix in (*SYSTEM_PREFIXES, RETRY_PREFIX, DEAD_LETTER_PREFIX))
 
 _WORD = 8
@@ -126,14 +126,14 @@ def _pair(high: npt.NDArray[np.int32], low: npt.NDArray[np.int32]) -> Words:
 
 def _first_keys(table: MessageTable) -> tuple[Ints, Ints]:
     """Return position and size of each record's first key; the size is 0 without one."""
-    columns = table.properties([_KEY])
+    columns = table.properties([UNIQ_KEY])
     at, sizes = columns[0][0], columns[1][0]
     rows = np.flatnonzero(sizes)
     while len(rows):  # what stands before the last key may have one too
         part = table.where(rows)
         starts = part.offsets(plain.PROPERTIES)
         part.extents[2 * plain.PROPERTIES + 1] = np.maximum(at[rows] - _NAME_SIZE - starts, 0)
-        earlier = part.properties([_KEY])
+        earlier = part.properties([UNIQ_KEY])
         has_one = earlier[1][0] > 0
         rows = rows[has_one]
         at[rows], sizes[rows] = earlier[0][0][has_one], earlier[1][0][has_one]

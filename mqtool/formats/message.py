@@ -13,6 +13,7 @@ from mqtool.formats import commit_log, kernels
 from mqtool.formats.compression import decompress
 from mqtool.formats.hosts import host_text, offset_message_id
 from mqtool.formats.properties import parse_properties
+from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
 from mqtool.formats.scan import HOSTS, NARROW, WIDE, MessageTable, gather
 from mqtool.formats.stored_message import record_ends
 
@@ -56,17 +57,17 @@ class Message:
     @property
     def tags(self) -> str | None:
         """The TAGS property."""
-        return self.properties.get("TAGS")
+        return self.properties.get(TAGS)
 
     @property
     def keys(self) -> str | None:
         """The KEYS property: keys separated by spaces."""
-        return self.properties.get("KEYS")
+        return self.properties.get(KEYS)
 
     @property
     def unique_key(self) -> str | None:
         """The id that the client created."""
-        return self.properties.get("UNIQ_KEY")
+        return self.properties.get(UNIQ_KEY)
 
     @property
     def message_id(self) -> str:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log
 from mqtool.formats.layout import packer_of
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, crc_digits, pairs_of
+from mqtool.formats.properties import CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, crc_digits, pairs_of
+from mqtool.formats.property_names import CRC32
 
 Host = tuple[bytes, int]
 """Address, of 4 or 16 bytes, and port; ``message.parse_host`` makes it of a text."""
@@ -28,7 +29,7 @@ _HEADS = tuple(packer_of(head).pack for head in commit_log.HEADS)
 _SHORT = struct.Struct(">h")
 _ELEMENT = struct.Struct(">iiiii")  # CLIENT_BATCH_ELEMENT up to its body
 _PAIR = PAIR_SEPARATOR.encode()
-_CRC_HEAD = f"{CRC_NAME}{NAME_SEPARATOR}".encode()
+_CRC_HEAD = f"{CRC32}{NAME_SEPARATOR}".encode()
 
 
 @dataclasses.dataclass(slots=True)

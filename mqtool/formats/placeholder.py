@@ -18,12 +18,21 @@ from mqtool.formats import commit_log
 from mqtool.formats import kernels as plain
 from mqtool.formats.layout import packer_of
 from mqtool.formats.properties import (
-    CRC_NAME,
     CRC_SIZE,
     NAME_SEPARATOR,
     PAIR_SEPARATOR,
     build_properties,
     crc_digits,
+)
+from mqtool.formats.property_names import (
+    CRC32,
+    DELAY,
+    INNER_BASE,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    INNER_NUM,
+    REAL_QID,
+    REAL_TOPIC,
 )
 from mqtool.formats.scan import Ints, MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
@@ -127,14 +136,14 @@ def needed(
     """
     pairs: dict[str, str] = {}
     if batch_size > 1:
-        pairs = {"INNER_NUM": str(batch_size), "INNER_BASE": str(queue_offset)}
+        pairs = {INNER_NUM: str(batch_size), INNER_BASE: str(queue_offset)}
     elif topic == SCHEDULE_TOPIC:
         # A broker delivers it like any delayed message: to a topic that nobody reads.
-        pairs = {"DELAY": str(queue_id + 1), "REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0"}
+        pairs = {DELAY: str(queue_id + 1), REAL_TOPIC: FILLER_TOPIC, REAL_QID: "0"}
     if light:
         names, offsets = zip(*light, strict=True)
-        pairs["INNER_MULTI_DISPATCH"] = ",".join(names)
-        pairs["INNER_MULTI_QUEUE_OFFSET"] = ",".join(map(str, offsets))
+        pairs[INNER_MULTI_DISPATCH] = ",".join(names)
+        pairs[INNER_MULTI_QUEUE_OFFSET] = ",".join(map(str, offsets))
     return build_properties(pairs)
 
 
@@ -186,7 +195,7 @@ def build(
     if batch_size > 1 and len(body) >= batch_size * ELEMENT_SIZE:
         body, sys_flag = _batch(batch_size, len(body)), sys_flag | commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
     if has_crc:
-        text += f"{CRC_NAME}{NAME_SEPARATOR}{0:010}{PAIR_SEPARATOR}".encode()
+        text += f"{CRC32}{NAME_SEPARATOR}{0:010}{PAIR_SEPARATOR}".encode()
     large = len(topic) > _SMALL_TOPIC
     head = _HEADS[commit_log.head_form(sys_flag)].pack(
         size,

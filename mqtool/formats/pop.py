@@ -16,10 +16,6 @@ from mqtool.errors import FormatError
 from mqtool.formats import json_library as orjson
 from mqtool.formats.topics import RETRY_PREFIX
 
-RECEIPT = "POP_CK"
-FIRST_POP_TIME = "1ST_POP_TIME"
-REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
-"""Whose offsets say how far the revive log is done: the last finished check point, not the next one."""
 ORDER_QUEUE_ID = 999
 """The revive queue of a pop in order, which keeps no check points."""
 CHECK_POINT_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"

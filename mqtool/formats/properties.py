@@ -5,6 +5,7 @@ A record keeps the raw bytes: brokers differ in order and in whether a separator
 """
 
 from mqtool.errors import FormatError
+from mqtool.formats.property_names import CRC32
 
 NAME_SEPARATOR = "\x01"
 PAIR_SEPARATOR = "\x02"
@@ -13,22 +14,7 @@ KEY_SEPARATOR = " "
 _PAIR = PAIR_SEPARATOR.encode()
 _NAME = NAME_SEPARATOR.encode()
 
-CRC_NAME = "__CRC32#"
-OF_ROCKETMQ = frozenset((
-    "1ST_POP_TIME", "ARRIVE_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CHECK_IMMUNITY_TIME_IN_SECONDS", "CLUSTER",
-    "CONSUME_START_TIME", "CORRECTION_FLAG", "CORRELATION_ID", "DELAY", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC",
-    "DUP_INFO", "EXTEND_UNIQ_INFO", "INNER_BASE", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM",
-    "INSTANCE_ID", "KEYS", "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET", "MQ2_FLAG", "MSG_REGION", "MSG_TYPE",
-    "ORIGIN_MESSAGE_ID", "PGROUP", "POP_CK", "POP_CK_OFFSET", "PROPERTY_FORWARD_QUEUE_ID", "PUSH_REPLY_TIME",
-    "REAL_QID", "REAL_TOPIC", "RECONSUME_TIME", "REDIRECT", "REPLY_TO_CLIENT", "RETRY_TOPIC", "TAGS",
-    "TIMER_DELAY_LEVEL", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY",
-    "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TRACE_CONTEXT", "TRACE_ON",
-    "TRANSACTION_CHECK_TIMES", "TRANSFER_FLAG", "TRAN_MSG", "TRAN_PREPARED_QUEUE_OFFSET", "TTL", "UNIQ_KEY", "WAIT",
-    "__BORNHOST", "__CRC32#", "__SHARDINGKEY", "__transactionId__",
-))  # fmt: skip
-"""Names of which RocketMQ, not the application, says what they mean. (Rules: store.md 2.11. RocketMQ:
-``MessageConst``.)"""
-CRC_SIZE = len(CRC_NAME) + len(NAME_SEPARATOR) + 10 + len(PAIR_SEPARATOR)
+CRC_SIZE = len(CRC32) + len(NAME_SEPARATOR) + 10 + len(PAIR_SEPARATOR)
 
 
 def parse_properties(data: bytes) -> dict[str, str]:

@@ -7,9 +7,10 @@ import numpy as np
 
 from mqtool.formats import commit_log
 from mqtool.formats.layout import offset_of
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, crc_digits
+from mqtool.formats.properties import CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, crc_digits
+from mqtool.formats.property_names import CRC32
 
-_CRC_HEAD = f"{CRC_NAME}{NAME_SEPARATOR}".encode()
+_CRC_HEAD = f"{CRC32}{NAME_SEPARATOR}".encode()
 _AT = {name: commit_log.offset_in_head(name) for name in ("queue_id", "queue_offset", "physical_offset", "sys_flag")}
 
 

@@ -31,6 +31,7 @@ from construct import (
 from mqtool.errors import FormatError
 from mqtool.formats.config_tables import Table, by_number, parse_table
 from mqtool.formats.layout import dtype_of, parse
+from mqtool.formats.topics import CHECKPOINT_TOPIC
 
 Pair = tuple[bytes, bytes]
 """Key and value."""
@@ -76,8 +77,7 @@ END_VALUE = Struct(
     "queue_offset" / Int64sb,  # of the first unit, of the last unit
     Terminated,
 )
-CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"  # its "max" is no queue: one i64, how far the log is dispatched
-CHECKPOINT_VALUE = Struct("reput_offset" / Int64sb, Terminated)
+CHECKPOINT_VALUE = Struct("reput_offset" / Int64sb, Terminated)  # the "max" of CHECKPOINT_TOPIC
 
 # All tables in one database, config/rdb ("v2").
 

@@ -7,7 +7,6 @@ message that carries them are the unique keys and keys of the messages that they
 
 from typing import NamedTuple
 
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _FIELD, _RECORD = "\x01", "\x02"
 
 

@@ -22,6 +22,7 @@ from mqtool.formats import kernels as plain
 from mqtool.formats.compression import decompress
 from mqtool.formats.hosts import host_text, offset_message_id
 from mqtool.formats.properties import parse_properties
+from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
 from mqtool.formats.scan import Ints, MessageTable
 
 Mask = npt.NDArray[np.bool_]
@@ -33,7 +34,7 @@ MAX_HEX = 256
 
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999: a time outside of them is not a timestamp."""
-_PROPERTIES = ("KEYS", "TAGS", "UNIQ_KEY")
+_PROPERTIES = (KEYS, TAGS, UNIQ_KEY)
 _OF_PROPERTIES = frozenset((
     "properties", "tags", "keys", "unique_key", "raw_properties", "key_bytes", "headers", "json_properties",
 ))  # fmt: skip
@@ -324,9 +325,9 @@ BUILDERS: dict[str, Column] = {
     "body_size": Column("int", _number("body_size")),
     "body": Column("binary", _body),
     "properties": Column("map<string,string>", lambda rows, kind: rows.pairs.array(kind)),
-    "tags": Column("string", _property("TAGS")),
-    "keys": Column("string", _property("KEYS")),
-    "unique_key": Column("string", _property("UNIQ_KEY")),
+    "tags": Column("string", _property(TAGS)),
+    "keys": Column("string", _property(KEYS)),
+    "unique_key": Column("string", _property(UNIQ_KEY)),
     "message_id": Column("string", _message_id),
     "store": Column("string", lambda rows, kind: pa.repeat(pa.scalar(rows.wanted.store, kind), len(rows))),
     CORRUPT: Column(CORRUPT_TYPE, _corrupt),
@@ -335,7 +336,7 @@ BUILDERS: dict[str, Column] = {
 
 EXTRAS: dict[str, Column] = {
     "raw_properties": Column("binary", _raw_properties),
-    "key_bytes": Column("binary", _property("KEYS")),
+    "key_bytes": Column("binary", _property(KEYS)),
     "append_type": Column("int", lambda rows, kind: pa.repeat(pa.scalar(_LOG_APPEND_TIME, kind), len(rows))),
     "headers": Column("array<struct<key:string,value:binary>>", lambda rows, kind: rows.pairs.array(kind)),
     "json_properties": Column("string", _json_properties),

@@ -5,12 +5,10 @@ from collections.abc import Iterable, Mapping
 
 from mqtool.errors import FormatError, MqtoolError, UsageError
 from mqtool.formats import config_tables
+from mqtool.formats.topics import DEFAULT_TOPIC, MEMBER_PREFIX, REPLY_SUFFIX
 from mqtool.spark.stores import Store
 
 _INHERITED = 1  # of the permissions of a topic
-_DEFAULT_TOPIC = "TBW102"
-_REPLIES = "_REPLY_TOPIC"
-_MEMBERS = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 def name_stores(stores: Iterable[Store], names_by_pattern: Mapping[str, str]) -> dict[str, Store]:
@@ -53,8 +51,8 @@ def broker_name(topics: Mapping[str, config_tables.TopicConfig]) -> str | None:
     A broker has a topic of its own name and one of its cluster's, which others inherit from (RocketMQ,
     ``TopicConfigManager``); since 5 also one that starts with ``rmq_sys_SYNC_BROKER_MEMBER_``.
     """
-    members = [name.removeprefix(_MEMBERS) for name in topics if name.startswith(_MEMBERS)]
-    not_own = {_DEFAULT_TOPIC, *(name.removesuffix(_REPLIES) for name in topics if name.endswith(_REPLIES))}
+    members = [name.removeprefix(MEMBER_PREFIX) for name in topics if name.startswith(MEMBER_PREFIX)]
+    not_own = {DEFAULT_TOPIC, *(name.removesuffix(REPLY_SUFFIX) for name in topics if name.endswith(REPLY_SUFFIX))}
     own = [name for name, topic in topics.items() if topic.perm & _INHERITED and name not in not_own]
-    names = members or [name for name in own if not name.startswith(_MEMBERS)]
+    names = members or [name for name in own if not name.startswith(MEMBER_PREFIX)]
     return names[0] if len(names) == 1 else None

@@ -22,6 +22,7 @@ from mqtool.errors import BadDataError, FormatError, MissingExtraError, NotFound
 from mqtool.formats import config_tables, pop
 from mqtool.formats.hosts import parse_message_id
 from mqtool.formats.message import Message, message_at
+from mqtool.formats.property_names import DLQ_ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_ID, REAL_TOPIC, RETRY_TOPIC
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import (
     DEAD_LETTER_PREFIX,
@@ -29,8 +30,10 @@ from mqtool.formats.topics import (
     OP_TOPIC,
     RETRY_PREFIX,
     REVIVE_PREFIX,
+    SCHEDULE_GROUP,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
+    TRANSACTION_GROUP,
 )
 from mqtool.spark import run_as_program
 from mqtool.spark.partitions import LogRange, RangeReader, UnreadablePlace, log_ranges
@@ -41,8 +44,6 @@ from mqtool.spark.tables import GONE
 KINDS = ("saved", "retried", "dead", "popped", "acknowledged", "ended")
 """Where an offset comes from: each is the queue offset after the furthest message known to have been
 delivered; the saved one is that which the group reads next."""
-TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
-SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
 _EVIDENCE = ("retried", "dead", "popped", "acknowledged", "ended")
 _WAITING = (SCHEDULE_TOPIC, TIMER_TOPIC)
 _ROWS = pa.schema(
@@ -221,12 +222,12 @@ def _rows(table: MessageTable) -> list[int]:
 def _of_message(reader: StoreReader, message: Message) -> Iterator[ConsumedOffset]:
     """Yield what a message shows, even if it still waits for its time."""
     properties = message.properties
-    topic = properties.get("REAL_TOPIC", "") if message.topic in _WAITING else message.topic
+    topic = properties.get(REAL_TOPIC, "") if message.topic in _WAITING else message.topic
     if topic.startswith(RETRY_PREFIX):
-        group = _group_of(topic.removeprefix(RETRY_PREFIX), properties.get("RETRY_TOPIC", ""))
-        yield from _of_origin(reader, "retried", group, properties.get("ORIGIN_MESSAGE_ID"))
+        group = _group_of(topic.removeprefix(RETRY_PREFIX), properties.get(RETRY_TOPIC, ""))
+        yield from _of_origin(reader, "retried", group, properties.get(ORIGIN_MESSAGE_ID))
     elif topic.startswith(DEAD_LETTER_PREFIX):
-        origin = properties.get("DLQ_ORIGIN_MESSAGE_ID") or properties.get("ORIGIN_MESSAGE_ID")
+        origin = properties.get(DLQ_ORIGIN_MESSAGE_ID) or properties.get(ORIGIN_MESSAGE_ID)
         yield from _of_origin(reader, "dead", topic.removeprefix(DEAD_LETTER_PREFIX), origin)
     elif topic.startswith(REVIVE_PREFIX):
         yield from _of_pop(message)

@@ -17,6 +17,7 @@ from mqtool.formats import kernels as plain
 from mqtool.formats import scan
 from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.codes import ResponseCode
+from mqtool.formats.property_names import INNER_NUM
 from mqtool.formats.scan import MessageTable
 from mqtool.spark.messages import Batches, RowSelection
 from mqtool.spark.options import EARLIEST, LATEST, Options, choose
@@ -31,7 +32,7 @@ MAX_PART_MESSAGES = 1_000_000
 """Messages that one task reads."""
 _AT_ONCE = 256
 _STEP = 4 << 20
-_INNER = ("INNER_NUM",)
+_INNER = (INNER_NUM,)
 
 
 def topics_of(options: Options) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 from mqtool.engine.client import calls, consuming, fetching
-from mqtool.engine.client.calls import TOOLS_GROUP, Call
+from mqtool.engine.client.calls import Call
 from mqtool.engine.client.fetching import Fetched
 from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client.routes import broker_to_read, masters, readable_queues
@@ -20,6 +20,7 @@ from mqtool.engine.client_runtime.wire import together
 from mqtool.engine.store.reader import CLOCK_STEP_MS
 from mqtool.errors import BusyError, UnavailableError, UsageError
 from mqtool.formats.bodies import MessageQueue, TopicRoute
+from mqtool.formats.topics import TOOLS_GROUP
 from mqtool.spark.options import Options
 
 T = TypeVar("T")

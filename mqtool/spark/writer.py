@@ -31,6 +31,7 @@ from mqtool.formats import kernels as plain
 from mqtool.formats.compression import Compression, compress
 from mqtool.formats.hosts import parse_host
 from mqtool.formats.properties import build_properties
+from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
 from mqtool.spark.messages import BUILDERS
 from mqtool.spark.options import Options, choose
 from mqtool.spark.sentences import sentences
@@ -44,7 +45,7 @@ _STEP = 8 << 20
 _LEVEL = 5  # as brokers and clients compress
 _SHORT_TOPIC = 127
 _HOST = "127.0.0.1:10911"
-_PROPERTY_COLUMNS = {"tags": "TAGS", "keys": "KEYS", "unique_key": "UNIQ_KEY"}
+_PROPERTY_COLUMNS = {"tags": TAGS, "keys": KEYS, "unique_key": UNIQ_KEY}
 _DEFAULTS: Row = {
     "queue_id": 0, "queue_offset": 0, "physical_offset": 0, "flag": 0, "sys_flag": 0, "reconsume_times": 0,
     "prepared_transaction_offset": 0, "born_host": _HOST, "store_host": _HOST,

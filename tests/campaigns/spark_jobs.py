@@ -46,6 +46,7 @@ from mqtool.engine.store.search import Query, Search
 from mqtool.engine.store.stats import KEYS, By, Selection, count_messages
 from mqtool.errors import MqtoolError
 from mqtool.formats import config_tables
+from mqtool.formats.topics import SCHEDULE_GROUP
 from mqtool.spark import compare, export, find, offsets, rebuild, spread, stats, verify
 from mqtool.spark.messages import CORRUPT
 from mqtool.spark.partitions import log_ranges
@@ -445,7 +446,7 @@ def _as_listed(rows: list[dict[str, Any]]) -> Iterable[tuple[Hashable, ...]]:
 
     It knows nothing of what the log tells, so the lag is compared where an offset is saved.
     """
-    rows = [row for row in rows if row["group"] != offsets.SCHEDULE_GROUP]
+    rows = [row for row in rows if row["group"] != SCHEDULE_GROUP]
     saved = {(row["group"], row["topic"]) for row in rows if row["saved"] is not None}
     for row in rows:
         is_listed = row["saved"] is not None or row["max_offset"] is not None

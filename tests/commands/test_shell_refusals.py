@@ -31,7 +31,7 @@ from mqtool.formats.commit_log import COMPRESSED
 from mqtool.formats.config_tables import DataVersion
 from mqtool.formats.headers import RegisterBroker, build_header
 from mqtool.formats.remoting import RemotingCommand
-from mqtool.formats.trace import TRACE_TOPIC
+from mqtool.formats.topics import TRACE_TOPIC
 from tests.commands.running import Ran, run
 from tests.differential.java_broker import in_a_thread
 

@@ -34,7 +34,8 @@ from mqtool import (
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.server_configs import NameServerConfig
 from mqtool.errors import MqtoolError, UsageError
-from mqtool.formats.trace import TRACE_TOPIC, TraceRecord, parse_trace
+from mqtool.formats.topics import TRACE_TOPIC
+from mqtool.formats.trace import TraceRecord, parse_trace
 from mqtool.opentelemetry import OpenTelemetryHook
 from tests.differential.conftest import jars
 from tests.differential.java_broker import POM, broker_process, free_port, in_a_thread, mqadmin, within

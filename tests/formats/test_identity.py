@@ -20,7 +20,8 @@ from mqtool.formats.identity import (
     not_seen,
     record_identities,
 )
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR
+from mqtool.formats.properties import CRC_SIZE, NAME_SEPARATOR
+from mqtool.formats.property_names import CRC32
 from mqtool.formats.stored_message import parse_stored
 from tests import builders
 from tests.formats.golden_bytes import records
@@ -47,7 +48,7 @@ def identities(whole: Iterable[bytes], kernels: Any = plain) -> list[tuple[int, 
 
 def without_crc(properties: bytes) -> bytes:
     """Return properties without the one that 5.x writes over the others, last of all."""
-    head = f"{CRC_NAME}{NAME_SEPARATOR}".encode()
+    head = f"{CRC32}{NAME_SEPARATOR}".encode()
     has_crc = len(properties) >= CRC_SIZE and properties[-CRC_SIZE:].startswith(head)
     return properties[:-CRC_SIZE] if has_crc else properties
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mqtool.formats.commit_log import parse_message
 from mqtool.formats.properties import (
-    CRC_NAME,
     CRC_SIZE,
     add_property,
     build_properties,
@@ -19,6 +18,7 @@ from mqtool.formats.properties import (
     probe_of,
     split_keys,
 )
+from mqtool.formats.property_names import CRC32
 from tests import builders
 from tests.formats.golden_bytes import records
 from tests.golden import GOLDEN_NAMES
@@ -98,7 +98,7 @@ def test_keys_are_separated_by_single_spaces(keys: str, single: list[str]) -> No
 @pytest.mark.parametrize(("crc", "digits"), [(254456178, b"8716544520"), (1301344792, b"2974431031"), (0, b"0" * 10)])
 def test_digits_of_a_crc_property_stand_in_reverse(crc: int, digits: bytes) -> None:
     assert crc_digits(crc) == digits
-    assert len(CRC_NAME) + 12 == CRC_SIZE == 20
+    assert len(CRC32) + 12 == CRC_SIZE == 20
 
 
 @pytest.mark.parametrize("name", PROPERTY_CRC)
@@ -106,7 +106,7 @@ def test_every_golden_crc_property_is_the_crc_of_its_record(name: str) -> None:
     for _, raw in records(name):
         crc = zlib.crc32(raw[:-CRC_SIZE]) & 0x7FFFFFFF
 
-        assert raw.endswith(f"{CRC_NAME}\x01".encode() + crc_digits(crc) + b"\x02")
+        assert raw.endswith(f"{CRC32}\x01".encode() + crc_digits(crc) + b"\x02")
 
 
 @given(builders.properties_texts, st.binary(max_size=40))
@@ -117,7 +117,7 @@ def test_a_made_up_crc_property_is_the_crc_of_its_record(text: bytes, body: byte
 
     assert message.size == len(whole)
     kept = parse_properties(message.properties)
-    assert kept.pop(CRC_NAME) == crc_digits(zlib.crc32(whole[:-CRC_SIZE]) & 0x7FFFFFFF).decode()
+    assert kept.pop(CRC32) == crc_digits(zlib.crc32(whole[:-CRC_SIZE]) & 0x7FFFFFFF).decode()
     assert kept == parse_properties(text)
 
 

@@ -19,6 +19,7 @@ from mqtool.formats import kernels as plain
 from mqtool.formats import scan
 from mqtool.formats.message import message_at
 from mqtool.formats.properties import split_keys
+from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
 from mqtool.formats.scan import MessageTable
 
 _FIRST_ROWS = 512
@@ -145,7 +146,7 @@ class LogSelection:
 
     def _has_tag(self, table: MessageTable) -> Mask:
         mask = np.zeros(len(table), np.bool_)
-        for row, tag in _values(table, "TAGS"):
+        for row, tag in _values(table, TAGS):
             mask[row] = self.tags.match_known(tag, _text)
         return mask
 
@@ -153,8 +154,8 @@ class LogSelection:
         mask = np.zeros(len(table), np.bool_)
         rows = self._may_have_key(table)
         chosen = table if rows is None else table.where(rows)
-        chosen_rows = [row for row, keys in _values(chosen, "KEYS") if self.keys.match_any(split_keys(_text(keys)))]
-        chosen_rows += [row for row, key in _values(chosen, "UNIQ_KEY") if self.keys.match(_text(key))]
+        chosen_rows = [row for row, keys in _values(chosen, KEYS) if self.keys.match_any(split_keys(_text(keys)))]
+        chosen_rows += [row for row, key in _values(chosen, UNIQ_KEY) if self.keys.match(_text(key))]
         mask[np.array(chosen_rows, np.int64) if rows is None else rows[chosen_rows]] = True
         return mask
 

@@ -51,6 +51,7 @@ from mqtool.engine.broker.waiting_room import WaitingRoom
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.new_message import Host
 from mqtool.formats.properties import find_property, probe_of
+from mqtool.formats.property_names import DELAY, REAL_TOPIC, TRAN_MSG
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from mqtool.engine.replication.master import Master
     from mqtool.engine.store.message_store import MessageStore
 
-_REAL_TOPIC = probe_of("REAL_TOPIC")
+_REAL_TOPIC = probe_of(REAL_TOPIC)
 _STORE_INTERVAL = 100
 """How often the store writes units and looks at its disk, in ms."""
 
@@ -182,8 +183,8 @@ class BrokerController:
                 HALF_TOPIC: self.transactions.arrived,
             }
         # This one first: a half message is delayed once it is committed.
-        intake.add_put_hook([b"TRAN_MSG"], self.transactions.put_hook)
-        intake.add_put_hook([b"DELAY"], self.delayed.put_hook)
+        intake.add_put_hook([TRAN_MSG.encode()], self.transactions.put_hook)
+        intake.add_put_hook([DELAY.encode()], self.delayed.put_hook)
         intake.add_put_hook(TIMER_NAMES, self.timers.put_hook)
         topics.on_delete += [
             offsets.delete_topic,

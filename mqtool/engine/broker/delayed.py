@@ -21,18 +21,25 @@ from mqtool.formats.bodies import version_members
 from mqtool.formats.config_tables import DataVersion, Dialect, Table, build_table, data_version, delay_offsets
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import add_property, build_properties, parse_properties
+from mqtool.formats.property_names import (
+    DELAY,
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_PREFIX,
+)
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
 
-DELAY = "DELAY"
-REAL_TOPIC = "REAL_TOPIC"
-REAL_QUEUE_ID = "REAL_QID"
 
-_DELAY, _REAL_TOPIC, _REAL_QUEUE_ID = DELAY.encode(), REAL_TOPIC.encode(), REAL_QUEUE_ID.encode()
-_TIMER_NAMES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+_DELAY, _REAL_TOPIC, _REAL_QUEUE_ID = DELAY.encode(), REAL_TOPIC.encode(), REAL_QID.encode()
+_TIMER_PREFIX = TIMER_PREFIX.encode()
+_TIMER_NAMES = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
 _AT_ONCE = 200
 """Messages that one tick delivers of a level at most: others want their turn."""
 _AGAIN_MS = 1000
@@ -54,8 +61,8 @@ def with_real_place(message: NewMessage) -> bytes:
     properties = message.properties
     if _REAL_TOPIC in message.pairs or _REAL_QUEUE_ID in message.pairs:  # it has waited before
         pairs = parse_properties(properties)
-        return build_properties(pairs | {REAL_TOPIC: message.topic, REAL_QUEUE_ID: str(message.queue_id)})
-    return add_property(add_property(properties, REAL_TOPIC, message.topic), REAL_QUEUE_ID, str(message.queue_id))
+        return build_properties(pairs | {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id)})
+    return add_property(add_property(properties, REAL_TOPIC, message.topic), REAL_QID, str(message.queue_id))
 
 
 class DelayedMessages:
@@ -113,7 +120,7 @@ class DelayedMessages:
             return None
         level = min(delay_level(message), len(self._levels))
         if level:
-            if b"TIMER_" in message.properties:  # a level counts more than a time
+            if _TIMER_PREFIX in message.properties:  # a level counts more than a time
                 pairs = parse_properties(message.properties)
                 kept = {name: value for name, value in pairs.items() if name not in _TIMER_NAMES}
                 message.properties = build_properties(kept)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.properties import find_property, probe_of
+from mqtool.formats.property_names import REAL_QID, REAL_TOPIC, UNIQ_KEY
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 
 if TYPE_CHECKING:
     from mqtool.engine.store.live_queue import QueueKey
     from mqtool.engine.store.message_store import MessageStore
 
-_UNIQ_KEY, _REAL_TOPIC, _REAL_QUEUE_ID = probe_of("UNIQ_KEY"), probe_of("REAL_TOPIC"), probe_of("REAL_QID")
+_UNIQ_KEY, _REAL_TOPIC, _REAL_QUEUE_ID = probe_of(UNIQ_KEY), probe_of(REAL_TOPIC), probe_of(REAL_QID)
 _READ_AT_ONCE = 256
 
 _MessageKey = tuple[bytes, bytes, int, int, int]

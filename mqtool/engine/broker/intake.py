@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Set
 from typing import TYPE_CHECKING
 
+from mqtool.formats.property_names import DELAY
+
 if TYPE_CHECKING:
     from mqtool.engine.store.append_result import AppendResult
     from mqtool.engine.store.message_store import MessageStore
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 PutHook = Callable[["NewMessage", int], "AppendResult | None"]
 """Changes a message, and where it goes, so that it waits elsewhere first; returns a result to refuse it."""
 
-_OF_ONE_SENT_AGAIN = frozenset((b"DELAY",))
+_OF_ONE_SENT_AGAIN = frozenset((DELAY.encode(),))
 
 
 class Intake:

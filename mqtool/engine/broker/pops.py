@@ -27,7 +27,6 @@ from mqtool.formats.commit_log import offset_in_head
 from mqtool.formats.new_message import build_record, record_size, topic_field
 from mqtool.formats.pop import (
     ORDER_QUEUE_ID,
-    RECEIPT,
     Acknowledgement,
     CheckPoint,
     Receipt,
@@ -37,6 +36,7 @@ from mqtool.formats.pop import (
     topic_flag,
 )
 from mqtool.formats.properties import add_property
+from mqtool.formats.property_names import POP_CK
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import RETRY_PREFIX
 
@@ -345,7 +345,7 @@ def _as_of(record: memoryview, topic: str, receipt: Receipt, flag: str) -> bytes
     """Return the record of a message of a retry topic as one of the topic itself, with its receipt in it."""
     message, _, queue_offset, physical_offset, store_timestamp = parse_stored(record)
     text = build_receipt(receipt, flag, message.queue_id, queue_offset)
-    properties = add_property(message.properties, RECEIPT, text)
+    properties = add_property(message.properties, POP_CK, text)
     named = topic_field(topic)
     size = record_size(message, named, len(properties))
     return build_record(message, named, properties, size, queue_offset, physical_offset, store_timestamp)

@@ -27,8 +27,6 @@ from mqtool.formats.pop import (
     ACK_TAG,
     BATCH_ACK_TAG,
     CHECK_POINT_TAG,
-    FIRST_POP_TIME,
-    REVIVE_GROUP,
     Acknowledgement,
     CheckPoint,
     build_ack,
@@ -39,15 +37,16 @@ from mqtool.formats.pop import (
     retry_topic,
 )
 from mqtool.formats.properties import add_property, as_value, build_properties, find_property, probe_of
+from mqtool.formats.property_names import FIRST_POP_TIME, REAL_TOPIC, TAGS, TIMER_DELIVER_MS, UNIQ_KEY
 from mqtool.formats.stored_message import StoredMessage, parse_stored
-from mqtool.formats.topics import RETRY_PREFIX, TIMER_TOPIC
+from mqtool.formats.topics import RETRY_PREFIX, REVIVE_GROUP, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from mqtool.engine.store.live_queue import LiveQueue
 
 log = logging.getLogger(__name__)
 
-_TAGS, _REAL_TOPIC, _FIRST_POP_TIME = probe_of("TAGS"), probe_of("REAL_TOPIC"), probe_of(FIRST_POP_TIME)
+_TAGS, _REAL_TOPIC, _FIRST_POP_TIME = probe_of(TAGS), probe_of(REAL_TOPIC), probe_of(FIRST_POP_TIME)
 _EARLIER_MS = 1000
 """How long before its end a check point comes to the log."""
 _AGAIN_MS = 1000
@@ -117,7 +116,7 @@ class ReviveLog:
 
     def _put(self, tag: str, key: str, body: bytes, queue_id: int, deliver: int, now: int) -> AppendResult:
         host = self._state.store_host
-        properties = build_properties({"TIMER_DELIVER_MS": str(deliver), "UNIQ_KEY": as_value(key), "TAGS": tag})
+        properties = build_properties({TIMER_DELIVER_MS: str(deliver), UNIQ_KEY: as_value(key), TAGS: tag})
         message = NewMessage(
             self.topic, queue_id, body, properties, born_timestamp=now, born_host=host, store_host=host
         )

@@ -4,6 +4,7 @@ import enum
 from dataclasses import dataclass
 
 from mqtool.formats.settings import Settings, setting
+from mqtool.formats.topics import TRACE_TOPIC
 
 MASTER_ID = 0
 
@@ -57,7 +58,7 @@ class BrokerSettings(Settings):
     cluster_topic_enabled: bool = setting("clusterTopicEnable", True)
     broker_topic_enabled: bool = setting("brokerTopicEnable", True)
     trace_topic_enabled: bool = setting("traceTopicEnable", False)
-    trace_topic: str = setting("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC")
+    trace_topic: str = setting("msgTraceTopicName", TRACE_TOPIC)
     revive_queue_count: int = setting("reviveQueueNum", 8)
     timer_enabled: bool = setting("timerWheelEnable", True)
     timer_max_delay_seconds: int = setting("timerMaxDelaySec", 259_200)

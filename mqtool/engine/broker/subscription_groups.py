@@ -27,24 +27,13 @@ from mqtool.formats.config_tables import (
     data_version,
     subscription_groups,
 )
+from mqtool.formats.topics import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
 MAX_NAME = 255
 """Characters of a group that is made because a client names it."""
 MAX_GIVEN_NAME = 120
 """Characters of a group that an administrator makes."""
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-
-_SYSTEM_GROUPS = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
-)
-_SYSTEM_PREFIX = "CID_RMQ_SYS_"
 
 
 class SubscriptionGroups:
@@ -71,7 +60,7 @@ class SubscriptionGroups:
         table, (self._groups, self._forbidden) = load_table(self._path, _parse)
         self._members: dict[str, Table] = dict(table.get("subscriptionGroupTable") or {})
         self.version = data_version(table)
-        for group in _SYSTEM_GROUPS:
+        for group in SYSTEM_GROUPS:
             if group not in self._groups:
                 self._put(group, default_members(group))
         if not table:
@@ -207,7 +196,7 @@ def is_name(group: str, most: int) -> bool:
 
 def is_system_group(group: str) -> bool:
     """Return whether a group belongs to the broker itself."""
-    return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_PREFIX)
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def default_members(group: str) -> Table:

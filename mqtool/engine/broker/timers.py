@@ -34,20 +34,32 @@ from mqtool.formats import timer
 from mqtool.formats.layout import packer_of
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import add_property, build_properties, parse_properties
+from mqtool.formats.property_names import (
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+    UNIQ_KEY,
+    WAIT,
+)
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import HALF_TOPIC, REVIVE_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
 
-OUT = "TIMER_OUT_MS"
-ROLLS = "TIMER_ROLL_TIMES"
+_OUT, _DELETE, _UNIQ_KEY = TIMER_OUT_MS.encode(), TIMER_DEL_UNIQKEY.encode(), UNIQ_KEY.encode()
+_ROLLS = TIMER_ROLL_TIMES.encode()
 """How often RocketMQ put a message again, each time as a copy, because it is further ahead than its wheel turns."""
-
-_OUT, _DELETE, _UNIQ_KEY, _ROLLS = OUT.encode(), b"TIMER_DEL_UNIQKEY", b"UNIQ_KEY", ROLLS.encode()
-_REAL_TOPIC, _REAL_QUEUE_ID = b"REAL_TOPIC", b"REAL_QID"
-_TIMES = ((b"TIMER_DELAY_SEC", 1000), (b"TIMER_DELAY_MS", 1))
-_DELIVER = b"TIMER_DELIVER_MS"
+_REAL_TOPIC, _REAL_QUEUE_ID = REAL_TOPIC.encode(), REAL_QID.encode()
+_TIMES = ((TIMER_DELAY_SEC.encode(), 1000), (TIMER_DELAY_MS.encode(), 1))
+_DELIVER = TIMER_DELIVER_MS.encode()
 NAMES = frozenset((_DELETE, _DELIVER, *(name for name, _ in _TIMES)))
 """One of these is among the properties of each message that is to wait."""
 _CHECK = packer_of(timer.TIMER_CHECK)
@@ -57,7 +69,7 @@ _TOO_MANY = AppendResult(PutStatus.WHEEL_TIMER_FLOW_CONTROL)
 _MAX_OF_RECALL = 1 << 10
 """Bytes of what a recall names: that is kept in memory."""
 _REVIVE = REVIVE_PREFIX.encode()
-_OF_A_COPY = {ROLLS, "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "WAIT"}
+_OF_A_COPY = {TIMER_ROLL_TIMES, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, WAIT}
 """Properties in which a copy may differ from what it is a copy of."""
 _AT_ONCE = 500
 """Messages that one tick delivers at most: others want their turn."""
@@ -129,7 +141,7 @@ class Timers:
         due = sorted(entry for entry in self._waiting if entry[0] <= store.log.last_timestamp)
         messages = [(entry, stored) for entry in due if (stored := self._message(entry[1])) is not None]
         after = min((stored.physical_offset for _, stored in messages), default=0)
-        before = DeliveredBefore(store, OUT, self._done, after)
+        before = DeliveredBefore(store, TIMER_OUT_MS, self._done, after)
         for entry, stored in messages:
             if entry not in self._dropped and before.takes(stored):
                 self._dropped.add(entry)
@@ -167,9 +179,9 @@ class Timers:
         out = max(out, self._done)  # where the clock was set back
         if _ROLLS in pairs:  # of a message that a consumer sends on: this one is no copy
             texts = parse_properties(message.properties)
-            del texts[ROLLS]
+            del texts[TIMER_ROLL_TIMES]
             message.properties = build_properties(texts)
-        message.properties = add_property(with_real_place(message), OUT, str(out))
+        message.properties = add_property(with_real_place(message), TIMER_OUT_MS, str(out))
         message.topic, message.queue_id = TIMER_TOPIC, 0
         return None
 
@@ -252,8 +264,8 @@ class Timers:
             return False
         properties, pairs = stored.message.properties, stored.message.pairs
         enqueued = stored.store_timestamp // PRECISION_MS * PRECISION_MS
-        marked = add_property(properties, "TIMER_ENQUEUE_MS", str(enqueued))
-        marked = add_property(marked, "TIMER_DEQUEUE_MS", str(now))
+        marked = add_property(properties, TIMER_ENQUEUE_MS, str(enqueued))
+        marked = add_property(marked, TIMER_DEQUEUE_MS, str(now))
         message = dataclasses.replace(
             stored.message,
             topic=pairs.get(_REAL_TOPIC, b"").decode("utf-8", "replace"),

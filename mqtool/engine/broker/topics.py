@@ -18,21 +18,24 @@ from mqtool.formats.codes import Perm, TopicSysFlag
 from mqtool.formats.config_tables import DataVersion, Table, TopicConfig, build_table_in_pieces, data_version
 from mqtool.formats.config_tables import topics as parse_topics
 from mqtool.formats.topics import (
+    BENCHMARK_TOPIC,
+    CHECKPOINT_TOPIC,
     DEAD_LETTER_PREFIX,
+    DEFAULT_TOPIC,
+    GIVEN_UP_TOPIC,
     HALF_TOPIC,
+    MEMBER_PREFIX,
+    OFFSET_MOVED_TOPIC,
     OP_TOPIC,
+    REPLY_SUFFIX,
     RETRY_PREFIX,
     REVIVE_PREFIX,
     SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_PREFIX,
     TIMER_TOPIC,
+    TRACE_TOPIC,
 )
-
-DEFAULT_TOPIC = "TBW102"
-"""Whose settings a topic gets that comes about by sending to it."""
-SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
-BENCHMARK_TOPIC = "BenchmarkTest"
-OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
-CHECK_TIMES_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 MAX_QUEUES = 1 << 12
@@ -41,11 +44,10 @@ _MAX_NAME = 127
 _MAX_OF_GROUP = 255  # of topics that a consumer group has for itself
 
 NOT_TO_BE_SENT_TO = frozenset(
-    (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_TIMES_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC)
+    (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC)
 )
-_SYSTEM = NOT_TO_BE_SENT_TO | {DEFAULT_TOPIC, BENCHMARK_TOPIC, "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
-_SYSTEM_PREFIX = "rmq_sys_"
-_WAITING = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_TIMES_TOPIC))
+_SYSTEM = NOT_TO_BE_SENT_TO | {DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC, CHECKPOINT_TOPIC}
+_WAITING = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC))
 
 
 def fault_of_name(topic: str) -> str | None:
@@ -70,7 +72,7 @@ def has_messages_of_all(topic: str) -> bool:
 
 def reply_topic(cluster_name: str) -> str:
     """Return the topic that keeps the answers to requests of clients."""
-    return f"{cluster_name}_REPLY_TOPIC"
+    return cluster_name + REPLY_SUFFIX
 
 
 def revive_topic(cluster_name: str) -> str:
@@ -123,7 +125,7 @@ class Topics:
         settings = self.settings
         return (
             topic in _SYSTEM
-            or topic.startswith(_SYSTEM_PREFIX)
+            or topic.startswith(SYSTEM_PREFIX)
             or topic in (settings.cluster_name, settings.broker_name, reply_topic(settings.cluster_name))
         )
 
@@ -246,7 +248,7 @@ def _system_topics(settings: BrokerSettings) -> list[TopicConfig]:
         _config(SCHEDULE_TOPIC, 18),
         _config(reply_topic(cluster), 1),
         _config(revive_topic(cluster), settings.revive_queue_count),
-        _config(f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, Perm.INHERIT),
+        _config(MEMBER_PREFIX + broker, 1, Perm.INHERIT),
         _config(HALF_TOPIC, 1),
         _config(OP_TOPIC, 1),
     ]

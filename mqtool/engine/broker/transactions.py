@@ -21,7 +21,7 @@ from mqtool.engine.broker.acl import AccessControl, Need
 from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.copies import CopyKey, copy_key
-from mqtool.engine.broker.delayed import DELAY, delay_level, with_real_place
+from mqtool.engine.broker.delayed import delay_level, with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.broker.intake import Intake
 from mqtool.engine.broker.limits import MAX_OPEN
@@ -36,23 +36,36 @@ from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.plain_acl import PUB
 from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
+from mqtool.formats.property_names import (
+    CHECK_IMMUNITY_TIME_IN_SECONDS,
+    DELAY,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    TRAN_PREPARED_QUEUE_OFFSET,
+    TRANSACTION_CHECK_TIMES,
+    TRANSACTION_ID,
+    UNIQ_KEY,
+    WAIT,
+)
 from mqtool.formats.stored_message import StoredMessage, parse_stored
-from mqtool.formats.topics import HALF_TOPIC, OP_TOPIC
+from mqtool.formats.topics import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 
-GROUP = "CID_RMQ_SYS_TRANS"
-"""Whose consumer offsets tell how far half messages and marks are done with."""
-GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-FIRST_HALF_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
-
-_UNIQ_KEY = probe_of("UNIQ_KEY")
-_REAL_TOPIC, _REAL_QUEUE_ID = probe_of("REAL_TOPIC"), probe_of("REAL_QID")
-_CHECK_TIMES, _IMMUNITY, _FIRST_HALF_OFFSET = map(probe_of, (CHECK_TIMES, IMMUNITY, FIRST_HALF_OFFSET))
-_OF_A_COPY = (CHECK_TIMES, FIRST_HALF_OFFSET, "WAIT")
+_TRANSACTION, _KEY, _TRANSACTION_ID = TRAN_MSG.encode(), UNIQ_KEY.encode(), TRANSACTION_ID.encode()
+_UNIQ_KEY = probe_of(UNIQ_KEY)
+_REAL_TOPIC, _REAL_QUEUE_ID = probe_of(REAL_TOPIC), probe_of(REAL_QID)
+_CHECK_TIMES, _IMMUNITY, _FIRST_HALF_OFFSET = map(
+    probe_of, (TRANSACTION_CHECK_TIMES, CHECK_IMMUNITY_TIME_IN_SECONDS, TRAN_PREPARED_QUEUE_OFFSET)
+)
+_OF_A_COPY = (TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET, WAIT)
 """Properties in which a copy may differ from what it is a copy of."""
-_WAITS_AGAIN = tuple(probe_of(name) for name in (DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"))
-_MARK_TAG = b"TAGS\x01d\x02"
+_WAITS_AGAIN = tuple(probe_of(name) for name in (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS))
+_MARK_TAG = build_properties({TAGS: "d"})
 _AT_ONCE = 200
 """Half messages that one tick checks at most: others want their turn."""
 _READ_AT_ONCE = 256
@@ -124,7 +137,7 @@ class Transactions:
             return
         halves = [*self._read(HALF_TOPIC, self._range(HALF_TOPIC)[0])]
         copied = _copied(halves)
-        delivered = DeliveredBefore(self._store, "TRAN_MSG", 0, halves[0].physical_offset)
+        delivered = DeliveredBefore(self._store, TRAN_MSG, 0, halves[0].physical_offset)
         for half in halves:
             offset, properties = half.queue_offset, half.message.properties
             if (
@@ -172,7 +185,7 @@ class Transactions:
         queue = store.queue(topic, 0)
         if queue is None:
             return 0, 0
-        done = self._offsets.get(GROUP, topic, 0)
+        done = self._offsets.get(TRANSACTION_GROUP, topic, 0)
         return min(max(done, queue.min_offset(store.log.min_offset)), queue.next_offset), queue.next_offset
 
     def _read(self, topic: str, start: int) -> Iterator[StoredMessage]:
@@ -189,7 +202,7 @@ class Transactions:
 
     def put_hook(self, message: NewMessage, now: int) -> AppendResult | None:  # noqa: ARG002
         """Make a half message of one that a transaction decides on."""
-        if message.pairs.get(b"TRAN_MSG") != b"true":
+        if message.pairs.get(_TRANSACTION) != b"true":
             return None
         transaction = message.sys_flag & commit_log.TRANSACTION_MASK
         if transaction == commit_log.TRANSACTION_COMMIT or (
@@ -199,9 +212,9 @@ class Transactions:
         if len(self._open) >= MAX_OPEN:
             return _TOO_MANY
         message.properties = with_real_place(message)
-        key = message.pairs.get(b"UNIQ_KEY")
-        if key and b"__transactionId__" not in message.pairs:
-            message.properties = add_property(message.properties, "__transactionId__", key.decode("utf-8", "replace"))
+        key = message.pairs.get(_KEY)
+        if key and _TRANSACTION_ID not in message.pairs:
+            message.properties = add_property(message.properties, TRANSACTION_ID, key.decode("utf-8", "replace"))
         message.topic, message.queue_id = HALF_TOPIC, 0
         message.sys_flag &= ~commit_log.TRANSACTION_MASK
         return None
@@ -255,7 +268,7 @@ class Transactions:
         message = parse_stored(self._store.log.record(physical_offset)).message
         if not find_property(message.properties, _REAL_TOPIC):
             raise FormatError("the message was not a half message", physical_offset)
-        pairs = parse_properties(message.properties) | {CHECK_TIMES: "0"}
+        pairs = parse_properties(message.properties) | {TRANSACTION_CHECK_TIMES: "0"}
         message = dataclasses.replace(
             message,
             topic=HALF_TOPIC,
@@ -331,9 +344,9 @@ class Transactions:
                 )
             self._move(half, GIVEN_UP_TOPIC, properties, now)
             return
-        pairs = parse_properties(properties) | {CHECK_TIMES: str(times + 1)}
-        if IMMUNITY in pairs:
-            pairs.setdefault(FIRST_HALF_OFFSET, str(queue_offset))
+        pairs = parse_properties(properties) | {TRANSACTION_CHECK_TIMES: str(times + 1)}
+        if CHECK_IMMUNITY_TIME_IN_SECONDS in pairs:
+            pairs.setdefault(TRAN_PREPARED_QUEUE_OFFSET, str(queue_offset))
         moved = self._move(half, HALF_TOPIC, build_properties(pairs), now)
         if moved.status is PutStatus.PUT_OK:
             self._ask(half, pairs, moved)
@@ -357,9 +370,9 @@ class Transactions:
         return result
 
     def _ask(self, half: StoredMessage, pairs: dict[str, str], moved: AppendResult) -> None:
-        producers = self._clients.producers(pairs.get("PGROUP", ""))
+        producers = self._clients.producers(pairs.get(PGROUP, ""))
         if access := self._access:  # anybody may call himself a producer of a group
-            need = Need(pairs.get("REAL_TOPIC", ""), PUB)
+            need = Need(pairs.get(REAL_TOPIC, ""), PUB)
             producers = [
                 producer
                 for producer in producers
@@ -369,19 +382,19 @@ class Transactions:
             return
         producer = producers[next(self._rotation) % len(producers)]
         # The message as the producer knows it: for its own topic, first stored when the copy before was.
-        pairs["WAIT"] = "false"
+        pairs[WAIT] = "false"
         [physical_offset] = moved.physical_offsets
         message = dataclasses.replace(
             half.message,
-            topic=pairs.get("REAL_TOPIC", ""),
-            queue_id=_number(pairs.get("REAL_QID", "").encode()),
+            topic=pairs.get(REAL_TOPIC, ""),
+            queue_id=_number(pairs.get(REAL_QID, "").encode()),
             properties=build_properties(pairs),
             store_host=self._state.store_host,
         )
         asked = StoredMessage(message, half.size, moved.queue_offset, physical_offset, half.store_timestamp)
-        unique_key = pairs.get("UNIQ_KEY")
+        unique_key = pairs.get(UNIQ_KEY)
         producer.session.notify(
-            TransactionCheck(asked, moved.message_id, unique_key, pairs.get("__transactionId__", unique_key))
+            TransactionCheck(asked, moved.message_id, unique_key, pairs.get(TRANSACTION_ID, unique_key))
         )
 
     def note_progress(self) -> None:
@@ -407,8 +420,8 @@ class Transactions:
         _, first_open, next_mark = self._progress
         self._progress = None
         for topic, offset in ((HALF_TOPIC, first_open), (OP_TOPIC, next_mark)):
-            if offsets.get(GROUP, topic, 0) != offset:
-                offsets.commit(GROUP, topic, 0, offset)
+            if offsets.get(TRANSACTION_GROUP, topic, 0) != offset:
+                offsets.commit(TRANSACTION_GROUP, topic, 0, offset)
 
     def _open_ends(self) -> Iterator[int]:
         return (copies[-1] for copies in self._open.values())

@@ -57,13 +57,10 @@ from mqtool.formats.headers import (
 )
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.settings import parse_settings
+from mqtool.formats.topics import DEFAULT_TOPIC, TOOLS_GROUP
 
 T = TypeVar("T")
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
-"""The group in whose name tools read; every broker has it."""
-DEFAULT_TOPIC = "TBW102"
-"""After which a broker makes new topics, where it does."""
 LATEST = -1
 """A time that means the end of a queue."""
 

@@ -15,6 +15,7 @@ from mqtool.engine.client.names import without_namespace
 from mqtool.engine.client.process_queue import ProcessQueue
 from mqtool.formats.bodies import MessageQueue, Subscription
 from mqtool.formats.filters import parse_tags
+from mqtool.formats.property_names import RETRY_TOPIC
 from mqtool.formats.topics import RETRY_PREFIX
 
 UNLIMITED = 0x7FFFFFFF
@@ -159,7 +160,7 @@ def messages_of(records: bytes, queue: MessageQueue, subscription: Subscription)
 
 def original(message: ConsumerMessage, group: str) -> ConsumerMessage:
     """Return a message under the topic that it was sent to, where it comes by the retry topic of the group."""
-    topic = message.properties.get("RETRY_TOPIC")
+    topic = message.properties.get(RETRY_TOPIC)
     if topic and message.topic == RETRY_PREFIX + group:
         return dataclasses.replace(message, topic=topic)
     return message

@@ -13,6 +13,7 @@ from mqtool.formats.compression import decompress
 from mqtool.formats.headers import PushReply, parse_header
 from mqtool.formats.hosts import host_text, offset_message_id
 from mqtool.formats.properties import parse_properties, split_keys
+from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
 from mqtool.formats.remoting import RemotingCommand
 
 if TYPE_CHECKING:
@@ -75,17 +76,17 @@ class ConsumerMessage:
     @property
     def tags(self) -> str | None:
         """The tag set by the producer."""
-        return self.properties.get("TAGS")
+        return self.properties.get(TAGS)
 
     @property
     def keys(self) -> list[str]:
         """The keys set by the producer."""
-        return split_keys(self.properties.get("KEYS", ""))
+        return split_keys(self.properties.get(KEYS, ""))
 
     @property
     def unique_key(self) -> str | None:
         """The key that its producer gave it, or its batch; other messages may have the same."""
-        return self.properties.get("UNIQ_KEY")
+        return self.properties.get(UNIQ_KEY)
 
     @property
     def message_id(self) -> str:

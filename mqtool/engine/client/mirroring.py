@@ -15,8 +15,21 @@ from mqtool.errors import UsageError
 from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.client_batch import build_element
 from mqtool.formats.codes import SysFlag
-from mqtool.formats.properties import OF_ROCKETMQ, join_properties
-from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
+from mqtool.formats.properties import join_properties
+from mqtool.formats.property_names import (
+    BORN_HOST,
+    BORN_TIMESTAMP,
+    BUYER_ID,
+    CORRELATION_ID,
+    INSTANCE_ID,
+    KEYS,
+    OF_ROCKETMQ,
+    SHARDING_KEY,
+    TAGS,
+    UNIQ_KEY,
+    WAIT,
+)
+from mqtool.formats.topics import DEAD_LETTER_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, is_system_topic
 
 if TYPE_CHECKING:
     from mqtool.formats.message import Message
@@ -25,10 +38,9 @@ HOPS = "MQTOOL_MIRROR"
 """The property of a copy that tells its way: ``cluster:broker:topic:queue:offset:store time``, a space between two."""
 RESENT = "resent"
 """What stands there behind the places of a dead letter that was sent again: it is no copy of a mirror any more."""
-BORN = "BORN_TIMESTAMP"
 """RocketMQ's own property for when (ms) a message was born, where the head of the record tells another time."""
 _KEPT = frozenset(
-    ("TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", BORN, "__BORNHOST", "BUYER_ID", "INSTANCE_ID", "CORRELATION_ID")
+    (TAGS, KEYS, UNIQ_KEY, SHARDING_KEY, BORN_TIMESTAMP, BORN_HOST, BUYER_ID, INSTANCE_ID, CORRELATION_ID)
 )
 _KEPT_FLAGS = int(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
 _MAX_PROPERTIES = 32_767  # bytes, as their size is a signed number of two bytes; the broker adds some
@@ -85,7 +97,7 @@ def is_progress_group(group: str) -> bool:
 
 def is_mirrored(topic: str, cluster: str, broker_names: Iterable[str]) -> bool:
     """Return whether a topic is one of applications: neither the brokers' own, nor of retries or dead letters."""
-    own = {cluster, f"{cluster}_REPLY_TOPIC", *broker_names}
+    own = {cluster, cluster + REPLY_SUFFIX, *broker_names}
     return topic not in own and not is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
 
 
@@ -122,7 +134,7 @@ class MirroredMessage(NamedTuple):
         """Return its properties, where the head tells that time of birth."""
         if born_timestamp == self.born_timestamp:
             return join_properties(self.properties)
-        return join_properties({BORN: str(self.born_timestamp), **self.properties})
+        return join_properties({BORN_TIMESTAMP: str(self.born_timestamp), **self.properties})
 
 
 def copy_of(message: "Message", cluster: str, broker_name: str) -> MirroredMessage:
@@ -173,10 +185,10 @@ def pack_copies(copies: Sequence[MirroredMessage], topic: str) -> tuple[Packed, 
     """
     first, born = copies[0], copies[0].born_timestamp
     if len(copies) == 1:
-        text = join_properties({**first.properties, "WAIT": "true"})
+        text = join_properties({**first.properties, WAIT: "true"})
         return Packed(topic, first.body, text, first.sys_flag, first.flag), born
     body = b"".join(build_element(copy.flag, copy.body, copy.text(born).encode()) for copy in copies)
-    return Packed(topic, body, join_properties({"WAIT": "true"}), first.sys_flag, is_batch=True), born
+    return Packed(topic, body, join_properties({WAIT: "true"}), first.sys_flag, is_batch=True), born
 
 
 class OffsetMap:

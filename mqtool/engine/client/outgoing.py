@@ -14,22 +14,28 @@ from mqtool.errors import UsageError
 from mqtool.formats.client_batch import build_element, parse_element
 from mqtool.formats.codes import SysFlag
 from mqtool.formats.compression import Compression, compress
-from mqtool.formats.properties import (
-    KEY_SEPARATOR,
-    NAME_SEPARATOR,
+from mqtool.formats.properties import KEY_SEPARATOR, NAME_SEPARATOR, PAIR_SEPARATOR, build_properties, join_properties
+from mqtool.formats.property_names import (
+    DELAY,
+    KEYS,
+    MAX_RECONSUME_TIMES,
     OF_ROCKETMQ,
-    PAIR_SEPARATOR,
-    build_properties,
-    join_properties,
+    RECONSUME_TIME,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    UNIQ_KEY,
+    WAIT,
 )
 from mqtool.formats.topics import RETRY_PREFIX
 
-UNIQUE_KEY = "UNIQ_KEY"
 MAX_MESSAGE_SIZE = 4 << 20
 _MAX_INT, _MAX_LONG = (1 << 31) - 1, (1 << 63) - 1
 _MAX_PROPERTIES = 32_767  # bytes, as their size is a signed number of two bytes
-_CARRIED = frozenset(("TAGS", "KEYS", "__SHARDINGKEY"))
-_OURS = frozenset(("TAGS", "KEYS", "WAIT", "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", UNIQUE_KEY, "__SHARDINGKEY"))
+_CARRIED = frozenset((TAGS, KEYS, SHARDING_KEY))
+_OURS = frozenset((TAGS, KEYS, WAIT, DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS, UNIQ_KEY, SHARDING_KEY))
 
 
 @dataclass(slots=True)
@@ -83,20 +89,20 @@ class ProducerMessage:
     def pairs(self) -> dict[str, str]:
         """Return all properties that go with the message."""
         pairs = {**self.properties}
-        if UNIQUE_KEY in pairs:  # those of a message that was received
+        if UNIQ_KEY in pairs:  # those of a message that was received
             pairs = {name: pairs[name] for name in pairs if name in _CARRIED or name not in OF_ROCKETMQ}
         if self.tags:
-            pairs["TAGS"] = self.tags
+            pairs[TAGS] = self.tags
         if keys := self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys or ()):
-            pairs["KEYS"] = keys
+            pairs[KEYS] = keys
         if self.is_delayed:
-            delays = {"DELAY": self.delay_level, "TIMER_DELAY_MS": self.delay_ms, "TIMER_DELIVER_MS": self.deliver_at}
+            delays = {DELAY: self.delay_level, TIMER_DELAY_MS: self.delay_ms, TIMER_DELIVER_MS: self.deliver_at}
             pairs |= {name: str(delay) for name, delay in delays.items() if delay}
         if self.shard_key:
-            pairs["__SHARDINGKEY"] = self.shard_key
+            pairs[SHARDING_KEY] = self.shard_key
         if self.unique_key:
-            pairs[UNIQUE_KEY] = self.unique_key
-        pairs["WAIT"] = "true" if self.wait_store_ok else "false"
+            pairs[UNIQ_KEY] = self.unique_key
+        pairs[WAIT] = "true" if self.wait_store_ok else "false"
         return pairs
 
 
@@ -155,7 +161,7 @@ def _joined_keys(keys: Sequence[str]) -> str:
 
 
 def _joined_properties(properties: dict[str, str]) -> str:
-    was_received = UNIQUE_KEY in properties
+    was_received = UNIQ_KEY in properties
     for name, value in properties.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise UsageError(f"the properties of a message must be strings, not {name!r}: {value!r}")
@@ -249,12 +255,12 @@ def pack(
     if more:
         pairs |= more
     body, sys_flag = _compressed(message.encoded_body, compress_over, compression, level)
-    if pairs.get("TRAN_MSG") == "true":
+    if pairs.get(TRAN_MSG) == "true":
         sys_flag |= SysFlag.TRANSACTION_PREPARED
     times, most = 0, None
     if topic.startswith(RETRY_PREFIX):
-        times = int(pairs.pop("RECONSUME_TIME", 0))
-        most = int(pairs.pop("MAX_RECONSUME_TIMES", 0)) or None
+        times = int(pairs.pop(RECONSUME_TIME, 0))
+        most = int(pairs.pop(MAX_RECONSUME_TIMES, 0)) or None
     properties = _text(topic, pairs)
     return Packed(topic, body, properties, int(sys_flag), message.flag, times, most, False, message.unique_key)
 
@@ -288,7 +294,7 @@ def element_of(message: ProducerMessage, topic: str) -> Element:
 def join_batch(elements: Sequence[Element], topic: str, unique_key: str, *, wait_store_ok: bool) -> Packed:
     """Return the request that a batch becomes."""
     body = b"".join(element.data for element in elements)
-    properties = build_properties({UNIQUE_KEY: unique_key, "WAIT": "true" if wait_store_ok else "false"}).decode()
+    properties = build_properties({UNIQ_KEY: unique_key, WAIT: "true" if wait_store_ok else "false"}).decode()
     return Packed(
         topic, body, properties, is_batch=True, unique_key=",".join(element.unique_key for element in elements)
     )

@@ -20,8 +20,9 @@ from mqtool.formats.headers import (
     build_header,
     parse_header,
 )
-from mqtool.formats.pop import RECEIPT, Receipt, build_receipt, flagged_topic, parse_receipt
+from mqtool.formats.pop import Receipt, build_receipt, flagged_topic, parse_receipt
 from mqtool.formats.properties import build_properties
+from mqtool.formats.property_names import POP_CK
 from mqtool.formats.remoting import RemotingCommand
 
 ANY_QUEUE = -1
@@ -94,7 +95,7 @@ def pop(header: Pop, broker_name: str) -> Call[Popped]:
         starts = _starts(response.start_offset_info or "")
         messages = []
         for message in parse_messages(answer.body, broker_name):
-            if RECEIPT not in message.properties:  # which a broker adds to what comes from a retry topic
+            if POP_CK not in message.properties:  # which a broker adds to what comes from a retry topic
                 start = starts.get(message.queue_id)
                 if start is None:
                     raise FormatError(f"startOffsetInfo of the answer lacks the queue {message.queue_id}", offset=0)
@@ -168,7 +169,7 @@ def _starts(text: str) -> dict[int, int]:
 
 def _with_receipt(message: ConsumerMessage, receipt: Receipt, flag: str, queue_id: int, offset: int) -> ConsumerMessage:
     text = build_receipt(receipt, flag, queue_id, offset)
-    return dataclasses.replace(message, raw_properties=build_properties({**message.properties, RECEIPT: text}))
+    return dataclasses.replace(message, raw_properties=build_properties({**message.properties, POP_CK: text}))
 
 
 def _flag(receipt: str) -> str:
@@ -181,7 +182,7 @@ def _place(group: str, message: ConsumerMessage) -> tuple[str, int, int, str]:
     Raises:
         UsageError: the message does not come from a pop.
     """
-    text = message.properties.get(RECEIPT, "")
+    text = message.properties.get(POP_CK, "")
     words = text.split(" ")
     try:
         parse_receipt(text)

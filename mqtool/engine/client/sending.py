@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mqtool.engine.client.calls import DEFAULT_TOPIC, Call
+from mqtool.engine.client.calls import Call
 from mqtool.engine.client.outgoing import Packed, ProducerMessage
 from mqtool.errors import FormatError, UsageError
 from mqtool.formats.bodies import MessageQueue
@@ -23,8 +23,10 @@ from mqtool.formats.headers import (
     parse_header,
 )
 from mqtool.formats.hosts import parse_message_id
+from mqtool.formats.property_names import CLUSTER, CORRELATION_ID, MSG_TYPE, PGROUP, REPLY_TO_CLIENT, TRAN_MSG, TTL
 from mqtool.formats.recall import parse_handle
 from mqtool.formats.remoting import RemotingCommand
+from mqtool.formats.topics import DEFAULT_TOPIC, REPLY_SUFFIX
 
 if TYPE_CHECKING:
     from mqtool.engine.client.incoming import ConsumerMessage
@@ -165,7 +167,7 @@ def recall(group: str, topic: str, recall_handle: str) -> Call[str]:
 
 def request_properties(correlation_id: str, client_id: str, timeout_ms: int) -> dict[str, str]:
     """Return the properties by which whoever consumes a message knows that, and where, a reply is wanted."""
-    return {"CORRELATION_ID": correlation_id, "REPLY_TO_CLIENT": client_id, "TTL": str(timeout_ms)}
+    return {CORRELATION_ID: correlation_id, REPLY_TO_CLIENT: client_id, TTL: str(timeout_ms)}
 
 
 def reply_to(request: "ConsumerMessage", body: Any) -> ProducerMessage:
@@ -174,11 +176,11 @@ def reply_to(request: "ConsumerMessage", body: Any) -> ProducerMessage:
     Raises:
         UsageError: its producer wants no reply.
     """
-    asked = {name: request.properties.get(name, "") for name in ("CORRELATION_ID", "REPLY_TO_CLIENT", "TTL")}
-    cluster = request.properties.get("CLUSTER")
+    asked = {name: request.properties.get(name, "") for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL)}
+    cluster = request.properties.get(CLUSTER)
     if not all(asked.values()) or not cluster:
         raise UsageError(f"the message {request.message_id} does not expect a reply")
-    return ProducerMessage(f"{cluster}_REPLY_TOPIC", body, properties={**asked, "MSG_TYPE": "reply"})
+    return ProducerMessage(f"{cluster}{REPLY_SUFFIX}", body, properties={**asked, MSG_TYPE: "reply"})
 
 
 # Transactions
@@ -186,7 +188,7 @@ def reply_to(request: "ConsumerMessage", body: Any) -> ProducerMessage:
 
 def transaction_properties(group: str) -> dict[str, str]:
     """Return the properties that have a broker hide a message until its transaction ends."""
-    return {"TRAN_MSG": "true", "PGROUP": group}
+    return {TRAN_MSG: "true", PGROUP: group}
 
 
 def end_transaction(group: str, sent: SendResult, topic: str, state: TransactionState) -> RemotingCommand:

@@ -17,12 +17,18 @@ from mqtool.engine.client_runtime.wire import ANSWER_MS, Wire, together
 from mqtool.errors import MqtoolError, NotFoundError, UnavailableError, UsageError
 from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig, subscription_groups
-from mqtool.formats.topics import SYSTEM_GROUP_PREFIXES, is_system_topic
+from mqtool.formats.topics import (
+    FILTER_SERVER_GROUP,
+    ONS_GROUP_PREFIX,
+    SELF_TEST_GROUP,
+    SYSTEM_GROUP_PREFIXES,
+    is_system_topic,
+)
 
 T = TypeVar("T")
 
 _GLOB = frozenset("*?[")
-_OF_BROKERS = (*SYSTEM_GROUP_PREFIXES, "CID_ONS", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
+_OF_BROKERS = (*SYSTEM_GROUP_PREFIXES, ONS_GROUP_PREFIX, FILTER_SERVER_GROUP, SELF_TEST_GROUP)
 """How groups begin that each broker has."""
 
 

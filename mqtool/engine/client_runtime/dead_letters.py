@@ -41,7 +41,7 @@ from mqtool.errors import (
 )
 from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.message import Message
-from mqtool.formats.properties import OF_ROCKETMQ
+from mqtool.formats.property_names import DLQ_ORIGIN_TOPIC, OF_ROCKETMQ, ORIGIN_MESSAGE_ID, RETRY_TOPIC, SHARDING_KEY
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from mqtool.formats.unique_key import build_unique_key
 
@@ -76,7 +76,7 @@ class DeadLetter(NamedTuple):
 def origin_topic(message: Message) -> str | None:
     """Return the topic of the message whose consumption failed, None if it is unknown."""
     properties = message.properties
-    return properties.get("RETRY_TOPIC") or properties.get("DLQ_ORIGIN_TOPIC")
+    return properties.get(RETRY_TOPIC) or properties.get(DLQ_ORIGIN_TOPIC)
 
 
 def copy_of(letter: DeadLetter, to_retry: bool) -> tuple[str, ProducerMessage]:
@@ -96,15 +96,15 @@ def copy_of(letter: DeadLetter, to_retry: bool) -> tuple[str, ProducerMessage]:
     target = letter.topic
     if to_retry:
         target = RETRY_PREFIX + message.topic.removeprefix(DEAD_LETTER_PREFIX)
-        more["RETRY_TOPIC"] = letter.topic
-        if origin := message.properties.get("ORIGIN_MESSAGE_ID"):
-            more["ORIGIN_MESSAGE_ID"] = origin
+        more[RETRY_TOPIC] = letter.topic
+        if origin := message.properties.get(ORIGIN_MESSAGE_ID):
+            more[ORIGIN_MESSAGE_ID] = origin
     copied = ProducerMessage(
         target,
         message.plain_body(),
         message.tags,
         message.keys,
-        shard_key=message.properties.get("__SHARDINGKEY", ""),
+        shard_key=message.properties.get(SHARDING_KEY, ""),
         flag=message.flag,
         properties={**own, **more},
         unique_key=letter.copy_key,

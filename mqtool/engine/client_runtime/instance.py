@@ -24,6 +24,7 @@ from mqtool.errors import AnswerTimeoutError, MqtoolError, NotFoundError, Unavai
 from mqtool.formats.bodies import Heartbeat, MessageQueue, TopicRoute
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.signing import Credentials
+from mqtool.formats.topics import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,7 +184,7 @@ class Instance:
             queues = writable_queues(stand_in, topic, default_queue_count)
         elif route := await self._ask_route(topic):
             queues = writable_queues(route, topic)
-        elif stand_in := await self.wire.request_name_server(calls.route(calls.DEFAULT_TOPIC)):
+        elif stand_in := await self.wire.request_name_server(calls.route(DEFAULT_TOPIC)):
             self._stand_ins[topic] = stand_in
             self._masters.clear()
             self._tell_new()

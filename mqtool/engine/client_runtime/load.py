@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from mqtool.engine.client.calls import TOOLS_GROUP
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.measuring import LoadTally
 from mqtool.engine.client.outgoing import ProducerMessage
@@ -20,6 +19,7 @@ from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumer, Li
 from mqtool.engine.client_runtime.producer import Producer, ProducerOptions
 from mqtool.errors import MqtoolError, RefusedError, SendError
 from mqtool.formats.codes import ResponseCode
+from mqtool.formats.topics import TOOLS_GROUP
 
 _STAMP = struct.Struct(">QQ")  # the round; and when a message was due, in ns of a monotonic clock
 LEAST_SIZE = _STAMP.size

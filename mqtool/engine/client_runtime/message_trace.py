@@ -20,6 +20,8 @@ from mqtool.engine.client_runtime.hooks import Hook
 from mqtool.engine.client_runtime.instance import ClientOptions, Instance
 from mqtool.errors import MqtoolError
 from mqtool.formats import trace
+from mqtool.formats.property_names import MSG_REGION
+from mqtool.formats.topics import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from mqtool.engine.client.incoming import ConsumerMessage
@@ -155,7 +157,7 @@ class MessageTrace(Hook):
                 keys = dict.fromkeys(key for record in records for key in record.keys)
                 text = "".join(record.text for record in records)
                 try:
-                    await self._producer.send(ProducerMessage(trace.TRACE_TOPIC, text, keys=[*keys]))
+                    await self._producer.send(ProducerMessage(TRACE_TOPIC, text, keys=[*keys]))
                     self._failed = None
                 except asyncio.CancelledError:
                     self._waiting.extendleft(reversed(records))
@@ -223,7 +225,7 @@ class MessageTrace(Hook):
         """Record messages that a listener, or the program, is about to get."""
         begun = _Begun(self._clock(), time.perf_counter(), f"{random.getrandbits(128):032x}")
         for message in messages:
-            region = message.properties.get("MSG_REGION", _REGION)
+            region = message.properties.get(MSG_REGION, _REGION)
             text = trace.build_given(
                 begun.timestamp,
                 region,

@@ -46,6 +46,7 @@ from mqtool.formats.codes import RequestCode
 from mqtool.formats.compression import Compression
 from mqtool.formats.headers import CheckTransaction, parse_header
 from mqtool.formats.hosts import parse_host
+from mqtool.formats.property_names import CORRELATION_ID
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.unique_key import maker_part, message_part
 
@@ -535,7 +536,7 @@ class Producer(Client):
         from mqtool.engine.client.incoming import parse_reply
 
         reply = parse_reply(command)
-        awaited = self._awaited.get(reply.properties.get("CORRELATION_ID", ""))
+        awaited = self._awaited.get(reply.properties.get(CORRELATION_ID, ""))
         if awaited and not awaited.done():
             awaited.set_result(reply)
         return command.answer()

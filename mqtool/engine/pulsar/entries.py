@@ -30,12 +30,13 @@ from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, parse
 from mqtool.errors import FormatError
 from mqtool.formats.compression import decompress
 from mqtool.formats.new_message import MAX_PROPERTIES
-from mqtool.formats.properties import OF_ROCKETMQ, pairs_of
+from mqtool.formats.properties import pairs_of
+from mqtool.formats.property_names import KEYS, OF_ROCKETMQ, SHARDING_KEY, TAGS, UNIQ_KEY
 from mqtool.formats.stored_message import StoredMessage
 
 SINGLE, INDEX, OF_BATCH, RAW = b"PULSAR", b"PULSAR_I", b"PULSAR_B", b"PULSAR_RAW"
 _OURS = frozenset((SINGLE, INDEX, OF_BATCH, RAW))
-_KEYS, _TAGS, _SHARDING_KEY, _UNIQUE_KEY = b"KEYS", b"TAGS", b"__SHARDINGKEY", b"UNIQ_KEY"
+_KEYS, _TAGS, _SHARDING_KEY, _UNIQUE_KEY = KEYS.encode(), TAGS.encode(), SHARDING_KEY.encode(), UNIQ_KEY.encode()
 _RESERVED = (frozenset(name.encode() for name in OF_ROCKETMQ) | _OURS) - {_TAGS}
 _SEPARATORS = (b"\0", b"\1", b"\2")
 _ROOM = 1024

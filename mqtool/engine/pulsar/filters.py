@@ -11,6 +11,7 @@ from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.errors import FilterError
 from mqtool.formats.filters import compile_sql92, parse_tags
 from mqtool.formats.properties import parse_properties
+from mqtool.formats.property_names import TAGS
 
 _TAGS, _SQL = "mqtool.tags", "mqtool.sql"
 
@@ -40,7 +41,7 @@ class EntryFilter(NamedTuple):
 
         def is_wanted(properties: bytes) -> bool:
             pairs = parse_properties(properties)
-            return tags.matches_tag(pairs.get("TAGS")) and (sql is None or sql(pairs))
+            return tags.matches_tag(pairs.get(TAGS)) and (sql is None or sql(pairs))
 
         return is_wanted
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.consumer_offsets import UNKNOWN
 from mqtool.engine.broker.settings import Role
-from mqtool.engine.broker.topics import DEFAULT_TOPIC, MAX_QUEUES, fault_of_name, may_be_sent_to
+from mqtool.engine.broker.topics import MAX_QUEUES, fault_of_name, may_be_sent_to
 from mqtool.engine.pulsar.catalogue import Catalogue, KnownTopic
 from mqtool.engine.pulsar.cursor import Cursor
 from mqtool.engine.pulsar.cursor_files import INTERVAL_MS, CursorFiles, CursorKey, Kept
@@ -33,7 +33,7 @@ from mqtool.engine.pulsar.schemas import Schema, check_new, check_reader, find
 from mqtool.engine.pulsar.subscription import PulsarSubscription
 from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import TopicConfig
-from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from mqtool.formats.topics import DEAD_LETTER_PREFIX, DEFAULT_TOPIC, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import BrokerController

@@ -31,15 +31,15 @@ from mqtool.formats.new_message import (
     with_crc_place,
 )
 from mqtool.formats.properties import (
-    CRC_NAME,
     add_property,
     build_properties,
     pairs_of,
     parse_properties,
 )
+from mqtool.formats.property_names import CRC32, DELAY, INNER_BASE, INNER_MULTI_QUEUE_OFFSET, WAIT
 from mqtool.formats.topics import RETRY_PREFIX
 
-_WAIT, _CRC, _DELAY = b"WAIT", CRC_NAME.encode(), b"DELAY"
+_WAIT, _CRC, _DELAY = WAIT.encode(), CRC32.encode(), DELAY.encode()
 _INNER = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
 
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
@@ -104,7 +104,7 @@ class Appender:
                 if count <= 0:
                     return _ILLEGAL
                 message.sys_flag |= _INNER
-                properties = add_property(properties, live_dispatch.BATCH_BASE, str(queue_offset))
+                properties = add_property(properties, INNER_BASE, str(queue_offset))
         if self._with_light_queues and live_dispatch.LIGHT_QUEUES in pairs:
             properties, light = self._for_light_queues(message.topic, properties, pairs)
         if self._with_crc:
@@ -244,7 +244,7 @@ class Appender:
         make_queue = self._dispatcher.make_queue
         queues = [self._queues.get((name, 0)) or make_queue(name, 0) if name else None for name in names]
         offsets = ",".join(str(queue.next_offset) if queue else "" for queue in queues)
-        return add_property(properties, live_dispatch.LIGHT_OFFSETS, offsets), [queue for queue in queues if queue]
+        return add_property(properties, INNER_MULTI_QUEUE_OFFSET, offsets), [queue for queue in queues if queue]
 
 
 def _pairs_of_each(batch: NewMessage, elements: Sequence[BatchElement]) -> list[dict[bytes, bytes]]:
@@ -258,6 +258,6 @@ def _pairs_of_each(batch: NewMessage, elements: Sequence[BatchElement]) -> list[
 def _with_crc_place(properties: bytes, pairs: live_dispatch.Pairs) -> bytes:
     if _CRC in pairs:  # a producer's own means nothing here
         texts = parse_properties(properties)
-        del texts[CRC_NAME]
+        del texts[CRC32]
         properties = build_properties(texts)
     return with_crc_place(properties)

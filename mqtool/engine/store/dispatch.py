@@ -17,22 +17,31 @@ import numpy.typing as npt
 from mqtool.formats import commit_log, consume_queue
 from mqtool.formats import kernels as plain
 from mqtool.formats.hashing import java_hash
+from mqtool.formats.property_names import (
+    CRC32,
+    DELAY,
+    INNER_BASE,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    INNER_NUM,
+    KEYS,
+    TAGS,
+    UNIQ_KEY,
+)
 from mqtool.formats.scan import Ints, MessageTable
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC, is_possible
 
-CRC_PROPERTY = "__CRC32#"
-
 _NAMES = sorted(
     [
-        "UNIQ_KEY",
-        "KEYS",
-        "TAGS",
-        "DELAY",
-        "INNER_NUM",
-        "INNER_BASE",
-        "INNER_MULTI_DISPATCH",
-        "INNER_MULTI_QUEUE_OFFSET",
-        CRC_PROPERTY,
+        UNIQ_KEY,
+        KEYS,
+        TAGS,
+        DELAY,
+        INNER_NUM,
+        INNER_BASE,
+        INNER_MULTI_DISPATCH,
+        INNER_MULTI_QUEUE_OFFSET,
+        CRC32,
     ]
 )
 
@@ -209,14 +218,14 @@ def _tags_codes(
     topics: list[str],
     delay_levels: list[int],
 ) -> Ints:
-    offsets, sizes = properties.at("TAGS")
+    offsets, sizes = properties.at(TAGS)
     codes = np.empty(len(rows), np.int64)
     table.kernels.hashes(table.buffer, offsets[rows], sizes[rows], codes)
     if SCHEDULE_TOPIC in topics:
-        _, delay_sizes = properties.at("DELAY")
+        _, delay_sizes = properties.at(DELAY)
         waiting = np.flatnonzero((topic_ids == topics.index(SCHEDULE_TOPIC)) & (delay_sizes[rows] > 0))
         none = np.zeros(len(waiting), np.int64)
-        levels = np.minimum(_numbers(table, properties, "DELAY", rows[waiting], none), len(delay_levels))
+        levels = np.minimum(_numbers(table, properties, DELAY, rows[waiting], none), len(delay_levels))
         delays = np.array([0, *delay_levels])[np.maximum(levels, 0)]
         delayed = levels > 0
         codes[waiting[delayed]] = table.column("store_timestamp")[rows[waiting[delayed]]] + delays[delayed]
@@ -230,12 +239,12 @@ def _units(
     rows = np.flatnonzero((transaction == 0) | (transaction == commit_log.TRANSACTION_COMMIT))
     offsets = table.column("queue_offset")[rows]
     batch_sizes = np.ones(len(rows), np.int64)
-    _, inner_sizes = properties.at("INNER_NUM")
+    _, inner_sizes = properties.at(INNER_NUM)
     if inner_sizes.any():
-        _, base_sizes = properties.at("INNER_BASE")
+        _, base_sizes = properties.at(INNER_BASE)
         inner = np.flatnonzero((inner_sizes[rows] > 0) & (base_sizes[rows] > 0))
-        batch_sizes[inner] = _numbers(table, properties, "INNER_NUM", rows[inner], batch_sizes[inner])
-        offsets[inner] = _numbers(table, properties, "INNER_BASE", rows[inner], offsets[inner])
+        batch_sizes[inner] = _numbers(table, properties, INNER_NUM, rows[inner], batch_sizes[inner])
+        offsets[inner] = _numbers(table, properties, INNER_BASE, rows[inner], offsets[inner])
     queue_ids = table.column("queue_id")[rows].astype(np.int64)
     topic_ids = topic_ids[rows].astype(np.int64)
     tags_codes = _tags_codes(table, properties, topic_ids, rows, topics, delay_levels)
@@ -334,11 +343,11 @@ def _light_units(
     """Return the names of light queues, and what messages add to them: their place in ``rows``, name, queue, offset."""
     names: dict[str, int] = {}
     light_units: list[tuple[int, int, int, int]] = []
-    _, sizes = properties.at("INNER_MULTI_DISPATCH")
+    _, sizes = properties.at(INNER_MULTI_DISPATCH)
     for i in np.flatnonzero(sizes[rows]).tolist() if sizes.any() else ():
         row = int(rows[i])
-        queues = properties.text(table, "INNER_MULTI_DISPATCH", row).split(",")
-        offsets = properties.text(table, "INNER_MULTI_QUEUE_OFFSET", row).split(",")
+        queues = properties.text(table, INNER_MULTI_DISPATCH, row).split(",")
+        offsets = properties.text(table, INNER_MULTI_QUEUE_OFFSET, row).split(",")
         for name, offset in zip(queues, offsets, strict=False):
             if name and offset.isascii() and offset.isdigit() and len(offset) < 19:
                 queue_id = 0 if name.startswith(LIGHT_QUEUE_PREFIX) else int(queue_ids[i])
@@ -352,7 +361,7 @@ def _entries(
     rolled_back = (table.column("sys_flag") & commit_log.TRANSACTION_MASK) == commit_log.TRANSACTION_ROLLBACK
     seeds = np.array([java_hash(f"{topic}#") & 0xFFFFFFFF for topic in topics], np.int64)
     tag_seeds = np.array([java_hash(f"{topic}#T#") & 0xFFFFFFFF for topic in topics], np.int64)
-    tag_offsets, tag_sizes = properties.at("TAGS")
+    tag_offsets, tag_sizes = properties.at(TAGS)
     if not tags_in_index:
         tag_sizes = np.zeros_like(tag_sizes)
     room = 4 * len(table) + 64
@@ -363,8 +372,8 @@ def _entries(
             topic_ids,
             seeds,
             tag_seeds,
-            *properties.at("UNIQ_KEY"),
-            *properties.at("KEYS"),
+            *properties.at(UNIQ_KEY),
+            *properties.at(KEYS),
             tag_offsets,
             tag_sizes,
             rolled_back,
@@ -386,20 +395,20 @@ def _entries(
 
 def inner_batch_topics(table: MessageTable, properties: Properties) -> set[str]:
     """Return the topics of records that hold several messages, as flag and properties say: one alone may be damaged."""
-    sizes = np.minimum(*(properties.at(name)[1] for name in ("INNER_NUM", "INNER_BASE")))
+    sizes = np.minimum(*(properties.at(name)[1] for name in (INNER_NUM, INNER_BASE)))
     rows = np.flatnonzero((table.column("sys_flag") & commit_log.INNER_BATCH != 0) & (sizes > 0))
     return {table.bytes_of(plain.TOPIC, row).decode("utf-8", "replace") for row in rows.tolist()}
 
 
 def property_crcs(table: MessageTable, properties: Properties) -> tuple[Ints, Ints, Ints]:
     """Return which messages end in a CRC property, what it says, and what it should say."""
-    offsets, sizes = properties.at(CRC_PROPERTY)
+    offsets, sizes = properties.at(CRC32)
     ends = table.starts + table.column("size")
     whole = plain.PROPERTIES
     rows = np.flatnonzero(sizes > 0)
     at_end = offsets[rows] + sizes[rows] + 1 == ends[rows]
     rows = rows[at_end & (sizes[rows] == 10) & (table.sizes(whole)[rows] >= 20)]
-    stored = np.array([_crc_value(properties.text(table, CRC_PROPERTY, int(row))) for row in rows], np.int64)
+    stored = np.array([_crc_value(properties.text(table, CRC32, int(row))) for row in rows], np.int64)
     starts = table.starts[rows]
     computed = table.crcs(starts, table.column("size")[rows].astype(np.int64) - 20)
     return rows, stored, computed.astype(np.int64)

@@ -15,6 +15,7 @@ from mqtool.engine.store.log_end import read_whole
 from mqtool.errors import MqtoolError, RecoveryNeededError
 from mqtool.formats import commit_log
 from mqtool.formats.new_message import MAX_TOPIC, NewMessage
+from mqtool.formats.property_names import INNER_MULTI_QUEUE_OFFSET, KEYS, TAGS, UNIQ_KEY
 from mqtool.formats.stored_message import StoredMessage
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 OnArrival = Callable[[str, int, int, int, int], None]
 WITH_UNIT = (0, commit_log.TRANSACTION_COMMIT)
 """Kinds of messages, by their transaction, that are in queues."""
+_UNIQ_KEY, _KEYS, _TAGS = UNIQ_KEY.encode(), KEYS.encode(), TAGS.encode()
+_LIGHT_OFFSETS = INNER_MULTI_QUEUE_OFFSET.encode()
 _LONGEST_NUMBER = 19
 _MANY_WAITING = 256
 """Messages whose units wait until they had better be written."""
@@ -119,8 +122,8 @@ class Dispatcher:
                 light_queue.append(physical_offset, size, code, now)
                 waiting[light_queue] = None
         if self.is_indexed:
-            keys = get(b"KEYS")
-            of_message = get(b"UNIQ_KEY"), keys, get(b"TAGS")
+            keys = get(_KEYS)
+            of_message = get(_UNIQ_KEY), keys, get(_TAGS)
             self.index.waiting.append((topic, message.sys_flag, of_message, physical_offset, now))
             if keys is not None and len(keys) >= _LONG_KEYS:
                 self._taken += len(keys) // _LONG_KEYS
@@ -158,7 +161,7 @@ class Dispatcher:
                 count = live_dispatch.batch_count(pairs)
             queue = self._queue_at(message.topic, message.queue_id, stored.queue_offset, at)
             names = live_dispatch.light_queues(message.topic, pairs)
-            offsets = pairs.get(live_dispatch.LIGHT_OFFSETS.encode(), b"").decode("utf-8", "replace").split(",")
+            offsets = pairs.get(_LIGHT_OFFSETS, b"").decode("utf-8", "replace").split(",")
             light_queues = [
                 self._queue_at(name, 0, int(offset), at)
                 for name, offset in zip(names, offsets, strict=False)

@@ -17,6 +17,7 @@ from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import commit_log as layout
 from mqtool.formats import scan
 from mqtool.formats.layout import offset_of
+from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
 from mqtool.formats.scan import Ints
 from mqtool.formats.topics import SCHEDULE_TOPIC, is_possible
 
@@ -39,7 +40,7 @@ _AT = (*(offset_of(_FORM, name) for name in _FIELDS), _FORM.itemsize)
 _NO_FLAGS = (
     layout.TRANSACTION_PREPARED | layout.BORN_HOST_V6 | layout.STORE_HOST_V6 | layout.INNER_BATCH | layout.NEED_UNWRAP
 )
-_NAMES = (*(int.from_bytes(name, "big") for name in (b"UNIQ_KEY", b"KEYS", b"TAGS")), *b"I_")
+_NAMES = (*(int.from_bytes(name.encode(), "big") for name in (UNIQ_KEY, KEYS, TAGS)), *b"I_")
 """The two letters start ``INNER_..`` and ``__CRC32#``."""
 
 

@@ -9,20 +9,24 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mqtool.formats import kernels as plain
-from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from mqtool.formats.property_names import (
+    DELAY,
+    INNER_MULTI_DISPATCH,
+    INNER_NUM,
+    TAGS,
+)
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 
-_TAGS, _DELAY = b"TAGS", b"DELAY"
+_TAGS, _DELAY = TAGS.encode(), DELAY.encode()
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,18}")
 
 Pairs = Mapping[bytes, bytes]
 """Properties by name."""
-BATCH_COUNT = b"INNER_NUM"
+BATCH_COUNT = INNER_NUM.encode()
 """The property that tells how many messages an inner batch holds."""
-LIGHT_QUEUES = b"INNER_MULTI_DISPATCH"
+LIGHT_QUEUES = INNER_MULTI_DISPATCH.encode()
 """The property that names the light queues of a message."""
-LIGHT_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
-BATCH_BASE = "INNER_BASE"
-_WITHOUT_LIGHT_QUEUES = (RETRY_PREFIX, "rmq_sys_", SCHEDULE_TOPIC)
+_WITHOUT_LIGHT_QUEUES = (RETRY_PREFIX, SYSTEM_PREFIX, SCHEDULE_TOPIC)
 
 
 def tags_code(topic: str, pairs: Pairs, store_timestamp: int, delay_levels: Sequence[int]) -> int:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.errors import BadDataError
 from mqtool.formats import commit_log
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, crc_digits
+from mqtool.formats.properties import CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, crc_digits
+from mqtool.formats.property_names import CRC32
 from mqtool.formats.scan import Ints
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ Bytes = npt.NDArray[np.uint8]
 
 PENDING = 4 << 20
 """Bytes that wait in memory for those after them."""
-_CRC_HEAD = np.frombuffer(f"{CRC_NAME}{NAME_SEPARATOR}".encode(), np.uint8)
+_CRC_HEAD = np.frombuffer(f"{CRC32}{NAME_SEPARATOR}".encode(), np.uint8)
 
 
 _PHYSICAL_OFFSET_AT = commit_log.offset_in_head("physical_offset")

@@ -26,6 +26,7 @@ from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError,
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.message import Message, message_of
+from mqtool.formats.property_names import DELAY
 from mqtool.formats.topics import SCHEDULE_TOPIC, has_folder
 
 QueueKey = tuple[str, int]
@@ -244,7 +245,7 @@ class StoreReader:
                 with contextlib.suppress(FormatError, NotFoundError):
                     message = self.message_at(int(unit["physical_offset"]))
                     place = message.topic, message.queue_id, message.queue_offset
-                    if place == (SCHEDULE_TOPIC, i, offset) and message.properties.get("DELAY") == str(i + 1):
+                    if place == (SCHEDULE_TOPIC, i, offset) and message.properties.get(DELAY) == str(i + 1):
                         seen[int(unit["tags_code"]) - message.store_timestamp] += 1
             delay = seen.most_common(1)[0][0] if seen else 0
             # A setting can only name whole seconds; anything else comes of a damaged unit.

@@ -32,6 +32,7 @@ from mqtool.formats.hashing import key_hash
 from mqtool.formats.inner_batch import inner_messages, is_inner_batch
 from mqtool.formats.message import Message, message_at
 from mqtool.formats.properties import NAME_SEPARATOR, split_keys
+from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
 from mqtool.formats.scan import Ints, MessageTable
 
 Mask = npt.NDArray[np.bool_]
@@ -93,7 +94,7 @@ class Query:
             return False
         if self.keys and not any(_fits(key, self.keys) for key in _keys_of(properties)):
             return False
-        if self.tags and not ("TAGS" in properties and _fits(properties["TAGS"], self.tags)):
+        if self.tags and not (TAGS in properties and _fits(properties[TAGS], self.tags)):
             return False
         if not all(name in properties and _fits(properties[name], (value,)) for name, value in self.properties):
             return False
@@ -111,8 +112,8 @@ def _fits(value: str, patterns: Iterable[str]) -> bool:
 
 
 def _keys_of(properties: dict[str, str]) -> list[str]:
-    unique_key = properties.get("UNIQ_KEY")
-    return split_keys(properties.get("KEYS", "")) + ([unique_key] if unique_key else [])
+    unique_key = properties.get(UNIQ_KEY)
+    return split_keys(properties.get(KEYS, "")) + ([unique_key] if unique_key else [])
 
 
 def _is_rolled_back(sys_flag: int) -> bool:
@@ -184,7 +185,7 @@ class Matcher:
             mask = mask & (raw.rows_with_any(map(_literal, query.keys)) | (batch & hidden))
         for text in query.texts:
             mask = mask & (raw.rows_with(text) | hidden)
-        wanted = [("TAGS", query.tags)] if query.tags else []
+        wanted = [(TAGS, query.tags)] if query.tags else []
         wanted += [(name, (value,)) for name, value in query.properties]
         for name, patterns in wanted:
             begins = (f"{name}{NAME_SEPARATOR}{_GLOB.split(pattern)[0]}" for pattern in patterns)
@@ -201,11 +202,11 @@ class Matcher:
 
     def _properties_fit(self, table: MessageTable, wanted: list[tuple[str, tuple[str, ...]]]) -> Mask:
         mask = np.ones(len(table), np.bool_)
-        names = sorted({"KEYS", "UNIQ_KEY", *(name for name, _ in wanted)})
+        names = sorted({KEYS, UNIQ_KEY, *(name for name, _ in wanted)})
         offsets, sizes = table.properties(names)
         values = {name: _texts(table, offsets[number], sizes[number]) for number, name in enumerate(names)}
         if self.query.keys:
-            both = zip(values["KEYS"], values["UNIQ_KEY"], strict=True)
+            both = zip(values[KEYS], values[UNIQ_KEY], strict=True)
             fits = [
                 any(_fits(key, self.query.keys) for key in [*split_keys(keys), unique_key]) for keys, unique_key in both
             ]

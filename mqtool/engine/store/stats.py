@@ -22,6 +22,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.placeholder import placeholders
+from mqtool.formats.property_names import INNER_NUM, TAGS
 from mqtool.formats.scan import Ints, MessageTable
 
 HOUR_MS = 3_600_000
@@ -30,7 +31,6 @@ SIZE_CLASSES = (0, 128, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 
 
 _BORN_ADDRESS_AT = commit_log.offset_in_head("born_address")
 _DENSE = 1 << 16
-_COUNT_PROPERTY = "INNER_NUM"
 _LOOKED_AT = 1 << 16
 
 Key = tuple[Any, ...]
@@ -165,7 +165,7 @@ class Tally:
         return wanted[inverse] if names else np.ones(0, np.bool_)
 
     def _tags(self, table: MessageTable, keep: npt.NDArray[np.bool_]) -> tuple[Ints, list[str]]:
-        offsets, sizes = table.properties(["TAGS"])
+        offsets, sizes = table.properties([TAGS])
         ids, raw = _intern(table, offsets[0], sizes[0])
         names = [name.decode("utf-8", "replace") for name in raw]
         self.tags.update(names[number] for number in np.unique(ids[keep]).tolist())
@@ -278,7 +278,7 @@ def _message_counts(table: MessageTable) -> Ints:
     rows = np.flatnonzero(table.column("sys_flag") & commit_log.INNER_BATCH)
     if len(rows):
         batches = table.where(rows)
-        offsets, sizes = batches.properties([_COUNT_PROPERTY])
+        offsets, sizes = batches.properties([INNER_NUM])
         for row, offset, size in zip(rows.tolist(), offsets[0].tolist(), sizes[0].tolist(), strict=True):
             digits = bytes(table.buffer[offset : offset + min(size, 6)])
             counts[row] = int(digits) if digits.isdigit() else 1

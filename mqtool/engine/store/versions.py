@@ -15,7 +15,8 @@ from mqtool.errors import MqtoolError
 from mqtool.formats import commit_log, config_tables
 from mqtool.formats.hashing import key_hash
 from mqtool.formats.message import Message
-from mqtool.formats.properties import CRC_NAME, PAIR_SEPARATOR
+from mqtool.formats.properties import PAIR_SEPARATOR
+from mqtool.formats.property_names import CRC32
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
 RELEASES = (
@@ -196,7 +197,7 @@ def _config(store: StoreReader) -> Iterator[Evidence]:
 def _messages(messages: Sequence[Message]) -> Iterator[Evidence]:
     tests: tuple[tuple[str, str, Callable[[Message], bool]], ...] = (
         ("message {} is a v2 record", "5.1.0", lambda message: message.magic_code == commit_log.MAGIC_V2),
-        ("message {} ends in a CRC property", "5.2.0", lambda message: CRC_NAME in message.properties),
+        ("message {} ends in a CRC property", "5.2.0", lambda message: CRC32 in message.properties),
         ("message {} is an inner batch", "5.0.0", lambda message: bool(message.sys_flag & commit_log.INNER_BATCH)),
         (
             "message {} has an IPv6 host",

@@ -18,8 +18,9 @@ from mqtool.engine.broker import timers
 from mqtool.formats.bodies import build_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import TopicConfig
-from mqtool.formats.pop import RECEIPT, Receipt, build_bits, build_receipt, parse_receipt
+from mqtool.formats.pop import Receipt, build_bits, build_receipt, parse_receipt
 from mqtool.formats.properties import parse_properties
+from mqtool.formats.property_names import POP_CK
 from mqtool.formats.remoting import Outgoing, RemotingCommand
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from tests.engine.broker.asking import Asking, body_of, broker_at_work
@@ -79,7 +80,7 @@ def deliveries(answer: RemotingCommand) -> list[Given]:
 def _delivery(stored: StoredMessage, fields: dict[str, str], starts: dict[tuple[str, int], int]) -> Given:
     message = stored.message
     assert message.topic == TOPIC
-    text = parse_properties(message.properties).get(RECEIPT)
+    text = parse_properties(message.properties).get(POP_CK)
     if text is None:
         start = starts["0", message.queue_id]
         time, invisible, revive = (int(fields[name]) for name in ("popTime", "invisibleTime", "reviveQid"))

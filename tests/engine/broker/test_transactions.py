@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtool.engine.broker.transactions import GIVEN_UP_TOPIC
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import CheckTransaction, Send, build_header, parse_header
 from mqtool.formats.peer import Peer
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.remoting import ONEWAY, Outgoing, RemotingCommand
 from mqtool.formats.stored_message import StoredMessage, parse_stored
-from mqtool.formats.topics import HALF_TOPIC, OP_TOPIC
+from mqtool.formats.topics import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from tests.engine.broker.asking import Asking, broker_at_work
 from tests.golden import copy_of, manifest
 from tests.traces import exchanges

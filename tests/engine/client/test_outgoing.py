@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from mqtool.engine.client.fault_latency import FaultLatency
 from mqtool.engine.client.names import check_group, with_namespace, without_namespace
 from mqtool.engine.client.outgoing import (
-    UNIQUE_KEY,
     Packed,
     ProducerMessage,
     check_batch,
@@ -28,6 +27,7 @@ from mqtool.formats.codes import SysFlag
 from mqtool.formats.compression import Compression, decompress
 from mqtool.formats.new_message import NewMessage, split_batch
 from mqtool.formats.properties import parse_properties
+from mqtool.formats.property_names import UNIQ_KEY
 
 
 def pack_batch(messages: Sequence[ProducerMessage], topic: str, unique_key: str) -> Packed:
@@ -98,14 +98,14 @@ def test_a_body_may_be_text_or_any_bytes_and_tags_and_keys_may_be_none(
 
 def test_what_was_received_is_sent_again_without_what_was_noted_of_its_way() -> None:
     received = {
-        "own": "1", "TAGS": "a", "KEYS": "k l", "__SHARDINGKEY": "s", UNIQUE_KEY: "old", "DELAY": "3", "WAIT": "false",
+        "own": "1", "TAGS": "a", "KEYS": "k l", "__SHARDINGKEY": "s", UNIQ_KEY: "old", "DELAY": "3", "WAIT": "false",
         "RETRY_TOPIC": "T", "REAL_TOPIC": "%DLQ%G", "ORIGIN_MESSAGE_ID": "0A", "TRAN_MSG": "true",
         "RECONSUME_TIME": "7",
     }  # fmt: skip
     message = dataclasses.replace(GOOD, tags=None, keys=[], properties=received, unique_key="new")
     check_message(message)
     packed = pack(message, "%RETRY%G")
-    kept = {"own": "1", "TAGS": "a", "KEYS": "k l", "__SHARDINGKEY": "s", "WAIT": "true", UNIQUE_KEY: "new"}
+    kept = {"own": "1", "TAGS": "a", "KEYS": "k l", "__SHARDINGKEY": "s", "WAIT": "true", UNIQ_KEY: "new"}
     assert parse_properties(packed.properties.encode()) == kept
     assert (packed.reconsume_times, packed.sys_flag) == (0, 0)
     other = dataclasses.replace(message, tags="b", keys=["m"], shard_key="t").pairs()

@@ -13,7 +13,8 @@ from opentelemetry.trace import StatusCode
 
 import mqtool
 from mqtool import ConsumeFrom, ConsumerMessage, ConsumeStatus, Hook, ProducerMessage, aio
-from mqtool.formats.trace import TRACE_TOPIC, parse_trace
+from mqtool.formats.topics import TRACE_TOPIC
+from mqtool.formats.trace import parse_trace
 from mqtool.opentelemetry import OpenTelemetryHook
 
 BODIES = [b"0", b"1", b"2"]

@@ -10,7 +10,7 @@ import pytest
 import mqtool
 from mqtool import ProducerMessage, aio
 from mqtool.engine.client_runtime import message_trace
-from mqtool.formats.trace import TRACE_TOPIC
+from mqtool.formats.topics import TRACE_TOPIC
 
 OnTrace = Callable[[asyncio.StreamWriter], Awaitable[bool]]
 """Is given the connection that asks for the trace topic, and tells whether the question goes on."""

@@ -16,7 +16,8 @@ from rocksdict import Options, Rdict
 from mqtool.engine.store import rocksdb
 from mqtool.errors import BadDataError, MissingExtraError, MqtoolError, NotFoundError, Status
 from mqtool.formats import config_tables
-from mqtool.formats.rocksdb import CHECKPOINT_TOPIC, UNIT_KEY, UNIT_VALUE, Pair
+from mqtool.formats.rocksdb import UNIT_KEY, UNIT_VALUE, Pair
+from mqtool.formats.topics import CHECKPOINT_TOPIC
 from tests.damage import cuts, damaged, flips, snapshot
 from tests.golden import copy_of, golden_store, manifest
 

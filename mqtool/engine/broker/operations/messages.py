@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.properties import find_property, probe_of
+from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
 from mqtool.formats.stored_message import parse_stored
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ MAX_BY_UNIQUE_KEY = 32
 MAX_BY_KEY = 64
 """Messages that a query returns at most, whatever it asks for."""
 
-_UNIQ_KEY, _KEYS, _TAGS = probe_of("UNIQ_KEY"), probe_of("KEYS"), probe_of("TAGS")
+_UNIQ_KEY, _KEYS, _TAGS = probe_of(UNIQ_KEY), probe_of(KEYS), probe_of(TAGS)
 
 
 class KeyKind(enum.Enum):

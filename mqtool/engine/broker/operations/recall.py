@@ -14,6 +14,7 @@ from mqtool.errors import FormatError
 from mqtool.formats.codes import Perm
 from mqtool.formats.new_message import Host, NewMessage
 from mqtool.formats.properties import as_value, build_properties
+from mqtool.formats.property_names import PGROUP, TAGS, TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS, UNIQ_KEY
 from mqtool.formats.recall import RecallHandle, parse_handle
 
 _BODY, _TAG = b"0", "_RECALL_TAG_"
@@ -43,13 +44,13 @@ class Recalls:
         """
         handle = self._checked(topic, handle_text, now)
         pairs = {
-            "TIMER_DEL_UNIQKEY": as_value(
+            TIMER_DEL_UNIQKEY: as_value(
                 f"{handle.topic}+{handle.unique_key}"
             ),  # as 5.3 has it; later ones leave the topic out
-            "UNIQ_KEY": handle.unique_key,
-            "TIMER_DELIVER_MS": str(handle.timestamp),
-            "TAGS": _TAG,
-            "PGROUP": as_value(producer_group),
+            UNIQ_KEY: handle.unique_key,
+            TIMER_DELIVER_MS: str(handle.timestamp),
+            TAGS: _TAG,
+            PGROUP: as_value(producer_group),
         }
         message = NewMessage(
             handle.topic,

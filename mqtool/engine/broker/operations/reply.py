@@ -15,10 +15,11 @@ from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.store.append_result import AppendResult
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import find_property, probe_of
+from mqtool.formats.property_names import REPLY_TO_CLIENT
 
 PUSH_MS = 10_000
 """How long a client may take to acknowledge a reply."""
-_REPLY_TO = probe_of("REPLY_TO_CLIENT")
+_REPLY_TO = probe_of(REPLY_TO_CLIENT)
 
 
 class Replied(NamedTuple):

@@ -8,7 +8,6 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.broker_stats import BrokerStatsManager
-from mqtool.engine.broker.delayed import DELAY
 from mqtool.engine.broker.intake import Intake
 from mqtool.engine.broker.limits import MAX_QUEUES_IN_ALL, MAX_TOPICS, check_room
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
@@ -23,6 +22,20 @@ from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
 from mqtool.formats.hosts import host_text, offset_message_id
 from mqtool.formats.new_message import NewMessage, split_batch
 from mqtool.formats.properties import add_property, build_properties, pairs_of, parse_properties
+from mqtool.formats.property_names import (
+    CLUSTER,
+    DELAY,
+    INNER_NUM,
+    MSG_REGION,
+    ORIGIN_MESSAGE_ID,
+    POP_CK,
+    RETRY_TOPIC,
+    TIMER_OUT_MS,
+    TRACE_ON,
+    TRAN_MSG,
+    UNIQ_KEY,
+    WAIT,
+)
 from mqtool.formats.recall import RecallHandle
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, TIMER_TOPIC
@@ -31,11 +44,10 @@ from mqtool.formats.unique_key import build_unique_key
 if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
 
-UNIQUE_KEY = "UNIQ_KEY"
-_UNIQUE_KEY, _TRANSACTION = UNIQUE_KEY.encode(), b"TRAN_MSG"
-_RETRY_TOPIC, _TIMER_OUT = b"RETRY_TOPIC", b"TIMER_OUT_MS"
-_ADDED = ("MSG_REGION", "TRACE_ON", "CLUSTER")
-_TO_BE_REPLACED = frozenset((*_ADDED, "POP_CK"))
+_UNIQ_KEY, _TRANSACTION = UNIQ_KEY.encode(), TRAN_MSG.encode()
+_RETRY_TOPIC, _TIMER_OUT = RETRY_TOPIC.encode(), TIMER_OUT_MS.encode()
+_ADDED = (MSG_REGION, TRACE_ON, CLUSTER)
+_TO_BE_REPLACED = frozenset((*_ADDED, POP_CK))
 _OF_ONE_SENT_AGAIN = frozenset(name.encode() for name in _TO_BE_REPLACED)
 _WELL_FORMED = re.compile(rb"(?:[^\x00\x01\x02]+\x01[^\x00\x02]*(?:\x02|\Z))*")
 _TAIL_SEPARATOR = b"\x02"
@@ -110,7 +122,7 @@ class Sends:
         topic, queue_id, store = message.topic, message.queue_id, self._store
         if store.queue(topic, queue_id) is None:
             check_room(store.queue_count, 1, MAX_QUEUES_IN_ALL, "queues")
-        key = message.pairs.get(_UNIQUE_KEY, b"")
+        key = message.pairs.get(_UNIQ_KEY, b"")
         if is_batch:
             if config.is_batch and key:
                 return SendOutcome(self._append_inner_batch(message, now), queue_id, key, None, True)
@@ -118,7 +130,7 @@ class Sends:
         if not key:
             unique_key = self._new_unique_key(now)
             key = unique_key.encode()
-            message.properties = add_property(message.properties, UNIQUE_KEY, unique_key)
+            message.properties = add_property(message.properties, UNIQ_KEY, unique_key)
         if topic.startswith(RETRY_PREFIX):
             self._retry_or_send_to_dlq(message, most_times, like.is_of_unit, now)
         result = self._intake.put(message, now)
@@ -193,9 +205,9 @@ class Sends:
                 Reason.NOT_POSSIBLE, f"look message by offset failed, {physical_offset}"
             ) from None
         pairs = parse_properties(message.properties)
-        pairs.setdefault("RETRY_TOPIC", message.topic)
-        pairs.setdefault("ORIGIN_MESSAGE_ID", offset_message_id(host_text(*message.store_host), physical_offset))
-        pairs["WAIT"] = "false"
+        pairs.setdefault(RETRY_TOPIC, message.topic)
+        pairs.setdefault(ORIGIN_MESSAGE_ID, offset_message_id(host_text(*message.store_host), physical_offset))
+        pairs[WAIT] = "false"
         times = message.reconsume_times
         message.topic, message.queue_id = retry_topic, next(self._rotation) % group.retry_queue_count
         if times >= (group.retry_max_times if most_times is None else most_times) or delay_level < 0:
@@ -302,7 +314,7 @@ class Sends:
             count = len(split_batch(message))
         except FormatError:
             return AppendResult(PutStatus.MESSAGE_ILLEGAL)
-        message.properties = add_property(message.properties, "INNER_NUM", str(count))
+        message.properties = add_property(message.properties, INNER_NUM, str(count))
         message.sys_flag |= SysFlag.INNER_BATCH
         return self._store.append(message, now)
 

@@ -9,8 +9,9 @@ from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reaso
 from mqtool.engine.broker.transactions import Transactions
 from mqtool.engine.store.append_result import PutStatus
 from mqtool.formats.properties import find_property, probe_of
+from mqtool.formats.property_names import PGROUP
 
-_GROUP = probe_of("PGROUP")
+_GROUP = probe_of(PGROUP)
 
 
 class End(NamedTuple):

@@ -19,10 +19,11 @@ from mqtool.formats.hosts import parse_message_id
 from mqtool.formats.plain_acl import ANY, PUB, SUB
 from mqtool.formats.pop import normal_topic
 from mqtool.formats.properties import find_property, probe_of
+from mqtool.formats.property_names import TIMER_DEL_UNIQKEY
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.topics import RETRY_PREFIX
 
-_RECALLED = probe_of("TIMER_DEL_UNIQKEY")
+_RECALLED = probe_of(TIMER_DEL_UNIQKEY)
 
 
 Row = Callable[[RemotingCommand, TopicAt], Iterable[Need]]
@@ -88,7 +89,7 @@ def _send(topic_field: str, properties_field: str) -> Row:
         topic = command.ext_fields.get(topic_field, "")
         yield Need(topic, SUB if topic.startswith(RETRY_PREFIX) else PUB)
         properties = command.ext_fields.get(properties_field, "").replace("\0", "")  # none is stored
-        if "TIMER_DEL_UNIQKEY" in properties:
+        if TIMER_DEL_UNIQKEY in properties:
             recalled = find_property(properties.encode("utf-8", "replace"), _RECALLED).decode("utf-8", "replace")
             if recalled:
                 of_topic, plus, _ = recalled.partition("+")

@@ -10,6 +10,7 @@ from mqtool.engine.broker.processors.flushed import acknowledged
 from mqtool.engine.broker.processors.refusals import CODES
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.headers import RecallMessage, RecallMessageResponse, build_header, parse_header
+from mqtool.formats.property_names import MSG_REGION
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import BrokerController
@@ -20,7 +21,7 @@ def recall(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Have a message not be delivered."""
     command, session, now = request
     topic, handle, group = parse_header(RecallMessage, command.ext_fields)
-    marks = {"MSG_REGION": broker.settings.region}
+    marks = {MSG_REGION: broker.settings.region}
     try:
         unique_key, flush_offset = broker.recalls.recall(topic, handle, group or "", session.born_host, now)
     except OperationRefusedError as refused:

@@ -16,6 +16,7 @@ from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.formats.codes import RequestCode, ResponseCode, Version
 from mqtool.formats.headers import Send, SendBack, parse_header
 from mqtool.formats.new_message import Host, NewMessage
+from mqtool.formats.property_names import MSG_REGION, TRACE_ON
 from mqtool.formats.recall import build_handle
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _answer(
 
 def _marks(broker: "BrokerController") -> dict[str, str]:
     settings = broker.settings
-    return {"MSG_REGION": settings.region, "TRACE_ON": "true" if settings.trace_on else "false"}
+    return {MSG_REGION: settings.region, TRACE_ON: "true" if settings.trace_on else "false"}
 
 
 # Replies

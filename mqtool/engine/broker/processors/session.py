@@ -38,6 +38,7 @@ from mqtool.formats.hosts import host_text, parse_host
 from mqtool.formats.new_message import Host, build_record, record_size, topic_field
 from mqtool.formats.peer import Peer
 from mqtool.formats.properties import add_property
+from mqtool.formats.property_names import PUSH_REPLY_TIME
 from mqtool.formats.remoting import ONEWAY, RemotingCommand
 from mqtool.formats.topics import HALF_TOPIC
 
@@ -229,7 +230,7 @@ def _push_header(push: TakeReply) -> PushReply:
         host_text(*message.born_host),
         push.broker_address,
         push.pushed_at,
-        add_property(message.properties, "PUSH_REPLY_TIME", str(push.pushed_at)).decode(),
+        add_property(message.properties, PUSH_REPLY_TIME, str(push.pushed_at)).decode(),
         message.reconsume_times,
         push.is_of_unit,
     )

@@ -14,18 +14,19 @@ from mqtool.engine.store.queue_view import QueueView, open_queue
 from mqtool.errors import MqtoolError
 from mqtool.formats.config_tables import read_table
 from mqtool.formats.message import Message
+from mqtool.formats.property_names import PGROUP
 from mqtool.formats.topics import (
     DEAD_LETTER_PREFIX,
     HALF_TOPIC,
     OP_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    TRANSACTION_GROUP,
     is_system_topic,
 )
 
 _TOPICS = "config/topics.json"
 _READ, _WRITE, _INHERIT = 4, 2, 1
-_TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 _STUCK_MS = 3_600_000
 """Half messages are checked back within minutes; one this much older than the newest message is stuck."""
 _UNITS_AT_ONCE = 1024
@@ -203,8 +204,8 @@ def stuck_half_messages(case: Case) -> Iterator[Sign]:
     halves = open_queue(case.reader, HALF_TOPIC, 0)
     if halves is None or halves.max_offset == halves.min_offset:
         return
-    start = offsets.get((HALF_TOPIC, _TRANSACTION_GROUP, 0), halves.min_offset)
-    decided = _decided(case, offsets.get((OP_TOPIC, _TRANSACTION_GROUP, 0), 0))
+    start = offsets.get((HALF_TOPIC, TRANSACTION_GROUP, 0), halves.min_offset)
+    decided = _decided(case, offsets.get((OP_TOPIC, TRANSACTION_GROUP, 0), 0))
     _, last = case.samples
     newest = max((message.store_timestamp for message in last), default=0)
     stuck = [
@@ -222,7 +223,7 @@ def stuck_half_messages(case: Case) -> Iterator[Sign]:
             queue_id=0,
             queue_offset=first.queue_offset,
             physical_offset=first.position,
-            group=first.properties.get("PGROUP"),
+            group=first.properties.get(PGROUP),
         )
 
 

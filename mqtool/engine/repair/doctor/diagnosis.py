@@ -68,7 +68,6 @@ _RECOVER_WHOLE = "mqtool recover --abnormal "
 _RECOVER_ALL = _RECOVER_WHOLE + "{at}"
 _NEW_STORE = "mqtool salvage --into {new} {at}"
 _EXPORT = "mqtool export --topic {topic} {at}"
-_TIMER = "mqtool pull --topic rmq_sys_wheel_timer --queue 0 {at}"
 _UPDATE_TOPIC = "mqadmin updateTopic {admin} -c {cluster} -t {topic}"
 
 # Within each effect, likelier causes and those that lead to others come first.
@@ -189,10 +188,10 @@ CAUSES: dict[str, Cause] = {
         HIDES, PAGES["HALF-STUCK"].title, delivery.stuck_half_messages,
         ("mqtool pull --topic {topic} --queue 0 {at}",),
     ),
-    "TIMER-MISSING": Cause(HIDES, CHECKS["TIMER-MISSING"].title, of_findings("TIMER-MISSING"), (_TIMER,), FIVE),
+    "TIMER-MISSING": Cause(HIDES, CHECKS["TIMER-MISSING"].title, of_findings("TIMER-MISSING"), (log.TIMER,), FIVE),
     "TIMER-DAMAGED": Cause(
         HIDES, PAGES["TIMER-DAMAGED"].title, delivery.timer_damage,
-        (_TIMER,), FIVE,
+        (log.TIMER,), FIVE,
     ),
     # Misbehaviour.
     "OFFSETS-LOST": Cause(HINDERS, PAGES["OFFSETS-LOST"].title, delivery.offsets_lost, (_CONFIG,)),
@@ -235,7 +234,7 @@ _OF_STORE = (
 _QUEUE_CAUSES = {"QUEUE-MISSING", "QUEUES-LOST", "QUEUE-GAP", "QUEUE-NAME"}
 """Causes by which messages of any age may lack their queue."""
 _OF_LOG = ("mqtool recover ", "mqtool rebuild ", "mqtool salvage ")
-_REMEDIES = (("QUEUE-", _RECOVER_ALL), ("INDEX-", _INDEX), ("TIMER-", _TIMER))
+_REMEDIES = (("QUEUE-", _RECOVER_ALL), ("INDEX-", _INDEX), ("TIMER-", log.TIMER))
 
 
 def examine(case: Case) -> tuple[list[StartOutcome], list[Diagnosis]]:

@@ -15,6 +15,7 @@ from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import CLOCK_STEP_MS
 from mqtool.errors import MqtoolError
 from mqtool.formats.commit_log import BLANK, BLANK_SIZE, MAGIC_V1, MAGIC_V2
+from mqtool.formats.topics import TIMER_TOPIC
 
 Probe = Callable[[Case], Iterator[Sign]]
 _HUGE = 1 << 30
@@ -29,7 +30,7 @@ _QUEUE_SIZES = {
 }
 _QUEUES = "mqtool rebuild queues {of_topic}{at}"
 _RECOVER_ALL = "mqtool recover --abnormal {at}"
-_TIMER = "mqtool pull --topic rmq_sys_wheel_timer --queue 0 {at}"
+TIMER = f"mqtool pull --topic {TIMER_TOPIC} --queue 0 {{at}}"
 _BATCH_TYPE = "BatchCQ"
 
 
@@ -322,4 +323,4 @@ def timer_files(case: Case) -> Iterator[Sign]:
     for finding in findings.values():  # a broker accepts it, and forgets what it held
         sign = Sign.of(finding, effect=Effect.HIDES)
         is_of_log = (finding.file or "").startswith("timerlog/") and finding.found != 0
-        yield dataclasses.replace(sign, commands=(case.fill(_TIMER, sign),)) if is_of_log else sign
+        yield dataclasses.replace(sign, commands=(case.fill(TIMER, sign),)) if is_of_log else sign

@@ -19,7 +19,7 @@ from mqtool.engine.repair.doctor.case import (
 from mqtool.engine.repair.doctor.surroundings import User
 from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.mapping import read_file
-from mqtool.formats.properties import CRC_NAME
+from mqtool.formats.property_names import CRC32
 from mqtool.formats.topics import TIMER_TOPIC
 
 _OF_A_BROKER = (
@@ -237,7 +237,7 @@ def forced_crc(case: Case) -> Iterator[Sign]:
     """Yield a message without the property that ``forceVerifyPropCRC`` makes a broker require."""
     first, last = case.samples
     for message in first + last if case.flag("forceVerifyPropCRC") else ():
-        if CRC_NAME not in message.properties:
+        if CRC32 not in message.properties:
             text = (
                 "messages lack the CRC property that this setting requires: a recovery cuts the log at the first of "
                 "them"

@@ -17,12 +17,13 @@ import numpy.typing as npt
 
 from mqtool.engine.repair.java_recovery.files import EndlessError, StartRefusedError, VersionRules
 from mqtool.engine.store.commit_log import ROWS, STEP
-from mqtool.engine.store.dispatch import CRC_PROPERTY, properties_of, property_crcs
+from mqtool.engine.store.dispatch import properties_of, property_crcs
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.layout import offset_of
 from mqtool.formats.properties import parse_properties
+from mqtool.formats.property_names import CRC32, DELAY, DUP_INFO, INNER_BASE, INNER_NUM
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
@@ -141,11 +142,11 @@ def _crc(buffer: Any, at: int, size: int) -> int:
 
 
 def _are_sound(topic: str, properties: dict[str, str], rules: VersionRules, checks: Checks) -> bool:
-    if checks.duplicates and len(properties.get("DUP_INFO", "").split("_")) != 2:
+    if checks.duplicates and len(properties.get(DUP_INFO, "").split("_")) != 2:
         return False
-    if topic == SCHEDULE_TOPIC and "DELAY" in properties and not _is_number(properties["DELAY"], 32):
+    if topic == SCHEDULE_TOPIC and DELAY in properties and not _is_number(properties[DELAY], 32):
         return False
-    base, count = properties.get("INNER_BASE"), properties.get("INNER_NUM")
+    base, count = properties.get(INNER_BASE), properties.get(INNER_NUM)
     return not rules.batch_queues or base is None or count is None or (_is_number(base, 64) and _is_number(count, 16))
 
 
@@ -154,7 +155,7 @@ def _is_number(text: str, bits: int) -> bool:
 
 
 def _property_crc_fits(buffer: Any, end: int, size: int, properties: dict[str, str]) -> bool:
-    digits = properties.get(CRC_PROPERTY, "")
+    digits = properties.get(CRC32, "")
     start = end - size
     if not digits.isdigit() or start < 0 or size < _CRC_ROOM:
         return False
@@ -249,7 +250,7 @@ def _odd_rows(table: MessageTable, rules: VersionRules, checks: Checks) -> npt.N
         odd |= ~fits
     elif checks.crc:
         odd |= (table.sizes(plain.BODY) > 0) & (table.body_crcs() != table.column("body_crc"))
-    for name in ("DELAY", "INNER_BASE", "INNER_NUM"):
+    for name in (DELAY, INNER_BASE, INNER_NUM):
         odd |= ~_are_short_numbers(table, *properties.at(name))
     return odd
 

@@ -25,6 +25,7 @@ from mqtool.formats import config_tables
 from mqtool.formats.config_changes import new_group
 from mqtool.formats.config_tables import Dialect, Table
 from mqtool.formats.message import Message
+from mqtool.formats.property_names import ORIGIN_MESSAGE_ID, RETRY_TOPIC
 from mqtool.formats.topics import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
@@ -213,8 +214,8 @@ class _Config:
         """Return the message of which the one at an address is a retry, None if that cannot be told."""
         with contextlib.suppress(FormatError, NotFoundError, KeyError, ValueError):
             retry = self.reader.message_at(offset)
-            original = self.reader.message_at(int(retry.properties["ORIGIN_MESSAGE_ID"][-_OFFSET_DIGITS:], 16))
-            if original.topic == retry.properties["RETRY_TOPIC"]:
+            original = self.reader.message_at(int(retry.properties[ORIGIN_MESSAGE_ID][-_OFFSET_DIGITS:], 16))
+            if original.topic == retry.properties[RETRY_TOPIC]:
                 return original
         return None
 

@@ -30,6 +30,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log as layout
 from mqtool.formats import kernels as plain
 from mqtool.formats import scan
+from mqtool.formats.property_names import INNER_NUM
 from mqtool.formats.scan import Ints, MessageTable
 
 _GRIDS = (4096, 512)
@@ -646,7 +647,7 @@ def _reads_well(table: MessageTable) -> bool:
     names = {pair[0] for pair in pairs}
     is_batch = bool(table.column("sys_flag")[0] & layout.INNER_BATCH)
     return (
-        is_batch == ("INNER_NUM" in names)
+        is_batch == (INNER_NUM in names)
         and _CONTROLS.isdisjoint("".join([topic, *itertools.chain(*pairs)]))
         and all(len(pair) == 2 and pair[0] for pair in pairs)
         and len(names) == len(pairs)

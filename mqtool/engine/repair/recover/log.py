@@ -62,7 +62,6 @@ from mqtool.engine.repair.verify.records import (
 from mqtool.engine.repair.verify.store_times import Samples, TimeOrder
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.dispatch import (
-    CRC_PROPERTY,
     NO_ENTRIES,
     IndexEntries,
     QueueKey,
@@ -82,10 +81,19 @@ from mqtool.formats import consume_queue, placeholder, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.placeholder import RecordTemplate
 from mqtool.formats.properties import CRC_SIZE, are_readable, parse_properties
+from mqtool.formats.property_names import (
+    CRC32,
+    INNER_BASE,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    INNER_NUM,
+    INNER_PREFIX,
+)
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC, is_possible
 
 Bools = npt.NDArray[np.bool_]
+_INNER = INNER_PREFIX.encode()
 _PART = 64 << 20  # what is done once for each queue of a part weighs less the larger it is
 UNKNOWN = "the contents of these bytes of the log are unknown"
 GIVEN_UP = "its messages fail their checks or are missing"
@@ -384,7 +392,7 @@ def _piece(
             sound = with_records(sound, records)
             derived = dispatch(sound, rules.delay_levels, rules.tags_in_index, with_entries)
         flags = {int(sound.column("position")[row]): flag for row, flag in right_flags(sound, derived).items()}
-        has_crc = bool(derived.properties.at(CRC_PROPERTY)[1][-1] > 0)
+        has_crc = bool(derived.properties.at(CRC32)[1][-1] > 0)
         rows, stated, should = property_crcs(sound, derived.properties)
         wrong = rows[stated != should]
         has = has_crc_property(sound, derived.properties)
@@ -464,8 +472,8 @@ def run_of(segment: MappedFile, table: MessageTable, entries: IndexEntries) -> R
 def known_of(table: MessageTable, row: int, misplaced: bool) -> LostMessage:
     """Return what a record tells of itself; ``misplaced``: only its address is wrong."""
     text = table.bytes_of(plain.PROPERTIES, row)
-    properties = parse_properties(text) if b"INNER_" in text else {}
-    inner, base = properties.get("INNER_NUM", ""), properties.get("INNER_BASE", "")
+    properties = parse_properties(text) if _INNER in text else {}
+    inner, base = properties.get(INNER_NUM, ""), properties.get(INNER_BASE, "")
     batch = inner.isdecimal() and base.isdecimal()
     size, queue_id, flag = (int(table.column(name)[row]) for name in ("size", "queue_id", "sys_flag"))
     return LostMessage(
@@ -482,8 +490,8 @@ def known_of(table: MessageTable, row: int, misplaced: bool) -> LostMessage:
 
 
 def _light_queues(properties: dict[str, str]) -> Iterator[tuple[str, int]]:
-    names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
-    offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+    names = properties.get(INNER_MULTI_DISPATCH, "").split(",")
+    offsets = properties.get(INNER_MULTI_QUEUE_OFFSET, "").split(",")
     for name, offset in zip(names, offsets, strict=False):
         if name and is_possible(name.encode()) and offset.isascii() and offset.isdecimal() and len(offset) < 19:
             yield name, int(offset)

@@ -26,17 +26,27 @@ from mqtool.formats import kernels as plain
 from mqtool.formats import placeholder, record_edits, scan
 from mqtool.formats.message import Message, message_at
 from mqtool.formats.properties import (
-    CRC_NAME,
     NAME_SEPARATOR,
     PAIR_SEPARATOR,
     build_properties,
     parse_properties,
 )
+from mqtool.formats.property_names import (
+    CLUSTER,
+    CRC32,
+    INNER_BASE,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    INNER_NUM,
+    MSG_REGION,
+    TRACE_ON,
+    WAIT,
+)
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
-_LEAST = ("WAIT", "TRACE_ON", "MSG_REGION", "CLUSTER")
+_LEAST = (WAIT, TRACE_ON, MSG_REGION, CLUSTER)
 """Properties that nobody asks for once a message is stored: the first to make room."""
-_OWN = ("INNER_NUM", "INNER_BASE", CRC_NAME)
+_OWN = (INNER_NUM, INNER_BASE, CRC32)
 """Properties that a broker makes, and that are made again."""
 _MAX_TOLD = 5
 """So many records of one kind are told of each by itself."""
@@ -286,7 +296,7 @@ class RecordEditor:
         if flag & layout.TRANSACTION_MASK != layout.TRANSACTION_COMMIT:
             flag &= ~layout.TRANSACTION_MASK
         data = record_edits.with_place(record.data, record.topic_at, topic.encode(), queue_id, queue_offset, flag)
-        base = {"INNER_BASE": str(queue_offset)} if flag & layout.INNER_BATCH else {}
+        base = {INNER_BASE: str(queue_offset)} if flag & layout.INNER_BATCH else {}
         if any(message.properties.get(name) != value for name, value in base.items()):
             properties = with_pairs(message, base, self.has_crc)
             if properties is None:
@@ -354,8 +364,8 @@ class RecordEditor:
         """Write the light queues of a message, and its places in them; return whether there is room."""
         light_places = [(name, offset) for name, offset in light_places if offset.isdecimal()]
         pairs = {
-            "INNER_MULTI_DISPATCH": ",".join(name for name, _ in light_places),
-            "INNER_MULTI_QUEUE_OFFSET": ",".join(offset for _, offset in light_places),
+            INNER_MULTI_DISPATCH: ",".join(name for name, _ in light_places),
+            INNER_MULTI_QUEUE_OFFSET: ",".join(offset for _, offset in light_places),
         }
         return self._add_properties(record, pairs, "its light queues, which its properties do not name, are rewritten")
 
@@ -501,8 +511,8 @@ def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes 
     for name, value in pairs.items():
         text = None if text is None else record_edits.with_pair(text, name, value)
     left = _whole(message)
-    has_crc |= CRC_NAME in left
-    left = {name: value for name, value in left.items() if name not in (CRC_NAME, *pairs)}
+    has_crc |= CRC32 in left
+    left = {name: value for name, value in left.items() if name not in (CRC32, *pairs)}
     if text is not None and (record_edits.ends_in_crc(text) or not has_crc):
         parsed = parse_properties(text)
         is_there = all(parsed.get(name) == value for name, value in pairs.items())
@@ -511,7 +521,7 @@ def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes 
         is_torn |= bool(_nameless(text) - _nameless(raw))
         if is_there and not is_torn and all(parsed.get(name, value) == value for name, value in left.items()):
             return text
-    crc = build_properties({CRC_NAME: "0" * 10}) if has_crc else b""
+    crc = build_properties({CRC32: "0" * 10}) if has_crc else b""
     for name in ("", *_LEAST, *reversed([*left])):
         left.pop(name, None)
         text = build_properties({**left, **{name: value for name, value in pairs.items() if value}})
@@ -545,8 +555,8 @@ def _is_whole(text: str) -> bool:
 
 def _light_of(message: Message) -> list[tuple[str, str]]:
     """Return the light queues that properties name, and the offsets that they say."""
-    names = message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
-    offsets = message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+    names = message.properties.get(INNER_MULTI_DISPATCH, "").split(",")
+    offsets = message.properties.get(INNER_MULTI_QUEUE_OFFSET, "").split(",")
     return [pair for pair in itertools.zip_longest(names, offsets, fillvalue="") if pair[0]]
 
 

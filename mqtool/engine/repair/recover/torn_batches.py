@@ -10,7 +10,7 @@ import re
 import numpy as np
 
 from mqtool.engine.repair.recover.record_editor import with_pairs
-from mqtool.engine.store.dispatch import CRC_PROPERTY, Properties
+from mqtool.engine.store.dispatch import Properties
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log as layout
@@ -19,6 +19,7 @@ from mqtool.formats import record_edits, scan
 from mqtool.formats.inner_batch import count_elements
 from mqtool.formats.message import Message, message_at
 from mqtool.formats.properties import PAIR_SEPARATOR
+from mqtool.formats.property_names import CRC32, INNER_BASE, INNER_NUM
 from mqtool.formats.scan import Ints, MessageTable
 
 _DIGITS = 19
@@ -37,15 +38,15 @@ def repaired_batches(reader: StoreReader, table: MessageTable, properties: Prope
         properties: of these.
     """
     is_batch = table.column("sys_flag") & layout.INNER_BATCH != 0
-    has_crc = bool((properties.at(CRC_PROPERTY)[1] > 0).any())
+    has_crc = bool((properties.at(CRC32)[1] > 0).any())
     repaired = {}
-    for row in np.flatnonzero(~is_batch & (properties.at("INNER_NUM")[1] > 0)).tolist():
+    for row in np.flatnonzero(~is_batch & (properties.at(INNER_NUM)[1] > 0)).tolist():
         message = message_at(table, row)
         if not _count(message):
             raw = _NUMBERS.sub(lambda match: PAIR_SEPARATOR.encode() * len(match[0]), message.raw_properties)
             repaired[row] = record_edits.with_properties(table.record(row), len(raw), raw)
     for row in np.flatnonzero(is_batch).tolist():
-        stated = tuple(properties.text(table, name, row) for name in ("INNER_NUM", "INNER_BASE"))
+        stated = tuple(properties.text(table, name, row) for name in (INNER_NUM, INNER_BASE))
         is_packed = int(table.column("sys_flag")[row]) & layout.COMPRESSED
         count = 0 if is_packed else count_elements(table.bytes_of(plain.BODY, row))
         if stated != (str(count), str(int(table.column("queue_offset")[row]))):
@@ -64,7 +65,7 @@ def _repaired(
     if offset is None:  # brokers go by the property
         is_number = stated[1].isascii() and stated[1].isdecimal() and len(stated[1]) < _DIGITS
         offset = int(stated[1]) if is_number else message.queue_offset
-    pairs = {"INNER_NUM": str(count), "INNER_BASE": str(offset)}
+    pairs = {INNER_NUM: str(count), INNER_BASE: str(offset)}
     if not count or (stated == tuple(pairs.values()) and offset == message.queue_offset):
         return None
     properties = with_pairs(message, pairs, has_crc)
@@ -97,8 +98,8 @@ def renumbered(table: MessageTable, queue_offsets: Ints) -> MessageTable:
     records = {}
     for row in np.flatnonzero(is_batch & (queue_offsets != table.column("queue_offset"))).tolist():
         message, offset = message_at(table, row), int(queue_offsets[row])
-        properties = with_pairs(message, {"INNER_BASE": str(offset)}, CRC_PROPERTY in message.properties)
-        if "INNER_BASE" in message.properties and properties is not None:
+        properties = with_pairs(message, {INNER_BASE: str(offset)}, CRC32 in message.properties)
+        if INNER_BASE in message.properties and properties is not None:
             record = record_edits.with_queue_offset(table.record(row), offset)
             records[row] = record_edits.with_properties(record, len(properties), properties)
     return with_records(table, records) if records else table

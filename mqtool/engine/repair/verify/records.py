@@ -10,19 +10,19 @@ import numpy.typing as npt
 
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.row_findings import FindingsOfRows
-from mqtool.engine.store.dispatch import CRC_PROPERTY, Dispatch, Properties
+from mqtool.engine.store.dispatch import Dispatch, Properties
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log, dledger
 from mqtool.formats import kernels as plain
 from mqtool.formats.layout import offset_of
 from mqtool.formats.properties import (
-    CRC_NAME,
     CRC_SIZE,
     NAME_SEPARATOR,
     PAIR_SEPARATOR,
     are_readable,
     build_properties,
 )
+from mqtool.formats.property_names import CRC32, DELAY, INNER_BASE, INNER_NUM
 from mqtool.formats.record_edits import with_new_crc
 from mqtool.formats.scan import Envelope, Ints, MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
@@ -148,7 +148,7 @@ def right_flags(table: MessageTable, derived: Dispatch) -> dict[int, int]:
         bits = commit_log.COMPRESSED | kind << _COMPRESSION_SHIFT if kind >= 0 else 0
         right[row] = int(flags[row]) & ~(commit_log.COMPRESSED | commit_log.COMPRESSION_MASK) | bits
     for row in np.flatnonzero(_batch_differs(table, derived)).tolist():
-        stated = derived.properties.text(table, "INNER_NUM", row)
+        stated = derived.properties.text(table, INNER_NUM, row)
         count = batch_count(table.bytes_of(plain.BODY, row))
         if stated and stated == str(count):
             right[row] = right.get(row, int(flags[row])) | _BATCH
@@ -159,12 +159,12 @@ def right_flags(table: MessageTable, derived: Dispatch) -> dict[int, int]:
 
 def right_offsets(table: MessageTable, derived: Dispatch) -> dict[int, int]:
     """Return the queue offsets that inner batches tell in their properties, by row, where their heads say otherwise."""
-    if not (derived.properties.at("INNER_BASE")[1] > 0).any():
+    if not (derived.properties.at(INNER_BASE)[1] > 0).any():
         return {}
     offsets = table.column("queue_offset")
     right = {}
     for row in np.flatnonzero(table.column("sys_flag") & commit_log.INNER_BATCH).tolist():
-        base = derived.properties.text(table, "INNER_BASE", row)
+        base = derived.properties.text(table, INNER_BASE, row)
         if base.isascii() and base.isdecimal() and len(base) < _DIGITS and int(base) != offsets[row]:
             right[row] = int(base)
     return right
@@ -238,7 +238,7 @@ def _check_batches(findings: FindingsOfRows, derived: Dispatch) -> None:
 def _batch_differs(table: MessageTable, derived: Dispatch) -> npt.NDArray[np.bool_]:
     """Return which records are flagged as batches and have no count, or the other way round."""
     differs: npt.NDArray[np.bool_] = (table.column("sys_flag") & commit_log.INNER_BATCH != 0) != (
-        derived.properties.at("INNER_NUM")[1] > 0
+        derived.properties.at(INNER_NUM)[1] > 0
     )
     return differs
 
@@ -247,22 +247,22 @@ def _check_numbers(findings: FindingsOfRows, derived: Dispatch) -> None:
     """Check the numbers in properties that a broker parses: a record where it cannot ends the log for it."""
     table = findings.table
     names = []
-    if (derived.properties.at("INNER_NUM")[1] > 0).any():
-        both = (derived.properties.at("INNER_NUM")[1] > 0) & (derived.properties.at("INNER_BASE")[1] > 0)
-        names += [("INNER_NUM", both, (1 << 15) - 1), ("INNER_BASE", both, (1 << 63) - 1)]
-    delayed = derived.properties.at("DELAY")[1] > 0
+    if (derived.properties.at(INNER_NUM)[1] > 0).any():
+        both = (derived.properties.at(INNER_NUM)[1] > 0) & (derived.properties.at(INNER_BASE)[1] > 0)
+        names += [(INNER_NUM, both, (1 << 15) - 1), (INNER_BASE, both, (1 << 63) - 1)]
+    delayed = derived.properties.at(DELAY)[1] > 0
     if delayed.any():
         topic_ids, topics = table.topics()
         if SCHEDULE_TOPIC.encode() in topics:
             delayed &= topic_ids == topics.index(SCHEDULE_TOPIC.encode())
-            names.append(("DELAY", delayed, (1 << 31) - 1))
+            names.append((DELAY, delayed, (1 << 31) - 1))
     for name, mask, most in names:
         wrong, differs = np.zeros(len(table), np.bool_), np.zeros(len(table), np.bool_)
         bases = table.column("queue_offset").copy()
         for row in np.flatnonzero(mask).tolist():
             value = _number(derived.properties.text(table, name, row), most)
             wrong[row] = value is None
-            if name == "INNER_BASE" and value is not None:
+            if name == INNER_BASE and value is not None:
                 differs[row] = value != bases[row]
                 bases[row] = value
         findings.rows("LOG-PROPERTIES", wrong, f"its property {name} is not a number: a broker ends the log here")
@@ -279,7 +279,7 @@ def _number(text: str, most: int) -> int | None:
 
 def has_crc_property(table: MessageTable, properties: Properties) -> npt.NDArray[np.bool_]:
     """Tell of each record whether it ends with a CRC property: damage may hide in one without, among those with."""
-    offsets, sizes = properties.at(CRC_PROPERTY)
+    offsets, sizes = properties.at(CRC32)
     has: npt.NDArray[np.bool_] = (sizes == 10) & (offsets + sizes + 1 == table.starts + table.column("size"))
     return has
 
@@ -289,7 +289,7 @@ def ends_like_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
     ends = table.starts + table.column("size")
     raw: Any = np.frombuffer(table.buffer, np.uint8)
     tails = raw[(ends - CRC_SIZE)[:, None] + np.arange(CRC_SIZE)]
-    pattern = np.frombuffer(build_properties({CRC_NAME: "0" * 10}), np.uint8)
+    pattern = np.frombuffer(build_properties({CRC32: "0" * 10}), np.uint8)
     is_digit = (tails >= ord("0")) & (tails <= ord("9"))
     agree = np.where(pattern == ord("0"), is_digit, tails == pattern).sum(axis=1)
     mask: npt.NDArray[np.bool_] = (table.sizes(plain.PROPERTIES) >= CRC_SIZE) & (agree >= _MAX_OF_CRC)

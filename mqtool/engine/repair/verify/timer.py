@@ -29,6 +29,7 @@ from mqtool.formats.kernels import int32
 from mqtool.formats.layout import offset_of
 from mqtool.formats.message import Message
 from mqtool.formats.placeholder import LOST
+from mqtool.formats.property_names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS
 from mqtool.formats.topics import TIMER_TOPIC
 
 _KNOWN_MAGIC = timer.MAGIC_DEFAULT | timer.MAGIC_ROLL | timer.MAGIC_DELETE
@@ -258,9 +259,9 @@ def _check_message(
     properties = message.properties
     place = {**place, "physical_offset": offset}
     magic = int(unit["magic_code"])
-    if bool(magic & timer.MAGIC_DELETE) != bool(properties.get("TIMER_DEL_UNIQKEY")):
+    if bool(magic & timer.MAGIC_DELETE) != bool(properties.get(TIMER_DEL_UNIQKEY)):
         yield finding("TIMER-UNIT", "its message is of the other kind: one to deliver, one to cancel another", **place)
-    time = properties.get("TIMER_OUT_MS", "")
+    time = properties.get(TIMER_OUT_MS, "")
     if time.isascii() and time.isdigit() and len(time) < 19:
         if magic & timer.MAGIC_ROLL and due >= int(time):
             text = "it is to be put off again, although it reaches the time of its message"
@@ -268,7 +269,7 @@ def _check_message(
         elif not magic & timer.MAGIC_ROLL and due != int(time):
             text = "its due time is not that of its message"
             yield finding("TIMER-UNIT", text, expected=int(time), found=due, **place)
-    topic = properties.get("REAL_TOPIC")
+    topic = properties.get(REAL_TOPIC)
     if topic is not None and java_hash(topic) != int(unit["topic_hash"]):
         text = "its hash is not that of its message's topic"
         yield finding("TIMER-UNIT", text, expected=java_hash(topic), found=int(unit["topic_hash"]), **place)
