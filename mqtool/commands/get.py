@@ -24,6 +24,7 @@ from mqtool.formats.inner_batch import inner_messages, is_inner_batch
 from mqtool.formats.message import Message, message_of
 from mqtool.formats.properties import CRC_SIZE, are_readable, crc_digits
 from mqtool.formats.property_names import CRC32, INNER_MULTI_DISPATCH
+from mqtool.formats.record_head import physical_offset, read_start
 from mqtool.formats.topics import is_possible
 
 if TYPE_CHECKING:
@@ -342,8 +343,7 @@ def _resembles_record(record: bytes, offset: int) -> bool:
     """Tell whether bytes that are no sound record were one: they have its magic code, or know where they lie."""
     if len(record) < commit_log.MIN_SIZE:
         return False
-    head = commit_log.HEADS[0].parse(record)
-    return head.magic_code in (commit_log.MAGIC_V1, commit_log.MAGIC_V2) or head.physical_offset == offset
+    return read_start(record)[1] in commit_log.MESSAGE_MAGICS or physical_offset(record) == offset
 
 
 def _explain_place(store: "StoreReader", offset: int) -> None:
@@ -384,8 +384,7 @@ def _explain_place(store: "StoreReader", offset: int) -> None:
 
 
 def _is_blank(store: "StoreReader", offset: int) -> bool:
-    head = store.commit_log.read(offset, commit_log.BLANK_SIZE)
-    return len(head) == commit_log.BLANK_SIZE and plain.int32(head, 4) == commit_log.MAGIC_BLANK
+    return read_start(store.commit_log.read(offset, commit_log.BLANK_SIZE))[1] == commit_log.MAGIC_BLANK
 
 
 def _in_queue(store: "StoreReader", topic: str, queue: str, offset: str, output: Output) -> LocatedRecord:

@@ -15,8 +15,8 @@ from mqtool.engine.replication.comparing import COMPARED_RECORDS, Extent, Record
 from mqtool.errors import FormatError, UnavailableError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode
-from mqtool.formats.commit_log import BLANK, BLANK_SIZE, MAGIC_BLANK
-from mqtool.formats.layout import packer_of
+from mqtool.formats.commit_log import BLANK_SIZE
+from mqtool.formats.record_head import blank
 from mqtool.formats.signing import Credentials
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ _WAIT_SECONDS = 15.0
 """How long to wait for a slave: one that has lost its master registers every few seconds."""
 _LOOK_SECONDS = 0.5
 _MAX_BLANK = 64 << 20
-_BLANK = packer_of(BLANK)
 
 
 async def take_missing_tail(
@@ -127,4 +126,4 @@ async def _blank(store: "MessageStore", slave: OtherLog, at: int, end: int) -> b
     size = store.log.file_size - at % store.log.file_size
     if not BLANK_SIZE <= size <= _MAX_BLANK or at + size >= end or not await slave.record(at + size):
         return b""
-    return _BLANK.pack(size, MAGIC_BLANK) + bytes(size - BLANK_SIZE)
+    return blank(size) + bytes(size - BLANK_SIZE)

@@ -28,6 +28,7 @@ from mqtool.formats.layout import dtype_of, offset_of, parse
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477  # 5.1 on: two bytes for the length of the topic
 MAGIC_BLANK = -875286124
+MESSAGE_MAGICS = (MAGIC_V1, MAGIC_V2)
 
 COMPRESSED = 0x1
 MULTI_TAGS = 0x2

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,11 +13,9 @@ from mqtool.formats.compression import decompress
 from mqtool.formats.hosts import host_text, offset_message_id
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
+from mqtool.formats.record_head import physical_offset, read_start
 from mqtool.formats.scan import HOSTS, NARROW, WIDE, MessageTable, gather
 from mqtool.formats.stored_message import record_ends
-
-_POSITION = struct.Struct(">q")
-_PHYSICAL_OFFSET_AT = commit_log.offset_in_head("physical_offset")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +105,7 @@ def records_of(data: bytes) -> Iterator[tuple[bytes, int]]:
         FormatError: a record is cut off.
     """
     for at, end in record_ends(data):
-        yield data[at:end], _POSITION.unpack_from(data, at + _PHYSICAL_OFFSET_AT)[0]
+        yield data[at:end], physical_offset(data, at)
 
 
 def message_of(record: bytes, position: int) -> Message:
@@ -117,7 +114,7 @@ def message_of(record: bytes, position: int) -> Message:
     Raises:
         FormatError: its parts do not add up.
     """
-    if len(record) < commit_log.MIN_SIZE or kernels.int32(record, 0) != len(record):
+    if len(record) < commit_log.MIN_SIZE or read_start(record)[0] != len(record):
         raise FormatError("not a message record", offset=position)
     table = gather(memoryview(record), position, np.zeros(1, np.int64))
     if table.faults[0]:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log
-from mqtool.formats.layout import packer_of
 from mqtool.formats.properties import CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, crc_digits, pairs_of
 from mqtool.formats.property_names import CRC32
+from mqtool.formats.record_head import HEADS
 
 Host = tuple[bytes, int]
 """Address, of 4 or 16 bytes, and port; ``message.parse_host`` makes it of a text."""
@@ -25,7 +25,7 @@ MAX_TOPIC = 255
 MAX_PROPERTIES = 32767
 
 _NOBODY: Host = (bytes(4), 0)
-_HEADS = tuple(packer_of(head).pack for head in commit_log.HEADS)
+_PACK_HEAD = tuple(head.pack for head in HEADS)
 _SHORT = struct.Struct(">h")
 _ELEMENT = struct.Struct(">iiiii")  # CLIENT_BATCH_ELEMENT up to its body
 _PAIR = PAIR_SEPARATOR.encode()
@@ -126,7 +126,7 @@ def build_record(
     sys_flag = message.sys_flag & ~_HOST_BITS
     if len(born_host[0]) > 4 or len(store_host[0]) > 4:
         sys_flag |= host_bits(born_host, store_host)
-    head = _HEADS[sys_flag >> 4 & 3](
+    head = _PACK_HEAD[sys_flag >> 4 & 3](
         size,
         topic.magic_code,
         zlib.crc32(body) & 0x7FFFFFFF,
@@ -214,7 +214,7 @@ def build_batch(
     """
     born_host, store_host = batch.born_host, batch.store_host
     sys_flag = batch.sys_flag & ~_HOST_BITS | host_bits(born_host, store_host)
-    pack_head, pack_short, crc32 = _HEADS[sys_flag >> 4 & 3], _SHORT.pack, zlib.crc32
+    pack_head, pack_short, crc32 = _PACK_HEAD[sys_flag >> 4 & 3], _SHORT.pack, zlib.crc32
     other_size = record_size(batch, topic, 0) - len(batch.body)
     records, at = [], physical_offset
     for queue_offset, (flag, body, properties) in enumerate(elements, first_queue_offset):

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from mqtool.formats import commit_log
 from mqtool.formats import kernels as plain
-from mqtool.formats.layout import packer_of
 from mqtool.formats.properties import (
     CRC_SIZE,
     NAME_SEPARATOR,
@@ -34,6 +33,7 @@ from mqtool.formats.property_names import (
     REAL_QID,
     REAL_TOPIC,
 )
+from mqtool.formats.record_head import HEADS
 from mqtool.formats.scan import Ints, MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
@@ -113,7 +113,6 @@ class RecordTemplate(NamedTuple):
         )
 
 
-_HEADS = tuple(packer_of(head) for head in commit_log.HEADS)
 PLAIN = RecordTemplate(0, 0, bytes(4), 0, 0, bytes(4), 0, has_crc=False)
 
 
@@ -197,7 +196,7 @@ def build(
     if has_crc:
         text += f"{CRC32}{NAME_SEPARATOR}{0:010}{PAIR_SEPARATOR}".encode()
     large = len(topic) > _SMALL_TOPIC
-    head = _HEADS[commit_log.head_form(sys_flag)].pack(
+    head = HEADS[commit_log.head_form(sys_flag)].pack(
         size,
         commit_log.MAGIC_V2 if large else commit_log.MAGIC_V1,
         zlib.crc32(body) & 0x7FFFFFFF if body else 0,
@@ -337,11 +336,6 @@ def _without_hosts(like: RecordTemplate) -> RecordTemplate:
     """Return a likeness without hosts, which take room, and all the more with IPv6."""
     none = bytes(4)
     return like._replace(sys_flag=0, born_address=none, born_port=0, store_address=none, store_port=0)
-
-
-def blank(size: int) -> bytes:
-    """Return the head of a blank record for the last ``size`` bytes of a segment."""
-    return bytes(commit_log.BLANK.build({"size": size, "magic_code": commit_log.MAGIC_BLANK}))
 
 
 def _fixed_size(topic: bytes, like: RecordTemplate) -> int:

@@ -1,14 +1,14 @@
 """Single fields of a message record rewritten; its CRC property, if it ends in one, is adjusted."""
 
 import zlib
-from typing import Any
 
 import numpy as np
 
 from mqtool.formats import commit_log
-from mqtool.formats.layout import offset_of
 from mqtool.formats.properties import CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, crc_digits
 from mqtool.formats.property_names import CRC32
+from mqtool.formats.record_head import STORE_TIMESTAMP_AT
+from mqtool.formats.record_head import sys_flag as sys_flag_of
 
 _CRC_HEAD = f"{CRC32}{NAME_SEPARATOR}".encode()
 _AT = {name: commit_log.offset_in_head(name) for name in ("queue_id", "queue_offset", "physical_offset", "sys_flag")}
@@ -68,9 +68,8 @@ def with_place(record: bytes, topic_at: int, topic: bytes, queue_id: int, queue_
 
 def with_time(record: bytes, store_timestamp: int) -> bytes:
     """Return a record that was stored at another time (ms)."""
-    flags = int.from_bytes(record[_AT["sys_flag"] : _AT["sys_flag"] + 4], "big")
-    head: Any = commit_log.HEAD_DTYPES[commit_log.head_form(flags)]
-    return _with_number(record, offset_of(head, "store_timestamp"), 8, store_timestamp)
+    at = STORE_TIMESTAMP_AT[commit_log.head_form(sys_flag_of(record))]
+    return _with_number(record, at, 8, store_timestamp)
 
 
 def with_flag(record: bytes, sys_flag: int) -> bytes:

@@ -47,8 +47,8 @@ _FIXED_AT = tuple(int(_NARROW_AT[0, NARROW.index(name)]) for name in ("size", "m
 _PHYSICAL_OFFSET_AT = int(_WIDE_AT[0, WIDE.index("physical_offset")])
 _MAGIC_AT = _FIXED_AT[1]
 
-MAGICS = (commit_log.MAGIC_V1, commit_log.MAGIC_V2, commit_log.MAGIC_BLANK)
-_MAGIC_CODES = frozenset(magic.to_bytes(4, "big", signed=True) for magic in MAGICS[:2])
+MAGICS = (*commit_log.MESSAGE_MAGICS, commit_log.MAGIC_BLANK)
+_MAGIC_CODES = frozenset(magic.to_bytes(4, "big", signed=True) for magic in commit_log.MESSAGE_MAGICS)
 _MAGIC_PREFIX = commit_log.MAGIC_V1.to_bytes(4, "big", signed=True)[:3]
 
 

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log
-from mqtool.formats.layout import packer_of
 from mqtool.formats.new_message import NewMessage
+from mqtool.formats.record_head import HEADS
 
-_HEADS = tuple(packer_of(head) for head in commit_log.HEADS)
 _SYS_FLAG_AT = commit_log.offset_in_head("sys_flag")
 _SIZE, _SHORT = struct.Struct(">i"), struct.Struct(">h")
 
@@ -39,7 +38,7 @@ def take_apart(data: bytes, at: int, end: int) -> Parts:
         FormatError: the bytes are not a message record.
     """
     try:
-        form = _HEADS[commit_log.head_form(data[at + _SYS_FLAG_AT + 3])]  # its lowest byte
+        form = HEADS[commit_log.head_form(data[at + _SYS_FLAG_AT + 3])]  # its lowest byte
         head = form.unpack_from(data, at)
         body_at = at + form.size
         body_end = body_at + head[-1]
@@ -59,7 +58,7 @@ def take_apart(data: bytes, at: int, end: int) -> Parts:
         raise FormatError("a message record whose parts do not fit together", offset=0) from error
 
 
-def record_ends(data: bytes) -> Iterator[tuple[int, int]]:
+def record_ends(data: bytes | memoryview) -> Iterator[tuple[int, int]]:
     """Yield where each consecutive record of an answer to a pull starts and ends.
 
     Raises:

@@ -7,7 +7,7 @@ records, whatever the bodies contain. Nothing here knows Spark, and no record is
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from mqtool.engine.store.commit_log import SIZE_BYTES, SLACK, CommitLog, Gap, is_whole, with_data
@@ -121,15 +121,9 @@ def size_to_count(total: int, cores: int) -> int:
 def last_used(log: CommitLog) -> int:
     """Return the number of the last segment with a message or a blank record at its beginning, -1 without one."""
     for number in reversed(range(len(log.segments))):
-        if begins(log, log.segments[number], 0):
+        if log.begins(log.segments[number], 0):
             return number
     return -1
-
-
-def begins(log: CommitLog, segment: MappedFile, at: int, magics: Sequence[int] = scan.MAGICS) -> bool:
-    """Return whether a record with one of these magic codes seems to start at a position."""
-    head = segment.read(at, log.envelope.size + commit_log.BLANK_SIZE)[log.envelope.size :]
-    return len(head) == commit_log.BLANK_SIZE and commit_log.BLANK.parse(head).magic_code in magics
 
 
 def segment_range(store: Store, reader: StoreReader, segment: MappedFile, stop: int) -> LogRange:
@@ -306,7 +300,7 @@ class RangeReader:
         if not self.part.is_live or self.part.following or is_whole(table, len(table) - 1):
             return False
         end = int(table.starts[-1]) + int(table.column("size")[-1])
-        return not begins(self.log, self.segment, end)
+        return not self.log.begins(self.segment, end)
 
     def _tell(self, followed: bool) -> Iterator[UnreadablePlace]:
         """Report the gap before this place, unless it is the unused end of the log."""
@@ -339,7 +333,7 @@ class RangeReader:
     def _tail(self, gap: Gap, content: int) -> UnreadablePlace:
         if gap.stop is scan.Stop.BLANK:
             return UnreadablePlace(gap.start, "LOG-BLANK")
-        if begins(self.log, self.segment, gap.start, scan.MAGICS[:2]):
+        if self.log.begins(self.segment, gap.start, commit_log.MESSAGE_MAGICS):
             return UnreadablePlace(gap.start, "LOG-TORN")
         return UnreadablePlace(content, "LOG-NOISE")
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mqtool.commands._dump.gaps import begins, tell_gap
+from mqtool.commands._dump.gaps import tell_gap
 from mqtool.commands._dump.request import DumpRequest
 from mqtool.engine.store.commit_log import CommitLog, Gap, is_whole
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
+from mqtool.formats.record_head import read_start
 from mqtool.formats.scan import MessageTable
 
 _POLL = 0.05
@@ -99,7 +100,7 @@ class _LogFollower:
             return table
         # A record may be odd and yet all that there will be: what stands behind it tells.
         behind = at + self.log.envelope.size + int(table.column("size")[0])
-        if self._is_stuck() and not table.faults[0] and begins(self.log, segment, behind):
+        if self._is_stuck() and not table.faults[0] and self.log.begins(segment, behind):
             return table
         return None
 
@@ -109,8 +110,7 @@ class _LogFollower:
         head = segment.read(at, self.log.envelope.size + commit_log.BLANK_SIZE)
         if len(head) == self.log.envelope.size + commit_log.BLANK_SIZE:
             if self.log.envelope is scan.BARE:
-                blank = commit_log.BLANK.parse(head)
-                if blank.magic_code != commit_log.MAGIC_BLANK or blank.size != segment.size - at:
+                if read_start(head) != (segment.size - at, commit_log.MAGIC_BLANK):
                     return False
             elif plain.int32(head, 0) != -self.log.envelope.magic_code:
                 return False
@@ -125,7 +125,7 @@ class _LogFollower:
         """Go on behind a place where nothing whole will come any more, since something came behind it."""
         at = self.at - segment.start_offset
         after = self.log.segment_at(segment.end_offset)
-        in_next = after is not None and begins(self.log, after, 0)
+        in_next = after is not None and self.log.begins(after, 0)
         if not in_next and not any(segment.read(at, self.log.envelope.size + commit_log.BLANK_SIZE)):
             self._stuck_at = -1  # nothing yet: an idle broker
             return False
@@ -157,8 +157,8 @@ def _record_at(log: CommitLog, segment: MappedFile, at: int) -> MessageTable | N
     head = segment.read(at, room + commit_log.BLANK_SIZE)
     if len(head) < room + commit_log.BLANK_SIZE or (room and plain.int32(head, 0) != log.envelope.magic_code):
         return None
-    size, magic = plain.int32(head, room), plain.int32(head, room + 4)
-    if magic not in scan.MAGICS[:2] or size < commit_log.MIN_SIZE or at + room + size > segment.size:
+    size, magic = read_start(head, room)
+    if magic not in commit_log.MESSAGE_MAGICS or size < commit_log.MIN_SIZE or at + room + size > segment.size:
         return None
     data = segment.read(at, room + size)
     if len(data) < room + size:

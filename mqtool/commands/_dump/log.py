@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from mqtool.commands._dump.gaps import begins, tell_gap
+from mqtool.commands._dump.gaps import tell_gap
 from mqtool.commands._dump.request import DumpRequest, Patterns, between
 from mqtool.commands._options import matching, require_log
 from mqtool.commands._output import Row
@@ -74,7 +74,7 @@ def open_log(store: StoreReader) -> CommitLog:
 
 def _not_beyond(log: CommitLog, start: int) -> int:
     """Return an address from which a walk meets the end of the messages, also where ``start`` lies behind it."""
-    used = [segment for segment in log.segments if begins(log, segment, 0)]
+    used = [segment for segment in log.segments if log.begins(segment, 0)]
     end_offset = used[-1].end_offset if used else log.min_offset
     return start if start < end_offset else used[-1].start_offset if used else log.min_offset
 

@@ -6,7 +6,6 @@ once. A pop in order leaves the cursor where the first message is that its group
 """
 
 import itertools
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,6 @@ from mqtool.engine.broker.waiting_room import NOTIFICATIONS, POPS, WaitingRoom
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.live_pull import GetMessageResult, PullFilter, fetch, is_in_memory
 from mqtool.engine.store.pull import StoreStatus
-from mqtool.formats.commit_log import offset_in_head
 from mqtool.formats.new_message import build_record, record_size, topic_field
 from mqtool.formats.pop import (
     ORDER_QUEUE_ID,
@@ -37,7 +35,8 @@ from mqtool.formats.pop import (
 )
 from mqtool.formats.properties import add_property
 from mqtool.formats.property_names import POP_CK
-from mqtool.formats.stored_message import parse_stored
+from mqtool.formats.record_head import queue_offset
+from mqtool.formats.stored_message import parse_stored, record_ends
 from mqtool.formats.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -51,9 +50,6 @@ _AGAIN_MS = 1000
 _RETRY_FIRST = 5
 """Every fifth pop looks at the retry topic before the queues, all others after them."""
 _ASTRAY = (StoreStatus.OFFSET_TOO_SMALL, StoreStatus.OFFSET_OVERFLOW_BADLY, StoreStatus.OFFSET_FOUND_NULL)
-
-_INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
-_QUEUE_OFFSET_AT = offset_in_head("queue_offset")
 
 
 class PopRequest(NamedTuple):
@@ -330,15 +326,13 @@ class Pops:
 def _records(parts: Sequence[bytes]) -> Iterator[memoryview]:
     """Yield the single records of parts in which they lie end to end."""
     for chunk in parts:
-        part, at = memoryview(chunk), 0
-        while at < len(part):
-            (size,) = _INT.unpack_from(part, at)
-            yield part[at : at + size]
-            at += size
+        part = memoryview(chunk)
+        for at, end in record_ends(part):
+            yield part[at:end]
 
 
 def _queue_offsets(parts: Sequence[bytes]) -> list[int]:
-    return [_LONG.unpack_from(record, _QUEUE_OFFSET_AT)[0] for record in _records(parts)]
+    return [queue_offset(record) for record in _records(parts)]
 
 
 def _as_of(record: memoryview, topic: str, receipt: Receipt, flag: str) -> bytes:

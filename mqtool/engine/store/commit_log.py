@@ -1,7 +1,7 @@
 """The commit log on disk: its segments, and walks over them that continue after damage."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.columns import distinct
+from mqtool.formats.record_head import read_start
 
 STEP = 32 << 20
 SIZE_BYTES = 8
@@ -222,12 +223,16 @@ class CommitLog(FileQueue):
                 return int(np.searchsorted(table.starts, position, "right")) - 1
         return otherwise
 
+    def begins(self, segment: MappedFile, at: int, magics: Sequence[int] = scan.MAGICS) -> bool:
+        """Return whether a record with one of these magic codes seems to start at a position, in its envelope."""
+        return read_start(segment.read(at + self.envelope.size, commit_log.BLANK_SIZE))[1] in magics
+
     def is_blank(self, segment: MappedFile, at: int) -> bool:
         """Return whether the blank record at a position is as long as all that is left of its segment."""
         if self.envelope is not scan.BARE:
             return True
-        head = segment.read(at, commit_log.BLANK_SIZE)
-        return len(head) == commit_log.BLANK_SIZE and commit_log.BLANK.parse(head).size == segment.size - at
+        size, _ = read_start(segment.read(at, commit_log.BLANK_SIZE))
+        return 0 < size == segment.size - at
 
     def tables_at(self, offsets: scan.Ints, kernels: Any) -> Iterator[scan.MessageTable]:
         """Yield the messages that start at some addresses, in the order of the log; the others are left out."""
@@ -247,7 +252,7 @@ class CommitLog(FileQueue):
                 heads = data[starts[:, None] + np.arange(commit_log.BLANK_SIZE)]
                 blanks = heads.view(commit_log.BLANK_DTYPE)[:, 0]
                 sizes = blanks["size"].astype(np.int64)
-                whole = np.isin(blanks["magic_code"], scan.MAGICS[:2]) & (sizes >= commit_log.MIN_SIZE)
+                whole = np.isin(blanks["magic_code"], commit_log.MESSAGE_MAGICS) & (sizes >= commit_log.MIN_SIZE)
                 whole &= starts + sizes <= segment.size
                 starts = starts[whole]
                 data = segment.reach_all(starts.tolist(), sizes[whole].tolist())

@@ -92,7 +92,7 @@ def take_fast_path(
             start,
             stop,
             segment.start_offset,
-            scan.MAGICS[:2],
+            layout.MESSAGE_MAGICS,
             _AT,
             _NO_FLAGS,
             _NAMES,

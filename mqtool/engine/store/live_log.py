@@ -9,7 +9,6 @@ configured from the start, sparse; the next one may be made ahead, since a disk 
 import collections
 import contextlib
 import os
-import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,25 +18,17 @@ from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.mapping import reading
 from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, RecoveryNeededError, StoreChangedError
-from mqtool.formats import commit_log
-from mqtool.formats.layout import offset_of, packer_of
+from mqtool.formats import commit_log, record_head
 
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk, OpenFile
     from mqtool.engine.store.log_reader import LogReader
 
-_BLANK = packer_of(commit_log.BLANK)
 _ROOM = commit_log.BLANK_SIZE
-_MAGICS = (commit_log.MAGIC_V1, commit_log.MAGIC_V2)
 _MAX_OPEN = 8
 """Segments that stay open for readers."""
 _LIKELY_SIZE = 4096
 """So much is read of a record whose size is not known yet."""
-
-
-_SYS_FLAG_AT = commit_log.offset_in_head("sys_flag")
-_TIMESTAMP_AT = [offset_of(dtype, "store_timestamp") for dtype in commit_log.HEAD_DTYPES]
-_INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
 
 
 class Segment:
@@ -129,7 +120,7 @@ class LiveLog:
         at = self.end_offset
         position = at % self.file_size
         if position + size + _ROOM > self.file_size:
-            self._write(position, _BLANK.pack(self.file_size - position, commit_log.MAGIC_BLANK))
+            self._write(position, record_head.blank(self.file_size - position))
             at += self.file_size - position
             self.end_offset = at
             self._written = self.segments.get(at)  # RocketMQ makes one ahead, which is left when it is killed
@@ -361,8 +352,8 @@ class LiveLog:
                 f"the commit log covers {self.min_offset:,} to {self.end_offset:,}: there is nothing at {offset:,}"
             )
         view = self.read(offset, _LIKELY_SIZE)
-        size, magic = _BLANK.unpack_from(view) if len(view) >= _ROOM else (0, 0)
-        if magic not in _MAGICS or size < commit_log.MIN_SIZE or offset + size > self.end_offset:
+        size, magic = record_head.read_start(view)
+        if magic not in commit_log.MESSAGE_MAGICS or size < commit_log.MIN_SIZE or offset + size > self.end_offset:
             raise FormatError("no message starts", offset)
         return view[:size] if size <= len(view) else self.read(offset, size)
 
@@ -370,10 +361,7 @@ class LiveLog:
         """Return when the message that starts at an address was stored (ms), -1 if the log does not reach."""
         if not self.min_offset <= offset <= self.end_offset - commit_log.MIN_SIZE:
             return -1
-        view = self.read(offset, commit_log.MIN_SIZE)
-        sys_flag = _INT32.unpack_from(view, _SYS_FLAG_AT)[0]
-        timestamp: int = _INT64.unpack_from(view, _TIMESTAMP_AT[commit_log.head_form(sys_flag)])[0]
-        return timestamp
+        return record_head.store_timestamp(self.read(offset, commit_log.MIN_SIZE))
 
     def _open_segment(self, segment: Segment) -> int:
         with reading(segment.path):

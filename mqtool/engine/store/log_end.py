@@ -5,7 +5,6 @@ from what its checkpoint names; what was just being written is cut. (Rules: stor
 ``CommitLog.recoverNormally``, ``recoverAbnormally``.)
 """
 
-import struct
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -15,24 +14,18 @@ from mqtool.engine.store.live_log import LiveLog, Segment
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.errors import FormatError, RecoveryNeededError
 from mqtool.formats import commit_log, scan
-from mqtool.formats.layout import packer_of
+from mqtool.formats.record_head import body_crc, physical_offset, read_start, sys_flag
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk
 
-_BLANK = packer_of(commit_log.BLANK)
 _ROOM = commit_log.BLANK_SIZE
-_MAGICS = (commit_log.MAGIC_V1, commit_log.MAGIC_V2)
 _MAX_AGAIN = 256 << 20
 """Bytes that are examined record by record after a kill; the checkpoint is written every second."""
 _READ_AT_ONCE = 256 << 10
 _LOOK_BACK = 64 << 10
 """Bytes that are searched for the last records at first."""
-_OFFSET_AT = commit_log.offset_in_head("physical_offset")
-_SYS_FLAG_AT = commit_log.offset_in_head("sys_flag")
-_BODY_CRC_AT = commit_log.offset_in_head("body_crc")
-_INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
 
 
 def find_end(log: LiveLog, start: int, noted: int = -1) -> None:
@@ -49,7 +42,7 @@ def find_end(log: LiveLog, start: int, noted: int = -1) -> None:
         RecoveryNeededError: the log ends in something else.
     """
     begins = sorted(log.segments)
-    while len(begins) > 1 and not any(_heads(log, begins[-1])):
+    while len(begins) > 1 and not any(_start_at(log, begins[-1])):
         begins.pop()
     start = max(start, noted)
     end, last_start = log.min_offset, -1
@@ -78,7 +71,7 @@ def find_end_again(log: LiveLog, start: int) -> None:
     begin = end = max(start, log.min_offset)
     last_start, flushed_offset = -1, -1 if start >= 0 else log.min_offset
     while True:
-        size, magic = _heads(log, end)
+        size, magic = _start_at(log, end)
         if magic == commit_log.MAGIC_BLANK and end % log.file_size + size == log.file_size:
             end += size
         elif sound_record(log, end):
@@ -114,9 +107,9 @@ def clear_behind(log: LiveLog, disk: "Disk") -> int:
 
 def sound_record(log: LiveLog, at: int) -> bytes:
     """Return the record that starts at an address, nothing where no whole one does."""
-    size, magic = _heads(log, at)
+    size, magic = _start_at(log, at)
     fits = commit_log.MIN_SIZE <= size <= log.file_size - at % log.file_size - _ROOM
-    if at < 0 or magic not in _MAGICS or not fits:
+    if at < 0 or magic not in commit_log.MESSAGE_MAGICS or not fits:
         return b""
     record = bytes(log.read(at, size))
     return record if _sound(record, at) else b""
@@ -124,14 +117,14 @@ def sound_record(log: LiveLog, at: int) -> bytes:
 
 def _sound(record: bytes, at: int) -> StoredMessage | None:
     """Return the message of a record that belongs to an address, None if it is not whole."""
-    if _INT64.unpack_from(record, _OFFSET_AT)[0] != at:
-        return None
     try:
         stored = parse_stored(record)
     except FormatError:
         return None
+    if stored.physical_offset != at:
+        return None
     message = stored.message
-    crc = _INT32.unpack_from(record, _BODY_CRC_AT)[0]
+    crc = body_crc(record)
     # Of a record that was written by half the rest is zero, and its body may have been whole.
     is_whole = (
         (not message.body or crc == zlib.crc32(message.body) & 0x7FFFFFFF)
@@ -155,14 +148,14 @@ def read_whole(log: LiveLog, at: int) -> Iterator[tuple[int, StoredMessage | Non
         view = log.read(at, min(least, log.end_offset - at))
         begin, least = at, _READ_AT_ONCE
         while (place := at - begin) + _ROOM <= len(view):
-            size, magic = _BLANK.unpack_from(view, place)
+            size, magic = read_start(view, place)
             room = log.file_size - at % log.file_size
             if magic == commit_log.MAGIC_BLANK and size == room:
                 at += size
                 yield size, None
                 break
             stored = None
-            if magic in _MAGICS and commit_log.MIN_SIZE <= size <= room - _ROOM:
+            if magic in commit_log.MESSAGE_MAGICS and commit_log.MIN_SIZE <= size <= room - _ROOM:
                 if log.end_offset - at < size:
                     return
                 if len(view) < place + size:
@@ -184,11 +177,11 @@ def whole_at(log: LiveLog, at: int) -> tuple[int, bytes] | None:
     left = log.end_offset - at
     if left < _ROOM:
         return None
-    size, magic = _heads(log, at)
+    size, magic = _start_at(log, at)
     room = log.file_size - at % log.file_size
     if magic == commit_log.MAGIC_BLANK and size == room:
         return size, b""
-    if magic in _MAGICS and left < size <= room - _ROOM:
+    if magic in commit_log.MESSAGE_MAGICS and left < size <= room - _ROOM:
         return None
     if record := sound_record(log, at):
         return size, record
@@ -222,7 +215,7 @@ def _chain(log: LiveLog, begin: int, end: int) -> list[tuple[int, bytes]]:
     for position in scan.candidates(view, begin, 0, len(view)):
         records, at = [], begin + position
         while at < end:
-            size, magic = _heads(log, at)
+            size, magic = _start_at(log, at)
             if magic == commit_log.MAGIC_BLANK and at % log.file_size + size == log.file_size:
                 at = end
             elif record := sound_record(log, at):
@@ -235,9 +228,8 @@ def _chain(log: LiveLog, begin: int, end: int) -> list[tuple[int, bytes]]:
     return []
 
 
-def _heads(log: LiveLog, at: int) -> tuple[int, int]:
-    view = log.read(at, min(_ROOM, log.file_size - at % log.file_size))
-    return _BLANK.unpack(view) if len(view) == _ROOM else (0, 0)
+def _start_at(log: LiveLog, at: int) -> tuple[int, int]:
+    return read_start(log.read(at, min(_ROOM, log.file_size - at % log.file_size)))
 
 
 # What may lie there
@@ -247,8 +239,8 @@ def _walk(log: LiveLog, start: int, end: int, stop: int) -> tuple[int, int]:
     """Go from record to record; return where they end, and where the last of them starts."""
     last_start = -1
     while end < stop:
-        size, magic = _heads(log, end)
-        if magic in _MAGICS:
+        size, magic = _start_at(log, end)
+        if magic in commit_log.MESSAGE_MAGICS:
             _check_record(log, end, size, has_unit=end == start)
             last_start = end
         elif magic != commit_log.MAGIC_BLANK or end % log.file_size + size != log.file_size:
@@ -261,9 +253,9 @@ def _check_record(log: LiveLog, at: int, size: int, has_unit: bool) -> None:
     if size < commit_log.MIN_SIZE or at % log.file_size + size + _ROOM > log.file_size:
         raise RecoveryNeededError(f"the record at {at:,} does not fit its segment")
     view = log.read(at, size)
-    if _INT64.unpack_from(view, _OFFSET_AT)[0] != at:
+    if physical_offset(view) != at:
         raise RecoveryNeededError(f"the record at {at:,} says that it is at another address")
-    transaction = _INT32.unpack_from(view, _SYS_FLAG_AT)[0] & commit_log.TRANSACTION_MASK
+    transaction = sys_flag(view) & commit_log.TRANSACTION_MASK
     if not has_unit and transaction not in (commit_log.TRANSACTION_PREPARED, commit_log.TRANSACTION_ROLLBACK):
         raise RecoveryNeededError(f"the message at {at:,} is in no queue")
 

@@ -17,6 +17,7 @@ from mqtool.errors import BadDataError
 from mqtool.formats import commit_log
 from mqtool.formats.properties import CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, crc_digits
 from mqtool.formats.property_names import CRC32
+from mqtool.formats.record_head import blank
 from mqtool.formats.scan import Ints
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class LogWriter:
     def _end_segment(self) -> None:
         """Fill the segment in use with a blank record."""
         left = self.file_size - self.end_offset % self.file_size
-        self._write(commit_log.BLANK.build({"size": left, "magic_code": commit_log.MAGIC_BLANK}))
+        self._write(blank(left))
         self._flush()
         assert self._path
         self.disk.sync(self._path)

@@ -26,15 +26,11 @@ from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.reader import QueueKey, StoreReader
 from mqtool.engine.store.time_search import TimeSearch
-from mqtool.formats import commit_log, consume_queue, consume_queue_ext
-from mqtool.formats import kernels as plain
+from mqtool.formats import consume_queue, consume_queue_ext
 from mqtool.formats import rocksdb as rocksdb_layout
-from mqtool.formats.layout import offset_of
+from mqtool.formats.record_head import STORE_TIMESTAMP_END, store_timestamp
 
 Ints = npt.NDArray[np.int64]
-_SYS_FLAG_AT = commit_log.offset_in_head("sys_flag")
-_TIMESTAMP_AT = [offset_of(dtype, "store_timestamp") for dtype in commit_log.HEAD_DTYPES]
-_TIMESTAMP_END = max(_TIMESTAMP_AT) + 8
 _STEP = 1 << 16  # units examined together in search of a time
 
 
@@ -102,11 +98,8 @@ class QueueView(abc.ABC):
         log = self._reader.commit_log
         if not log.min_offset <= physical_offset <= log.end_offset - size:
             return -1
-        head = log.read(physical_offset, _TIMESTAMP_END)
-        if len(head) < _TIMESTAMP_END:
-            return -1
-        form = commit_log.head_form(plain.int32(head, _SYS_FLAG_AT))
-        return plain.int64(head, _TIMESTAMP_AT[form])
+        head = log.read(physical_offset, STORE_TIMESTAMP_END)
+        return store_timestamp(head) if len(head) == STORE_TIMESTAMP_END else -1
 
 
 class FileQueueView(QueueView):

@@ -24,9 +24,9 @@ from mqtool.engine.store.queues_on_demand import QueuesOnDemand
 from mqtool.engine.store.remote import RemotePath, place, scandir
 from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, UsageError
 from mqtool.formats import commit_log, scan
-from mqtool.formats import kernels as plain
 from mqtool.formats.message import Message, message_of
 from mqtool.formats.property_names import DELAY
+from mqtool.formats.record_head import read_start
 from mqtool.formats.topics import SCHEDULE_TOPIC, has_folder
 
 QueueKey = tuple[str, int]
@@ -145,15 +145,14 @@ class StoreReader:
     def record_at(self, offset: int) -> bytes:
         """Return the bytes of the record that starts at an address; raises like ``message_at``."""
         log = self.commit_log
-        head = log.read(offset, 8)
+        head = log.read(offset, commit_log.BLANK_SIZE)
         if not head:
             raise NotFoundError(
                 f"the commit log covers {log.min_offset:,} to {log.end_offset:,}: there is nothing at {offset:,}"
             )
-        magics = (commit_log.MAGIC_V1, commit_log.MAGIC_V2)
-        if len(head) < 8 or plain.int32(head, 4) not in magics:
+        size, magic = read_start(head)
+        if magic not in commit_log.MESSAGE_MAGICS:
             raise FormatError("no message starts", offset)
-        size = plain.int32(head, 0)
         record = log.read(offset, size) if size >= commit_log.MIN_SIZE else b""
         if len(record) != size and offset < log.gone_until:
             raise NotFoundError(f"the message at {offset:,} was just deleted by retention")

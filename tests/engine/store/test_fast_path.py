@@ -127,7 +127,7 @@ def run(
     ]
     buffer: Any = memoryview(raw) if kernels is plain else GUARDED.at_end(raw)
     rules = (express_room._AT, express_room._NO_FLAGS, express_room._NAMES)
-    ends = kernels.fast_path(buffer, 0, len(raw), 0, scan.MAGICS[:2], *rules, with_bodies, True, *out)
+    ends = kernels.fast_path(buffer, 0, len(raw), 0, commit_log.MESSAGE_MAGICS, *rules, with_bodies, True, *out)
     count, _, entries, topics, unsound = ends
     shown = (
         out[1][:, :topics],

@@ -14,7 +14,8 @@ from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import CLOCK_STEP_MS
 from mqtool.errors import MqtoolError
-from mqtool.formats.commit_log import BLANK, BLANK_SIZE, MAGIC_V1, MAGIC_V2
+from mqtool.formats.commit_log import BLANK_SIZE, MAGIC_V1, MAGIC_V2
+from mqtool.formats.record_head import read_start
 from mqtool.formats.topics import TIMER_TOPIC
 
 Probe = Callable[[Case], Iterator[Sign]]
@@ -198,15 +199,10 @@ def out_of_memory(case: Case) -> Iterator[Sign]:
     for finding in case.found("LOG-SIZES", "LOG-TORN", "LOG-MAGIC"):
         if finding.physical_offset is None:
             continue
-        head = case.reader.commit_log.read(finding.physical_offset, BLANK_SIZE)
-        if len(head) == BLANK_SIZE:
-            record = BLANK.parse(head)
-            if record.size >= _HUGE and record.magic_code == MAGIC_V1:
-                text = (
-                    f"a record that claims to have {record.size:,} bytes: 4.9 allocates them before it checks "
-                    "anything else"
-                )
-                yield Sign.of(finding, message=text, found=record.size)
+        size, magic = read_start(case.reader.commit_log.read(finding.physical_offset, BLANK_SIZE))
+        if size >= _HUGE and magic == MAGIC_V1:
+            text = f"a record that claims to have {size:,} bytes: 4.9 allocates them before it checks anything else"
+            yield Sign.of(finding, message=text, found=size)
 
 
 def second_kind(case: Case) -> Iterator[Sign]:

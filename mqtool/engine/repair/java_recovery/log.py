@@ -21,9 +21,9 @@ from mqtool.engine.store.dispatch import properties_of, property_crcs
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
-from mqtool.formats.layout import offset_of
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.property_names import CRC32, DELAY, DUP_INFO, INNER_BASE, INNER_NUM
+from mqtool.formats.record_head import HEADS, STORE_TIMESTAMP_AT
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
@@ -33,7 +33,6 @@ MAX_ARRAY = 0x7FFFFFFE
 _MUCH = 64 << 20
 _CRC_ROOM = 20
 _NUMBER = re.compile(r"[+-]?[0-9]{1,30}")
-_STORE_TIMESTAMPS = tuple(offset_of(dtype, "store_timestamp") for dtype in commit_log.HEAD_DTYPES)
 _SYS_FLAG = commit_log.offset_in_head("sys_flag")
 _PHYSICAL_OFFSET = commit_log.offset_in_head("physical_offset")
 _BODY_CRC = commit_log.offset_in_head("body_crc")
@@ -97,7 +96,7 @@ def _check_parts(buffer: Any, at: int, size: int, magic: int, rules: VersionRule
     form = commit_log.head_form(plain.int32(buffer, at + _SYS_FLAG))
     if size < (20 if form else 8):  # a host is read into an array of the record's size
         return _NOTHING
-    body_at = at + commit_log.HEAD_DTYPES[form].itemsize
+    body_at = at + HEADS[form].size
     body_size = max(0, plain.int32(buffer, body_at - 4))
     topic_at = body_at + body_size
     _need(buffer, topic_at)
@@ -127,7 +126,7 @@ def _check_parts(buffer: Any, at: int, size: int, magic: int, rules: VersionRule
         size,
         end,
         plain.int64(buffer, at + _PHYSICAL_OFFSET),
-        plain.int64(buffer, at + _STORE_TIMESTAMPS[form]),
+        plain.int64(buffer, at + STORE_TIMESTAMP_AT[form]),
         (body_at, body_size, topic_at, topic_size, properties_at, properties_size),
     )
 
@@ -358,7 +357,7 @@ def _stored_at(data: memoryview, rules: VersionRules) -> int:
     magic = plain.int32(data, 4)
     if magic != commit_log.MAGIC_V1 and not (rules.reads_v2 and magic == commit_log.MAGIC_V2):
         return 0
-    return plain.int64(data, _STORE_TIMESTAMPS[commit_log.head_form(plain.int32(data, _SYS_FLAG)) & 1])
+    return plain.int64(data, STORE_TIMESTAMP_AT[commit_log.head_form(plain.int32(data, _SYS_FLAG)) & 1])
 
 
 def catch_up(

@@ -27,6 +27,7 @@ from mqtool.formats import consume_queue, placeholder
 from mqtool.formats.placeholder import RecordTemplate, Stamp
 from mqtool.formats.properties import CRC_SIZE
 from mqtool.formats.record_edits import with_address, with_queue_offset
+from mqtool.formats.record_head import blank
 from mqtool.formats.scan import Ints
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
 
@@ -983,7 +984,7 @@ class Bridges:
             record = with_address(self._reader.commit_log.read(start, size), start)
             return start, with_queue_offset(record, offset)  # an inner batch tells it a second time
         if queue == _BLANK:
-            return start, placeholder.blank(size)
+            return start, blank(size)
         if queue == _FILLER:
             return start, placeholder.filler(size, start, hole.why, hole.like)
         topic, queue_id = self.keys[queue]

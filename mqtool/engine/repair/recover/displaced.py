@@ -31,6 +31,7 @@ from mqtool.formats import commit_log as layout
 from mqtool.formats import kernels as plain
 from mqtool.formats import scan
 from mqtool.formats.property_names import INNER_NUM
+from mqtool.formats.record_head import physical_offset, read_start
 from mqtool.formats.scan import Ints, MessageTable
 
 _GRIDS = (4096, 512)
@@ -349,14 +350,14 @@ def _is_in_place(file: MappedFile, start: int, stop: int) -> bool:
     # There may be many short ones: what a hole of a file saves is not worth to ask.
     candidates = heads_in(file, start, stop) if stop - start >= _LONG else scan.candidates(view, None, start, stop)
     heads = list(itertools.islice(candidates, 2))
-    return len(heads) < 2 and all(plain.int64(view, at + _ADDRESS_AT) == file.start_offset + at for at in heads)
+    return len(heads) < 2 and all(physical_offset(view, at) == file.start_offset + at for at in heads)
 
 
 def _heads_in(file: MappedFile, start: int, stop: int) -> Iterator[tuple[int, ShiftedSource]]:
     """Yield the addresses that heads of records say which lie whole sectors away from where they are."""
     view = memoryview(file.bytes)
     for at in heads_in(file, start, stop):
-        stated = plain.int64(view, at + _ADDRESS_AT)
+        stated = physical_offset(view, at)
         if file.start_offset == _OUTSIDE or (stated != file.start_offset + at and not (stated - at) % _GRIDS[-1]):
             yield stated, ShiftedSource(file, stated - at)
 
@@ -422,7 +423,7 @@ def _start_of_unreadable(log: CommitLog, unsound: Unsound, number: int) -> int:
     if segment is None:
         return start
     head = log.read(start, _HEAD) if start + _HEAD <= segment.end_offset else bytes(_HEAD)
-    if plain.int32(head, 4) in scan.MAGICS[:2] and plain.int64(head, _ADDRESS_AT) == start:
+    if read_start(head)[1] in layout.MESSAGE_MAGICS and physical_offset(head) == start:
         return start
     begin = max(segment.start_offset, unsound.ends[number - 1] if number else 0) - segment.start_offset
     last = None
@@ -541,18 +542,18 @@ def _joined(
         moved = [source for source in sources if not (source.shift - segment_start) % grid]
         for start in _beginnings(at, moved, grid):
             head = _read(at, start, at + _HEAD)
-            size, magic = plain.int32(head, 0), plain.int32(head, 4)
+            size, magic = read_start(head)
             if magic == layout.MAGIC_BLANK and size == segment_end - at and stop == segment_end:
                 return _read(at, start, stop), start[-1][1]
-            if magic not in scan.MAGICS[:2] or not layout.MIN_SIZE <= size <= stop - at:
+            if magic not in layout.MESSAGE_MAGICS or not layout.MIN_SIZE <= size <= stop - at:
                 continue
-            if plain.int64(head, _ADDRESS_AT) == at:
+            if physical_offset(head) == at:
                 for mix in _mixes(at, at + size, start, grid, moved):
                     record = _read(at, mix, at + size) if _agrees(at, at + size, mix, sectors) else b""
                     if record and _is_sound(record, at):
                         return record, mix[-1][1]
     for source in sources:  # what was moved may have been no sectors
-        size = plain.int32(source.read(at, 4), 0)
+        size, _ = read_start(source.read(at, layout.BLANK_SIZE))
         record = source.read(at, size) if layout.MIN_SIZE <= size <= stop - at else b""
         if record and _is_sound(record, at):
             return record, source
@@ -567,8 +568,8 @@ def _shifted(
         if source.file is in_place.file and source.shift > in_place.shift:
             continue
         head = in_place.read(at, _HEAD)
-        size = plain.int32(head, 0)
-        if not layout.MIN_SIZE <= size <= min(stop - at, _LONGEST_SHIFTED) or plain.int64(head, _ADDRESS_AT) != at:
+        size, _ = read_start(head)
+        if not layout.MIN_SIZE <= size <= min(stop - at, _LONGEST_SHIFTED) or physical_offset(head) != at:
             continue
         begun, ended = in_place.read(at, size), source.read(at, size)
         cuts = [cut for cut in range(size - 1, _HEAD, -1) if cut == size - 1 or begun[cut] != ended[cut]]

@@ -89,6 +89,7 @@ from mqtool.formats.property_names import (
     INNER_NUM,
     INNER_PREFIX,
 )
+from mqtool.formats.record_head import read_start
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC, is_possible
 
@@ -616,7 +617,7 @@ class _Builder:
         self.found += piece.found
         self.plan.last_start = base + piece.last_start
         self.plan.last_timestamp = piece.like.store_timestamp
-        size = plain.int32(self.log.read(self.plan.last_start, 4), 0)
+        size, _ = read_start(self.log.read(self.plan.last_start, layout.BLANK_SIZE))
         self.plan.end_offset = self.plan.last_start + size
         for span in self._apart(piece):
             self._follow(span)

@@ -47,7 +47,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, UsageError
 from mqtool.formats import checkpoint, consume_queue, index_file, scan
 from mqtool.formats import commit_log as layout
-from mqtool.formats import kernels as plain
+from mqtool.formats.record_head import read_start
 from mqtool.formats.scan import Ints
 
 _NORMAL_SEGMENTS = 3
@@ -511,9 +511,8 @@ def _left_over(reader: StoreReader, plan: LogPlan) -> Iterator[tuple[MappedFile,
             at = plan.end_offset - segment.start_offset
             if plan.is_cut and isinstance(segment, PatchedFile):
                 segment = segment.on_disk  # nothing is put back beyond the end
-            head = segment.read(at, layout.BLANK_SIZE)
-            is_blank = len(head) == layout.BLANK_SIZE and plain.int32(head, 4) == layout.MAGIC_BLANK
-            if is_blank and reader.commit_log.is_blank(segment, at):
+            _, magic = read_start(segment.read(at, layout.BLANK_SIZE))
+            if magic == layout.MAGIC_BLANK and reader.commit_log.is_blank(segment, at):
                 continue
             for start in range(at, segment.size, _STEP):
                 if (segment.bytes[start : start + _STEP] != 0).any():

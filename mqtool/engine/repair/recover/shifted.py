@@ -12,8 +12,8 @@ from mqtool.engine.store.dispatch import QueueKey, dispatch
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log as layout
 from mqtool.formats import consume_queue_ext, scan
-from mqtool.formats import kernels as plain
 from mqtool.formats.message import message_at
+from mqtool.formats.record_head import HEADS, sys_flag
 from mqtool.formats.scan import MessageTable
 
 _MAX_JOINS = 256
@@ -120,5 +120,4 @@ def _but_hosts(record: bytes) -> tuple[bytes, int, bytes]:
 
 def _head(record: bytes) -> bytes:
     """Return the head of a record, up to its body."""
-    flag = plain.int32(record, layout.offset_in_head("sys_flag"))
-    return record[: layout.HEAD_DTYPES[layout.head_form(flag)].itemsize]
+    return record[: HEADS[layout.head_form(sys_flag(record))].size]

@@ -25,8 +25,8 @@ from mqtool.engine.store.dispatch import NO_ENTRIES, Dispatch, IndexEntries, Que
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
 from mqtool.errors import NotFoundError
-from mqtool.formats import commit_log as layout
 from mqtool.formats import scan
+from mqtool.formats.commit_log import MESSAGE_MAGICS
 from mqtool.formats.scan import MessageTable
 
 _NONE = np.empty(0, np.int64)
@@ -576,7 +576,7 @@ class LogVerifier:
                     continue
                 if piece.stop is scan.Stop.BLANK:
                     code, text = "LOG-BLANK", "a blank record that does not fill its segment"
-                elif self._begins_record(piece):
+                elif self.reader.commit_log.begins(piece.segment, piece.start, MESSAGE_MAGICS):
                     code, text = "LOG-TORN", "a record that was not written completely"
                 else:
                     code, text = "LOG-NOISE", "bytes after the end of the log that are not a record"
@@ -592,10 +592,6 @@ class LogVerifier:
             if len(content):
                 return low + int(content[0])
         return None
-
-    def _begins_record(self, gap: Gap) -> bool:
-        head = gap.segment.read(gap.start + self.reader.commit_log.envelope.size, layout.BLANK_SIZE)
-        return len(head) == layout.BLANK_SIZE and layout.BLANK.parse(head).magic_code in scan.MAGICS[:2]
 
     def _finding(self, code: str, text: str, piece: Run | Gap, expected: int | None = None) -> Finding:
         return finding(
