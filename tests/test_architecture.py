@@ -41,8 +41,9 @@ def _repair(*packages: str) -> Row:
 
 # A module belongs to the longest name that it starts with. A name stands for all that lies below it.
 ROOMS = {
-    "mqtool.__init__": Row(when_called=("mqtool.aio", "mqtool.engine", "mqtool.formats")),  # loaded on first use
-    "mqtool.aio": Row(("mqtool.engine", "mqtool.formats")),
+    "mqtool.__init__": Row(when_called=("mqtool.public_names",)),  # loaded on first use
+    "mqtool.aio": Row(("mqtool.public_names",)),
+    "mqtool.public_names": Row(),
     "mqtool.opentelemetry": Row(("mqtool.engine",)),
     "mqtool.__main__": Row(("mqtool.cli",)),
     "mqtool.processes": Row(),
@@ -678,7 +679,7 @@ def test_the_checker_rejects(module: str, source: str) -> None:
         ("mqtool.commands.dump", "from mqtool.commands._output import Output\nfrom mqtool.engine.store import reader"),
         ("mqtool.commands.spark", "def f():\n    import mqtool.spark.source"),
         ("mqtool.cli", "import sys\ndef main():\n    from mqtool.commands import dump\n    sys.exit(dump())"),
-        ("mqtool.__init__", "def __getattr__(name):\n    from mqtool.engine.store.reader import StoreReader"),
+        ("mqtool.__init__", "def __getattr__(name):\n    from mqtool.public_names import load"),
         ("mqtool.spark.source", "import pyspark, pyarrow\nfrom mqtool.engine.repair import verify"),
     ],
 )

@@ -3,6 +3,7 @@
 Processes are real, and each waits for the other by reading: nothing here sleeps.
 """
 
+import ast
 import contextlib
 import inspect
 import json
@@ -27,6 +28,7 @@ from click.shell_completion import BashComplete
 import mqtool
 from mqtool import cli
 from mqtool.errors import Status
+from mqtool.spark.session import package_into
 from tests.commands.running import run
 from tests.damage import snapshot
 from tests.golden import copy_of, golden_store
@@ -678,6 +680,25 @@ def test_what_the_package_offers_is_there_and_says_what_it_is() -> None:
     assert "open_store" in (mqtool.__doc__ or "")
 
 
+@pytest.mark.parametrize("module", [mqtool, mqtool.aio])
+def test_each_line_of_a_stub_states_one_public_name(module: Any) -> None:
+    stub = Path(str(module.__file__)).with_suffix(".pyi").read_text()
+    imports = [node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)]
+
+    assert all(node.lineno == node.end_lineno and len(node.names) == 1 for node in imports)
+    assert sorted(name.asname or "" for node in imports for name in node.names) == module.__all__
+
+
+def test_the_package_may_be_in_a_zip_file(tmp_path: Path) -> None:
+    package = package_into(tmp_path)
+    program = "import mqtool; print(mqtool.__file__, mqtool.aio.Producer.__name__, mqtool.open_store.__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(package)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == [f"{package}/mqtool/__init__.py", "Producer", "open_store"]
+
+
 def test_the_public_methods_of_a_store_say_what_they_do() -> None:
     for name, member in inspect.getmembers(mqtool.StoreReader):
         if not name.startswith("_"):
@@ -686,7 +707,7 @@ def test_the_public_methods_of_a_store_say_what_they_do() -> None:
 
 def test_another_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        mqtool.nonsense  # noqa: B018
+        mqtool.nonsense  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_a_store_is_opened_by_path_and_settings() -> None:

@@ -195,7 +195,7 @@ def package_into(folder: Path) -> Path:
     path = folder / "mqtool_package.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in _SHIPPED:
-            for file in sorted((_ROOT / name).rglob("*.py")):
+            for file in sorted(path for ending in ("py", "pyi") for path in (_ROOT / name).rglob(f"*.{ending}")):
                 archive.write(file, file.relative_to(_ROOT).as_posix())
     return path
 

@@ -459,3 +459,18 @@ class StoreReader:
 
 def _is_queue_id(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) <= 10 and int(name) < 1 << 31
+
+
+def open_store(path: "str | os.PathLike[str]", settings: Mapping[str, str] | None = None) -> StoreReader:
+    """Open the store of a broker, or one of its files, for reading.
+
+    Args:
+        path: the directory that contains ``commitlog``, ``consumequeue`` and the other folders.
+        settings: broker settings, by RocketMQ's names (``mappedFileSizeCommitLog``, ..), if they cannot be
+            determined from the files.
+
+    Raises:
+        NotFoundError: there is no store.
+        NotPermittedError: this user has no permission to read it.
+    """
+    return StoreReader(path, StoreConfig(dict(settings or {})))
