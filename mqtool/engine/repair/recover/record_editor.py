@@ -34,6 +34,7 @@ from mqtool.formats.properties import (
 from mqtool.formats.property_names import (
     CLUSTER,
     CRC32,
+    DELAY,
     INNER_BASE,
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
@@ -429,7 +430,7 @@ class RecordEditor:
             record = self._record(position)
             if record is not None and 0 <= record.message.queue_id < len(self.reader.delay_levels):
                 level = str(record.message.queue_id + 1)
-                self._add_properties(record, {"DELAY": level}, "its delay level, which is not a number, is rewritten")
+                self._add_properties(record, {DELAY: level}, "its delay level, which is not a number, is rewritten")
 
     def still_finds(self, finding: Finding) -> bool:
         """Return whether what was found in a record is so in the one that is written in its place."""

@@ -44,6 +44,7 @@ from mqtool.formats import commit_log as layout
 from mqtool.formats import kernels as plain
 from mqtool.formats.message import message_at
 from mqtool.formats.placeholder import RecordTemplate
+from mqtool.formats.property_names import DELAY
 from mqtool.formats.scan import Ints, MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
@@ -307,7 +308,7 @@ class NewStore:
                 self._repaired[text] += len(numbers)
                 repaired |= {(code, int(places[row])) for row in numbers}
         for row, level in right_delay_levels(subset, derived).items():
-            properties = with_pairs(message_at(subset, row), {"DELAY": str(level)}, has_crc=False)
+            properties = with_pairs(message_at(subset, row), {DELAY: str(level)}, has_crc=False)
             if properties is not None:
                 at = int(starts[rows[row]] + subset.offsets(plain.PROPERTIES)[row] - subset.starts[row])
                 records[at : at + len(properties)] = np.frombuffer(properties, np.uint8)

@@ -40,6 +40,7 @@ from mqtool.errors import FormatError, MqtoolError, NotFoundError, StoreInUseErr
 from mqtool.formats import commit_log as layout
 from mqtool.formats import config_tables, consume_queue, scan
 from mqtool.formats.message import message_at
+from mqtool.formats.property_names import DELAY
 from mqtool.formats.scan import Ints, MessageTable
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
@@ -215,7 +216,7 @@ def _edits_of(log: CommitLog, patches: Iterable[Patch]) -> Iterator[Edit]:
         )
         old, new = ((known_of(table, 0, misplaced=False), message_at(table, 0)) for table in tables)
         fields = [
-            (known, message.sys_flag, message.queue_offset, message.properties.get("DELAY"))
+            (known, message.sys_flag, message.queue_offset, message.properties.get(DELAY))
             for known, message in (old, new)
         ]
         if fields[0] != fields[1]:

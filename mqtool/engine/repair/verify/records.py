@@ -175,9 +175,9 @@ def right_delay_levels(table: MessageTable, derived: Dispatch) -> dict[int, int]
     topic_ids, topics = table.topics()
     if SCHEDULE_TOPIC.encode() not in topics:
         return {}
-    delayed = (topic_ids == topics.index(SCHEDULE_TOPIC.encode())) & (derived.properties.at("DELAY")[1] > 0)
+    delayed = (topic_ids == topics.index(SCHEDULE_TOPIC.encode())) & (derived.properties.at(DELAY)[1] > 0)
     rows = np.flatnonzero(delayed & (table.column("queue_id") >= 0)).tolist()
-    wrong = [row for row in rows if _number(derived.properties.text(table, "DELAY", row), (1 << 31) - 1) is None]
+    wrong = [row for row in rows if _number(derived.properties.text(table, DELAY, row), (1 << 31) - 1) is None]
     return {row: int(table.column("queue_id")[row]) + 1 for row in wrong}
 
 
