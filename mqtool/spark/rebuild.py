@@ -109,7 +109,7 @@ def run(
         spark: the session.
         store: which.
         into: a folder that all executors see, empty or not existing; or a URL in object storage or HDFS.
-        queues: whether to make the queues.
+        queues: whether to build the queues.
         index: whether to make the index.
         topics: queues of these only, None for all.
         version: whose broker will use the index, as for ``mqtool rebuild``.
@@ -176,7 +176,7 @@ def _made(
     decided.unpersist()
     walked.unpersist()
     if late and scope.queues:
-        # Only the log tells that these topics hold inner batches, and it told too late.
+        # Only the log shows that these topics hold inner batches, and it was noticed too late.
         known = scope.batch_topics | late
         again = dataclasses.replace(scope, index=False, topics=frozenset(late), batch_topics=known)
         built.add(_made(spark, again, [RebuildTask(again, task.stretch) for task in items], sizes, None, into))

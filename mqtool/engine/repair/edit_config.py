@@ -1,6 +1,6 @@
-"""Topics, groups and consumer offsets of a store changed while no broker runs on it: the tables under ``config/``.
+"""Changes to topics, groups and consumer offsets of a store on which no broker runs: the tables under ``config/``.
 
-The same that an administrator has a running broker do. A topic that is deleted takes its queues with it; messages stay
+As an administrator would have a running broker do. Deleting a topic deletes its queues; messages stay
 in the log, and a repair that rebuilds queues from the log brings them back. (Layouts: store.md 10. RocketMQ:
 ``TopicConfigManager``, ``SubscriptionGroupManager``, ``ConsumerOffsetManager``.)
 """
@@ -31,7 +31,7 @@ Options = Mapping[str, Any]
 
 
 class _Edit:
-    """The tables as they become, and what else goes."""
+    """The new tables, and the files to be removed."""
 
     def __init__(self, reader: StoreReader) -> None:
         if any(rocksdb.is_rocksdb(reader.paths.config / name) for name in rocksdb.CONFIG_DATABASES):
@@ -43,7 +43,7 @@ class _Edit:
         self.remarks: list[str] = []
 
     def members(self, name: str) -> Table:
-        """Return what a table keeps, to be changed."""
+        """Return the rows of a table, to be changed."""
         if name not in self.tables:
             self.tables[name] = copy.deepcopy(self.reader.config_table(name) or {})
         member = config_tables.TABLES[name].member
@@ -57,7 +57,7 @@ class _Edit:
         self.reasons.setdefault(name, []).append(reason)
 
     def changes(self) -> Iterator[Change]:
-        """Yield what is to be done."""
+        """Yield the changes."""
         for name, reasons in self.reasons.items():
             action = "replace" if (self.reader.paths.config / name).exists() else "create"
             yield Change(action, f"config/{name}", "; ".join(reasons), size=len(self.text(name)))
@@ -155,12 +155,12 @@ def _delete_group(edit: _Edit, options: Options) -> None:
 
 
 def _set_offset(edit: _Edit, options: Options) -> None:
-    """Set one queue to an offset, or all queues of topics to what they have at a time (-1: the end, 0: the start)."""
+    """Set the offset of one queue, or all queues of topics to a time (-1: the end, 0: the start)."""
     group = options["group"]
     for topic in options["topics"]:
         held = edit.members(_OFFSETS).get(f"{topic}@{group}") or {}
         ids = {queue_id for name, queue_id in queue_keys(edit.reader) if name == topic}
-        if "offset" in options:  # of a queue that is gone: to its beginning
+        if "offset" in options:  # a deleted queue is set to its beginning
             ids |= {int(queue_id) for queue_id in held if str(queue_id).isdigit()}
         if "queue_id" in options:
             ids &= {options["queue_id"]}
@@ -211,7 +211,7 @@ def plan_edit(reader: StoreReader, options: Options, jobs: int, progress: Progre
     """Return what an edit would do.
 
     Raises:
-        NotFoundError: what is to be deleted or changed is not there.
+        NotFoundError: the item to be deleted or changed does not exist.
         UsageError: an offset is not in its queue, or the tables are in RocksDB.
     """
     edit = _edited(reader, options)

@@ -1,4 +1,4 @@
-"""What is wrong with a store, as values."""
+"""Findings: problems of a store, as values."""
 
 import collections
 import dataclasses
@@ -12,14 +12,14 @@ class Severity(enum.StrEnum):
     NOTE = "note"
     """Worth knowing."""
     WARNING = "warning"
-    """A broker would do something unexpected, or something is lost that can be rebuilt."""
+    """A broker would behave unexpectedly, or something that can be rebuilt is lost."""
     ERROR = "error"
     """Data is lost or at risk."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rest:
-    """Findings of one code in one file that nobody will list, as enough of the code come before them: how many."""
+    """The number of findings of one code in one file that are not listed, as enough of the code precede them."""
 
     code: str
     file: str | None
@@ -28,7 +28,7 @@ class Rest:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong: which check found it, where, what was expected and what was found.
+    """One problem: which check found it, where, what was expected and what was found.
 
     ``file`` is relative to the store, ``offset`` a byte in that file. Fields that do not apply are None.
     """
@@ -47,7 +47,7 @@ class Finding:
 
 
 class FindingBuffer:
-    """Findings kept for later, in their order: of each code only so many, None for all; the others are counted."""
+    """Findings kept for later, in order: a limited number of each code, None for all; the others are counted."""
 
     def __init__(self, most: int | None) -> None:
         self._most = most

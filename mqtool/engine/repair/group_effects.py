@@ -1,6 +1,6 @@
-"""Which consumer groups miss, repeat or skip messages: their offsets held against the queues as they become.
+"""Which consumer groups miss, repeat or skip messages: their offsets compared with the resulting queues.
 
-Groups are those of ``consumerOffset.json``: those that read for themselves (broadcasting) keep their offsets elsewhere.
+Groups are those of ``consumerOffset.json``: broadcasting consumers keep their offsets elsewhere.
 A broker sends a consumer that asks beyond the end of a queue back to its end, so that nothing is skipped but what came
 before it asked; one that asks before the first message continues there. (Rules: remoting.md 5.2.)
 """
@@ -21,7 +21,7 @@ from mqtool.formats.config_tables import OffsetKey
 
 
 class Moved(NamedTuple):
-    """Messages that follow each other in a queue, but not from the queue offset on that they say they have."""
+    """Consecutive messages of a queue at other queue offsets than they state."""
 
     belongs: int
     lies: int
@@ -29,7 +29,7 @@ class Moved(NamedTuple):
 
 
 def offsets_of(reader: StoreReader) -> tuple[dict[OffsetKey, int], list[str]]:
-    """Return what each group reads next, and what keeps it from being known, as sentences."""
+    """Return the next offset of each group, and sentences on why it is not known."""
     try:
         table = reader.config_table("consumerOffset.json")
         return ({} if table is None else config_tables.consumer_offsets(table, [])), []
@@ -43,16 +43,16 @@ def group_effects(
     ends: Mapping[QueueKey, int] | None,
     moved: Mapping[QueueKey, list[Moved]] | None = None,
 ) -> tuple[GroupEffect, ...]:
-    """Return the groups that are hit, in each queue.
+    """Return the affected groups, in each queue.
 
     Cost: n log n in groups and losses.
 
     Args:
         offsets: what each group reads next.
-        losses: messages that are not delivered any more, at the queue offsets that they had.
-        ends: one past the last queue offset of each queue, as it becomes; a queue that is gone may be left out. None
-            where they are not known: then nothing is said of what is skipped.
-        moved: messages that come to lie at another queue offset; they are no losses.
+        losses: messages that are no longer delivered, at their previous queue offsets.
+        ends: one past the last queue offset of each resulting queue; deleted queues may be left out. None
+            if they are not known: then skipped messages are not determined.
+        moved: messages that get another queue offset; these are not losses.
     """
     moved = moved or {}
     lost: dict[QueueKey, list[tuple[int, int]]] = collections.defaultdict(list)
@@ -89,7 +89,7 @@ class _OffsetRanges:
         self._counts = np.r_[np.cumsum((self._stops - self._starts)[::-1])[::-1], 0]  # from each range on
 
     def count_from(self, offset: int) -> int:
-        """Return how many offsets there are from one on."""
+        """Return how many offsets there are from a given one on."""
         first = int(np.searchsorted(self._stops, offset, "right"))
         inside = max(0, offset - int(self._starts[first])) if first < len(self._starts) else 0
         return int(self._counts[first]) - inside
@@ -103,10 +103,10 @@ def _shifted(moved: Moved, offset: int) -> tuple[int, int]:
 
 
 def advice(effect: GroupEffect, at: str) -> str | None:
-    """Return the command that keeps a group from skipping messages, once the queue is as it becomes.
+    """Return the command that keeps a group from skipping messages in the resulting queue.
 
     Args:
-        effect: what happens to the group.
+        effect: the effect on the group.
         at: options that name the store.
     """
     if not effect.skipped:

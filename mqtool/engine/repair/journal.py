@@ -1,27 +1,27 @@
-"""The journal of a repair: what it does to a store, and how to take it back.
+"""The journal of a repair: its changes to a store, and how they are undone.
 
 It lies beside the store, in ``STORE.mqtool/<time>-<command>/``:
 
-- ``about``: JSON: when, which command, with which options, and what the store looked like;
-- ``notes``: what was there before, one frame after another, each noted and synced before the change that needs it;
-- ``state``: how far it has come, one letter; after it, when the repair was done, what the store looked like then, and
+- ``about``: JSON: time, command, options, and a fingerprint of the store;
+- ``notes``: the previous contents, in frames, each written and synced before the change that needs it;
+- ``state``: one letter for the progress; then, once the repair is done, a fingerprint of the resulting store, and
   the size of ``notes``;
-- ``kept/``: files and folders moved out of the store; while it is taken back, ``made-..``, what the repair had made;
-- ``workspace/``: files and folders in the making.
+- ``kept/``: files and folders moved out of the store; during undo also ``made-..``, which the repair had created;
+- ``workspace/``: files and folders under construction.
 
-A frame is its size and CRC-32 (two big-endian u32), then one line of JSON, then bytes. Frames say how things were:
+A frame is its size and CRC-32 (two big-endian u32), then one line of JSON, then bytes. Frames state what was there:
 
 - ``{"was": NAME, "size": N, "times": [NS, NS]}``: a file, or a folder (no size), about to be changed;
 - ``{"bytes": NAME, "at": N}`` and the bytes, or ``{"bytes": NAME, "at": [N, ..], "sizes": [N, ..]}`` and those of short
   stretches, one after the other; ``{"zeros": NAME, "at": N, "size": N}``, with ``"keep": true`` where the zeros have
-  room on the disk, which undo leaves to them: without it they become a hole;
-- ``{"place": NAME, "kept": KEPT}``: what was there is, or will be, ``kept/KEPT``; nothing was there without it;
-- ``{"renamed": [[NAME, NEW], ..]}``, once at most: each file goes by way of a name of its own, so that names may be
-  exchanged. A file ``renamed`` beside ``notes`` says that the old names are all free; without it nothing that was noted
-  later is left to be taken back.
+  blocks on the disk, which undo leaves allocated; without it they become a hole;
+- ``{"place": NAME, "kept": KEPT}``: the original is, or will be, ``kept/KEPT``; without ``kept`` there was none;
+- ``{"renamed": [[NAME, NEW], ..]}``, at most once: each file gets a temporary name in between, so that names may be
+  exchanged. A file ``renamed`` beside ``notes`` says that all old names are free; without it nothing that was noted
+  later remains to be undone.
 
-Once a place is noted, nothing original stands at that name or below it, so nothing below it is noted any more, and
-``undo`` may remove what it finds there, unless ``kept/KEPT`` is not there: then the original has not gone yet, or is
+Once a place is noted, nothing original is at that name or below it, so nothing below it is noted any more, and
+``undo`` may remove what it finds there, unless ``kept/KEPT`` is missing: then the original has not moved yet, or is
 back. This is why ``undo`` can start again from the beginning however often it is killed.
 """
 
@@ -70,13 +70,13 @@ from mqtool.errors import (
 )
 
 _FRAME = struct.Struct(">II")
-_parsed = json.JSONDecoder().raw_decode  # a third of the time of json.loads, for lines that were made here
+_parsed = json.JSONDecoder().raw_decode  # a third of the time of json.loads, for lines that were written here
 _MAX_WAITING = 16 << 20
 _LARGE = 64 << 20
 _FEW = 1 << 16
-"""Bytes that are read at once, whether they lie in a hole or not."""
+"""Bytes that are read at once, even in a hole."""
 _LEAST_ZEROS = 64
-"""So many take less room as a note than as bytes."""
+"""From this number on, zeros take less space as a note than as bytes."""
 _TIME = "%Y%m%dT%H%M%S"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-.+")
 _RENAMED = "renamed"
@@ -85,18 +85,18 @@ _STATE = struct.Struct(">c64sQ")
 
 
 class State(enum.StrEnum):
-    """How far a repair has come; the value is the letter in its ``state``."""
+    """The progress of a repair; the value is the letter in its ``state``."""
 
     CUT_OFF = "w"
-    """It works, or was killed."""
+    """In progress, or killed."""
     DONE = "d"
     TAKING_BACK = "u"
-    """``undo`` works, or was killed."""
+    """``undo`` is in progress, or was killed."""
     UNDONE = "x"
 
 
 class RepairFailedError(MqtoolError):
-    """A repair failed; the sentence says why and what became of the store, the status is that of its cause."""
+    """A repair failed; the sentence says why, and the state of the store; the status is that of the cause."""
 
     def __init__(self, cause: Exception, then: str) -> None:
         self.cause = cause
@@ -106,7 +106,7 @@ class RepairFailedError(MqtoolError):
 
 @dataclass(frozen=True)
 class JournalInfo:
-    """A journal as ``undo --list`` shows it; ``size`` is what its folder takes on the disk, in bytes."""
+    """A journal as ``undo --list`` shows it; ``size`` is the disk usage of its folder in bytes."""
 
     name: str
     command: str
@@ -127,7 +127,7 @@ def fingerprint(root: Path, further: tuple[Path, ...] = ()) -> str:
 
     Args:
         root: the store.
-        further: folders that belong to it and lie elsewhere, below it or not.
+        further: folders that belong to it and are elsewhere, below it or not.
     """
     digest = hashlib.sha256()
     seen: set[tuple[int, int]] = set()
@@ -146,7 +146,7 @@ def _add_tree(digest: Any, folder: Path, name: str, seen: set[tuple[int, int]]) 
         children = sorted(entries, key=lambda entry: entry.name)
     for entry in children:
         path = f"{name}/{entry.name}"
-        if entry.name == LOST_AND_FOUND:  # for root alone to read
+        if entry.name == LOST_AND_FOUND:  # only root can read it
             continue
         if entry.is_dir():
             digest.update(os.fsencode(f"{path}/\0"))
@@ -157,11 +157,11 @@ def _add_tree(digest: Any, folder: Path, name: str, seen: set[tuple[int, int]]) 
 
 
 class Journal:
-    """Changes to a store that can be taken back.
+    """Changes to a store that can be undone.
 
-    Every method notes what undo needs, has it synced, and then changes the store through the disk. Paths may be given
-    as the store has them; links are followed. What this journal has made or moved in it may write without noting.
-    Not for several threads at once; they may build in the workspace through the disk, which ``move_in`` syncs.
+    Every method notes what undo needs, syncs the note, and then changes the store through the disk. Paths may be given
+    as the store has them; links are followed. Changes to what this journal has created or moved in need no note.
+    Not thread-safe; but threads may build in the workspace through the disk, which ``move_in`` syncs.
     """
 
     def __init__(self, root: Path, home: Path, disk: Disk, further: tuple[Path, ...] = ()) -> None:
@@ -170,17 +170,17 @@ class Journal:
         self.disk = disk
         self.workspace = home / "workspace"
         self._further = further
-        self._end = 0  # of what is noted and written
-        self._frames: list[bytes] = []  # noted, not written
+        self._end = 0  # of the notes that are written
+        self._frames: list[bytes] = []  # noted, not written yet yet
         self.waiting_size = 0
         """Bytes that are noted and not written yet."""
         self._was: set[Path] = set()
         self._ours: set[Path] = set()
-        self._known_ours: dict[Path, bool] = {}  # what is known of paths, until a name changes
+        self._known_ours: dict[Path, bool] = {}  # cache by path, until a name changes
         self._reals: dict[Path, Path] = {}  # without links
         self._names: dict[Path, str] = {}
-        self._before = _LastFile()  # of the store, for what is noted of it
-        self._short: list[tuple[int, bytes]] = []  # stretches of one file, noted, not in frames yet
+        self._before = _LastFile()  # of the store, for notes
+        self._short: list[tuple[int, bytes]] = []  # noted stretches of one file, not in frames yet
         self._short_name = ""
         self._short_size = 0
         self._synced = 0
@@ -189,25 +189,25 @@ class Journal:
         self._folders: dict[Path, None] = {}
         self._waiting: list[Callable[[], object]] | None = None
         self._waiting_size = 0
-        self._pieces: tuple[Path, list[tuple[int, bytes]]] | None = None  # that the last of these writes
+        self._pieces: tuple[Path, list[tuple[int, bytes]]] | None = None  # for the last of these
 
     @classmethod
     def begin(
         cls, root: Path, command: str, options: Mapping[str, Any], disk: Disk, further: tuple[Path, ...] = ()
     ) -> "Journal":
-        """Make the folder of a new journal, within ``holding``; the store is not touched.
+        """Create the folder of a new journal, within ``holding``; the store is not changed.
 
         Args:
             root: the store.
             command: the repair's name.
-            options: its options, for people to read.
+            options: its options, for display.
             disk: through which everything is written.
             further: folders of the store that lie elsewhere.
         """
         root = root.resolve()
         top = home_of(root)
         now = datetime.datetime.now(datetime.UTC)
-        for info in journals(root):  # in order by name even when the clock goes back
+        for info in journals(root):  # ordered by name even if the clock goes back
             now = max(now, _time(info.timestamp + 1))
         home = top / f"{now.strftime(_TIME)}.{now.microsecond // 1000:03}Z-{command}"
         self = cls(root, home, disk, further)
@@ -234,7 +234,7 @@ class Journal:
         self._make("about", about)
         self._make("notes", b"")
         self.disk.sync_folder(self.home)
-        # Last, since a journal without it has never begun; as long as it will ever be, for a disk that is full later.
+        # Last, since a journal without it has never begun; at its final length, in case the disk is full later.
         self._make("state", _STATE.pack(State.CUT_OFF.encode(), bytes(64), 0))
         self.disk.sync_folder(self.home)
         self.disk.sync_folder(self.home.parent)
@@ -255,7 +255,7 @@ class Journal:
         self._write(path, at, data)
 
     def note(self, path: Path, start: int, stop: int) -> None:
-        """Note what a stretch of a file of the store holds before much of it is written: synced once, not each time."""
+        """Note a stretch of a file of the store before many writes to it, so that only one sync is needed."""
         path = self._resolved(path)
         if not self._is_ours(path):
             self._note_was(path)
@@ -269,14 +269,14 @@ class Journal:
         self._write(path, at, data)
 
     def fill(self, path: Path, at: int, data: bytes) -> None:
-        """Write bytes into a file that this journal has made or that lies in the workspace: nothing is noted."""
+        """Write bytes into a file that this journal has created or that is in the workspace; nothing is noted."""
         path = self._resolved(path)
         if not self._is_ours(path):
             raise ValueError(f"{path} was not made by this repair")
         self._write(path, at, data)
 
     def truncate(self, path: Path, size: int) -> None:
-        """Make a file end at ``size``."""
+        """Set the length of a file."""
         path = self._resolved(path)
         if not self._is_ours(path):
             self._note_was(path)
@@ -293,7 +293,7 @@ class Journal:
         self._change(lambda: self.disk.set_times(path, ns))
 
     def create(self, path: Path, size: int = 0) -> None:
-        """Make a file of zeros, and the folder that it lies in if that is not there; it must not exist itself."""
+        """Create a file of zeros, and its folder if it is missing; the file must not exist."""
         path = path.resolve()
         self.make_folder(path.parent)
         if not self._is_ours(path):
@@ -303,7 +303,7 @@ class Journal:
         self._change(lambda: self.disk.create(path, size))
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder, and those that it lies in; one that is there stays."""
+        """Create a folder and its parents; an existing one stays."""
         path = path.resolve()
         if self._is_ours(path):
             self._change(lambda: self._make_folders(path))
@@ -315,9 +315,9 @@ class Journal:
             self._change(lambda: self._make_folders(path))
 
     def remove(self, path: Path) -> None:
-        """Take a file or folder out of the store; undo can put it back, without the space of a copy.
+        """Move a file or folder out of the store; undo can put it back, and no copy is needed.
 
-        Of a folder where a file system is mounted, which cannot be renamed, all that is in it.
+        A folder where a file system is mounted cannot be renamed: its contents are moved.
         """
         path = path.resolve()
         if self._is_mount_point(path):
@@ -331,7 +331,7 @@ class Journal:
             self._move_out(path)
 
     def move_in(self, new: Path, path: Path) -> None:
-        """Put a file or folder made in the workspace in a place of the store; what stands there is taken out first."""
+        """Move a file or folder from the workspace to a place of the store; what is there is moved out first."""
         path = path.resolve()
         if self._is_mount_point(path):
             self.remove(path)
@@ -349,10 +349,10 @@ class Journal:
         self._change(lambda: self.disk.move(new, path))
 
     def rename(self, renames: Sequence[tuple[Path, Path]]) -> None:
-        """Give files of the store other names in their folders; they may exchange names. Once in a journal.
+        """Rename files of the store within their folders; they may exchange names. At most once per journal.
 
         Args:
-            renames: file and its new path; each of these is free, or becomes free by another of the renames.
+            renames: file and its new path, which is free, or becomes free by another rename.
         """
         pairs = [(path.resolve(), new.parent.resolve() / new.name) for path, new in renames]
         leaving = {path for path, _ in pairs}
@@ -383,9 +383,9 @@ class Journal:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Carry out the changes made meanwhile only at the end, or when they are 16 MiB, after one sync for all.
+        """Delay the changes made within until the end, or until they are 16 MiB, with one sync for all.
 
-        For many small changes. Until then the store is as it was, so no change may need to see another.
+        For many small changes. Until then the store is unchanged, so no change may depend on another.
         """
         self._waiting = []
         try:
@@ -399,7 +399,7 @@ class Journal:
     # The end
 
     def finish(self) -> None:
-        """Have everything synced, then mark the repair as done. What is left in the workspace goes."""
+        """Sync everything, then mark the repair as done. What is left in the workspace is removed."""
         self._sync_notes()
         self.disk.sync_files([path for path in self._files if path.exists()])
         for path in self._folders:
@@ -413,7 +413,7 @@ class Journal:
             self.disk.remove_tree(self.workspace)
 
     def take_back(self) -> None:
-        """Undo what was done so far, after a failure, and forget this journal."""
+        """Undo all changes so far, after a failure, and remove this journal."""
         _take_back(self.root, self.home, self.disk)
         self._forget()
 
@@ -421,7 +421,7 @@ class Journal:
 
     def _forget(self) -> None:
         with contextlib.suppress(MqtoolError):
-            self.disk.remove_tree(self.home / "state")  # first: without it the rest means nothing
+            self.disk.remove_tree(self.home / "state")  # first: without it the rest is meaningless
             self.disk.remove_tree(self.home)
 
     def _is_ours(self, path: Path) -> bool:
@@ -441,7 +441,7 @@ class Journal:
         return real
 
     def _ask_anew(self) -> None:
-        """Forget what is known of paths, as a name has changed."""
+        """Clear the cache of paths, as a name has changed."""
         self._known_ours.clear()
         self._reals.clear()
 
@@ -449,7 +449,7 @@ class Journal:
         return path.is_dir() and path in mount_points()
 
     def _note_was(self, path: Path) -> None:
-        """Note length and times of a file, or the times of a folder, the first time that it is about to change."""
+        """Note length and times of a file, or the times of a folder, before its first change."""
         if path in self._was or self._is_ours(path):
             return
         self._was.add(path)
@@ -463,7 +463,7 @@ class Journal:
         self._note(fields)
 
     def _note_bytes(self, path: Path, start: int, stop: int) -> None:
-        """Note what a stretch of a file holds, as far as the file goes; zeros cost nothing."""
+        """Note the bytes of a stretch, as far as the file goes; zeros take no space."""
         name = self._name(path)
         if self._waiting is not None and 0 < stop - start <= _FEW:
             data = self._before.read(path, start, stop - start)
@@ -513,7 +513,7 @@ class Journal:
             self._note({"zeros": name, "at": start, "size": stop - start, **({"keep": True} if keep else {})})
 
     def _note_place(self, path: Path, moved: bool) -> Path | None:
-        """Note that something else will stand at ``path``; return where what is there must go, if it is to be moved."""
+        """Note that ``path`` will be replaced; return where the original must be moved, if there is one."""
         if not moved and os.path.lexists(path):
             raise WriteError(f"{path} already exists")
         self._note_was(path.parent)
@@ -578,7 +578,7 @@ class Journal:
             self._pieces = None
 
     def _write(self, path: Path, at: int, data: bytes) -> None:
-        """Write bytes; what waits for one file is written together."""
+        """Write bytes; pending writes to one file are combined."""
         self._files[path] = None
         if self._waiting is None:
             self._sync_notes()
@@ -613,7 +613,7 @@ class Journal:
 
 @contextlib.contextmanager
 def holding(root: Path, disk: Disk) -> Iterator[None]:
-    """Keep brokers and other repairs away from a store; makes the folder for its journals.
+    """Lock a store against brokers and other repairs; creates the folder for its journals.
 
     Raises:
         StoreInUseError: one of them is at work.
@@ -639,29 +639,29 @@ def _make_top(top: Path, root: Path, disk: Disk) -> None:
             f"cannot create {top}, which undo needs: have somebody with write access to {top.parent} create that "
             "folder for this user, or a link to one elsewhere"
         ) from error
-    take_owner(top, root)  # who repairs next may be the broker's user
+    take_owner(top, root)  # the next repair may be run by the broker's user
     disk.sync_folder(top.parent)
 
 
 def journals(root: Path) -> list[JournalInfo]:
-    """Return the journals of a store, oldest first; one that never began is none."""
+    """Return the journals of a store, oldest first, without those that never began."""
     top = home_of(root)
     return [info for home in _homes(top) if (info := _info(home)) is not None]
 
 
 def cut_off(root: Path) -> JournalInfo | None:
-    """Return the repair, or undo, that was killed before its end, if there is one."""
+    """Return the repair or undo that was killed before its end, if there is one."""
     return next((info for info in journals(root) if info.state in (State.CUT_OFF, State.TAKING_BACK)), None)
 
 
 def undo(root: Path, disk: Disk, name: str | None = None, force: bool = False) -> tuple[JournalInfo, bool]:
-    """Take a repair back: bytes, lengths, names and times; also one that was killed, also after a killed undo.
+    """Undo a repair: bytes, lengths, names and times; also one that was killed, or whose undo was.
 
     Args:
         root: the store.
         disk: through which the store is changed.
-        name: of the journal; without it the last repair. Only the last that is not undone can be taken back.
-        force: also when the store has changed since.
+        name: of the journal; without it the last repair. Only the last one that is not undone can be undone.
+        force: even if the store has changed since.
 
     Returns:
         The journal, and whether the store is now as it was before the repair in every name, size and time.
@@ -669,9 +669,9 @@ def undo(root: Path, disk: Disk, name: str | None = None, force: bool = False) -
     Raises:
         RepairFailedError: something could not be changed; the sentence says why and what to do.
         NotFoundError: there is no such repair.
-        UsageError: a later repair must be taken back first.
+        UsageError: a later repair must be undone first.
         StoreInUseError: a broker holds the store.
-        StoreChangedError: the store has changed since the repair, and not ``force``.
+        StoreChangedError: the store has changed since the repair, and ``force`` is not set.
         BadDataError: the journal cannot be read.
     """
     root = root.resolve()
@@ -689,7 +689,7 @@ def undo(root: Path, disk: Disk, name: str | None = None, force: bool = False) -
 
 
 def to_undo(root: Path, name: str | None = None) -> JournalInfo:
-    """Return the journal that ``undo`` would take back; raises like it."""
+    """Return the journal that ``undo`` would undo; raises like it."""
     open_ones = [info for info in journals(root) if info.state is not State.UNDONE]
     if name is not None and name not in {info.name for info in open_ones}:
         raise NotFoundError(f"{home_of(root)} has no repair {name} to undo: `mqtool undo --list` shows them")
@@ -719,9 +719,9 @@ def _refuse_changed(root: Path, info: JournalInfo) -> None:
 
 
 class _Removals:
-    """Removes what a repair has made: at once what is small; the rest, out of the way, beside what else is to be done.
+    """Removes what a repair has created: small files at once; the rest is moved aside and removed in parallel.
 
-    The disk may take as long to free room as to fill it.
+    Freeing space may take the disk as long as filling it.
     """
 
     def __init__(self, home: Path, disk: Disk) -> None:
@@ -736,10 +736,10 @@ class _Removals:
             aside = next(name for name in names if not name.exists())
             with contextlib.suppress(CrossDeviceError):
                 self._disk.rename(path, aside)
-                self._thread.submit(self._disk.remove_tree, aside)  # what fails goes with the journal
+                self._thread.submit(self._disk.remove_tree, aside)  # what fails is removed with the journal
 
     def remove(self, path: Path) -> None:
-        """Have nothing stand at a path."""
+        """Remove what is at a path."""
         self.begin(path)
         self._disk.remove_tree(path)
 
@@ -751,10 +751,10 @@ class _Removals:
 
 
 def _take_back(root: Path, home: Path, disk: Disk) -> bool:
-    """Put everything back as noted, and return whether the store is as it was. Only what differs is written."""
+    """Restore everything as noted, and return whether the store is as before. Only differences are written."""
     try:
         return _put_all_back(root, home, disk)
-    except DiskFullError:  # until what the repair had made was removed, which is done by now
+    except DiskFullError:  # until the files of the repair were removed, which is done by now
         return _put_all_back(root, home, disk)
 
 
@@ -778,7 +778,7 @@ def _put_each_back(root: Path, home: Path, disk: Disk, removals: _Removals) -> b
     with contextlib.closing(_LastFile()) as noted, contextlib.closing(_LastFile()) as changed:
         for fields, at, size in reversed(notes):
             if "renamed" in fields or "place" in fields:
-                changed.close()  # its name becomes another file's
+                changed.close()  # another file gets its name
             if "renamed" in fields:
                 pairs = [(root / name, root / new) for name, new in fields["renamed"]]
                 if not is_done:
@@ -805,7 +805,7 @@ def _put_each_back(root: Path, home: Path, disk: Disk, removals: _Removals) -> b
             else:
                 make_zeros = disk.erase if fields.get("keep") else disk.clear
                 _restore_zeros(path_of(fields["zeros"]), fields["at"], fields["size"], make_zeros)
-    # Times come last, and those of folders, which change with every name in them, after all that is inside. All is
+    # Times come last, and those of folders, which change with every name in them, after their contents. All is
     # synced after that: what changes a file between two syncs would make the second wait as long as the first.
     files = {path: fields for path, fields in was if "size" in fields and path.exists()}
     for path, fields in files.items():
@@ -818,7 +818,7 @@ def _put_each_back(root: Path, home: Path, disk: Disk, removals: _Removals) -> b
     disk.sync_files(files)
     for path in folders:
         disk.sync_folder(path)
-    disk.sync_folder(home / "kept")  # a killed undo may have moved things back and not come to that
+    disk.sync_folder(home / "kept")  # a killed undo may have moved files back without this sync
     about = _about(home)
     _set_state(home, State.UNDONE, disk)
     exact: bool = fingerprint(root, tuple(map(Path, about["further"]))) == about["fingerprint"]
@@ -826,7 +826,7 @@ def _put_each_back(root: Path, home: Path, disk: Disk, removals: _Removals) -> b
 
 
 def _sync_taken_back(root: Path, home: Path, notes: list[tuple[dict[str, Any], int, int]], disk: Disk) -> None:
-    """Sync all that is noted behind the renames and has been taken back: it is not examined again."""
+    """Sync all that was noted after the renames and has been restored: it is not examined again."""
     paths: dict[Path, None] = {}
     for fields, _, _ in reversed(notes):
         if "renamed" in fields:
@@ -842,7 +842,7 @@ def _sync_taken_back(root: Path, home: Path, notes: list[tuple[dict[str, Any], i
 
 
 def _rename_back(home: Path, pairs: list[tuple[Path, Path]], disk: Disk) -> None:
-    """Give renamed files their old names, from wherever on their way they are."""
+    """Give renamed files their old names, also from temporary ones."""
     folders = dict.fromkeys(path.parent for path, _ in pairs)
     if (home / _RENAMED).exists():
         for number, (path, new) in enumerate(pairs):
@@ -897,17 +897,17 @@ def _put_times_back(path: Path, times: list[int], disk: Disk) -> None:
 
 
 def _sweep(home: Path, disk: Disk) -> None:
-    """Free the space of a journal that is taken back; what it was about stays to be listed."""
+    """Free the space of an undone journal; ``about`` stays, so that it is listed."""
     with contextlib.suppress(MqtoolError):
         for name in ("kept", "workspace", "notes"):
             disk.remove_tree(home / name)
 
 
 def _notes(home: Path) -> list[tuple[dict[str, Any], int, int]]:
-    """Return the frames of a journal, each with where its bytes lie; a torn one, and all after it, was never used.
+    """Return the frames of a journal, each with the place of its bytes; a torn one, and all after it, was never used.
 
     Raises:
-        BadDataError: a frame is torn though the repair was done.
+        BadDataError: a frame is torn although the repair was done.
     """
     path = home / "notes"
     _, _, noted = _STATE.unpack(read_file(home / "state"))
@@ -931,7 +931,7 @@ def _notes(home: Path) -> list[tuple[dict[str, Any], int, int]]:
 
 
 class _LastFile:
-    """Reads stretches of files, of which the last stays open: many stretches of one file follow each other."""
+    """Reads stretches of files; the last file stays open, as many stretches of one file follow each other."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -952,7 +952,7 @@ class _LastFile:
             raise ReadError(f"cannot read {path}: {error.strerror or error}") from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._path is not None:
             os.close(self._descriptor)
             self._path = None
@@ -978,13 +978,13 @@ def _remove_unbegun(top: Path, disk: Disk) -> None:
 
 
 def _info(home: Path) -> JournalInfo | None:
-    """Return what a journal is; None of one that was killed before it began, and so before it touched the store."""
+    """Return the description of a journal, None if it was killed before it began, so before any change."""
     try:
         state = read_file(home / "state")
     except NotFoundError:
         return None
     letter = state[:1].decode("ascii", "replace")
-    if len(state) < _STATE.size or letter not in set(State):  # made, and lost by the disk
+    if len(state) < _STATE.size or letter not in set(State):  # created, and lost by the disk
         return None
     about = _about(home)
     size = sum(path.stat().st_blocks * 512 for path in home.rglob("*") if path.is_file())
@@ -1002,7 +1002,7 @@ def _about(home: Path) -> dict[str, Any]:
 
 
 def _lock_time(root: Path) -> int | None:
-    """Return when ``lock`` was last written, which a broker does when it starts, and a repair never."""
+    """Return when ``lock`` was last written; a broker does so at startup, a repair never does."""
     try:
         return (root / "lock").stat().st_mtime_ns
     except FileNotFoundError:

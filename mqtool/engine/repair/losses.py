@@ -1,4 +1,4 @@
-"""The messages that a repair gives up: each told once, by topic, queue and range of queue offsets."""
+"""The messages that a repair gives up: each reported once, by topic, queue and range of queue offsets."""
 
 import collections
 from typing import Any, NamedTuple
@@ -20,9 +20,9 @@ class _LostRanges(NamedTuple):
 
 
 class LossCollector:
-    """Collects lost messages in any order, and tells them as rows.
+    """Collects lost messages in any order, and returns them as rows.
 
-    Several sources may tell of the same message, as a head and a unit do: it counts once, with what was told first.
+    Several sources may report the same message, as a head and a unit do: it counts once, as reported first.
     Cost: n log n in the ranges that were added.
     """
 
@@ -31,7 +31,7 @@ class LossCollector:
         self._elsewhere: dict[tuple[str | None, str], list[int]] = {}
 
     def add(self, queue: QueueKey, start: int, stop: int, size: int, reason: str) -> None:
-        """Add queue offsets that follow each other, and the bytes of their messages."""
+        """Add consecutive queue offsets, and the bytes of their messages."""
         self._ranges[queue].append(_LostRanges([start], [stop], [size], reason))
 
     def add_many(self, queue: QueueKey, starts: Ints, stops: Ints, sizes: Ints, reason: str) -> None:
@@ -40,13 +40,13 @@ class LossCollector:
             self._ranges[queue].append(_LostRanges(starts, stops, sizes, reason))
 
     def add_elsewhere(self, topic: str | None, count: int, size: int, reason: str) -> None:
-        """Add messages that have no place in a queue, or bytes of which nothing tells what they held (no topic)."""
+        """Add messages without a place in a queue, or bytes of unknown contents (no topic)."""
         counted = self._elsewhere.setdefault((topic, reason), [0, 0])
         counted[0] += count
         counted[1] += size
 
     def rows(self) -> tuple[Loss, ...]:
-        """Return everything that was added: queue by queue in order, what is in no queue behind the rest."""
+        """Return everything that was added, queue by queue in order, and last what is in no queue."""
         rows = [row for queue in sorted(self._ranges) for row in self._rows_of(queue)]
         elsewhere = sorted(self._elsewhere.items(), key=lambda item: (item[0][0] is None, item[0][0] or "", item[0][1]))
         rows += [Loss(topic, count, size, reason) for (topic, reason), (count, size) in elsewhere if count or size]
@@ -59,10 +59,10 @@ class LossCollector:
         numbers = np.concatenate([np.full(len(batch.starts), reasons.index(batch.reason)) for batch in added])
         order = np.argsort(starts, kind="stable")
         starts, stops, sizes, numbers = (column[order] for column in (starts, stops, sizes, numbers))
-        reached = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, stops[:-1]])  # up to here, by the ranges before
+        reached = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, stops[:-1]])  # covered by the ranges before
         new = stops > reached
         starts, stops, sizes, numbers = np.maximum(starts, reached)[new], stops[new], sizes[new], numbers[new]
-        if not new.any():  # damaged numbers only, of which no message has its place
+        if not new.any():  # only damaged numbers, which are no message's place
             return []
         begins = np.flatnonzero(np.r_[True, (starts[1:] != stops[:-1]) | (numbers[1:] != numbers[:-1])])
         ends = np.r_[begins[1:], len(starts)] - 1

@@ -27,18 +27,18 @@ _OTHERS = {
     "consumequeue", "consumequeue_ext", "consumequeue_rocksdb", "batchconsumequeue", "index", "config", "timerlog",
     "compaction", LOST_AND_FOUND,
 }  # fmt: skip
-"""Folders of a store that hold no log."""
+"""Folders of a store that do not hold a log."""
 _OF_STORE = ("consumequeue", "config", "checkpoint")
-"""What shows that a folder is a store."""
+"""Names that show that a folder is a store."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Elsewhere:
-    """What a store lacks of its log."""
+    """The missing part of a store's log."""
 
-    found: tuple[Path, ...]  # folders beside the store, or below it, with segments that it lacks
+    found: tuple[Path, ...]  # folders beside the store, or below it, with missing segments
     folders: tuple[Path, ...]  # those of the log as it is opened
-    is_all: bool  # there is no segment in these, or none but empty ones
+    is_all: bool  # these have no segments, or only empty ones
 
     @property
     def setting(self) -> str:
@@ -48,7 +48,7 @@ class Elsewhere:
 
     @property
     def sentence(self) -> str:
-        """What to say of it."""
+        """The error message for it."""
         if not self.is_all:
             return (
                 f"segments that the log lacks are in {_listed(self.found)}: name all its folders with --set "
@@ -71,15 +71,15 @@ def _listed(folders: tuple[Path, ...]) -> str:
 
 
 def require_log(reader: StoreReader) -> None:
-    """Raise ``NotFoundError`` where a repair would take the log, or a part of it, to be lost that lies elsewhere."""
+    """Raise ``NotFoundError`` if a repair would treat the log, or a part of it, as lost although it is elsewhere."""
     if elsewhere := log_elsewhere(reader):
         raise NotFoundError(f"{reader.root}: {elsewhere.sentence}")
 
 
 def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
-    """Return what a store lacks of its log, None if that is nothing, or cannot be known.
+    """Return the missing part of a store's log, None if there is none, or it cannot be known.
 
-    Folders that are named by a setting are taken to be all. Cost: a few records of each folder that may be one.
+    Folders named by a setting are assumed to be complete. Cost: a few records of each folder that may hold segments.
     """
     if reader.paths.single or reader.paths.dledger:
         return None
@@ -101,14 +101,14 @@ def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
 
 
 def _has_segments(log: CommitLog) -> bool:
-    """Return whether there is a segment with anything in it, by its name or by its records."""
+    """Return whether there is a non-empty segment, by its name or by its records."""
     if log.file_size and all(segment.start_offset % log.file_size for segment in log.segments):
         return bool(place(log).log.total_size)
     return bool(log.total_size)
 
 
 def _held_messages(reader: StoreReader) -> bool:
-    """Whether anything beside the log tells that there were messages."""
+    """Whether anything besides the log shows that there were messages."""
     queues = [*reader.consume_queues.values(), *reader.batch_consume_queues.values()]
     if any(queue.segments for queue in queues) or reader.rocksdb_queues is not None or reader.index_files:
         return True
@@ -118,7 +118,7 @@ def _held_messages(reader: StoreReader) -> bool:
 
 
 def _missing(reader: StoreReader) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of addresses that are missing between segments, and those beyond that queues lead to."""
+    """Yield the ranges of addresses that are missing between segments, and those beyond them to which queues lead."""
     log = reader.commit_log
     at = log.min_offset
     for segment in log.segments:
@@ -141,7 +141,7 @@ def _missing(reader: StoreReader) -> Iterator[tuple[int, int]]:
 def _folders_near(reader: StoreReader) -> list[Path]:
     """Return the folders below a store, and up to two levels beside it, whose segments are where their records say.
 
-    Of a store at a URL none is looked for.
+    For a store at a URL no folders are searched.
     """
     if is_remote(reader.root):
         return []
@@ -161,11 +161,11 @@ def _below(root: Path) -> Iterator[Path]:
 
 
 def _beside(root: Path) -> Iterator[Path]:
-    """Yield the folders beside a store, and those in them except for other stores: these have logs of their own."""
+    """Yield the folders beside a store, and those in them, except in other stores, which have their own logs."""
     for folder in _folders_in(root.parent):
         if folder != root:
             yield folder
-            with contextlib.suppress(OSError):  # it may be of root alone, as lost+found is
+            with contextlib.suppress(OSError):  # it may be readable only by root, like lost+found
                 if not any((folder / name).exists() for name in _OF_STORE):
                     yield from _folders_in(folder)
 

@@ -1,6 +1,6 @@
-"""Stretches of a commit log, walked side by side and taken in order.
+"""Stretches of a commit log, walked in parallel and taken in order.
 
-Whoever checks the records of a whole log (``verify``, ``recover``) gives a rule for one table of them.
+A check of all records of a log (``verify``, ``recover``) supplies a function for one table of them.
 """
 
 import collections
@@ -18,7 +18,7 @@ from mqtool.formats.scan import MessageTable
 
 
 class LogRun(Protocol):
-    """What a rule makes of records that follow each other."""
+    """The result of such a function for consecutive records."""
 
     end: int  # position in the segment
 
@@ -26,14 +26,14 @@ class LogRun(Protocol):
 Run = TypeVar("Run", bound=LogRun)
 Item = TypeVar("Item")
 Progress = Callable[[int], object]
-"""Is told how many bytes are done."""
+"""Called with the number of bytes done so far."""
 
 PART = 16 << 20
-"""So many bytes of the log are checked at once: what a thread holds is bounded."""
+"""Bytes of the log that are checked at once: bounds the memory of a thread."""
 
 
 def part_size(most: int, jobs: int) -> int:
-    """Return how many bytes each of this many threads takes at once, ``most`` at most."""
+    """Return how many bytes each thread takes at once, ``most`` at most."""
     return max(1, min(most, 2 * most // jobs))
 
 
@@ -47,7 +47,7 @@ class Part:
 
 
 class Span(NamedTuple):
-    """Queue offsets that follow each other in a run."""
+    """Consecutive queue offsets in a run."""
 
     queue: QueueKey
     start: int
@@ -57,13 +57,13 @@ class Span(NamedTuple):
 
     @property
     def is_one_record(self) -> bool:
-        """Whether one record holds all of it: a message, or an inner batch."""
+        """Whether it is a single record: a message, or an inner batch."""
         return self.physical_offset == self.last_physical_offset
 
 
 @dataclasses.dataclass
 class PartReport(Generic[Run]):
-    """What one stretch holds, in order, and where the walk over it ended."""
+    """The contents of one stretch, in order, and where the walk over it ended."""
 
     part: Part
     start: int | None  # where its first record or gap begins; None when none begins in it
@@ -79,7 +79,7 @@ def parts_of(log: CommitLog, size: int) -> Iterator[Part]:
 
 
 def parts_apart(parts: list[Part], address: int) -> list[Part]:
-    """Have a stretch begin at an address."""
+    """Split stretches so that one begins at an address."""
     cut: list[Part] = []
     for part in parts:
         at = address - part.segment.start_offset
@@ -105,10 +105,10 @@ def walk_part(
     """Check the messages that begin in a stretch.
 
     Args:
-        log: that it is of.
+        log: of the stretch.
         kernels: ``scan.kernels_for(..)``.
         part: the stretch.
-        start: where its first record begins; looked for when None.
+        start: where its first record begins; None to search for it.
         make_runs: makes runs of a table, in order, the last of which ends where the table ends.
         quick: makes runs of the messages from a position on, as far as they are of the most common kind.
     """
@@ -145,7 +145,7 @@ def in_order(
     parts: list[Part],
     ahead: int,
 ) -> Iterator[PartReport[Run]]:
-    """Check stretches side by side; yield them in order, each beginning where the one before it ended."""
+    """Check stretches in parallel; yield them in order, each beginning where the one before it ended."""
     return joined(_side_by_side(pool, check, parts, ahead), check)
 
 
@@ -181,12 +181,12 @@ def joined(
             if end >= part.stop:
                 report = PartReport(part, None, end, [])
             elif end == part.start and in_gap:
-                # What was no record there continues here.
+                # Bytes there that are not a record continue here.
                 start = part.stop if report.start is None else report.start
                 gap = Gap(part.segment, part.start, start, scan.Stop.MAGIC)
                 report = PartReport(part, part.start, max(start, report.end), [gap, *report.runs])
             else:
-                # A record that begins before this stretch ends elsewhere: something in its body looks like a record.
+                # A record that begins before this stretch ends elsewhere: its body contains what looks like a record.
                 report = check(part, end)
         end = max(report.end, end if part.segment is segment else 0)
         segment = part.segment
@@ -195,7 +195,7 @@ def joined(
 
 
 def one_ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield items, while a thread makes the next one."""
+    """Yield items while a thread prepares the next one."""
     source = iter(items)
     with ThreadPoolExecutor(1) as beside:
         waiting = beside.submit(next, source, None)

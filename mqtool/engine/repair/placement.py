@@ -1,8 +1,8 @@
-"""Which file of a commit log is which segment, by what the records in it say.
+"""Which file of a commit log is which segment, according to its records.
 
-A record holds its own address, so the records of a segment tell its name. ``place`` compares them with the names of the
-files: of each file a few records, of a file that these leave in doubt all of them. What it returns is the log as it
-should be named; ``recover`` plans on that, ``verify`` tells the difference. (Rules: store.md 1, 2.)
+A record holds its own address, so the records of a segment show its name. ``place`` compares them with the names of the
+files: a few records of each file, all records if these are inconclusive. It returns the log as it
+should be named; ``recover`` plans with that, ``verify`` reports the difference. (Rules: store.md 1, 2.)
 """
 
 import collections
@@ -27,60 +27,60 @@ from mqtool.formats.scan import MessageTable
 
 _SAMPLE = 8
 _SAMPLED = 8 << 20
-"""A record is looked for in so many bytes from a few places of a file on: two of the longest messages."""
+"""Bytes searched for a record from a few places of a file: two of the longest messages."""
 _FAR = 16
-"""More segments than this, and more than there are, are not missing between a log and a file: it is of another log."""
+"""If more segments than this, and than exist, were missing between a log and a file, it is of another log."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Renamed:
-    """A segment that has not the name that its records tell."""
+    """A segment whose name contradicts its records."""
 
     path: Path
     start_offset: int
 
     @property
     def target(self) -> Path:
-        """Its path under the right name."""
+        """Its path with the correct name."""
         return self.path.with_name(segment_name(self.start_offset))
 
 
 @dataclasses.dataclass(frozen=True)
 class Removed:
-    """A file that is to leave the folder of the log; ``donor`` tells whether it holds records of some log."""
+    """A file to be removed from the folder of the log; ``donor``: whether it holds records of some log."""
 
     path: Path
     size: int
     reason: str
     donor: bool
-    is_named: bool  # as segments are
+    is_named: bool  # its name is that of a segment
 
 
 @dataclasses.dataclass
 class Placement:
-    """The log as it should be named, and what leads there; ``is_as_named``: nothing."""
+    """The log as it should be named, and the changes for that; ``is_as_named``: there are none."""
 
     log: CommitLog
-    """Every segment at the address that its records tell, and not longer than it should be."""
+    """Every segment at the address that its records state, and not too long."""
     renamed: list[Renamed] = dataclasses.field(default_factory=list)
     removed: list[Removed] = dataclasses.field(default_factory=list)
     too_long: list[MappedFile] = dataclasses.field(default_factory=list)
-    """Segments as long as they are, at the address that their records tell."""
+    """Segments at their actual length, at the address that their records state."""
     is_whole_in_doubt: bool = False
-    """Whether there are records of one segment in another, so that no part of the log may be passed by."""
+    """Whether records of one segment are in another, so that no part of the log may be skipped."""
 
     @property
     def of_wrong_length(self) -> list[MappedFile]:
-        """Segments that are too long or too short, as long as they are."""
+        """Segments that are too long or too short, at their actual length."""
         return [*self.too_long, *(segment for segment in self.log.segments if segment.size < self.log.file_size)]
 
     def keep_beginning(self, starts: Sequence[int]) -> None:
-        """Leave files where they are that are no segments by their records, but have names at which the log began.
+        """Keep files that are not segments by their records, but have names at which the log began.
 
-        Without them their messages would seem to have gone by age.
+        Without them their messages would seem to have expired.
 
         Args:
-            starts: addresses that the first units of queues lead to.
+            starts: addresses to which the first units of queues lead.
         """
         size = self.log.file_size
         for removed_file in self.removed:
@@ -95,14 +95,14 @@ class Placement:
                     self.too_long.append(MappedFile(removed_file.path, base, removed_file.size))
 
     def carried_out(self, log: CommitLog) -> None:
-        """Take note, here and in a log made of this one, that the files have their new names."""
+        """Note, here and in a log derived from this one, that the files have their new names."""
         targets = {file.path: file.target for file in self.renamed}
         for segment in {*self.log.segments, *self.too_long, *log.segments}:
             segment.path = targets.get(segment.path, segment.path)
 
 
 def first_addresses(reader: StoreReader) -> list[int]:
-    """Return where the first unit of each queue leads to."""
+    """Return the address to which the first unit of each queue leads."""
     queues = [*reader.consume_queues.values()]
     firsts = [unit for queue in queues for unit in queue.units(queue.first_offset, queue.first_offset + 1)]
     return [int(unit["physical_offset"]) for unit in firsts if 0 < unit["size"] < consume_queue.PRE_BLANK_SIZE]
@@ -112,27 +112,27 @@ def first_addresses(reader: StoreReader) -> list[int]:
 class _PlacedFile:
     path: Path
     size: int
-    named: int | None  # the address by its name, None of a file that is not named as a segment
+    named: int | None  # the address by its name, None if the file is not named like a segment
     order: int
     segment: MappedFile | None = None  # of the log
     votes: "collections.Counter[int]" = dataclasses.field(default_factory=collections.Counter)
-    """How many records say that they are of the segment of an address."""
-    is_counted: bool = False  # all of its records
+    """How many records state an address in the segment that begins at an address."""
+    is_counted: bool = False  # all of its records were counted were counted
 
     def mapped(self) -> MappedFile:
-        """Return the file; of one that is fetched or unpacked the bytes stay with the log, which is read next."""
+        """Return the file; if it is fetched or unpacked its bytes stay with the log, which is read next."""
         if self.segment is not None and isinstance(self.path, RemotePath):
             return self.segment
         return MappedFile(self.path, 0, self.size)
 
     @property
     def claim(self) -> int | None:
-        """The segment that most of its records are of; its own name where as many say so."""
+        """The segment to which most of its records belong; on a tie, that of its name."""
         return max(self.votes, key=lambda base: (self.votes[base], base == self.named), default=None)
 
 
 def place(log: CommitLog) -> Placement:
-    """Return which file is which segment. Cost: a few pages of each file, all of those files that are in doubt."""
+    """Return which file is which segment. Cost: a few pages of each file, all pages of inconclusive files."""
     size = log.file_size
     if log.envelope is not scan.BARE:
         return Placement(log)
@@ -156,7 +156,7 @@ def _files(log: CommitLog) -> list[_PlacedFile]:
 
 
 def _count(files: list[_PlacedFile], size: int) -> None:
-    """Ask a few records of each file; of a file that they leave in doubt, all."""
+    """Count votes of a few records of each file; of all if these are inconclusive."""
     shared = collections.Counter(file.named for file in files)
     for file in files:
         with contextlib.suppress(NotPermittedError):
@@ -186,7 +186,7 @@ def _all_votes(mapped: MappedFile, stop: int, size: int) -> "collections.Counter
 
 
 def _votes(table: MessageTable, size: int) -> "collections.Counter[int]":
-    """Return how many records are of which segment by their addresses, whatever their bodies are worth."""
+    """Return how many records belong to which segment by their addresses, whether their bodies are sound or not."""
     bases = table.column("physical_offset") - table.starts
     values, counts = np.unique(bases[(bases >= 0) & (bases % size == 0)], return_counts=True)
     return collections.Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
@@ -199,14 +199,14 @@ def records_in(
     limit: int = ROWS,
     is_sound: Callable[[MessageTable], npt.NDArray[np.bool_]] | None = None,
 ) -> Iterator[MessageTable]:
-    """Yield the records that begin in a stretch of a file, wherever they say that they lie; their sizes add up.
+    """Yield the records with consistent sizes that begin in a stretch of a file, whatever address they state.
 
     Args:
-        mapped: the file, at the address that positions are to be counted from.
+        mapped: the file, at the address from which positions count.
         start: position in the file.
         stop: records that begin here or later are left out.
-        limit: take no more records than this in one table.
-        is_sound: what more must be true of a record; without that others may begin inside of it.
+        limit: most records in one table.
+        is_sound: further condition for a record; if it fails, others may begin inside of it.
     """
     kernels = scan.kernels_for(stop - start if limit == ROWS else 0)
     at = start
@@ -225,7 +225,7 @@ def records_in(
                 at = int(table.starts[row - 1]) + int(table.column("size")[row - 1])
             if row == len(table):
                 break
-            # Another record may begin in one that is wrong; else the next in line is as good as found.
+            # Another record may begin within a wrong one; else the next follows directly.
             done, at = row + 1, int(table.starts[row]) + 1
             behind = int(table.starts[done]) if done < len(table) else at
             if done == len(table) or next(scan.candidates(buffer, None, at, behind), None) is not None:
@@ -233,7 +233,7 @@ def records_in(
 
 
 def _scanned(mapped: MappedFile, start: int, stop: int, kernels: Any, limit: int) -> tuple[Any, MessageTable]:
-    """Return the bytes of a file, and the records that begin in a stretch of it: all of each can be examined."""
+    """Return the bytes of a file, and the complete records that begin in a stretch of it."""
     reach = stop + SLACK
     while True:
         data, until = mapped.reach(start, reach)
@@ -245,9 +245,9 @@ def _scanned(mapped: MappedFile, start: int, stop: int, kernels: Any, limit: int
 
 
 def _keepers(files: list[_PlacedFile], size: int) -> dict[int, _PlacedFile]:
-    """Return the file that is to be each segment.
+    """Return the file to be used for each segment.
 
-    That which is named so, if most of its records agree: another may be of another log. Else that with the most.
+    The file of that name, if most of its records agree: others may be of another log. Else that with most records.
     """
     claims = [
         (base == file.named == file.claim, count, file.named is not None, -file.order, -number, base)
@@ -263,7 +263,7 @@ def _keepers(files: list[_PlacedFile], size: int) -> dict[int, _PlacedFile]:
             used_numbers.add(number)
     sure = {base for base, file in best.items() if file.named == base}
     sure = sure or {base for base, file in best.items() if file.named is not None} or set(best)
-    # What joins the log that is there belongs to it, whatever its name.
+    # A file that continues the existing log belongs to it, whatever its name.
     pending = set(best) - sure
     while near := {base for base in pending if sure and min(sure) - size <= base <= max(sure) + size}:
         sure |= near
@@ -283,7 +283,7 @@ def _names(files: list[_PlacedFile], keepers: dict[int, _PlacedFile], size: int)
         base = file.named
         if file.claim is not None or base is None:
             continue
-        # A file without a record, made ahead or damaged: it gives way, and gets the name that this sets free.
+        # A file without a record, created ahead or damaged: it yields its name, and gets the one that becomes free.
         seen: set[int | None] = set()
         while base in keepers and base not in seen:
             seen.add(base)

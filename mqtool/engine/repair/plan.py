@@ -1,4 +1,4 @@
-"""Plans: what a repair would do to a store and what would be lost, told before anything is touched."""
+"""Plans: what a repair would change in a store and what would be lost, determined before any change."""
 
 import dataclasses
 import importlib
@@ -27,10 +27,10 @@ _FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One thing that a repair does.
+    """One change that a repair makes.
 
     ``what`` is write, create, cut, remove, rename or replace; ``file`` a file or folder relative to the store, by the
-    name that it has before the repair; ``offset`` and ``size`` are bytes in that file.
+    its name before the repair; ``offset`` and ``size`` are bytes in that file.
     """
 
     what: str
@@ -42,10 +42,10 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """What a repair gives up: messages of one queue that follow each other.
+    """What a repair gives up: consecutive messages of one queue.
 
     The topic is None if it cannot be known; queue and offsets are None if the messages have no place in a queue.
-    ``bytes`` are those that are known: a message of which only its queue offset is left has none.
+    ``bytes`` counts known bytes: a message of which only its queue offset is left has none.
     """
 
     topic: str | None
@@ -59,10 +59,10 @@ class Loss:
 
 @dataclasses.dataclass(frozen=True)
 class GroupEffect:
-    """What a repair, or a broker's start, means for a consumer group in one queue, as a number of messages each.
+    """The effect of a repair, or of a broker's start, on a consumer group in one queue, in messages.
 
-    ``missed`` are messages that the group has yet to read and never gets; ``repeated`` those that it gets once more;
-    ``skipped`` those that it would skip when they are sent later, for it continues reading beyond the end of the queue.
+    ``missed``: messages that the group has not read yet and never gets; ``repeated``: those that it gets once more;
+    ``skipped``: future messages that it would skip, as its offset is beyond the end of the queue.
     """
 
     group: str
@@ -77,10 +77,10 @@ class GroupEffect:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What ``command`` with ``options`` would do; ``refusal`` says why it cannot be done, and then nothing is.
+    """What ``command`` with ``options`` would do; ``refusal`` says why it cannot be done, if so.
 
     A repair fills in the first part and the last; ``plan_repair`` adds the second. ``found`` is what it needs to
-    apply the plan; a plan that was saved has none, and to apply that is to walk the store again.
+    apply the plan; a saved plan has none, so that applying it walks the store again.
     """
 
     command: str
@@ -98,12 +98,12 @@ class Plan:
     groups: tuple[GroupEffect, ...] = ()
 
     write_size: int = 0  # bytes that are written into files of the store
-    growth: int = 0  # bytes of these that take new room on the store's disk
-    read_size: int = 0  # bytes of the log that are read once more to carry the plan out
+    growth: int = 0  # bytes of these that need new space on the store's disk
+    read_size: int = 0  # bytes of the log that are read again to apply the plan
     found: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     def to_json(self) -> str:
-        """Return the plan as the text of a file."""
+        """Return the plan as text, to be saved."""
         plain = dataclasses.asdict(dataclasses.replace(self, found=None))
         del plain["found"]
         return json.dumps({"mqtool_plan": _FORMAT, **plain}, indent=1) + "\n"
@@ -113,7 +113,7 @@ class Plan:
         """Return the plan that ``to_json`` wrote.
 
         Raises:
-            BadDataError: this is none, or one of another version.
+            BadDataError: the text is not a plan, or one of another version.
         """
         try:
             fields = json.loads(text)
@@ -129,7 +129,7 @@ class Plan:
 
 
 class Repair(NamedTuple):
-    """A repair: how it is planned, and how a plan of it is applied through a journal.
+    """A repair: functions that plan it, and that apply a plan through a journal.
 
     ``plan`` takes reader, options, threads and progress; ``apply`` reader, plan, journal, threads and progress.
     """
@@ -176,13 +176,13 @@ def plan_repair(
     Raises:
         UsageError: ``root`` is one file of a store.
         StoreInUseError: a broker holds the store.
-        StoreChangedError: an earlier repair was cut off and must be taken back first.
+        StoreChangedError: an earlier repair was interrupted and must be undone first.
     """
     reader = _open(root, config)
     if reader.is_live:
         raise StoreInUseError(f"a broker is running on {reader.root}: stop it first")
     _refuse_cut_off(reader.root)
-    looks = fingerprint(reader.root, further_folders(reader))  # before the plan: a change meanwhile must show
+    looks = fingerprint(reader.root, further_folders(reader))  # before the plan, so that a change meanwhile is noticed
     plan = REPAIRS[command].plan(reader, options, jobs, progress)
     copied, remark = _copied(reader.root, plan)
     plan = dataclasses.replace(plan, journal_size=plan.journal_size + copied)
@@ -206,7 +206,7 @@ def carry_out(
     progress: Progress = lambda _: None,
     settle: Callable[[], None] = lambda: None,
 ) -> None:
-    """Do what a plan says. What fails, or is interrupted, is taken back before the error is raised.
+    """Apply a plan. If that fails or is interrupted, it is undone before the error is raised.
 
     Args:
         root: the store.
@@ -215,12 +215,12 @@ def carry_out(
         disk: through which everything is written.
         jobs: number of threads.
         progress: called with the number of bytes done so far.
-        settle: is called when nothing may interrupt it any more: at its end, or before all is taken back.
+        settle: called when it must not be interrupted any more: at its end, or before it is undone.
 
     Raises:
         RepairFailedError: the repair could not be carried out; the sentence says whether the store is as before.
         StoreInUseError: a broker holds the store, or another repair is at work.
-        StoreChangedError: the store is not the one that was planned for.
+        StoreChangedError: the store is not in the state for which the plan was made.
     """
     reader = _open(root, config)
     with holding(reader.root, disk):
@@ -243,7 +243,7 @@ def carry_out(
 
 
 def _give_up(journal: Journal, error: BaseException) -> None:
-    """Take back what was done; raise what failed in terms of a user, return where the error speaks for itself."""
+    """Undo what was done; raise an error for users, or return if the original error is clear enough."""
     try:
         journal.take_back()
     except (MqtoolError, OSError) as second:
@@ -266,7 +266,7 @@ def _open(root: Path, config: StoreConfig) -> StoreReader:
 
 
 def further_folders(reader: StoreReader) -> tuple[Path, ...]:
-    """Return the folders of the log that lie outside of the store."""
+    """Return the folders of the log outside of the store."""
     root = reader.root.resolve()
     folders = [folder.resolve() for folder in reader.paths.commit_log]
     return tuple(folder for folder in folders if not folder.is_relative_to(root))
@@ -279,7 +279,7 @@ def _refuse_cut_off(root: Path) -> None:
 
 
 def _copied(root: Path, plan: Plan) -> tuple[int, list[str]]:
-    """Return how much of what a plan takes out must be copied, as it lies on another disk, and what to say of that."""
+    """Return how many bytes a plan must copy because they are on another disk, and remarks on that."""
     points = mount_points()
     home = mount_of(home_of(root), points)
     replaced = {root / change.file for change in plan.changes if change.what in ("remove", "replace")}
@@ -297,7 +297,7 @@ def _check_room(root: Path, plan: Plan) -> None:
 
 
 def lack_of_room(root: Path, plan: Plan) -> str | None:
-    """Return where there is not enough room to carry a plan out, in a sentence; None if there is."""
+    """Return a sentence on where a plan lacks disk space, None if there is enough."""
     home = home_of(root)
     beside = home if home.exists() else home.parent
     free, free_beside = shutil.disk_usage(root).free, shutil.disk_usage(beside).free

@@ -314,7 +314,7 @@ class LiveIndex:
         if not self._files.make(file.path, self.shape.file_size, at_once=at_once):
             return None
         if last is not None:
-            # A broker begins a file with the end of the one before it: its first entry counts from there.
+            # A broker begins a file with the end of the previous one: its first entry counts from there.
             file.begin_timestamp = file.end_timestamp = last.end_timestamp
             file.begin_offset = file.end_offset = last.end_offset
         self._all.append(file)

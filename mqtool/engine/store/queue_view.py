@@ -45,7 +45,7 @@ class UnitTable(NamedTuple):
     batch_size: Ints
 
     def __len__(self) -> int:
-        """Return how many units there are."""
+        """Return the number of units."""
         return len(self.queue_offset)
 
     @property

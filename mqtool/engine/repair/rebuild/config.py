@@ -1,7 +1,7 @@
 """Tables under ``config/`` rebuilt from what the queues show; whatever can be read of the old ones is kept.
 
-Topics and how many queues they have follow from the queues; groups from consumer offsets and retry topics; how far a
-group has read from the messages that it sent back; how far a delay level has come from what was due. (Layouts:
+Topics and their numbers of queues follow from the queues; groups from consumer offsets and retry topics; how far a
+group has read from the messages that it sent back; the progress of a delay level from the messages due. (Layouts:
 store.md 10.)
 """
 
@@ -38,14 +38,14 @@ NAMES = ("topics.json", "consumerOffset.json", "subscriptionGroup.json", "delayO
 Ends = Mapping[QueueKey, int]
 _READ_WRITE = 6
 _MAX_RETRIES = 10_000  # messages of a retry topic that are examined, the newest
-_OFFSET_DIGITS = 16  # at the end of an offset message id
+_OFFSET_DIGITS = 16  # at the end of a message id
 
 
 @dataclasses.dataclass(frozen=True)
 class Rebuilt:
-    """A table that differs from the one that is there.
+    """A table that differs from the existing one.
 
-    ``is_rough``: what is in it, and whether it differs at all, depends on queues that are not there yet.
+    ``is_rough``: its contents, and whether it differs at all, depend on queues that do not exist yet.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Rebuilt:
 
 
 def changes(reader: StoreReader, further: Collection[QueueKey] = (), ends: Ends | None = None) -> list[Change]:
-    """Return what ``apply`` would do, with its arguments."""
+    """Return the changes that ``apply`` would make, with the same arguments."""
     return [
         Change(
             "replace" if table.is_rough or (reader.paths.config / table.name).exists() else "create",
@@ -74,7 +74,7 @@ def apply(reader: StoreReader, journal: Journal, further: Collection[QueueKey] =
         reader: of the store.
         journal: of the repair.
         further: queues that the log shows.
-        ends: one past the last queue offset of each queue, where the queues become others than they are.
+        ends: one past the last queue offset of each queue, if the queues are changed.
     """
     for table in tables(reader, further, ends):
         draft = journal.workspace / table.name
@@ -84,7 +84,7 @@ def apply(reader: StoreReader, journal: Journal, further: Collection[QueueKey] =
 
 
 def tables(reader: StoreReader, further: Collection[QueueKey] = (), ends: Ends | None = None) -> list[Rebuilt]:
-    """Return the tables that have to change; of a store that keeps them in RocksDB none. Arguments as of ``apply``."""
+    """Return the tables that have to change, none if they are in RocksDB. Arguments as for ``apply``."""
     if any(rocksdb.is_rocksdb(reader.paths.config / name) for name in rocksdb.CONFIG_DATABASES):
         return []
     config = _Config(reader, further, ends)
@@ -96,7 +96,7 @@ def tables(reader: StoreReader, further: Collection[QueueKey] = (), ends: Ends |
 
 
 class _Config:
-    """The tables, as they are and as they become."""
+    """The tables, before and after."""
 
     def __init__(self, reader: StoreReader, further: Collection[QueueKey], ends: Ends | None) -> None:
         self.reader = reader
@@ -127,9 +127,9 @@ class _Config:
         return table
 
     def _end_of(self, key: QueueKey) -> int | None:
-        """Return one past the last queue offset of a queue, None if nothing tells."""
+        """Return one past the last queue offset of a queue, None if it is unknown."""
         if self.ends is not None:
-            return self.ends.get(key, 0)  # it will begin again
+            return self.ends.get(key, 0)  # it will start from 0
         queue = self.reader.consume_queues.get(key) or self.reader.batch_consume_queues.get(key)
         return None if queue is None else queue.max_offset()
 
@@ -169,7 +169,7 @@ class _Config:
         self._tell("subscriptionGroup.json", "groups added", new)
 
     def add_offsets(self) -> None:
-        """Take back offsets that lie behind their queue's end; where a group has none, take what it sent back."""
+        """Limit offsets to the ends of queues; derive missing offsets of a group from what it sent back."""
         offsets = self._settings("consumerOffset.json")
         clamped, new = [], []
         for name, by_queue in offsets.items():
@@ -192,11 +192,11 @@ class _Config:
             self._tell("consumerOffset.json", "offsets may be taken from messages sent back", unread)
 
     def _due(self) -> list[QueueKey]:
-        """Return the queues that are not there and will be."""
+        """Return the queues that do not exist yet but will."""
         return sorted(set(self.ends or ()).difference(self.reader.consume_queues, self.reader.batch_consume_queues))
 
     def _sent_back(self) -> dict[config_tables.OffsetKey, int]:
-        """Return for each group and queue the last message that the group is known to have sent back."""
+        """Return, for each group and queue, the last message that the group is known to have sent back."""
         offsets: dict[config_tables.OffsetKey, int] = {}
         for (topic, _), queue in sorted(self.reader.consume_queues.items()):
             group = _group_of(topic)
@@ -211,7 +211,7 @@ class _Config:
         return offsets
 
     def _original(self, offset: int) -> Message | None:
-        """Return the message of which the one at an address is a retry, None if that cannot be told."""
+        """Return the message of which the one at an address is a retry, None if that is unknown."""
         with contextlib.suppress(FormatError, NotFoundError, KeyError, ValueError):
             retry = self.reader.message_at(offset)
             original = self.reader.message_at(int(retry.properties[ORIGIN_MESSAGE_ID][-_OFFSET_DIGITS:], 16))
@@ -220,9 +220,9 @@ class _Config:
         return None
 
     def add_delay_offsets(self) -> None:
-        """Let each delay level continue at the first message that was not due when the last message was stored.
+        """Set each delay level to the first message that was not due when the last message was stored.
 
-        A level that is noted beyond the end of its queue continues there, as 5.x lets it.
+        A level beyond the end of its queue continues at the end, as in 5.x.
         """
         offsets = self._settings("delayOffset.json")
         last = self._last_timestamp()
@@ -242,7 +242,7 @@ class _Config:
         for topic, queue_id in self._due():
             level = queue_id + 1
             if topic == SCHEDULE_TOPIC and level not in offsets and str(level) not in offsets:
-                offsets[level] = 0  # its queue will tell
+                offsets[level] = 0  # determined by its queue later
                 new.append(str(level))
                 self.rough.add("delayOffset.json")
         self._tell("delayOffset.json", "delay levels beyond the end of their queue moved there", clamped)
@@ -280,7 +280,7 @@ class _Config:
 
 
 def dialect_of_table(reader: StoreReader, name: str) -> Dialect:
-    """Return the dialect in which a table is to be written: its own, or where it is not there that of the others."""
+    """Return the dialect in which to write a table: its own, or if it does not exist that of the others."""
     for table_name in (name, *NAMES):
         with contextlib.suppress(FormatError, NotFoundError):
             return config_tables.dialect_of(read_file(reader.paths.config / table_name))
@@ -296,7 +296,7 @@ def _is_readable(path: Path) -> bool:
 
 
 def count_up(table: Table) -> None:
-    """Give a table a newer version, so that name servers and slaves take it."""
+    """Increase the version of a table, so that name servers and slaves accept it."""
     version = table.get("dataVersion")
     if isinstance(version, dict) and isinstance(version.get("counter"), int):
         version["counter"] += 1
@@ -310,7 +310,7 @@ def _group_of(topic: str) -> str:
     """Return the group that a retry or dead letter topic belongs to, empty for other topics."""
     for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
         if topic.startswith(prefix):
-            return topic.removeprefix(prefix).partition("+")[0]  # after it the topic, where pop consumers retry
+            return topic.removeprefix(prefix).partition("+")[0]  # for pop consumers the topic follows
     return ""
 
 

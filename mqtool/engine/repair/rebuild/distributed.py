@@ -1,9 +1,9 @@
-"""A rebuild whose stretches are walked far away, in other processes or on other machines.
+"""A distributed rebuild, whose stretches are walked in other processes or on other machines.
 
-What a stretch leads to, units and index entries, is kept by who walked it. What travels to the one who takes stretches
-in the order of the log is a report without them; what comes back is a ``Verdict``: which runs belong to the log, how
-many holes lie before them, and where each index file begins. With that the units of a queue, or the entries of an index
-file, can be brought together and written by anybody, just as one walk over the whole log would.
+Units and index entries of a stretch are kept by the process that walked it. It sends a report without them to the one
+that takes stretches in the order of the log, which answers with a ``Verdict``: which runs belong to the log, how
+many holes are before them, and where each index file begins. With that, the units of a queue or the entries of an index
+file can be collected and written anywhere, just as one walk over the whole log would.
 """
 
 import bisect
@@ -25,7 +25,7 @@ from mqtool.formats import scan
 
 @dataclasses.dataclass
 class DistributedDerived(Derived):
-    """A run without what it leads to."""
+    """A run without its units and entries."""
 
     stretch: StretchBounds
     entry_count: int
@@ -38,18 +38,18 @@ _FIELDS = [field.name for field in dataclasses.fields(DistributedDerived) if fie
 
 
 class Walked(NamedTuple):
-    """A stretch that was walked far away: its report, as it travels, and its runs with all that they lead to."""
+    """A stretch that was walked elsewhere: its serialized report, and its runs with units and entries."""
 
     report: bytes
     runs: list[Derived]
 
 
 def walk_distributed(rules: RebuildRules, stretch: StretchBounds) -> Walked:
-    """Derive what the messages that begin in a stretch lead to.
+    """Derive units and entries of the messages that begin in a stretch.
 
     Raises:
         StoreChangedError: its segment is gone.
-        NotFoundError: it goes meanwhile.
+        NotFoundError: it is deleted meanwhile.
     """
     segment = segment_of(rules.reader.commit_log, stretch)
     report = walk_stretch(rules, Part(segment, stretch.start, stretch.stop))
@@ -79,7 +79,7 @@ def _without_load(run: Derived, stretch: StretchBounds) -> DistributedDerived:
 
 
 def last_entry(entries: IndexEntries) -> LastEntry | None:
-    """Return what the file behind some entries takes over from them."""
+    """Return what the next file takes over from some entries."""
     if not len(entries.rows):
         return None
     return LastEntry(int(entries.store_timestamp[-1]), int(entries.physical_offset[-1]))
@@ -109,18 +109,18 @@ class FileStart(NamedTuple):
 
 @dataclasses.dataclass
 class Verdict:
-    """Which runs belong to the log, and what must be known of the others to write what one leads to."""
+    """Which runs belong to the log, and what is needed to write the units and entries of each."""
 
     holes: list[int] = dataclasses.field(default_factory=list)
-    """Address of the first run behind each hole."""
+    """Address of the first run after each hole."""
     torn: set[int] = dataclasses.field(default_factory=set)
     """Addresses of runs with records that cannot be read, .."""
     torn_ends: list[int] = dataclasses.field(default_factory=list)
     """.. and where each of them ends."""
     elsewhere: set[int] = dataclasses.field(default_factory=set)
-    """Addresses of runs whose records say that they lie elsewhere."""
+    """Addresses of runs whose records state other addresses."""
     accepted: dict[StretchBounds, frozenset[int]] = dataclasses.field(default_factory=dict)
-    """Addresses of the runs that belong to the log, for stretches where not all do."""
+    """Addresses of the runs that belong to the log, for stretches in which not all do."""
     files: list[FileStart] = dataclasses.field(default_factory=list)
     entries: int = 0
     messages: int = 0
@@ -128,11 +128,11 @@ class Verdict:
     inner_batches: set[str] = dataclasses.field(default_factory=set)
 
     def holes_before(self, run: int) -> int:
-        """Return how many holes lie before the run at an address, torn runs among them."""
+        """Return how many holes are before the run at an address, torn runs included."""
         return bisect.bisect_right(self.holes, run) + bisect.bisect_right(self.torn_ends, run)
 
     def slices(self, address: int, entries: IndexEntries) -> Iterator[tuple[int, slice, LastEntry | None]]:
-        """Yield which entries of the run at an address go into which index file, and what that one begins with."""
+        """Yield which entries of the run at an address belong to which index file, and how that file begins."""
         count = len(entries.rows)
         number = bisect.bisect_right(self.files, (address, 0), key=lambda file: (file.address, file.skipped)) - 1
         done = 0
@@ -158,7 +158,7 @@ class _IndexFileStarts:
         self._last: LastEntry | None = None
 
     def add(self, run: Run, count: int, first: int, last: LastEntry | None, more: bool) -> None:
-        """Take the next run, with so many entries, the first and the last of which are as told."""
+        """Take the next run, with its number of entries, the first and the last of them."""
         done = 0
         while done < count:
             if not self._left:
@@ -179,14 +179,14 @@ class _IndexFileStarts:
 def decide(
     rules: RebuildRules, shape: Shape | None, reports: Iterable[bytes], surplus: Callable[[Derived], None]
 ) -> Verdict:
-    """Take what was found of stretches in the order of the log, and check it.
+    """Take the reports of stretches in the order of the log, and decide which runs belong to it.
 
     Args:
         rules: that the stretches were walked by.
         shape: of index files, None if no index is made.
         reports: in the order of the log.
-        surplus: is given runs that nobody far away has: of a stretch that had to be walked again, as a record that
-            begins before it ends elsewhere than it seemed.
+        surplus: called with runs that no other process has: of a stretch that had to be walked again, as a record that
+            begins before it does not end where it seemed to.
     """
     reader = rules.reader
     log = LogVerifier(reader, live=False)

@@ -1,6 +1,6 @@
-"""Index files rebuilt from what ``dispatch`` derives, as a broker writes them when it begins with none.
+"""Index files rebuilt from the entries of ``dispatch``, as a broker without index files writes them.
 
-Only their names differ, which a broker takes from its clock: here a file is named by the store time of its first
+Only their names differ, which a broker takes from its clock: here the name is the store time of the first
 message. (Rules: store.md 5. RocketMQ: ``IndexService``, ``IndexFile``.)
 """
 
@@ -21,13 +21,13 @@ from mqtool.formats.scan import Ints
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk
 
-_BLOCK = 64 << 10  # bytes of slots that are written or left out at once
-_MAX_UNSYNCED = 32 << 20  # bytes of entries: the disk works while the log is read
+_BLOCK = 64 << 10  # bytes of slots that are written or skipped together
+_MAX_UNSYNCED = 32 << 20  # bytes of entries, so that the disk works while the log is read
 _MAX_SECONDS = 2**31 - 1
 
 
 def shape_of(reader: StoreReader) -> Shape:
-    """Return how many slots and entries index files have; RocketMQ's default, with a remark, where nothing tells."""
+    """Return how many slots and entries index files have; RocketMQ's default, with a remark, if it is unknown."""
     slots, entries = reader.config.size("maxHashSlotNum"), reader.config.size("maxIndexNum")
     if slots and entries:
         return Shape(slots, entries)
@@ -44,20 +44,20 @@ def shape_of(reader: StoreReader) -> Shape:
 
 
 class LastEntry(NamedTuple):
-    """What a file takes over from the last entry of the one before it."""
+    """What a file takes over from the last entry of the previous file."""
 
     store_timestamp: int
     physical_offset: int
 
 
 def name_number(last: int, timestamp: int) -> int:
-    """Return what ``index_name`` takes for a file, from the one of the file before it (-1 for none)."""
+    """Return the argument of ``index_name`` for a file, from that of the previous file (-1 for none)."""
     return max(last + 1, min(timestamp, LAST_NAME_MS))
 
 
 @dataclasses.dataclass
 class _IndexFileDraft:
-    """An index file on its way to the disk."""
+    """An index file that is being written."""
 
     path: Path
     newest: npt.NDArray[np.int32]  # for each slot
@@ -118,7 +118,7 @@ class IndexBuilder:
             self._with_room(last_timestamp)
 
     def _with_room(self, timestamp: int) -> _IndexFileDraft:
-        """Return the file for the next message: as in a broker any message, even one without keys, makes a new one."""
+        """Return the file for the next message: as in a broker, any message, even without keys, may begin a new one."""
         file = self._file
         if file is None or file.next >= self.shape.entries:
             file = self._roll(timestamp)
@@ -133,12 +133,12 @@ class IndexBuilder:
         return self.open_file(self.folder / self._name(timestamp), end)
 
     def open_file(self, path: Path, before: "LastEntry | None") -> _IndexFileDraft:
-        """Begin a file, behind one that ends with the entry ``before``."""
+        """Begin a file, after one that ends with the entry ``before``."""
         self._disk.create(path, self.shape.file_size)
         self.paths.append(path)
         self._file = _IndexFileDraft(path, np.zeros(self.shape.slots, np.int32))
         if before is not None:
-            # A broker begins a file with the end of the one before it: its first entry counts from there.
+            # A broker begins a file with the end of the previous one: its first entry counts from there.
             self._file.begin_timestamp = self._file.end_timestamp = before.store_timestamp
             self._file.begin_offset = self._file.end_offset = before.physical_offset
         return self._file
@@ -179,7 +179,7 @@ class IndexBuilder:
 
     @property
     def end_timestamp(self) -> int:
-        """When the message of the last entry was stored, 0 without any."""
+        """When the message of the last entry was stored, 0 if there is none."""
         return self._file.end_timestamp if self._file else 0
 
     def _close(self) -> None:
@@ -193,19 +193,19 @@ class IndexBuilder:
         self._disk.sync(file.path)
 
     def finish(self) -> None:
-        """Write everything, down to the disk."""
+        """Write and sync everything."""
         self._close()
         if self.paths:
             self._disk.sync_folder(self.folder)
 
 
 def seconds_since(begin: "Ints | int", timestamps: Ints) -> Ints:
-    """Return the seconds that entries hold of store times, of files that begin at some; it overflows as brokers do."""
+    """Return store times as the seconds of entries, relative to the begin of their file; overflows as in brokers."""
     return np.where(np.asarray(begin) > 0, np.clip((timestamps - begin) // 1000, 0, _MAX_SECONDS), 0)
 
 
 def _blocks(newest: npt.NDArray[np.int32]) -> "list[tuple[int, bytes]]":
-    """Return position and bytes of each stretch of slots that are in use; the rest of a new file is zero."""
+    """Return position and bytes of each stretch of slots in use; the rest of a new file is zero."""
     step = _BLOCK // layout.SLOT_SIZE
     blocks = []
     for start in range(0, len(newest), step):

@@ -1,6 +1,6 @@
-"""What a rebuild of queues gives up: queue offsets that units lead to now, and none will.
+"""What a rebuild of queues gives up: queue offsets that have units now, and will not have any.
 
-Their messages have gone from the log before; but a consumer that asks for them is told so no more. ``recover`` keeps
+Their messages are no longer in the log; but then consumers that ask for them do not notice it. ``recover`` keeps
 their places by placeholders. (Cost: linear in the units that go.)
 """
 
@@ -30,14 +30,14 @@ def given_up(
     topics: Collection[str] | None,
     log_end: int | None = None,
 ) -> Iterator[Loss]:
-    """Yield the queue offsets to which no unit will lead, range by range; empty units between these had messages, too.
+    """Yield the queue offsets that lose their units, range by range, with empty units between them.
 
     Args:
         reader: of the store, with the queues that are to be replaced.
         rebuilt: what the new queues hold.
         gaps: queue offsets in them without a message, in order.
-        topics: whose queues are rebuilt; None for all.
-        log_end: what lies after it a broker is just writing.
+        topics: of the queues that are rebuilt; None for all.
+        log_end: beyond it a broker is just writing.
     """
     log = reader.commit_log.min_offset, _NO_END if log_end is None else log_end
     length = reader.commit_log.end_offset - log[0]
@@ -57,14 +57,14 @@ def given_up(
 def _with_holes(
     key: QueueKey, losses: Sequence[Loss], rebuilt: QueueRange | None, gaps: Sequence[tuple[int, int]], most: int
 ) -> Iterator[Loss]:
-    """Yield what units tell, and what lies between that and the new queue: its messages were in the log, too.
+    """Yield the losses shown by units, and those between them and the new queue: these were messages of the log, too.
 
     Args:
         key: of the queue.
-        losses: what units tell, in order.
+        losses: shown by units, in order.
         rebuilt: the new queue.
         gaps: queue offsets that it lacks, in order.
-        most: messages that the log has room for: a longer hole is none, but a wrong number.
+        most: messages that fit in the log: a longer hole is just a wrong number.
     """
     edges = [] if rebuilt is None else [rebuilt.first, *(edge for gap in gaps for edge in gap), rebuilt.next]
     kept = [(start, stop, None) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
@@ -82,7 +82,7 @@ def _place(loss: Loss) -> tuple[int, int]:
 
 
 def _told_by(key: QueueKey, queue: ConsumeQueue, start: int, stop: int, log: tuple[int, int]) -> Iterator[Loss]:
-    """Yield what units of a range tell of messages of the log."""
+    """Yield the messages of the log that units of a range show."""
     for low, units in queue.windows(start, stop):
         at, size = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
         mask = (
@@ -98,7 +98,7 @@ def _told_by_batches(
     gaps: Sequence[tuple[int, int]],
     log: tuple[int, int],
 ) -> Iterator[Loss]:
-    """Yield what units of a batch queue tell of messages of the log that the new one lacks."""
+    """Yield the messages of the log that units of a batch queue show and that the new queue lacks."""
     for low in range(0, queue.used_count, _UNITS_AT_ONCE):
         for unit in queue.units(low, min(low + _UNITS_AT_ONCE, queue.used_count)):
             address, size = int(unit["physical_offset"]), int(unit["size"])
@@ -111,7 +111,7 @@ def _told_by_batches(
 def _outside(
     start: int, stop: int, rebuilt: QueueRange | None, gaps: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Yield what of a range of queue offsets a new queue lacks."""
+    """Yield the parts of a range of queue offsets that a new queue lacks."""
     if rebuilt is None:
         yield start, stop
         return
@@ -123,7 +123,7 @@ def _outside(
 
 
 def _runs(key: QueueKey, offsets: "np.ndarray[tuple[int], np.dtype[np.int64]]", sizes: np.ndarray) -> Iterator[Loss]:
-    """Yield a loss for each range of offsets that follow each other."""
+    """Yield a loss for each range of consecutive offsets."""
     if not len(offsets):
         return
     starts = np.flatnonzero(np.diff(offsets, prepend=offsets[0] - 2) != 1)

@@ -1,7 +1,7 @@
 """Queues and index rebuilt from the commit log, in one walk over it.
 
-Stretches of the log are dispatched side by side and taken in order by the builders of queues and index. Messages
-behind damage are taken too; a broker's own rebuild ends there. ``build`` makes them in any place; the repair makes them
+Stretches of the log are dispatched in parallel and taken in order by the builders of queues and index. Messages
+after damage are taken, too; a broker's own rebuild ends there. ``build`` writes to any folder; the repair writes
 in the workspace of its journal and then swaps them in.
 """
 
@@ -81,22 +81,22 @@ _INDEX_TIME_SIZE = checkpoint.CHECKPOINT_DTYPE["index_timestamp"].itemsize
 
 
 _HOLES = {"LOG-MAGIC", "LOG-SIZES", "LOG-BLANK"}
-"""What ``LogVerifier`` finds where a stretch between messages is no record."""
+"""Findings of ``LogVerifier`` for a stretch between messages that is not a record."""
 
 
 @dataclasses.dataclass
 class Derived(Run):
-    """A run of messages, and what they lead to."""
+    """A run of messages, with their units and entries."""
 
     pieces: list[UnitBlock]
     inner_batches: set[str]  # topics that have some
-    faulty: int  # records whose sizes do not add up, or whose topic none can have: no queue leads to them
+    faulty: int  # records with inconsistent sizes or an impossible topic: they are in no queue
     more: bool  # messages without an index entry follow the last entry
 
 
 @dataclasses.dataclass
 class Built:
-    """What a rebuild has made, and what it could not place."""
+    """What a rebuild has created, and what it could not place."""
 
     queues: dict[QueueKey, QueueRange] = dataclasses.field(default_factory=dict)
     index_names: list[str] = dataclasses.field(default_factory=list)
@@ -106,17 +106,17 @@ class Built:
     end_offset: int = 0  # of the log
     holes: int = 0  # places where the log is damaged
     unplaced: "collections.Counter[QueueKey]" = dataclasses.field(default_factory=collections.Counter)
-    """Messages that got no unit, by queue: their queue offsets were taken already, or nothing can be named so."""
+    """Messages that got no unit, by queue: their queue offsets were taken, or no folder can have the name."""
     filled: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
     """Queue offsets whose messages are lost, by topic."""
     gaps: dict[QueueKey, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
-    """The same, queue by queue, as ranges."""
+    """The same by queue, as ranges."""
     kinds: set[str] = dataclasses.field(default_factory=set)
-    """Folders of queues that were made."""
+    """Folders of queues that were created."""
 
     @property
     def units(self) -> int:
-        """How many units there are."""
+        """The number of units."""
         return sum(queue.units for queue in self.queues.values())
 
     @property
@@ -128,14 +128,14 @@ class Built:
         return counts
 
     def forget(self, topics: Collection[str]) -> None:
-        """Leave out the queues of some topics."""
+        """Exclude the queues of some topics."""
         self.queues = {key: queue for key, queue in self.queues.items() if key[0] not in topics}
         self.gaps = {key: ranges for key, ranges in self.gaps.items() if key[0] not in topics}
         self.unplaced = collections.Counter({key: n for key, n in self.unplaced.items() if key[0] not in topics})
         self.filled = collections.Counter({topic: n for topic, n in self.filled.items() if topic not in topics})
 
     def add(self, other: "Built") -> None:
-        """Take over the queues of another walk."""
+        """Add the queues of another walk."""
         self.queues |= other.queues
         self.unplaced += other.unplaced
         self.filled += other.filled
@@ -169,11 +169,11 @@ def build_queues(
     progress: Progress = lambda _: None,
     odd: Collection[tuple[str, int]] = (),
 ) -> Built:
-    """Make the queues of a store again below ``into``: consumequeue/, batchconsumequeue/, consumequeue_ext/.
+    """Rebuild the queues of a store below ``into``: consumequeue/, batchconsumequeue/, consumequeue_ext/.
 
     Args:
         reader: of the store, which is only read.
-        into: a folder, made where it is missing, without any of these.
+        into: a folder, created if it is missing, without any of these.
         disk: through which everything is written; it is synced when this returns.
         topics: only these; None for all.
         jobs: number of threads.
@@ -194,7 +194,7 @@ def build_index(
     jobs: int = 1,
     progress: Progress = lambda _: None,
 ) -> Built:
-    """Make the index of a store again in ``into / "index"``; ``version`` as in ``build``, all else as above."""
+    """Rebuild the index of a store in ``into / "index"``; ``version`` as in ``build``, all else as above."""
     return build(reader, into, disk, queues=False, version=version, jobs=jobs, progress=progress)
 
 
@@ -210,14 +210,14 @@ def build(
     progress: Progress = lambda _: None,
     odd: Collection[tuple[str, int]] = (),
 ) -> Built:
-    """Make queues, index or both again below ``into``, in one walk over the log.
+    """Rebuild queues, index or both below ``into``, in one walk over the log.
 
     Args:
         reader: of the store, which is only read.
-        into: a folder, made where it is missing.
+        into: a folder, created if it is missing.
         disk: through which everything is written; it is synced when this returns.
-        queues: whether to make the queues.
-        index: whether to make the index, which is of all topics.
+        queues: whether to build the queues.
+        index: whether to build the index, which is of all topics.
         topics: queues of these only; None for all.
         version: of ``VERSIONS``: whose broker will use the index; None for the one that the store shows.
         jobs: number of threads.
@@ -234,7 +234,7 @@ def build(
     built, shown = _build(rules, into, disk, jobs, progress)
     late = shown - known if topics is None else (shown - known) & set(topics)
     if late and queues:
-        # Only the log tells that these topics hold inner batches, and it told too late.
+        # Only the log shows that these topics hold inner batches, and it was noticed too late.
         for topic, kind in itertools.product(sorted(late), FOLDERS):
             disk.remove_tree(into / kind / topic)
         built.forget(late)
@@ -249,7 +249,7 @@ def build(
 def rules_of(
     reader: StoreReader, queues: bool, index: bool, topics: Collection[str] | None, version: str | None
 ) -> RebuildRules:
-    """Return what to derive for ``build``, with its arguments."""
+    """Return the rules of a walk for ``build``, with the same arguments."""
     return RebuildRules(
         reader=reader,
         kernels=scan.kernels_for(reader.commit_log.total_size),
@@ -266,7 +266,7 @@ def rules_of(
 def parts_to_walk(reader: StoreReader, kernels: Any, size: int) -> list[Part]:
     """Return the stretches of a log, of so many bytes at most."""
     parts = list(parts_of(reader.commit_log, size))
-    if reader.is_live:  # what a broker writes meanwhile may be there by half
+    if reader.is_live:  # what a broker writes meanwhile may be incomplete
         parts = parts_below(parts, last_start(reader.commit_log, kernels))
     return parts
 
@@ -286,12 +286,12 @@ def in_turn(log: LogVerifier, reports: Iterable[PartReport[Run]]) -> Iterator[De
 
 
 def _build(rules: RebuildRules, into: Path, disk: Disk, jobs: int, progress: Progress) -> tuple[Built, set[str]]:
-    """Walk over the log once; return what was made, and the topics that turned out to hold inner batches."""
+    """Walk over the log once; return what was built, and the topics that turned out to hold inner batches."""
     reader = rules.reader
     log = LogVerifier(reader, live=False)
     built, shown = Built(), set[str]()
     with ThreadPoolExecutor(jobs) as pool, ThreadPoolExecutor(1) as beside:
-        # Whoever may use one thread only wants things done in order.
+        # With only one thread things are done in order.
         index_work = _Backlog(beside if jobs > 1 else None)
         queues = index = None
         if rules.queues:
@@ -334,14 +334,14 @@ def _told(reports: Iterable[PartReport[Run]], progress: Progress) -> Iterator[Pa
 
 
 class _Backlog:
-    """Work that another thread does in order; so much waits at most."""
+    """A bounded queue of work that another thread does in order."""
 
     def __init__(self, pool: ThreadPoolExecutor | None) -> None:
         self._pool = pool
         self._waiting: collections.deque[Future[None]] = collections.deque()
 
     def add(self, work: Callable[[], None]) -> None:
-        """Do it, or have it done; an error of earlier work is raised here."""
+        """Do it, or queue it; an error of earlier work is raised here."""
         if self._pool is None:
             work()
             return
@@ -350,18 +350,18 @@ class _Backlog:
             self._waiting.popleft().result()
 
     def finish(self) -> None:
-        """Return when all is done."""
+        """Wait until all is done."""
         while self._waiting:
             self._waiting.popleft().result()
 
 
 def _is_apart(before: MappedFile | None, after: MappedFile) -> bool:
-    """Return whether segments are missing between two."""
+    """Return whether segments are missing between two segments."""
     return before is not None and before is not after and before.end_offset != after.start_offset
 
 
 def walk_stretch(rules: RebuildRules, part: Part, start: int | None = None) -> PartReport[Run]:
-    """Derive what the messages that begin in a stretch lead to; ``start``: where its first record begins, if known."""
+    """Derive units and entries of the messages that begin in a stretch; ``start``: of its first record, if known."""
     log = rules.reader.commit_log
 
     def quick(start: int) -> Iterator[Run]:
@@ -396,12 +396,12 @@ def _pieces(rules: RebuildRules, units: Units) -> list[UnitBlock]:
 
 
 def _has_more(entries: IndexEntries, count: int) -> bool:
-    """Return whether messages without an entry follow the last entry of so many messages."""
+    """Return whether messages without an entry follow the last entry of some messages."""
     return not len(entries.rows) or int(entries.rows[-1]) < count - 1
 
 
 def _derive(rules: RebuildRules, segment: MappedFile, table: MessageTable) -> Iterator[Run]:
-    """Dispatch a table; it is cut where records in place and records from elsewhere meet."""
+    """Dispatch a table, split where records in place and records from elsewhere meet."""
     placed = table.column("position") == table.column("physical_offset")
     edges = [0, *(np.flatnonzero(placed[1:] != placed[:-1]) + 1).tolist(), len(table)]
     for first, last in itertools.pairwise(edges):
@@ -446,23 +446,23 @@ def _derive_run(rules: RebuildRules, segment: MappedFile, table: MessageTable, i
 
 
 def _are_copies(log: CommitLog, table: MessageTable) -> npt.NDArray[np.bool_]:
-    """Return which records lie a second time where they say: these lead to nothing, those do."""
+    """Return which records have a copy at their stated address: only the copies get units."""
     rows = zip(range(len(table)), table.column("physical_offset").tolist(), strict=True)
     return np.array([log.read(stated, len(table.record(row))) == table.record(row) for row, stated in rows], np.bool_)
 
 
 def batch_topics_of(reader: StoreReader) -> set[str]:
-    """Return the topics that keep several messages in a unit: by their settings, or where all their queues do."""
+    """Return the topics that keep several messages in a unit: by their settings, or because all their queues do."""
     of_others = {topic for topic, _ in reader.consume_queues}
     return {topic for topic, _ in reader.batch_consume_queues if topic not in of_others} | set_to_batch(reader)
 
 
 def set_to_batch(reader: StoreReader) -> set[str]:
-    """Return the topics that keep several messages in a unit by their settings, none where these cannot be read."""
+    """Return the topics whose settings say that they keep several messages in a unit, none if these are unreadable."""
     try:
         table = reader.config_table("topics.json")
         return {topic.topic for topic in config_tables.topics(table or {}).values() if topic.is_batch}
-    except (BadDataError, FormatError, MissingExtraError):  # the log tells too
+    except (BadDataError, FormatError, MissingExtraError):  # the log shows it, too
         return set()
 
 
@@ -474,7 +474,7 @@ def has_tags(reader: StoreReader, version: str | None) -> bool:
 
 
 def make_folders(disk: Disk, path: Path) -> list[Path]:
-    """Make a folder and those above it that are missing; return the folders in which that made a name."""
+    """Create a folder and its missing parents; return the folders that got new entries."""
     missing = list(itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
     for folder in reversed(missing):
         disk.make_folder(folder)
@@ -525,14 +525,14 @@ class _Request:
 
 
 def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress) -> Plan:
-    """Plan to make queues, index or config again.
+    """Plan to rebuild queues, index or config.
 
     Options: ``target`` is one of ``TARGETS``; ``topics`` limits the queues; ``version`` is whose broker will use the
-    index; ``survey``: walk over the log to tell beforehand what comes of it. Without a survey the plan foretells
-    no loss, and ``apply_rebuild`` refuses when there is one.
+    index; ``survey``: walk over the log to predict the result. Without a survey the plan predicts
+    no loss, and ``apply_rebuild`` refuses if there is one.
 
     Raises:
-        UsageError: options that make no sense, queues that are not kept in files, or segments under wrong names.
+        UsageError: meaningless options, queues that are not in files, or misnamed segments.
         NotFoundError: there is no log, or no message in it while there are queues or an index, or segments that it
             lacks lie in folders that are not named.
     """
@@ -572,19 +572,19 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
 
 
 def losses_of(reader: StoreReader, built: Built, topics: Collection[str] | None) -> list[Loss]:
-    """Return what queues that were rebuilt lack.
+    """Return the losses of rebuilt queues.
 
     Args:
         reader: of the store, with its queues as they were.
-        built: what was made.
-        topics: of which; None for all.
+        built: the result of the rebuild.
+        topics: of the rebuilt queues; None for all.
     """
     losses = [Loss(topic, count, 0, _TAKEN) for topic, count in sorted(built.unplaced_topics.items())]
     return [*losses, *given_up(reader, built.queues, built.gaps, topics, built.end_offset if reader.is_live else None)]
 
 
 def _ends(reader: StoreReader, request: _Request, built: Built | None) -> dict[QueueKey, int] | None:
-    """Return one past the last offset of each queue, as it becomes; None if queues stay as they are."""
+    """Return one past the last offset of each resulting queue; None if queues are not changed."""
     if built is None or not request.queues:
         return None
     kept = {key: reader.consume_queues[key].max_offset() for key in _expired(reader, request, built)}
@@ -592,7 +592,7 @@ def _ends(reader: StoreReader, request: _Request, built: Built | None) -> dict[Q
 
 
 def _index_time_changes(reader: StoreReader, built: Built | None) -> Iterator[Change]:
-    """Yield what becomes of the checkpoint; the time is known after a walk over the log only."""
+    """Yield the change of the checkpoint; its time is known only after a walk over the log."""
     path, text = reader.paths.checkpoint, "an unclean stop must not drop the new index"
     if not path.exists():
         yield Change("create", "checkpoint", text, size=checkpoint.CHECKPOINT_SIZE)
@@ -603,7 +603,7 @@ def _index_time_changes(reader: StoreReader, built: Built | None) -> Iterator[Ch
 
 
 def refuse_log(reader: StoreReader) -> None:
-    """Raise an error where queues made of this log would lack messages that are there; see ``plan_rebuild``."""
+    """Raise an error if queues built from this log would lack existing messages; see ``plan_rebuild``."""
     require_log(reader)
     placement = place(reader.commit_log)
     wrong = [renamed.path for renamed in placement.renamed] + [
@@ -651,7 +651,7 @@ def _queue_changes(reader: StoreReader, request: _Request, built: Built | None) 
 
 
 def _kinds_made(reader: StoreReader, request: _Request, built: Built) -> list[str]:
-    """Return the folders of queues that are made, or taken over as their messages have expired."""
+    """Return the folders of queues that are built, or kept because their messages have expired."""
     kept = [kind for key in _expired(reader, request, built) for kind in (FOLDERS[0], *dict(_ext_folder(reader, key)))]
     return [kind for kind in FOLDERS if kind in built.kinds or kind in kept]
 
@@ -682,7 +682,7 @@ def _remarks(reader: StoreReader, built: Built | None) -> Iterator[str]:
 
 
 def _rehearse(reader: StoreReader, request: _Request, built: Built | None, journal: Journal) -> None:
-    """Swap in what is not there yet, for what that costs."""
+    """Rehearse the swap, to determine its cost."""
     if request.queues:
         if built:
             _keep_expired(reader, journal, request, built)
@@ -728,10 +728,10 @@ def _build_into(reader: StoreReader, into: Path, disk: Disk, request: _Request, 
 
 
 def apply_rebuild(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, progress: Progress) -> None:
-    """Do what ``plan_rebuild`` planned: make everything beside the store, then swap it in.
+    """Do what ``plan_rebuild`` planned: build everything beside the store, then swap it in.
 
     Raises:
-        BadDataError: messages cannot be placed, and no survey foretold it.
+        BadDataError: messages cannot be placed, and no survey predicted it.
     """
     request = _Request.of(reader, plan.options)
     built = None
@@ -751,7 +751,7 @@ def apply_rebuild(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
     if request.config:
         if built is None or not request.queues:
             built = _survey(reader, request, jobs, progress)
-        rebuild_config.apply(StoreReader(reader.root, reader.config), journal, built.queues)  # which sees new queues
+        rebuild_config.apply(StoreReader(reader.root, reader.config), journal, built.queues)  # it sees the new queues
 
 
 def _refuse_untold(reader: StoreReader, request: _Request, built: Built) -> None:
@@ -766,7 +766,7 @@ def _refuse_untold(reader: StoreReader, request: _Request, built: Built) -> None
 
 
 def _keep_expired(reader: StoreReader, journal: Journal, request: _Request, built: Built) -> None:
-    """Take over the queues whose messages have all expired: a queue that is gone would count from 0 again."""
+    """Keep the queues whose messages have all expired: a deleted queue would count from 0 again."""
     for key in _expired(reader, request, built):
         for kind, folder in (("consumequeue", reader.consume_queues[key].folders[0]), *_ext_folder(reader, key)):
             target = journal.workspace / kind / key[0] / str(key[1])
@@ -775,7 +775,7 @@ def _keep_expired(reader: StoreReader, journal: Journal, request: _Request, buil
 
 
 def _expired(reader: StoreReader, request: _Request, built: Built) -> Iterator[QueueKey]:
-    """Yield the queues of which the log has no message any more, as all have expired."""
+    """Yield the queues without messages in the log because all have expired."""
     for key, queue in reader.consume_queues.items():
         if key in built.queues or (request.topics is not None and key[0] not in request.topics):
             continue
@@ -804,7 +804,7 @@ def _swap_queues(reader: StoreReader, journal: Journal, request: _Request) -> No
 
 
 def _note_index(reader: StoreReader, journal: Journal, timestamp: int) -> None:
-    """Note in the checkpoint how far the index is whole: after an unclean stop a broker drops newer files."""
+    """Note in the checkpoint how far the index is complete: after an unclean stop a broker drops newer files."""
     path = reader.paths.checkpoint
     if not path.exists():
         journal.create(path, checkpoint.CHECKPOINT_SIZE)

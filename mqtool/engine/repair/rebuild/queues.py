@@ -1,6 +1,6 @@
-"""Queue files rebuilt from what ``dispatch`` derives, as a broker writes them when it begins with none.
+"""Queue files rebuilt from the units of ``dispatch``, as a broker without queue files writes them.
 
-Units go to the place that their queue offset gives. A queue whose first message does not begin a file is filled up to
+The queue offset of a unit determines its place. A queue whose first message does not begin a file is filled up to
 it with pre-blank units. (Rules: store.md 4.2, 4.8, 4.9. RocketMQ: ``ConsumeQueue``, ``BatchConsumeQueue``,
 ``ConsumeQueueExt``.)
 """
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk
 
 Packed = npt.NDArray[np.void]
-"""Units as they lie in a file."""
+"""Units in the layout of a file."""
 
 FOLDERS = ("consumequeue", "batchconsumequeue", "consumequeue_ext")
 PENDING = 16 << 20
-"""Bytes of units that wait in memory until they are written, each queue's at once."""
+"""Bytes of units that wait in memory until they are written, queue by queue."""
 _STEP = 4 << 20
 _DEFAULT_UNITS = 300_000
 _DEFAULT_EXT_SIZE = 50_331_648
@@ -42,7 +42,7 @@ _PRE_BLANK["size"] = consume_queue.PRE_BLANK_SIZE
 
 
 class UnitBlock(NamedTuple):
-    """Units of one queue that follow each other."""
+    """Consecutive units of one queue."""
 
     queue: QueueKey
     offset: int  # queue offset of the first message
@@ -52,7 +52,7 @@ class UnitBlock(NamedTuple):
 
 
 class QueueRange(NamedTuple):
-    """What a queue holds."""
+    """The offsets of a queue."""
 
     first: int  # queue offset of its first message
     next: int  # one past that of the last
@@ -69,7 +69,7 @@ class Sizes:
 
     @classmethod
     def of(cls, reader: StoreReader) -> "Sizes":
-        """Return the sizes that are configured, else those of the files that are there, else RocketMQ's defaults."""
+        """Return the configured sizes, else those of existing files, else RocketMQ's defaults."""
         sizes = []
         for key, queues, default, unit_size in (
             (
@@ -143,7 +143,7 @@ def _batch_units(units: Units, rows: slice) -> Packed:
 
 
 class _FixedSizeFiles:
-    """Bytes that follow each other, written into files of one size, each made when it is reached."""
+    """Consecutive bytes, written into files of equal size, each created when it is reached."""
 
     def __init__(self, disk: "Disk", folder: Path, file_size: int) -> None:
         self.disk = disk
@@ -171,11 +171,11 @@ class _FixedSizeFiles:
 
 
 _ONE_SHORT = -1
-"""In place of the holes before a queue's last message: the message that should have come next says another place."""
+"""Replaces the number of holes before a queue's last message if the message due next states another place."""
 
 
 class _Queue:
-    """One queue on its way to the disk."""
+    """One queue that is being written."""
 
     def __init__(self, files: _FixedSizeFiles, offset: int, unit_size: int) -> None:
         self.files = files
@@ -184,11 +184,11 @@ class _Queue:
         self.next = offset  # queue offset
         self.units = 0
         self.pending: list[Packed] = []
-        self.held: UnitBlock | None = None  # out of order: what comes after it shows where it belongs
+        self.held: UnitBlock | None = None  # out of order: the next messages show where it belongs
         self.held_is_in_place = True
         self.holes = 0  # of the log, before its last message
         self.ext: _Ext | None = None
-        self.at = 0  # where the pending units go
+        self.at = 0  # where the pending units belong
         if unit_size == consume_queue.UNIT_SIZE:
             self.at = offset * unit_size
             blank = self.at % files.file_size
@@ -197,7 +197,7 @@ class _Queue:
                 self.pending.append(_filler(blank // unit_size))
 
     def write(self) -> None:
-        """Write what is pending."""
+        """Write pending units."""
         pending, self.pending = self.pending, []
         for data in _joined(pending):
             self.files.write(self.at, data)
@@ -210,7 +210,7 @@ def _filler(count: int) -> Packed:
 
 
 def _joined(pieces: Iterable[Packed]) -> Iterator[bytes]:
-    """Yield the bytes of units end to end, some MiB at a time."""
+    """Yield the concatenated bytes of units, some MiB at a time."""
     waiting: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -226,7 +226,7 @@ def _joined(pieces: Iterable[Packed]) -> Iterator[bytes]:
 
 
 class _Ext:
-    """The extension of one queue: units of its own, whose addresses stand in place of tags codes."""
+    """The extension of one queue: separate units, whose addresses replace tags codes."""
 
     def __init__(self, files: _FixedSizeFiles, reader: StoreReader, queue: QueueKey) -> None:
         self.files = files
@@ -260,7 +260,7 @@ class _Ext:
         return units
 
     def _bit_maps(self, piece: UnitBlock, heads: Packed) -> list[bytes]:
-        """Return the bits of SQL filters, which only an old unit of the same message tells."""
+        """Return the bits of SQL filters, which are known only from an old unit of the same message."""
         if self._old is None or self._old_queue is None:
             return [b""] * len(heads)
         old = self._old_queue.units(piece.offset, piece.offset + len(heads))
@@ -290,10 +290,10 @@ class _Ext:
 class QueueBuilder:
     """Takes the units of a log in order and writes the files of all queues.
 
-    Offsets of a queue follow each other. Where one has been before, its message stays without a unit (``unplaced``).
-    Where one jumps ahead, messages are lost if a stretch of the log is, if one before it may have had the place and
-    says another, or if later messages continue from there: pre-blank units stand for them (``filled``), so that all
-    others keep their offsets. Else the number is damaged, and its message takes the next place, as in brokers.
+    Offsets of a queue are consecutive. If an offset was seen before, its message gets no unit (``unplaced``).
+    If one jumps ahead, messages are lost if a stretch of the log is, if an earlier one may have had the place and
+    states another, or if later messages continue from there: pre-blank units replace them (``filled``), so that all
+    others keep their offsets. Otherwise the number is damaged, and its message gets the next place, as in brokers.
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class QueueBuilder:
         self._in_place = True
         self._firsts: dict[
             QueueKey, tuple[UnitBlock, int, bool]
-        ] = {}  # how many holes were before them; in their place?
+        ] = {}  # holes before them, and whether they are in place
         self._most = reader.commit_log.total_size // log_layout.MIN_SIZE
 
     def add(self, pieces: Sequence[UnitBlock], torn: bool = False, in_place: bool = True) -> None:
@@ -335,7 +335,7 @@ class QueueBuilder:
         Args:
             pieces: the units.
             torn: records between them, or after the last, cannot be read.
-            in_place: their records say that they lie where they lie.
+            in_place: their records are at their stated addresses.
         """
         self._torn, self._in_place = torn, in_place
         for piece in pieces:
@@ -352,7 +352,7 @@ class QueueBuilder:
             self.flush()
 
     def _second(self, piece: UnitBlock, in_place: bool) -> _Queue | None:
-        """Begin a queue with its first piece now that the second one shows whether its offset is damaged."""
+        """Begin a queue with its first piece, now that the second one shows whether its offset is damaged."""
         if piece.queue not in self._firsts:
             if self._is_possible(piece):
                 self._firsts[piece.queue] = piece, self._holes, in_place
@@ -361,7 +361,7 @@ class QueueBuilder:
             return None
         first, holes, was_in_place = self._firsts.pop(piece.queue)
         if len(first.units) == 1 and piece.offset < first.offset:
-            # The number of a record from elsewhere is right; that of a batch its messages say as well.
+            # The number of a record from elsewhere is right; the number of a batch is also in its messages.
             if piece.offset == 0 or not was_in_place or first.queue[0] in self._batch_topics:
                 self.unplaced[first.queue] += 1
                 self._firsts[piece.queue] = piece, self._holes, in_place
@@ -370,11 +370,11 @@ class QueueBuilder:
         return self._begin(first, holes)
 
     def ranges(self) -> dict[QueueKey, QueueRange]:
-        """Return what each queue holds."""
+        """Return the offsets of each queue."""
         return {key: QueueRange(queue.first, queue.next, queue.units) for key, queue in self.queues.items()}
 
     def kinds(self) -> set[str]:
-        """Return the folders that hold something."""
+        """Return the folders that are not empty."""
         batches = {queue.unit_size != consume_queue.UNIT_SIZE for queue in self.queues.values()}
         return {FOLDERS[1] if is_batch else FOLDERS[0] for is_batch in batches} | {
             FOLDERS[2] for queue in self.queues.values() if queue.ext is not None
@@ -445,7 +445,7 @@ class QueueBuilder:
             self._place(queue, piece)
 
     def _place(self, queue: _Queue, piece: UnitBlock) -> None:
-        """Put units where their offsets say, as far as that is free."""
+        """Put units in the places of their offsets, as far as these are free."""
         is_batch = queue.unit_size != consume_queue.UNIT_SIZE
         if piece.offset < queue.next:
             blocked = len(piece.units) if is_batch else min(queue.next - piece.offset, len(piece.units))
@@ -464,7 +464,7 @@ class QueueBuilder:
         self._append(queue, piece)
 
     def flush(self) -> None:
-        """Hand all pending units to threads that write them; the threads before these are waited for."""
+        """Pass all pending units to threads that write them, after waiting for the previous threads."""
         self._wait()
         queues = [queue for queue in self.queues.values() if queue.pending]
         self._pending = 0
@@ -483,7 +483,7 @@ class QueueBuilder:
             future.result()
 
     def finish(self) -> None:
-        """Write everything, down to the disk."""
+        """Write and sync everything."""
         for first, holes, _ in self._firsts.values():
             self._begin(first, holes)
         self._firsts.clear()
@@ -510,7 +510,7 @@ def _write_all(queues: Sequence[_Queue]) -> None:
 
 
 def _behind(piece: UnitBlock, count: int) -> UnitBlock:
-    """Return a piece without its first units, each of one message."""
+    """Return a piece without its first units, of one message each."""
     times = None if piece.store_timestamps is None else piece.store_timestamps[count:]
     return UnitBlock(piece.queue, piece.offset + count, piece.stop, piece.units[count:], times)
 

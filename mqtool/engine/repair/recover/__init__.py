@@ -1,1 +1,1 @@
-"""The repair ``recover``: makes log, queues and index such that any broker starts on them, without loss."""
+"""The repair ``recover``: repairs log, queues and index so that any broker starts on them, without loss."""

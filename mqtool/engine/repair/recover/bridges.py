@@ -1,9 +1,9 @@
-"""What stood in the holes of a log, and the records that bridge them.
+"""The messages that were in the holes of a log, and the records that bridge the holes.
 
-``find_lost`` brings together what heads in the holes, units that point into them and gaps in the order of queues tell
-of the messages that stood there. ``lay_out`` gives every byte of the holes to a record: a placeholder for each of these
-messages, at its place where that is known, else where there is room between its neighbours; fillers and blank records
-where nothing is known. ``Bridges`` makes their bytes, a stretch at a time. (Rules: store.md 3, 4.)
+``find_lost`` combines what heads in the holes, units that point into them and gaps in the order of queues say
+about these messages. ``lay_out`` assigns every byte of the holes to a record: a placeholder for each of these
+messages, at its place if that is known, else where there is room between its neighbours; fillers and blank records
+where nothing is known. ``Bridges`` builds their bytes, a stretch at a time. (Rules: store.md 3, 4.)
 
 Cost: n log n in the lost messages, holes, gaps and queues; memory holds about 60 bytes for a lost message.
 """
@@ -37,9 +37,9 @@ _UNITS_AT_ONCE = 1 << 18
 _CHUNK = 16 << 20
 _MAX_STAMPS = 4096
 _MANY = 8
-"""So many placeholders that say the same are made at once."""
+"""From this number on, equal placeholders are built together."""
 _FILLER, _BLANK = -1, -2
-"""What stands in place of the number of a queue."""
+"""What a row has in place of the number of a queue."""
 _HOSTS = layout.BORN_HOST_V6 | layout.STORE_HOST_V6
 _WITHOUT_UNIT = (layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK)
 _MAX_BATCH = (1 << 15) - 1
@@ -47,7 +47,7 @@ _LEAST_FILLER = placeholder.least_size(b"")
 
 
 class LostMessage(NamedTuple):
-    """A lost message of which something is known: from its head, or from a unit."""
+    """A lost message about which its head or a unit says something."""
 
     position: int  # address
     size: int
@@ -61,7 +61,7 @@ class LostMessage(NamedTuple):
 
     @property
     def queue(self) -> QueueKey:
-        """The queue that it says it is in."""
+        """The queue that its record names."""
         return self.topic, self.queue_id
 
     @property
@@ -72,7 +72,7 @@ class LostMessage(NamedTuple):
 
 @dataclasses.dataclass
 class Hole:
-    """A stretch of one segment, or of where one is missing, without a sound record."""
+    """A stretch without a sound record, of one segment or of a missing one."""
 
     segment_offset: int
     start: int  # addresses
@@ -81,8 +81,8 @@ class Hole:
     like: RecordTemplate  # of a sound record before it, with the time of the last
     known: list[LostMessage]  # by heads
     after: int = -1  # address of the last sound record before it
-    is_end: bool = False  # it reaches to the end of its segment
-    lost: int = 0  # how many messages stood there, as far as that is known
+    is_end: bool = False  # it extends to the end of its segment
+    lost: int = 0  # how many messages were there, as far as is known
     own: int = 0  # how many records keep their places
 
     @property
@@ -92,7 +92,7 @@ class Hole:
 
     @property
     def why(self) -> str:
-        """What a placeholder in it says."""
+        """The reason that its placeholders state."""
         return f"{self.size} bytes at {self.start}: {', '.join(self.reasons)}"
 
 
@@ -113,7 +113,7 @@ class QueueGap(NamedTuple):
 
 @dataclasses.dataclass
 class QueueOrder:
-    """What the sound messages of a log tell of its queues."""
+    """What the sound messages of a log show about its queues."""
 
     first: dict[QueueKey, tuple[int, int]]  # queue offset and address of the first message
     next: dict[QueueKey, tuple[int, int]]  # queue offset that follows the last, and its address
@@ -152,7 +152,7 @@ class RecordColumns(NamedTuple):
 
     @property
     def offsets_in_queue(self) -> Ints:
-        """What their records say of that."""
+        """The queue offsets that their records state."""
         offsets: Ints = np.where(self.has_unit, self.queue_offset, 0)
         return offsets
 
@@ -177,7 +177,7 @@ class Keys:
         self._numbers: dict[QueueKey, int] = {}
 
     def number(self, key: QueueKey) -> int:
-        """Return the number of a queue, a new one for one that is new."""
+        """Return the number of a queue, a new number for a new queue."""
         number = self._numbers.setdefault(key, len(self.all))
         if number == len(self.all):
             self.all.append(key)
@@ -210,8 +210,8 @@ class HoleContents:
 def find_lost(reader: StoreReader, holes: list[Hole], order: QueueOrder) -> HoleContents:
     """Return the messages that stood in holes.
 
-    A unit is believed before a head: its place in its queue cannot be damaged. What would take the queue offset of a
-    sound message is left out, it is a copy of another.
+    A unit takes precedence over a head: its place in its queue cannot be damaged. What would take the queue offset of a
+    sound message is left out: it is a copy of another.
     """
     keys = Keys()
     heads = [known for hole in holes for known in hole.known]
@@ -221,7 +221,7 @@ def find_lost(reader: StoreReader, holes: list[Hole], order: QueueOrder) -> Hole
 
 
 def _units_in(reader: StoreReader, holes: list[Hole]) -> Iterator[_Units]:
-    """Yield what queue units tell of the messages in holes."""
+    """Yield the units that point to messages in holes."""
     if not holes:
         return
     starts, ends = np.array([hole.start for hole in holes]), np.array([hole.end for hole in holes])
@@ -246,7 +246,7 @@ def _units_in(reader: StoreReader, holes: list[Hole]) -> Iterator[_Units]:
 def _inside(units: Any, least: int, starts: Ints, ends: Ints) -> Ints:
     """Return the rows of the units that point into holes."""
     positions = units["physical_offset"].astype(np.int64)
-    if (positions[1:] >= positions[:-1]).all():  # nearly always: then all but a few need no look
+    if (positions[1:] >= positions[:-1]).all():  # nearly always: then few need a closer look
         lows, highs = positions.searchsorted(starts), positions.searchsorted(ends)
         nonempty = highs > lows
         ranges = [
@@ -260,14 +260,14 @@ def _inside(units: Any, least: int, starts: Ints, ends: Ints) -> Ints:
 
 
 def _fits(positions: Ints, sizes: Ints, least: int, holes: Ints, ends: Ints) -> Bools:
-    """Return which messages may have stood in holes, of which each has the number, or a negative one."""
+    """Return which messages may have been in the holes given by number; negative numbers mean none."""
     inside = (holes >= 0) & (sizes >= least) & (sizes < consume_queue.PRE_BLANK_SIZE)
     fits: Bools = inside & (positions + sizes <= ends[np.maximum(holes, 0)])
     return fits
 
 
 def _combined(heads: list[LostMessage], units: list[_Units], keys: Keys) -> tuple[RecordColumns, list[Light]]:
-    """Return one row for each place where a message stood, in the order of the log; ``units`` is empty then."""
+    """Return one row for each place of a lost message, in the order of the log; empties ``units``."""
     count = len(heads) + sum(len(block.position) for block in units)
     if not count:
         return _rows([]), []
@@ -319,7 +319,7 @@ def _combined(heads: list[LostMessage], units: list[_Units], keys: Keys) -> tupl
 
 
 def _merge_pairs(rows: RecordColumns, at: Ints, units: Ints, heads: list[LostMessage], keys: list[QueueKey]) -> Bools:
-    """Do what ``_merge`` does where a head and a unit name the same queue and no other: nearly everywhere.
+    """Do what ``_merge`` does if a head and a unit name the same queue and no other, as in nearly all cases.
 
     Args:
         rows: of which the heads are the first.
@@ -346,7 +346,7 @@ def _merge_pairs(rows: RecordColumns, at: Ints, units: Ints, heads: list[LostMes
 def _merge(
     rows: RecordColumns, at: int, head: LostMessage | None, queues: list[tuple[QueueKey, int, int]], light: list[Light]
 ) -> None:
-    """Make one row, the first, of a head and units that tell of the same place.
+    """Merge a head and units that describe the same place into one row, the first.
 
     Args:
         rows: of which the head, if there is one, is at ``at``.
@@ -368,7 +368,7 @@ def _merge(
     if head is None and not units:
         units = queues[:1]  # of a light queue
     if units and not (same and head and head.batch_size > 1):
-        # The unit is the better of the two: only what it says can be damaged, its place in its queue cannot.
+        # The unit is more reliable: its contents can be damaged, its place in its queue cannot.
         (topic, _), offset, row = (same or units)[0]
         rows.own[at] &= bool(same) and head is not None and head.queue_offset == offset
         rows.transaction[at] &= layout.TRANSACTION_COMMIT if head and head.has_unit else 0
@@ -381,9 +381,9 @@ def _merge(
 
 
 def _apart(rows: RecordColumns) -> Bools:
-    """Return which of the rows stay so that none overlaps another: as many as can be.
+    """Return the largest set of rows of which none overlaps another.
 
-    What is misplaced comes last: it may be a copy that lies over the message which a unit tells of.
+    Misplaced records come last: they may be copies that lie over the message to which a unit points.
     """
     keep = np.ones(len(rows), np.bool_)
     if not len(rows):
@@ -398,7 +398,7 @@ def _apart(rows: RecordColumns) -> Bools:
         if end - begin > 1:
             keep[begin:end] = False
             chosen: list[tuple[int, int]] = []
-            # The one that ends first leaves the most room for others.
+            # The row that ends first leaves the most room for others.
             for row in sorted(range(begin, end), key=lambda row: (bool(rows.own[row]), int(ends[row]))):
                 place = int(rows.start[row]), int(ends[row])
                 at = bisect.bisect(chosen, place)
@@ -455,7 +455,7 @@ def light_key(keys: list[QueueKey], rows: RecordColumns, row: int, name: str) ->
 def _settled(
     reader: StoreReader, rows: RecordColumns, light: list[Light], keys: Keys, order: QueueOrder, holes: list[Hole]
 ) -> HoleContents:
-    """Leave out what claims a queue offset that is taken; find the offsets that nothing claims."""
+    """Drop claims to queue offsets that are taken; find the offsets that nothing claims."""
     claims = _claims_of(rows, light, keys)
     gaps: dict[QueueKey, list[QueueGap]] = {}
     for gap in order.gaps:
@@ -493,7 +493,7 @@ def _settled(
 
 
 def _front(reader: StoreReader, key: QueueKey, first: int, address: int, start: int) -> int | None:
-    """Return the queue offset of the first unit that tells of a message before the first sound one of its queue."""
+    """Return the queue offset of the first unit that points to a message before the first sound one of its queue."""
     batches = reader.batch_consume_queues.get(key)
     if batches is not None:
         units = batches.units_in_line(0, batches.used_count)
@@ -521,7 +521,7 @@ def _settle_queue(
     room: "_HoleCapacity",
     known_from: int | None,
 ) -> tuple[Bools, list[QueueGap]]:
-    """Return which claims of one queue stay, and what is still missing; units list messages from ``known_from``."""
+    """Return which claims of one queue stay, and which gaps remain; units list messages from ``known_from``."""
     starts = claims.start
     gaps = list(gaps)
     first, first_address = order.first.get(key, (-1, -1))
@@ -547,7 +547,7 @@ def _settle_queue(
     keep = np.zeros(len(starts), np.bool_)
     keep[rows] = True
     claims, starts, ends = claims.where(rows), starts[rows], ends[rows]
-    # What was missing in front of the first sound message, and after the last one.
+    # What was missing before the first sound message, and after the last one.
     front = int(starts[0]) if len(starts) and (first < 0 or starts[0] < first) else first
     front = min(front, known_from) if known_from is not None else front
     stop, before = (first, first_address) if first >= 0 else (int(ends[-1]) if len(starts) else 0, 1 << 62)
@@ -566,7 +566,7 @@ def _settle_queue(
 
 
 def _not_filled(gaps: list[QueueGap], starts: Ints, ends: Ints) -> list[QueueGap]:
-    """Return the gaps that ranges, which follow each other, do not cover."""
+    """Return the gaps that consecutive ranges do not cover."""
     if not gaps or not len(starts):
         return gaps
     lows, highs = np.array([(gap.start, gap.stop) for gap in gaps], np.int64).T
@@ -588,7 +588,7 @@ def _unclaimed(gap: QueueGap, claims: _Claims, starts: Ints, ends: Ints) -> list
 
 
 def rising(starts: list[int], ends: list[int]) -> list[int]:
-    """Return the numbers of the most ranges that follow each other."""
+    """Return the numbers of the longest series of ranges in ascending order."""
     lasts: list[int] = []  # the smallest start that a series of each length ends with
     number_at: list[int] = []
     before = [-1] * len(starts)
@@ -608,14 +608,14 @@ def rising(starts: list[int], ends: list[int]) -> list[int]:
 
 
 class _HoleCapacity:
-    """How many messages holes can have held."""
+    """How many messages the holes can have held."""
 
     def __init__(self, holes: list[Hole]) -> None:
         self._starts = [hole.start for hole in holes]
         self._sums = [0, *itertools.accumulate(hole.size for hole in holes)]
 
     def before(self, address: int) -> int:
-        """Return how many messages those that begin before an address can have held."""
+        """Return how many messages the holes that begin before an address can have held."""
         return self._sums[bisect.bisect_left(self._starts, address)] // layout.MIN_SIZE
 
 
@@ -632,7 +632,7 @@ class _HoleStretch(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What every byte of the holes goes to."""
+    """The records to which every byte of the holes belongs."""
 
     bridges: "Bridges"
     stood: RecordColumns  # placeholders of messages whose places are known
@@ -642,7 +642,7 @@ class Layout(NamedTuple):
 
 
 def lay_out(reader: StoreReader, lost: HoleContents, holes: list[Hole], batch_topics: Collection[str]) -> Layout:
-    """Give every byte of the holes to a record; those of ``batch_topics`` stand for several messages at once.
+    """Assign every byte of the holes to a record; records of ``batch_topics`` stand for several messages at once.
 
     The rows of ``lost`` become those records, some of which are larger.
 
@@ -777,7 +777,7 @@ class _Layer:
         self.more.append(RecordColumns(*columns))
 
     def _widen(self, stretch: _HoleStretch, at: int, size: int) -> bool:
-        """Give bytes that are too few for a record to one beside them; return whether there is one.
+        """Add bytes that are too few for a record to a neighbouring one; return whether there is one.
 
         A record that keeps its own bytes gives them up only for bytes that nothing else can take.
         """
@@ -799,7 +799,7 @@ class _Layer:
         return True
 
     def finish(self) -> Layout:
-        """Bring all records in order."""
+        """Sort all records."""
         self.unplaced += [gap for _, _, gap in self.open] + self.waiting
         rows = self.rows
         if self.more:  # mostly few
@@ -816,7 +816,7 @@ class _Layer:
 
 
 def _groups(rows: RecordColumns, kinds: Ints) -> list[Ints]:
-    """Return the rows that one ``Stamp`` writes, where these are many: of one kind, queue and transaction."""
+    """Return the rows that one ``Stamp`` writes if they are many: of one kind, queue and transaction."""
     alike = np.flatnonzero(~rows.own & (rows.queue >= 0) & (rows.batch_size == 1) & (rows.light < 0))
     keys = np.stack([kinds[alike], rows.queue[alike], rows.transaction[alike]])
     order = np.lexsort(keys)
@@ -858,7 +858,7 @@ class Bridges:
             yield low, out
 
     def outline(self, out: npt.NDArray[np.uint8], base: int, holes: list[Hole]) -> None:
-        """Write of the records of some holes what their units and entries tell; bodies stay as they are.
+        """Write only what units and entries need of the records of some holes; bodies stay as they are.
 
         Args:
             out: the bytes of a segment.
@@ -883,9 +883,9 @@ class Bridges:
             out[at - base : at - base + len(record)] = np.frombuffer(record, np.uint8)
 
     def derived(self, start: int, stop: int) -> Iterator[Units | tuple[int, npt.NDArray[np.uint8]]]:
-        """Yield what the records lead to that begin in a range of addresses, in stretches of some MiB.
+        """Yield the units and entries of the records that begin in a range of addresses, in stretches of some MiB.
 
-        Units, where they have neither entries nor properties that mean something; else their bytes.
+        Units if they have neither entries nor significant properties; else their bytes.
         """
         topics, topic_ids, queue_ids, is_delayed, times = self._columns
         for low, high, first, last in self._stretches(start, stop, 4 * _CHUNK):
@@ -982,7 +982,7 @@ class Bridges:
         hole = self._holes[int(self._starts.searchsorted(start, "right")) - 1]
         if own:
             record = with_address(self._reader.commit_log.read(start, size), start)
-            return start, with_queue_offset(record, offset)  # an inner batch tells it a second time
+            return start, with_queue_offset(record, offset)  # an inner batch states it a second time
         if queue == _BLANK:
             return start, blank(size)
         if queue == _FILLER:

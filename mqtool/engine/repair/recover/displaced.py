@@ -1,9 +1,9 @@
-"""Records that lie in another place of the log than their own, and how they come back.
+"""Records that lie in the wrong place of the log, and how they are put back.
 
 Pages of two segments that were swapped, a run of records that was copied or shifted, a segment that was appended to
-another: every record still tells its address. What a walk finds no sound record in (``Unsound``) is searched for
-records of other places; where such a place is unsound, too, they are put there (``put_back``). A record that only parts
-of two pages make whole is joined of them where that makes it sound: sizes, address and CRC.
+another: every record still states its address. Stretches without a sound record (``Unsound``) are searched for
+records of other places; if such a place is unsound, too, they are put there (``put_back``). A record that only parts
+of two pages make whole is joined from them if that makes it sound: sizes, address and CRC.
 """
 
 import bisect
@@ -35,35 +35,35 @@ from mqtool.formats.record_head import physical_offset, read_start
 from mqtool.formats.scan import Ints, MessageTable
 
 _GRIDS = (4096, 512)
-"""Parts of files that change places are made of pages or sectors."""
+"""Misplaced parts of files consist of pages or sectors."""
 OF_ANOTHER = "they claim an address that another message has, or one in another log"
 _STEP = 1 << 20  # bytes of a copy that are compared at once
 _LONG = 1 << 16
 _OUTSIDE = -1
-"""Where a file starts whose bytes have no address in the log."""
+"""The start of a file whose bytes have no address in the log."""
 _NEAR = 1 << 16
 _MAX_MIDDLES = 16
 _MAX_SOURCES = 6
 _LONGEST_SHIFTED = 1 << 12
 _MAX_BEHIND = 16
-"""Records behind one whose end was shifted, which show what such records say."""
+"""Records after one whose end was shifted, which show what such records look like."""
 _END = 1 << 63
 _CONTROLS = frozenset(map(chr, range(32))) - frozenset("\t\n\r")
 _MAX_JOINED = 1 << 30
-"""Bytes that are examined to join one record; of a longer one fewer joints are tried."""
+"""Bytes that are examined to join one record; for longer records fewer joints are tried."""
 _ADDRESS_AT = layout.offset_in_head("physical_offset")
 _HEAD = _ADDRESS_AT + 8
-"""One past the address of a record; its system flag is next."""
+"""Where the address in a record ends; its system flag follows."""
 
 
 class ShiftedSource(NamedTuple):
-    """Where bytes of some addresses lie: the byte of an address at ``address - shift`` of a file."""
+    """A source for some addresses: the byte of an address is at ``address - shift`` of a file."""
 
     file: MappedFile
     shift: int
 
     def read(self, address: int, size: int) -> bytes:
-        """Return bytes of an address; zeros where the file does not reach."""
+        """Return the bytes of an address, zeros beyond the file."""
         at = address - self.shift
         before = min(size, max(0, -at))
         data = self.file.read(at + before, size - before) if before < size else b""
@@ -71,7 +71,7 @@ class ShiftedSource(NamedTuple):
 
 
 class DisplacedRecords(NamedTuple):
-    """Sound records that follow each other in a file, and by their addresses elsewhere."""
+    """Sound records that follow each other in a file and belong elsewhere by their addresses."""
 
     source: ShiftedSource
     starts: Ints  # addresses
@@ -109,7 +109,7 @@ class PatchedFile(MappedFile):
         return file
 
     def map(self) -> Bytes:
-        """Return a private copy of the bytes, of which memory holds what was changed."""
+        """Return a private copy of the bytes; memory holds only what was changed."""
         on_disk = self.on_disk
         if on_disk.size == self.size:
             with reading(self.path), self.path.open("rb") as file:
@@ -129,29 +129,29 @@ class PatchedFile(MappedFile):
         return self.bytes[at : at + size].tobytes()
 
     def data_from(self, start: int, _stop: int) -> int | None:
-        """Return the beginning: what was written may lie in a hole of the file."""
+        """Return the beginning: patches may lie in a hole of the file."""
         return start
 
     def release(self, start: int, stop: int) -> None:
-        """Keep everything: what was changed stands nowhere else."""
+        """Keep everything: the changes exist only in memory."""
 
 
 class Unsound:
-    """The stretches of a log without a sound record, whatever lies there, as a survey comes by them."""
+    """The stretches of a log without a sound record, collected during a survey."""
 
     def __init__(self, log: CommitLog, start_offset: int) -> None:
         self.log = log
         self.starts: list[int] = []  # addresses, in order; no stretch crosses the border of a segment
         self.ends: list[int] = []
-        self.are_alone: list[bool] = []  # such a stretch is of damaged records that are in their places, and no others
-        self.due: set[int] = set()  # addresses at which a record is due, and none is sound
+        self.are_alone: list[bool] = []  # the stretch has only damaged records in their own places
+        self.due: set[int] = set()  # addresses where a record is expected and none is sound
         self.filler: list[tuple[MappedFile, int]] = []  # segments, and where what no walk looks at begins in them
         self._at = start_offset  # where the segment after those that were taken begins
         if start_offset == log.min_offset >= log.file_size:  # there may have been one more
             self._add(start_offset - log.file_size, start_offset)
 
     def watch(self, pieces: Iterable[RecordRun | Gap]) -> Iterator[RecordRun | Gap]:
-        """Take what a survey yields, and pass it on."""
+        """Observe what a survey yields, and pass it on."""
         segment: MappedFile | None = None
         for piece in pieces:
             base = piece.segment.start_offset
@@ -167,7 +167,7 @@ class Unsound:
         self._leave(segment, self.log.segments[-1].start_offset + 2 * self.log.file_size if self.log.segments else 0)
 
     def _leave(self, segment: MappedFile | None, next_offset: int) -> None:
-        """Add what lacks between the end of a segment and the next that holds anything."""
+        """Add what is missing between the end of a segment and the next that holds anything."""
         size = self.log.file_size
         if segment is not None:
             self._at = segment.start_offset + size
@@ -195,15 +195,15 @@ class Unsound:
 
 @dataclasses.dataclass
 class PutBack:
-    """What comes back to its place, and what cannot."""
+    """The records that are put back in their places, and those that cannot be."""
 
     log: CommitLog  # with it
     patches: list[Patch] = dataclasses.field(default_factory=list)
     created: list[MappedFile] = dataclasses.field(default_factory=list)  # segments that are not there
     told: list[tuple[MappedFile, int, int, int]] = dataclasses.field(default_factory=list)
-    """Segment, position and size of each stretch that is written, and how many records that makes."""
+    """Segment, position and size of each stretch that is written, and its number of records."""
     left: list[DisplacedRecords] = dataclasses.field(default_factory=list)
-    """Sound records, each by itself, that do not lie where they say, nor does a copy of theirs."""
+    """Single sound records that are not at their stated address, where there is no copy of them either."""
     differing: list[DisplacedRecords] = dataclasses.field(default_factory=list)
     """Those whose messages do, with the same body and place, but with other flags, times or properties."""
 
@@ -226,7 +226,7 @@ class PutBack:
                 plan.losses.add(span.queue, span.start, span.stop, len(record), OF_ANOTHER)
 
     def without(self, removed: Collection[MappedFile]) -> "PutBack":
-        """Return what is left of this when some segments are not to be there."""
+        """Return what is left of this if some segments are removed."""
         bases = {segment.start_offset for segment in removed}
         return dataclasses.replace(
             self,
@@ -236,7 +236,7 @@ class PutBack:
         )
 
     def before(self, end: int) -> "PutBack":
-        """Return what is left of this when the log is to end at an address."""
+        """Return what is left of this if the log ends at an address."""
         restored = []
         for segment, start, size, count in self.told:
             room = end - segment.start_offset - start
@@ -257,7 +257,7 @@ class PutBack:
 
 
 def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> PutBack:
-    """Return the log with the records in their places that lie in others. Cost: that of what is unsound.
+    """Return the log with displaced records put back. Cost: linear in what is unsound.
 
     Args:
         reader: of the store, with the log of ``placement``.
@@ -301,9 +301,9 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
 def _elsewhere(
     placement: Placement, unsound: Unsound
 ) -> tuple[list[DisplacedRecords], list[tuple[int, ShiftedSource]]]:
-    """Return the sound records in all that is unsound, surplus or removed which say to lie elsewhere.
+    """Return the sound records that belong elsewhere, from everything that is unsound, surplus or removed.
 
-    And of other records, which parts of two places may make whole, the addresses that they say and where these are.
+    For other records, which may be joined from parts of two places, their stated addresses and where these are.
     """
     log = placement.log
     places = []
@@ -345,16 +345,16 @@ def _elsewhere(
 
 
 def _is_in_place(file: MappedFile, start: int, stop: int) -> bool:
-    """Return whether a stretch has no more heads than one, of a record that says to lie where it lies."""
+    """Return whether a stretch has just one head, that of a record at its stated address."""
     view = memoryview(file.bytes)
-    # There may be many short ones: what a hole of a file saves is not worth to ask.
+    # There may be many short ones: not worth asking for holes of the file.
     candidates = heads_in(file, start, stop) if stop - start >= _LONG else scan.candidates(view, None, start, stop)
     heads = list(itertools.islice(candidates, 2))
     return len(heads) < 2 and all(physical_offset(view, at) == file.start_offset + at for at in heads)
 
 
 def _heads_in(file: MappedFile, start: int, stop: int) -> Iterator[tuple[int, ShiftedSource]]:
-    """Yield the addresses that heads of records say which lie whole sectors away from where they are."""
+    """Yield the stated addresses of heads of records that are displaced by whole sectors."""
     view = memoryview(file.bytes)
     for at in heads_in(file, start, stop):
         stated = physical_offset(view, at)
@@ -378,7 +378,7 @@ def _stretches(values: Ints) -> list[tuple[int, int]]:
 
 
 def _is_credible(reader: StoreReader, records: DisplacedRecords, unsound: Unsound) -> bool:
-    """Return whether records were moved; one alone may as well lie where it lay, and only its address be damaged."""
+    """Return whether records were moved; a single one may be in its place and only its address damaged."""
     if len(records.starts) > 1 or records.source.file.start_offset == _OUTSIDE:
         return True
     address = records.start - records.source.shift + records.source.file.start_offset
@@ -393,13 +393,13 @@ def _is_credible(reader: StoreReader, records: DisplacedRecords, unsound: Unsoun
 
 
 _Move = tuple[int, ShiftedSource]
-"""An address, and where the bytes around it may lie."""
+"""An address, and where the bytes around it may be."""
 
 
 def _moves(
     log: CommitLog, displaced: Sequence[DisplacedRecords], heads: Sequence[_Move], unsound: Unsound
 ) -> dict[int, list[_Move]]:
-    """Return by stretch what may have moved where: what goes back there, and what it was exchanged with."""
+    """Return, by stretch, the possible moves: what belongs there, and what it was exchanged with."""
     all_moves = [*((records.start, records.source) for records in displaced), *heads]
     for address, source in [*all_moves]:
         other = log.segment_at(address)
@@ -416,7 +416,7 @@ def _moves(
 def _start_of_unreadable(log: CommitLog, unsound: Unsound, number: int) -> int:
     """Return where a stretch starts, with the record before it if that cannot be read beyond its body.
 
-    But not where the head of a record follows on it that says to lie there: so far nothing has moved.
+    But not if the head of a record at its stated address follows: up to there nothing has moved.
     """
     start = unsound.starts[number]
     segment = log.segment_at(start)
@@ -437,7 +437,7 @@ def _start_of_unreadable(log: CommitLog, unsound: Unsound, number: int) -> int:
 
 
 def _is_free(log: CommitLog, unsound: Unsound, address: int, source: ShiftedSource) -> bool:
-    """Return whether what a source has for an address is no part of a record that is whole where it lies."""
+    """Return whether a source's bytes for an address are not part of a record that is whole where it lies."""
     if source.file.start_offset == _OUTSIDE:
         return True
     place = address - source.shift + source.file.start_offset
@@ -456,7 +456,7 @@ class _Records(NamedTuple):
 
 
 class _Joiner:
-    """Fills one stretch with records from elsewhere, and with those that parts of two places make whole."""
+    """Fills one stretch with records from elsewhere, and with those joined from parts of two places."""
 
     def __init__(
         self, reader: StoreReader, start: int, end: int, parts: list[DisplacedRecords], moves: list[_Move]
@@ -470,7 +470,7 @@ class _Joiner:
         self.segment_end = start - start % log.file_size + log.file_size
         segment = log.segment_at(start)
         self.in_place = [ShiftedSource(segment, segment.start_offset)] if segment else []
-        # Sectors move as a whole, so those at the edges tell where the rest of them is.
+        # Sectors move as a whole, so those at the edges show where the rest of them is.
         self.sectors: dict[int, ShiftedSource] = {}
         if segment:
             self._note(start - 1, start - 1, self.in_place[0])
@@ -485,7 +485,7 @@ class _Joiner:
         at = self.start
         known: list[ShiftedSource] = []
         for part in self.parts:
-            # Of the last record the end may lie where its beginning went, or not.
+            # The end of the last record may or may not be where its beginning went.
             rows = slice(int(np.searchsorted(part.starts, at)), len(part.starts) - 1)
             if rows.start < rows.stop:
                 whole = part.part(rows)
@@ -514,7 +514,7 @@ class _Joiner:
 
 
 def _heads(source: ShiftedSource, start: int, stop: int) -> Iterator[int]:
-    """Yield the addresses in a range at which a source has the head of a record that says to lie there."""
+    """Yield the addresses in a range for which a source has the head of a record that states them."""
     first, last = max(0, start - source.shift), min(stop - source.shift, source.file.size)
     if first < last:
         for at in scan.candidates(memoryview(source.file.bytes), source.shift, first, last):
@@ -522,7 +522,7 @@ def _heads(source: ShiftedSource, start: int, stop: int) -> Iterator[int]:
 
 
 _Mix = list[tuple[int, ShiftedSource]]
-"""Parts of a record: where each ends, and where it lies."""
+"""Parts of a record: where each ends, and its source."""
 
 
 def _joined(
@@ -533,7 +533,7 @@ def _joined(
     sources: Sequence[ShiftedSource],
     sectors: Mapping[int, ShiftedSource],
 ) -> tuple[bytes, ShiftedSource] | None:
-    """Return the record that begins at an address, made of bytes of the sources, and where its last byte is from.
+    """Return the record that begins at an address, joined from the sources, and the source of its last byte.
 
     None if they make none. The first of the sources is the place itself, if that is there.
     """
@@ -552,7 +552,7 @@ def _joined(
                     record = _read(at, mix, at + size) if _agrees(at, at + size, mix, sectors) else b""
                     if record and _is_sound(record, at):
                         return record, mix[-1][1]
-    for source in sources:  # what was moved may have been no sectors
+    for source in sources:  # moved bytes may not have been whole sectors
         size, _ = read_start(source.read(at, layout.BLANK_SIZE))
         record = source.read(at, size) if layout.MIN_SIZE <= size <= stop - at else b""
         if record and _is_sound(record, at):
@@ -563,7 +563,7 @@ def _joined(
 def _shifted(
     reader: StoreReader, at: int, stop: int, sources: Sequence[ShiftedSource]
 ) -> tuple[bytes, ShiftedSource] | None:
-    """Return the record whose end was shifted by bytes that were put into it; what was cut out of one is gone."""
+    """Return the record whose end was shifted by inserted bytes; bytes cut out of a record are gone."""
     for in_place, source in itertools.product(sources[:1], sources[1:]):
         if source.file is in_place.file and source.shift > in_place.shift:
             continue
@@ -582,7 +582,7 @@ def _shifted(
 
 
 def _beginnings(at: int, sources: Sequence[ShiftedSource], grid: int) -> Iterator[_Mix]:
-    """Yield what may have the head of a record: one source, or two that meet in it."""
+    """Yield possible sources of the head of a record: one, or two that meet in it."""
     border = at - at % grid + grid
     for first in sources:
         yield [(_END, first)]
@@ -592,7 +592,7 @@ def _beginnings(at: int, sources: Sequence[ShiftedSource], grid: int) -> Iterato
 
 
 def _mixes(at: int, stop: int, start: _Mix, grid: int, sources: Sequence[ShiftedSource]) -> Iterator[_Mix]:
-    """Yield a record as it begins, with the end or the middle from other sources: the place itself first."""
+    """Yield a record with its end or middle from other sources; the place itself comes first."""
     begin = at if len(start) == 1 else start[0][0]
     most = max(1, _MAX_JOINED // ((stop - at) * len(sources) ** 2))
     borders = range(begin - begin % grid + grid, stop, grid)[:most]
@@ -624,7 +624,7 @@ def _agrees(at: int, stop: int, mix: _Mix, sectors: Mapping[int, ShiftedSource])
 
 
 def _is_sound(record: bytes, at: int) -> bool:
-    """Return whether a record of an address checks out as far as anything tells."""
+    """Return whether the record of an address passes all checks."""
     table = scan.scan(memoryview(record), at, limit=1).table
     if not len(table) or table.faults[0] or table.column("size")[0] != len(record):
         return False
@@ -635,9 +635,9 @@ def _is_sound(record: bytes, at: int) -> bool:
 
 
 def _reads_well(table: MessageTable) -> bool:
-    """Return whether topic and properties of one record, which the CRC of the body leaves out, are such text.
+    """Return whether topic and properties of a record, which the CRC of the body does not cover, are well-formed.
 
-    And whether the properties say of an inner batch, and of no other record, how many messages it holds.
+    And whether the properties of an inner batch, and of no other record, state its number of messages.
     """
     try:
         topic = table.bytes_of(plain.TOPIC, 0).decode()
@@ -656,7 +656,7 @@ def _reads_well(table: MessageTable) -> bool:
 
 
 def with_edits(log: CommitLog, patches: Iterable[Patch]) -> CommitLog:
-    """Return a log with records written again, in memory; the patches are in its order."""
+    """Return a log with records patched in memory; the patches are in its order."""
     segments = {segment.start_offset: segment for segment in log.segments}
     for base, group in itertools.groupby(patches, lambda patch: patch.segment_offset):
         view = PatchedFile(segments[base], segments[base].size)
@@ -714,6 +714,6 @@ def _is_same(log: CommitLog, records: DisplacedRecords) -> bool:
 
 
 def stands(log: CommitLog, records: DisplacedRecords) -> bool:
-    """Return whether records are where they say, or at least those of the same heads: these name the CRCs of bodies."""
+    """Return whether equal records, or at least equal heads (with the CRCs of bodies), are at the stated address."""
     size = records.end - records.start if len(records.starts) > 1 else _HEAD
     return log.read(records.start, size) == records.source.read(records.start, size)

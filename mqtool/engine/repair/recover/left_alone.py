@@ -1,4 +1,4 @@
-"""What ``recover`` leaves as it is: tables, timer files, folders, records of which ``verify`` tells something.
+"""What ``recover`` leaves unchanged although ``verify`` reports it: tables, timer files, folders, records.
 
 Cost: the tables under ``config/``, and the units of the timer log and of extensions.
 """
@@ -21,13 +21,13 @@ def remarks(
     in_log: Iterable[Finding],
     bridged: Sequence[tuple[int, int]],
 ) -> Iterator[str]:
-    """Yield a sentence for each code of which something is found, and stays.
+    """Yield a sentence for each code with findings that remain.
 
     Args:
         reader: of the store, as it is before the repair.
         ends: one past the last queue offset of each queue, as it becomes; None if queues are not repaired.
         log_end: of the log, as it becomes.
-        in_log: what is found in its records, and stays.
+        in_log: findings in its records that remain.
         bridged: where placeholders will stand, from and to, in order.
     """
     by_code: dict[str, list[Finding]] = collections.defaultdict(list)

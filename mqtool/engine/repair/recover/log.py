@@ -1,8 +1,8 @@
-"""What is lost in a commit log, and the well-formed records that bridge it.
+"""The holes of a commit log, and the plan to bridge them with well-formed records.
 
-``survey`` walks over all records and keeps what is not sound: holes, each with the heads that can still be read in it.
-``plan_log`` finds the end of the log and lays placeholders into the holes before it, so that a broker walks over them
-and every message that checks out keeps its place in its queue. (Rules: store.md 3, 4.2, 7.)
+``survey`` walks over all records and collects what is not sound: holes, with the heads that can still be read in them.
+``plan_log`` finds the end of the log and puts placeholders into the holes before it, so that a broker walks over them
+and every sound message keeps its place in its queue. (Rules: store.md 3, 4.2, 7.)
 """
 
 import bisect
@@ -95,7 +95,7 @@ from mqtool.formats.topics import SCHEDULE_TOPIC, is_possible
 
 Bools = npt.NDArray[np.bool_]
 _INNER = INNER_PREFIX.encode()
-_PART = 64 << 20  # what is done once for each queue of a part weighs less the larger it is
+_PART = 64 << 20  # large, so that work per queue and part weighs little
 UNKNOWN = "the contents of these bytes of the log are unknown"
 GIVEN_UP = "its messages fail their checks or are missing"
 OF_CRC = "it does not match its CRC"
@@ -103,9 +103,9 @@ BEHIND = "they are beyond the end of the log"
 UNFIT = "left in the log, but in no queue: its queue offset cannot be right"
 IN_LIGHT_QUEUE = "messages listed above, which this light queue also refers to"
 _MAX_TOLD = 5
-"""So many records of one kind are told of each by itself."""
+"""How many records of one kind get a sentence of their own."""
 _MAX_HELD = 4
-"""So many messages of a queue in a row may have damaged numbers."""
+"""How many messages of a queue in a row may have damaged numbers."""
 
 
 class Bad(NamedTuple):
@@ -116,11 +116,11 @@ class Bad(NamedTuple):
     reason: str
     known: LostMessage | None
     after: tuple[int, int] | None  # of the sound record before it, of the same piece: address and store time
-    is_alone: bool = False  # it says to lie where it lies, and no other record can begin within it
+    is_alone: bool = False  # it is at its stated address, and no other record can begin within it
 
     @property
     def misplaced(self) -> bool:
-        """Whether all that is wrong is where it says that it lies."""
+        """Whether only its stated address is wrong."""
         return self.known is not None and self.known.misplaced
 
 
@@ -136,8 +136,8 @@ class RecordRun:
     topics: dict[str, int]  # sound messages
     last_start: int  # of the last sound record, -1 without one
     like: RecordTemplate
-    inner_batches: set[str]  # topics of sound records that hold several messages
-    repaired: dict[int, bytes]  # inner batches that did not say what they hold, by address, as they should be
+    inner_batches: set[str]  # topics of sound inner batches
+    repaired: dict[int, bytes]  # corrected inner batches whose numbers were wrong, by address
     doubtful: list[int]  # positions of sound messages whose CRC property does not match: their bodies do
     samples: Samples  # of the store times of sound messages
     flags: dict[int, int]  # what flags of sound messages should be, by address
@@ -148,7 +148,7 @@ class RecordRun:
 
 @dataclasses.dataclass
 class LogPlan:
-    """What is to be done to the log."""
+    """The changes to the log."""
 
     end_offset: int  # of the last record
     last_start: int  # address of the last sound record, -1 without one
@@ -162,18 +162,18 @@ class LogPlan:
     kept: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
     remarks: list[str] = dataclasses.field(default_factory=list)
     odd: frozenset[tuple[str, int]] = frozenset()
-    """Topics, or light queues, and addresses of messages whose queue offset there cannot be right: they get no unit."""
+    """Topics or light queues, and addresses of messages whose queue offset there is impossible: they get no unit."""
     unplaced: list[QueueGap] = dataclasses.field(default_factory=list)
-    """Messages that can get no placeholder."""
+    """Messages that cannot get a placeholder."""
     left: list[Finding] = dataclasses.field(default_factory=list)
-    """What is found in messages, and stays."""
+    """Findings in messages that remain."""
     starts: list[int] = dataclasses.field(default_factory=list)
-    """Addresses of some sound messages, in order, from where others may be read by themselves."""
+    """Addresses of some sound messages, in order, at which independent reads may begin."""
     bridges: Bridges | None = None
-    """What bridges the holes; patches lie over it."""
+    """The records that bridge the holes; patches are applied over them."""
 
     def note_lost(self, messages: Iterable[LostMessage], reason: str) -> None:
-        """Tell of messages that are given up."""
+        """Note messages that are given up."""
         for known in messages:
             if known.has_unit:
                 start = known.queue_offset
@@ -182,7 +182,7 @@ class LogPlan:
                 self.losses.add_elsewhere(known.topic, 1, known.size, reason)
 
     def note_bridged(self, rows: RecordColumns, keys: list[QueueKey], light: list[Light]) -> None:
-        """Tell of messages that get a placeholder at the place where they stood."""
+        """Note messages that get a placeholder in their place."""
         queued = rows.where(rows.has_unit)
         order = by_queue(queued.queue)
         edges = np.flatnonzero(np.diff(queued.queue[order])) + 1
@@ -197,9 +197,9 @@ class LogPlan:
                 self.losses.add(light_key(keys, rows, row, name), offset, offset + 1, 0, IN_LIGHT_QUEUE)
 
     def note_cut_off(self, units: Units, stretches: list[UnitRange], topics: dict[str, int]) -> None:
-        """Tell of sound messages that are given up: ranges of their units, and how many there are of each topic.
+        """Note sound messages that are given up: ranges of their units, and their number by topic.
 
-        Messages in no range are told without a place.
+        Messages in no range are noted without a place.
         """
         left = collections.Counter(topics)
         for queue, first, last in stretches:
@@ -230,7 +230,7 @@ def survey(
     tags_in_index: bool = False,
     apart_at: int | None = None,
 ) -> Iterator[RecordRun | Gap]:
-    """Yield what the log holds from an address on, in order; records and gaps of each segment.
+    """Yield the contents of the log from an address on, in order: records and gaps of each segment.
 
     Args:
         reader: of the store.
@@ -262,7 +262,7 @@ def _check_part(rules: SurveyRules, part: Part, start: int | None) -> PartReport
 
 
 def derived_part(rules: SurveyRules, part: Part, start: int) -> PartReport[RecordRun]:
-    """Return what the messages of a stretch lead to that are known to be sound; nothing is checked.
+    """Return units and entries of the messages of a stretch that is known to be sound, without checks.
 
     Args:
         rules: of the store.
@@ -328,7 +328,7 @@ def _fast_path_records(rules: SurveyRules, segment: MappedFile, stretch: FastPat
 
 
 def survey_records(rules: SurveyRules, segment: MappedFile, table: MessageTable) -> list[RecordRun]:
-    """Tell sound records from others; what lies before the first that is not sound is a piece by itself."""
+    """Separate sound records from others; those before the first unsound one are a piece of their own."""
     faulty = table.faults != 0
     misplaced = ~faulty & (table.column("position") != table.column("physical_offset"))
     broken = ~faulty & table.broken()
@@ -356,9 +356,9 @@ def _property_crc_fails(table: MessageTable, whole: Bools) -> Bools:
 
 
 def _lost_crc(table: MessageTable, whole: Bools) -> Bools:
-    """Return which records between two that end in a CRC property end in something else than one: in foreign bytes.
+    """Return which records between two with a CRC property lack one, as foreign bytes overwrote it.
 
-    But for fillers that have no room for one. Also those that end in a damaged one, without which they cannot be read.
+    Except for fillers without room for one; but with those that end in a damaged one and cannot be read because of it.
     """
     lost = np.zeros(len(table), np.bool_)
     rows = np.flatnonzero(whole)
@@ -378,7 +378,7 @@ def _piece(
 ) -> RecordRun:
     bad = faulty | misplaced | broken
     sound = table if not bad.any() else table.where(~bad)
-    # Behind damage no entries are asked for: the log as it will be has others.
+    # After damage no entries are needed: the repaired log has others.
     with_entries = not bad.any()
     derived = dispatch(sound, rules.delay_levels, rules.tags_in_index, with_entries) if len(sound) else None
     has_crc, doubtful, inner_batches = False, [], set[str]()
@@ -453,7 +453,7 @@ def _piece(
 
 
 def run_of(segment: MappedFile, table: MessageTable, entries: IndexEntries) -> Run:
-    """Return sound messages as those who check an index take them."""
+    """Return sound messages in the form in which an index is checked."""
     times, positions = table.column("store_timestamp"), table.column("position")
     return Run(
         segment=segment,
@@ -471,7 +471,7 @@ def run_of(segment: MappedFile, table: MessageTable, entries: IndexEntries) -> R
 
 
 def known_of(table: MessageTable, row: int, misplaced: bool) -> LostMessage:
-    """Return what a record tells of itself; ``misplaced``: only its address is wrong."""
+    """Return what a record says about itself; ``misplaced``: only its address is wrong."""
     text = table.bytes_of(plain.PROPERTIES, row)
     properties = parse_properties(text) if _INNER in text else {}
     inner, base = properties.get(INNER_NUM, ""), properties.get(INNER_BASE, "")
@@ -526,9 +526,9 @@ def plan_log(
 
 
 def edited_records(reader: StoreReader, pieces: Iterable[RecordRun | Gap], batch_topics: set[str]) -> list[Patch]:
-    """Return the records of a whole log that ``plan_log`` writes again, without what bridges its holes.
+    """Return the records of a whole log that ``plan_log`` rewrites, without those that bridge its holes.
 
-    They say no places in light queues that they cannot have, which a log that is repaired in place keeps.
+    They do not state impossible places in light queues, which a log that is repaired in place keeps.
 
     Args:
         reader: of the store.
@@ -544,7 +544,7 @@ def edited_records(reader: StoreReader, pieces: Iterable[RecordRun | Gap], batch
 
 
 class _Builder:
-    """Takes what a survey yields and makes the plan of it."""
+    """Builds the plan from what a survey yields."""
 
     def __init__(
         self, reader: StoreReader, start_offset: int, cut: bool, batch_topics: set[str], cut_at: int | None = None
@@ -563,9 +563,9 @@ class _Builder:
         self.repaired: dict[int, bytes] = {}
         self.alone: dict[QueueKey, Span] = {}  # the only message of their queue
         self.latest: dict[QueueKey, tuple[Span, tuple[int, int] | None]] = {}
-        """The last message of a queue that fitted, alone in its span, and what ``order.next`` was before it."""
+        """The last message of a queue that fit, alone in its span, and the previous ``order.next``."""
         self.rivals: list[tuple[Span, Span]] = []
-        """Of two that say the same place, and either may be wrong: the second, which is odd, and the first."""
+        """Two messages that state one place, either of which may be wrong: the second, which is odd, and the first."""
         self.ends: dict[QueueKey, int] = {}  # one past the last message that is cut off
         self.twice: dict[QueueKey, Span] = {}  # the first whose queue offsets others have before them
         self.odd: list[Span] = []  # messages whose queue or offset cannot be right
@@ -623,21 +623,21 @@ class _Builder:
             self._follow(span)
 
     def _cut_off(self, piece: RecordRun) -> None:
-        """Give sound messages up."""
+        """Give up sound messages."""
         if piece.units is not None:
             self._note_jumps(piece.spans)
             self.plan.note_cut_off(piece.units, [*self._with_place(piece.units)], piece.topics)
         self.plan.is_cut = True
 
     def _with_place(self, units: Units) -> Iterator[UnitRange]:
-        """Yield the ranges of units without single messages that claim the place of one that is kept."""
+        """Yield the ranges of units without single messages that claim the place of a kept one."""
         for stretch in units.stretches:
             offset = int(units.queue_offset[stretch.first])
             if stretch.last - stretch.first > 1 or not self._is_of_kept_message(stretch.queue, offset):
                 yield stretch
 
     def _is_of_kept_message(self, queue: QueueKey, queue_offset: int) -> bool:
-        """Return whether a queue leads, at an offset, to a message of it before the end of the log."""
+        """Return whether the unit at an offset of a queue leads to a message of it before the end of the log."""
         consume_queue = self.reader.consume_queues.get(queue)
         if consume_queue is None or queue_offset >= self.order.next.get(queue, (0, -1))[0]:
             return False
@@ -651,7 +651,7 @@ class _Builder:
         return False
 
     def _apart(self, piece: RecordRun) -> Iterator[Span]:
-        """Yield the offsets of each queue, those of few messages that do not fit one by one.
+        """Yield the offsets of each queue, with a few misfits one by one.
 
         So are two that say the same offset, the last before it and the first of others after it, and messages that
         lead on to those that are due.
@@ -681,7 +681,7 @@ class _Builder:
                 yield from _spans_of(span.queue, units, sorted(edges)) if len(edges) > 2 else [span]
 
     def _follow(self, span: Span) -> None:
-        """Take the next offsets of a queue; what does not fit waits for what comes after it to show why."""
+        """Take the next offsets of a queue; misfits wait until later messages show why they do not fit."""
         before = self.order.next.get(span.queue)
         if before is not None and span.queue not in self.held and span.queue not in self.alone:
             is_next = before[0] == span.start
@@ -717,7 +717,7 @@ class _Builder:
         self._go_on(span, self.order.next.get(span.queue))
 
     def _go_on(self, span: Span, before: tuple[int, int] | None) -> None:
-        """Take offsets that fit; ``before`` is what came next in their queue."""
+        """Take offsets that fit; ``before`` is the previous next offset of their queue."""
         self._jump(span)
         if span.is_one_record and (before is None or before[0] == span.start):
             self.latest[span.queue] = span, before
@@ -725,9 +725,9 @@ class _Builder:
             self.latest.pop(span.queue, None)
 
     def _in_place_of_latest(self, held: list[Span], span: Span) -> list[Span]:
-        """Take messages that say the offset of the latest in place of it, where the next continues after these only.
+        """Replace the latest message by ones that state its offset, if the next message continues only after these.
 
-        Returns those that wait on. Where the next continues behind the latest, too, either of them may be wrong.
+        Returns those that keep waiting. If the next also continues after the latest, either may be wrong.
         """
         latest, before = self.latest.get(span.queue, (None, None))
         if not held or latest is None or held[0].start != latest.start or self._is_confirmed(latest):
@@ -743,7 +743,7 @@ class _Builder:
         return []
 
     def _take_back(self, latest: Span, before: tuple[int, int] | None) -> None:
-        """Take the latest message of a queue for one that does not fit."""
+        """Treat the latest message of a queue as a misfit."""
         queue = latest.queue
         self.odd.append(latest)
         self.alone.pop(queue, None)
@@ -754,18 +754,18 @@ class _Builder:
             self.order.next[queue] = before
 
     def _is_absurd(self, span: Span) -> bool:
-        """Return whether offsets are none that messages of this log can have."""
+        """Return whether no message of this log can have these offsets."""
         after = self.order.next.get(span.queue, (span.start, -1))[0]
         return not 0 <= span.start < consume_queue.OFFSET_END or span.start - after > self.order.most
 
     def _note_places(self, held: list[Span], span: Span) -> None:
-        """Note the places, one for each, of messages with damaged offsets in front of the next of their queue."""
+        """Note the places of messages with damaged offsets, one each, before the next message of their queue."""
         places = [*_in_line(held, *self.order.next[span.queue], span.physical_offset)]
         self.order.gaps += places
         self.order.next[span.queue] = places[-1].stop, held[-1].physical_offset
 
     def _settle(self, held: list[Span], span: Span) -> None:
-        """Take those of one queue that waited whose offsets go up to those of the next."""
+        """Take the waiting messages of a queue whose offsets ascend to those of the next."""
         if not held:
             return
         after = self.order.next.get(span.queue, (0, -1))[0]
@@ -785,7 +785,7 @@ class _Builder:
         self.odd += [waiting for waiting in held if waiting not in chosen]
 
     def _note_jumps(self, spans: list[Span]) -> None:
-        """Tell of the messages that are missing before, or between, those that are cut off."""
+        """Note the messages that are missing before or between those that are cut off."""
         for span in spans:
             self._settle(self.held.pop(span.queue, []), span)
             first = 0 if self.order.from_zero else span.start
@@ -796,7 +796,7 @@ class _Builder:
                     self.plan.losses.add(span.queue, after, span.start, 0, BEHIND)
 
     def _is_of_another_place(self, first: Span, after: Span) -> bool:
-        """Return whether the first message of a queue has not the place that it claims, as the one after it shows."""
+        """Return whether the next message shows that the first message of a queue claims a wrong place."""
         if first.start >= after.start:
             is_due = first.start == 0 and self.order.from_zero
             return not is_due and not self._is_confirmed(first)
@@ -804,7 +804,7 @@ class _Builder:
         return before.start > first.start and self._is_confirmed(before)
 
     def _is_confirmed(self, span: Span) -> bool:
-        """Return whether the unit of its place leads to a message."""
+        """Return whether the unit of a message's place leads to it."""
         batches = self.reader.batch_consume_queues.get(span.queue)
         if batches is not None:
             return batches.offset_at(span.physical_offset) == span.start
@@ -814,7 +814,7 @@ class _Builder:
         return int(queue.units(span.start, span.start + 1)["physical_offset"][0]) == span.physical_offset
 
     def _jump(self, span: Span) -> int:
-        """Take offsets as they are; returns the next of the queue."""
+        """Accept offsets as they are; return the next of the queue."""
         after, address = self.order.next.get(span.queue, (span.start, -1))
         if span.start < after and span.queue not in self.twice:
             self.twice[span.queue] = span
@@ -826,7 +826,7 @@ class _Builder:
         return after
 
     def _enter(self, segment: MappedFile) -> None:
-        """Note what is missing between the segment before and this one."""
+        """Note what is missing between the previous segment and this one."""
         if segment is self.segment:
             return
         size = self.log.file_size
@@ -858,7 +858,7 @@ class _Builder:
         return last
 
     def edit(self) -> tuple[RecordEditor, HoleContents]:
-        """Return the records that are written again, and what is lost beside them."""
+        """Return the records that are rewritten, and what is lost besides."""
         plan = self.plan
         plan.holes = [hole for hole in self.holes if hole.start < plan.end_offset]
         for hole in self.holes:
@@ -931,7 +931,7 @@ class _Builder:
         return plan
 
     def _note_unfit(self) -> None:
-        """Tell of messages that get no unit, at offsets that no other message of their queue has."""
+        """Note messages that get no unit, at offsets that no other message of their queue has."""
         for span in self.odd:
             if (span.queue[0], span.physical_offset) not in self.plan.odd:
                 continue
@@ -945,7 +945,7 @@ class _Builder:
                 self.plan.losses.add(span.queue, max(after, span.start), span.stop, 0, UNFIT)
 
     def _fronts(self, gaps: list[QueueGap]) -> Iterator[QueueGap]:
-        """Yield the places at the beginning of queues that records which do not fit leave, as many as lie there."""
+        """Yield the places at the beginning of queues that misfits leave free, as many as there are."""
         if not self.order.from_zero or not self.odd:
             return
         known = {gap.queue for gap in gaps if not gap.start}
@@ -973,9 +973,9 @@ class _Builder:
                 yield gap
 
     def _ends(self, led_to: set[int]) -> Iterator[QueueGap]:
-        """Yield the places of records that do not fit after the last message of a queue, and no unit leads to.
+        """Yield the places of misfits after the last message of a queue to which no unit leads.
 
-        A record that says what is due in one other queue of its topic belongs there; the others behind their own.
+        A record that states the next offset of just one other queue of its topic belongs there; others to their own.
         """
         odd: dict[QueueKey, list[Span]] = collections.defaultdict(list)
         topics = {span.queue[0] for span in self.odd}
@@ -1006,14 +1006,14 @@ class _Builder:
         Args:
             span: the message.
             strange: addresses of all that do not fit; those may be of this queue.
-            before: how many of them say so, and lie before it.
+            before: how many of them come before it and say so.
         """
         after, address = self.order.next.get(span.queue, (span.start, -1))
         between = bisect.bisect(strange, span.physical_offset - 1) - bisect.bisect(strange, address)
         return span.start > after and between <= before and not self._is_torn(address, span)
 
     def _is_torn(self, address: int, span: Span) -> bool:
-        """Return whether a hole lies between an address and a message, or what an earlier repair bridged one with."""
+        """Return whether a hole, or a bridge of an earlier repair, lies between an address and a message."""
         number = bisect.bisect(self.holes, address, key=lambda hole: hole.start)
         if number < len(self.holes) and self.holes[number].start < span.physical_offset:
             return True
@@ -1022,7 +1022,7 @@ class _Builder:
 
     @functools.cached_property
     def _bridged(self) -> list[int]:
-        """Addresses of the placeholders that are there, in order. Cost: one more walk over the log."""
+        """Addresses of existing placeholders, in order. Cost: one more walk over the log."""
         kernels = scan.kernels_for(self.log.total_size)
         positions: list[int] = []
         for segment in self.log.segments:
@@ -1035,7 +1035,7 @@ class _Builder:
         return positions
 
     def _repair_times(self, editor: RecordEditor) -> None:
-        """Write store times into messages where they cannot be right, and tell of those that stay."""
+        """Correct store times of messages that cannot be right, and note those that stay."""
         times, left = self.times.finish()
         editor.repair_times(times)
         self.plan.last_timestamp = times.get(self.plan.last_start, self.plan.last_timestamp)
@@ -1049,7 +1049,7 @@ class _Builder:
             self.plan.left.append(finding("LOG-TIME-ORDER", TIME_ORDER, **place, physical_offset=position))
 
     def _told_twice(self) -> Iterator[str]:
-        """Yield a sentence on messages whose queue offsets others have: of two logs that were mixed."""
+        """Yield a sentence about messages with queue offsets of others: two logs were mixed."""
         for (topic, queue_id), span in itertools.islice(sorted(self.twice.items()), _MAX_TOLD):
             yield (
                 "left unchanged (LOG-QUEUE-ORDER, QUEUE-POSITION, QUEUE-DANGLING, QUEUE-MISSING): messages of "
@@ -1061,7 +1061,7 @@ class _Builder:
             yield f"the same applies to {len(self.twice) - _MAX_TOLD:,} more queues"
 
     def _keep_own(self, bridges: Bridges) -> None:
-        """Tell of records that lie where they belong and say otherwise."""
+        """Note records that are in their place but state another address."""
         rows = bridges.rows.where(bridges.rows.own)
         for queue, count in zip(
             *(column.tolist() for column in np.unique(rows.queue, return_counts=True)), strict=True
@@ -1074,7 +1074,7 @@ class _Builder:
 
 
 def _spans_of(queue: QueueKey, units: Units, edges: list[int]) -> Iterator[Span]:
-    """Yield the spans of units of one queue that follow each other, from each edge to the next."""
+    """Yield the spans of consecutive units of one queue, from each edge to the next."""
     for first, last in itertools.pairwise(edges):
         start, stop = int(units.queue_offset[first]), units.after(last - 1)
         yield Span(queue, start, stop, int(units.physical_offset[first]), int(units.physical_offset[last - 1]))

@@ -1,6 +1,6 @@
-"""``recover``: what a broker does when it starts, but without its faults and without loss.
+"""``recover``: what a broker does at startup, but without its faults and without loss.
 
-The log ends behind its last sound record, also one behind damage: holes before it are bridged by placeholders
+The log ends after its last sound record, even one after damage: holes before it are bridged by placeholders
 (``recover.log``). What is torn or left over beyond the end is cleared, so that it cannot come back. Queues are trimmed
 and filled up (``recover.queues``), the index is rebuilt where it does not agree, the checkpoint says that all of it
 is on the disk, and ``abort`` goes: a broker of any version then starts as after a clean stop and finds nothing to do.
@@ -51,21 +51,21 @@ from mqtool.formats.record_head import read_start
 from mqtool.formats.scan import Ints
 
 _NORMAL_SEGMENTS = 3
-"""A broker that was stopped cleanly looks at so many of its last segments."""
+"""How many of its last segments a broker reads after a clean stop."""
 _STEP = 16 << 20
 _MAX_ENTRIES = 64 << 20
 """Bytes of index entries that a plan keeps in memory."""
 
 
 class _Narrow(NamedTuple):
-    """Numbers of 64 bits that lie near each other, in half the room."""
+    """64-bit numbers that are close to each other, in half the space."""
 
     least: int
     above: Any
 
     @classmethod
     def of(cls, column: Ints) -> Self:
-        """Keep a copy of numbers."""
+        """Return a compact copy of numbers."""
         least = int(column.min()) if len(column) else 0
         is_near = not len(column) or int(column.max()) - least < 1 << 32
         return cls(least, (column - least).astype(np.uint32)) if is_near else cls(0, column.copy())
@@ -77,7 +77,7 @@ class _Narrow(NamedTuple):
 
 
 class _Keys(NamedTuple):
-    """What ``IndexBuilder`` takes of messages that follow each other."""
+    """The input of ``IndexBuilder`` for consecutive messages."""
 
     key_hash: Any
     physical_offset: _Narrow
@@ -86,7 +86,7 @@ class _Keys(NamedTuple):
     more: bool
 
     def add_to(self, builder: IndexBuilder) -> None:
-        """Give all of it to the index that is made."""
+        """Pass all of it to the builder of the index."""
         offsets = self.physical_offset.wide()
         # Of rows and tags only the number is asked.
         none, no_tags = np.broadcast_to(np.int64(0), offsets.shape), np.broadcast_to(np.False_, offsets.shape)
@@ -95,7 +95,7 @@ class _Keys(NamedTuple):
 
 
 class _KeptKeys:
-    """The index entries of all messages of a log, as long as they are few: then it is not read again for the index."""
+    """The index entries of all messages of a log, kept if they are few, so that the log need not be read again."""
 
     def __init__(self) -> None:
         self.all: list[_Keys] | None = []
@@ -136,22 +136,22 @@ class _IndexView:
         return cls(verifier)
 
     def take(self, run: Run) -> None:
-        """Hold the keys of a run against the entries that are next; after a difference nothing more is asked."""
+        """Compare the keys of a run with the next entries; after a difference nothing more is compared."""
         self.entries += len(run.entries.rows)
         if not self.differs:
             self.differs = any(finding.severity != "note" for finding in self.verifier.take(run))
 
 
 class _DerivedChecker:
-    """Holds what messages lead to against queues and index."""
+    """Compares units and entries of messages with queues and index."""
 
     def __init__(
         self, reader: StoreReader, sink: DifferenceSink, index: _IndexView | None, batch_topics: Collection[str]
     ) -> None:
         self.reader = reader
         self.index = index
-        self.keys: _KeptKeys | None = None  # where the index is to be made of them
-        self.is_cut_short = False  # by damage: the log as it will be is another
+        self.keys: _KeptKeys | None = None  # if the index is built from them
+        self.is_cut_short = False  # by damage: the repaired log is different
         self.queues = None if reader.rocksdb_queues is not None else QueueRepairer(reader, sink, batch_topics)
 
     def take(self, units: Units, run: Run | None) -> None:
@@ -164,7 +164,7 @@ class _DerivedChecker:
             self.keys.take(units, run)
 
     def watch(self, pieces: Iterable[RecordRun | Gap], begins_sound: Callable[[], object]) -> Iterator[RecordRun | Gap]:
-        """Take what a survey yields up to the first damaged record, and pass all of it on."""
+        """Observe what a survey yields up to the first damaged record, and pass all of it on."""
         for piece in pieces:
             if not isinstance(piece, Gap):
                 self.is_cut_short |= bool(piece.bad)
@@ -175,7 +175,7 @@ class _DerivedChecker:
             yield piece
 
     def walk(self, plan: LogPlan, start_offset: int, jobs: int, tags_in_index: bool = False) -> None:
-        """Take all messages of the log as the plan makes it, placeholders included."""
+        """Take all messages of the planned log, placeholders included."""
         if self.queues:
             self.queues.odd = by_topic(plan.odd)
         for units, run in one_ahead(derive(self.reader, plan, start_offset, tags_in_index, jobs)):
@@ -190,13 +190,13 @@ class _DerivedChecker:
 
 @dataclasses.dataclass
 class Recovery:
-    """Everything that is to be done, as the plan and the repair both find it."""
+    """Everything that has to be done, as determined both for the plan and for the repair."""
 
     reader: StoreReader  # with the log as it should be, except for what is lost
     placement: Placement
     back: PutBack
     start_offset: int
-    is_short: bool  # queues lack units of messages before the last segments, so that these were not enough
+    is_short: bool  # queues lack units of messages before the last segments, so more must be read
     log: LogPlan
     queues: DifferenceCounter
     batch_queues: list[tuple[str, int]]
@@ -222,7 +222,7 @@ def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         progress: called with the number of bytes done so far.
 
     Raises:
-        UsageError: this store is not repaired so, or no message begins where its log is to end.
+        UsageError: this kind of store cannot be repaired, or no message begins at ``cut_at``.
         BadDataError: a hole cannot be bridged.
         NotFoundError: there is no log, or segments that it lacks lie in folders that are not named.
     """
@@ -310,8 +310,8 @@ def _looked(
         options: of ``plan_recover``.
         jobs: threads.
         progress: called with the number of bytes done so far.
-        begins_sound: is called once the beginning of the log is seen to be sound.
-        of_log: what that means for queues and index only where the log stays as it is.
+        begins_sound: called once the beginning of the log has turned out to be sound.
+        of_log: examine queues and index only if the log stays unchanged.
     """
     placement = place(reader.commit_log)
     placement.keep_beginning(first_addresses(reader))
@@ -320,7 +320,7 @@ def _looked(
     is_normal = mode == "normal" and not placement.is_whole_in_doubt
 
     def first_of(segments: list[MappedFile]) -> int:
-        # What a file of a wrong length lacks or has too much may be records.
+        # Records may be missing at the end of a file of a wrong length, or follow it.
         looked_at = [*segments[-_NORMAL_SEGMENTS:], *placement.of_wrong_length] if is_normal else []
         return min((segment.start_offset for segment in looked_at), default=log.min_offset)
 
@@ -358,7 +358,7 @@ def _looked(
 
 
 def _check_cut(plan: LogPlan, at: int) -> None:
-    """Check that a log ends where it was asked to; a segment may end in a blank record before that.
+    """Check that a log ends where requested; a segment may end in a blank record before that.
 
     Raises:
         UsageError: it does not.
@@ -412,7 +412,7 @@ def _of_wrong_type(reader: StoreReader, batch_topics: Collection[str]) -> Iterat
 
 @dataclasses.dataclass
 class _Seen:
-    """What a look at the log from an address on has shown."""
+    """The result of reading the log from an address on."""
 
     reader: StoreReader
     start_offset: int
@@ -424,23 +424,23 @@ class _Seen:
 
     @property
     def is_short(self) -> bool:
-        """Whether queues lack units of messages before the first that was examined, or are to be made again."""
+        """Whether queues lack units of messages before the first that was examined, or have to be rebuilt."""
         return self.follower.queues is not None and (self.follower.queues.is_short or bool(self.follower.queues.others))
 
     @property
     def is_log_changed(self) -> bool:
-        """Whether something in the log is written."""
+        """Whether the log is changed."""
         return bool(self.plan.holes or self.plan.patches)
 
     @property
     def is_unsound(self) -> bool:
-        """Whether there is anything that is no sound record, zeros beyond the end aside."""
+        """Whether there is anything but sound records, and zeros beyond the end."""
         log = self.reader.commit_log
         return bool(self.plan.holes) or any(_left_over(self.reader, self.plan)) or any(_behind(log, self.plan))
 
 
 class _LogSurvey(NamedTuple):
-    """The log as it was found and as it should be, and what that means for queues and index."""
+    """The log as it is and as it should be, and the consequences for queues and index."""
 
     seen: _Seen
     back: PutBack
@@ -451,7 +451,7 @@ class _LogSurvey(NamedTuple):
 
     @property
     def is_log_changed(self) -> bool:
-        """Whether something in the log is written."""
+        """Whether the log is changed."""
         return self.seen.is_log_changed or bool(self.back.patches)
 
 
@@ -480,7 +480,7 @@ def _look(
     if not (is_changed or follower.is_cut_short or len(batch_topics) > known):
         follower.finish(plan, start)
     else:
-        # Placeholders belong between the messages, what is cut off is none, and some topics turned out to keep inner
+        # Placeholders belong between the messages, cut-off messages are gone, and some topics turned out to keep inner
         # batches: all again, in order.
         tally, index = DifferenceCounter(), _IndexView.of(reader, start)
         index.differs = any(hole.lost for hole in plan.holes)  # entries of lost messages lead to none
@@ -505,12 +505,12 @@ def _behind(log: CommitLog, plan: LogPlan) -> Iterator[MappedFile]:
 
 
 def _left_over(reader: StoreReader, plan: LogPlan) -> Iterator[tuple[MappedFile, int, int]]:
-    """Yield what is not zero in the last segment beyond the end, except for a blank record that is right."""
+    """Yield what is not zero in the last segment beyond the end, except for a correct blank record."""
     for segment in reader.commit_log.segments:
         if segment.start_offset <= plan.end_offset < segment.end_offset:
             at = plan.end_offset - segment.start_offset
             if plan.is_cut and isinstance(segment, PatchedFile):
-                segment = segment.on_disk  # nothing is put back beyond the end
+                segment = segment.on_disk  # beyond the end nothing is put back
             _, magic = read_start(segment.read(at, layout.BLANK_SIZE))
             if magic == layout.MAGIC_BLANK and reader.commit_log.is_blank(segment, at):
                 continue
@@ -523,7 +523,7 @@ def _left_over(reader: StoreReader, plan: LogPlan) -> Iterator[tuple[MappedFile,
 class _IndexFiles:
     """Whether something is wrong with the index files by themselves.
 
-    Where the log is sound they are examined beside it; where messages are lost the index is rebuilt in any case.
+    If the log is sound they are checked in parallel; if messages are lost the index is rebuilt in any case.
     """
 
     def __init__(self, reader: StoreReader) -> None:
@@ -531,7 +531,7 @@ class _IndexFiles:
         self._look: Future[bool] | None = None
 
     def begin(self, beside: ThreadPoolExecutor) -> None:
-        """Have a thread begin to look, if none has begun."""
+        """Start a thread that checks them, if none has been started."""
         self._look = self._look or beside.submit(self._find)
 
     @property
@@ -559,7 +559,7 @@ def _index_is_wrong(reader: StoreReader, plan: LogPlan, verifier: _IndexView, fi
 
 
 def _checkpoint(reader: StoreReader, plan: LogPlan, must: bool) -> bytes | None:
-    """Return the checkpoint that belongs to the log, None if the old one may stay."""
+    """Return the checkpoint for the log, None if the old one may stay."""
     old = None
     with contextlib.suppress(BadDataError):  # too short
         old = reader.checkpoint
@@ -666,7 +666,7 @@ def _size_changes(reader: StoreReader, removed: Collection[Path]) -> Iterator[Ch
 
 
 def _queues_that_stay(reader: StoreReader, removed: Collection[Path]) -> Iterator[tuple[FileQueue, int]]:
-    """Yield all queues but those in folders that are removed, each with the length that its files should have."""
+    """Yield all queues except those in removed folders, each with the correct length of its files."""
     sizes = Sizes.of(reader)
     of_kinds: list[tuple[Iterable[FileQueue], int]] = [
         (reader.consume_queues.values(), sizes.queue),
@@ -716,9 +716,9 @@ def _left(reader: StoreReader, recovery: Recovery) -> Iterator[str]:
 
 
 def _rehearse(recovery: Recovery, journal: Journal) -> None:
-    """Make the changes that cost something; of those that need others to be made first, ``_made`` tells."""
+    """Make the costly changes; ``_made`` estimates those that depend on others."""
     reader = recovery.reader
-    if not recovery.placement.renamed:  # their new names lead nowhere yet
+    if not recovery.placement.renamed:  # the new names do not exist yet
         _apply_log(recovery, journal, _unwritten)
     if reader.rocksdb_queues is None:
         _apply_queue_files(recovery, reader, journal)
@@ -730,7 +730,7 @@ def _rehearse(recovery: Recovery, journal: Journal) -> None:
 
 
 def _made(recovery: Recovery) -> tuple[int, int]:
-    """Return what cannot be rehearsed, at most: bytes that are written, and bytes that undo needs."""
+    """Return upper bounds for what cannot be rehearsed: bytes written, and bytes that undo needs."""
     reader, log = recovery.reader, recovery.log
     written = noted = 0
     if recovery.placement.renamed:
@@ -746,7 +746,7 @@ def _made(recovery: Recovery) -> tuple[int, int]:
     written += sum(allocated(reader.paths.batch_consume_queue / topic / str(queue_id)) for topic, queue_id in keys)
     if recovery.index:
         shape, entries = shape_of(reader), recovery.entries
-        if recovery.start_offset > reader.commit_log.min_offset:  # of the messages before it the old index tells
+        if recovery.start_offset > reader.commit_log.min_offset:  # the old index has the messages before it
             entries += sum(file.entry_stop for file in reader.index_files)
         files = 1 + entries // max(1, shape.entries - 1)
         written += files * int(index_file.HEADER_SIZE + shape.slots * index_file.SLOT_SIZE)
@@ -767,7 +767,7 @@ Pieces = Iterable[tuple[int, bytes]]
 
 
 def _pieces(bridges: Bridges, holes: list[Hole]) -> Pieces:
-    """Yield positions and bytes of what bridges holes."""
+    """Yield positions and bytes of the records that bridge holes."""
     for hole in holes:
         all_pieces = bridges.pieces(hole.start, hole.end)
         for position, data in one_ahead(all_pieces) if hole.size > _STEP else all_pieces:
@@ -775,7 +775,7 @@ def _pieces(bridges: Bridges, holes: list[Hole]) -> Pieces:
 
 
 def _unwritten(bridges: Bridges, holes: list[Hole]) -> Pieces:
-    """Yield the same, of the bytes only how many there are."""
+    """Yield the same, but only the number of bytes."""
     for position, size in bridges.extents(holes):
         yield position, cast(bytes, range(size))
 
@@ -817,9 +817,9 @@ def _write_bridges(
     journal: Journal,
     pieces: Callable[[Bridges, list[Hole]], Pieces],
 ) -> None:
-    """Write what bridges holes; ``paths``: of segments, by the address that each begins at."""
+    """Write the records that bridge holes; ``paths``: of segments, by their start address."""
     long = [hole for hole in holes if hole.size > _STEP]
-    for hole in long:  # first, so that no note of them waits for what is written before it
+    for hole in long:  # first, so that their notes need not wait for earlier writes
         for position, size in bridges.extents([hole]):
             at = position - hole.segment_offset
             journal.note(paths[hole.segment_offset], at, at + size)
@@ -832,7 +832,7 @@ def _write_bridges(
 
 
 def _apply_sizes(queue: FileQueue, size: int, journal: Journal) -> None:
-    """Give the files of a queue their length, and take away what is no file of it: brokers refuse both."""
+    """Give the files of a queue their correct length, and remove foreign files: brokers refuse both."""
     for stray in queue.strays:
         if not stray.is_folder:
             journal.remove(stray.path)

@@ -1,7 +1,7 @@
-"""The messages of a log as a plan makes it, before anything is written: what they lead to in queues and index.
+"""Units and index entries of the messages of a planned log, before anything is written.
 
-Cost: linear in the log, in one pass where its messages are of the most common kind. Long holes are never made of bytes:
-what is known of their placeholders tells their units.
+Cost: linear in the log, in one pass if its messages are of the most common kind. The bytes of long holes are not built:
+their units follow from what is known about their placeholders.
 """
 
 import bisect
@@ -28,18 +28,18 @@ from mqtool.formats import kernels as plain
 from mqtool.formats import scan
 
 Derived = tuple[Units, Run | None]
-"""Units of messages that follow each other, and the run that tells their entries, where they may have some."""
+"""Units of consecutive messages, and the run with their entries if they may have some."""
 _LONG = 1 << 20
-"""Bytes of a hole that are worth to be told apart."""
+"""Bytes from which on a hole is handled separately."""
 _PART = 32 << 20
 
 
 def derive(reader: StoreReader, plan: LogPlan, start_offset: int, tags_in_index: bool, jobs: int) -> Iterator[Derived]:
-    """Yield what all messages lead to, placeholders included, in the order of the log.
+    """Yield units and entries of all messages, placeholders included, in the order of the log.
 
     Args:
         reader: of the store, its log as the plan found it.
-        plan: what is done to that log.
+        plan: the changes to that log.
         start_offset: address to begin at, where a segment begins.
         tags_in_index: also derive the entries by tag.
         jobs: threads.
@@ -59,7 +59,7 @@ def _found(step: Future[list[Derived]] | Iterator[Derived]) -> Iterable[Derived]
 
 
 Step = Iterator[Derived] | Callable[[], list[Derived]]
-"""What a stretch leads to, or how to find out: several are asked at once."""
+"""Units and entries of a stretch, or a function that returns them: several run in parallel."""
 
 
 def _steps(reader: StoreReader, plan: LogPlan, start_offset: int, tags_in_index: bool) -> Iterator[Step]:
@@ -90,14 +90,14 @@ def _steps(reader: StoreReader, plan: LogPlan, start_offset: int, tags_in_index:
 
 
 class _Planned(PatchedFile):
-    """A segment as it is planned, which is read once: what was changed in it need not stay."""
+    """A planned segment, which is read once: changes need not be kept in memory."""
 
     def release(self, start: int, stop: int) -> None:
         MappedFile.release(self, start, stop)
 
 
 def _as_planned(segment: MappedFile, plan: LogPlan, holes: list[Hole], patches: list[Patch]) -> MappedFile:
-    """Return a segment with what matters of the records that bridge some of its holes, and with patches."""
+    """Return a segment with patches, and with the essentials of the records that bridge some of its holes."""
     view = _Planned(segment, segment.size)
     base = segment.start_offset
     if plan.bridges and holes:
@@ -120,7 +120,7 @@ def _parts(rules: SurveyRules, segment: MappedFile, plan: LogPlan, start: int, s
 
 
 def _messages(rules: SurveyRules, segment: MappedFile, start: int, stop: int) -> list[Derived]:
-    """Return what the messages of a stretch lead to, which are sound and follow each other."""
+    """Return units and entries of the messages of a stretch, which are sound and consecutive."""
     derived: list[Derived] = []
     while start < stop:
         part = Part(segment, start, min(start + _PART, stop))
@@ -133,7 +133,7 @@ def _messages(rules: SurveyRules, segment: MappedFile, start: int, stop: int) ->
 
 
 def _bridged(rules: SurveyRules, segment: MappedFile, plan: LogPlan, hole: Hole) -> Iterator[Derived]:
-    """Yield what the placeholders of a hole lead to."""
+    """Yield units and entries of the placeholders of a hole."""
     for piece in plan.bridges.derived(hole.start, hole.end) if plan.bridges else ():
         if isinstance(piece, Units):
             yield piece, None

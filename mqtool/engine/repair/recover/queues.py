@@ -1,7 +1,7 @@
-"""Consume queues after a recovery: what their files lack, and what they have too much.
+"""Consume queues after a recovery: missing and surplus units of their files.
 
-``QueueRepairer`` holds the units that the messages of the log should have against the files, and tells a sink where
-they differ: one that counts, for the plan, and one that writes. (Rules: store.md 4.)
+``QueueRepairer`` compares the units that the messages of the log should have with the files, and passes differences
+to a sink: one that counts, for the plan, and one that writes. (Rules: store.md 4.)
 """
 
 import collections
@@ -34,13 +34,13 @@ _PRE_BLANK = consume_queue.UNIT.build({"physical_offset": 0, "size": consume_que
 
 
 class DifferenceSink(Protocol):
-    """Takes the differences."""
+    """Takes differences."""
 
     def write(self, key: QueueKey, queue_offset: int, units: bytes) -> None:
         """Put units at a queue offset."""
 
     def trim(self, key: QueueKey, queue_offset: int) -> None:
-        """Leave nothing from a queue offset on."""
+        """Remove all units from a queue offset on."""
 
 
 class QueueRepairer:
@@ -56,7 +56,7 @@ class QueueRepairer:
         self.odd: Mapping[str, Ints] = {}
         """Messages whose queue offset cannot be right, for ``Units.without``: they get no unit."""
         self.is_short = False
-        """Whether a queue lacks units before the first that was taken: older messages may be missing in it."""
+        """Whether a queue lacks units before the first that was taken: it may also lack older messages."""
         self._first: dict[QueueKey, int] = {}
         self._next: dict[QueueKey, int] = {}
         self._places: dict[QueueKey, int] = {}  # one past the last unit that was taken, of batch queues
@@ -65,7 +65,7 @@ class QueueRepairer:
         self._file_units = Sizes.of(reader).queue // SIZE
 
     def take(self, units: Units) -> None:
-        """Hold units against the files."""
+        """Compare units with the files."""
         for stretch in map(functools.partial(self._with_place, units), units.without(self.odd)):
             if stretch.first < stretch.last:
                 compare = self._compare_batch if stretch.queue[0] in self.batch_topics else self._compare
@@ -93,9 +93,9 @@ class QueueRepairer:
             self.sink.write(stretch.queue, start + first, wanted[first:last].tobytes())
 
     def _with_place(self, units: Units, stretch: UnitRange) -> UnitRange:
-        """Return the part of a stretch whose messages can have the queue offsets that they say.
+        """Return the part of a stretch whose messages can have the queue offsets that they state.
 
-        Damaged ones are taken, or none at all; of two logs that were mixed others have the first ones.
+        Damaged offsets are taken or impossible; if two logs were mixed, others have the first ones.
         """
         if stretch.first == stretch.last:
             return stretch
@@ -107,7 +107,7 @@ class QueueRepairer:
         return stretch._replace(first=stretch.first + skipped)
 
     def _says_the_same(self, key: QueueKey, stored: np.void, units: Units, row: int) -> bool:
-        """Return whether a unit and the extension that it names hold what is due."""
+        """Return whether a unit, with its extension, has the expected contents."""
         ext = self.reader.consume_queue_exts.get(key)
         unit = ext.unit_at(int(stored["tags_code"])) if ext else None
         return (
@@ -155,10 +155,10 @@ class QueueRepairer:
                 for low, units in queue.windows(end, last):
                     used = np.flatnonzero(units["size"] != 0)
                     offsets = low + used
-                    # Units that are empty, or whose file is missing, stood between those of messages.
+                    # Empty units, or units of missing files, were between those of messages.
                     begins = np.r_[after, offsets[:-1] + 1][: len(offsets)]
                     addresses = units["physical_offset"][used].astype(np.int64)
-                    # As many as the log holds, or held between their messages: it may have become short.
+                    # As many as the log holds, or held between their messages: the log may have become short.
                     most = np.maximum(self._most, np.diff(addresses, prepend=address) // layout.MIN_SIZE)
                     begins = np.where(offsets - begins <= most, begins, offsets)
                     self._tell(key, begins, offsets + 1, units[used], plan)
@@ -184,7 +184,7 @@ class QueueRepairer:
         self._tell(key, np.maximum(firsts, end), firsts + units["batch_size"], units, plan)
 
     def _tell(self, key: QueueKey, starts: Ints, stops: Ints, units: Packed, plan: LogPlan) -> None:
-        """Tell of the messages whose units are trimmed, except for those that have gone by age."""
+        """Note the messages whose units are trimmed, except for expired ones."""
         addresses, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
         mask = (sizes > 0) & (sizes < consume_queue.PRE_BLANK_SIZE) & (stops > starts)
         mask &= addresses >= self.reader.commit_log.min_offset
@@ -207,13 +207,13 @@ class QueueRepairer:
         return ends | self._trimmed | self._next
 
     def _fill_front(self, key: QueueKey, queue: ConsumeQueue, start_offset: int) -> None:
-        """Put pre-blank units where empty or foreign ones stand before the first message: a queue ends there."""
+        """Replace empty or foreign units before the first message by pre-blank ones: else a queue ends there."""
         first = min(self._first.get(key, queue.first_offset), queue.max_offset())
         if first - queue.first_offset > self._most + self._file_units:
-            return  # a file under a wrong name
+            return  # a misnamed file
         for low in range(queue.first_offset, first, _STEP):
             units = queue.units(low, min(low + _STEP, first))
-            # All messages from there on were taken: no unit before those of this queue leads there.
+            # All messages from there on were taken: no earlier unit of this queue leads there.
             is_wrong = (units["physical_offset"] >= start_offset) & (units["size"] != consume_queue.PRE_BLANK_SIZE)
             for begin, end in stretches((units["size"] <= 0) | is_wrong):
                 self.is_short = True  # unless the whole log was taken
@@ -221,7 +221,7 @@ class QueueRepairer:
 
 
 def _first_at_or_behind(queue: ConsumeQueue, offset: int, last: int) -> int:
-    """Return the first unit of a message at or behind an address, of a queue no message of which was met."""
+    """Return the first unit of a message at or after an address, of a queue none of whose messages was found."""
     for low, units in queue.windows(queue.first_offset, last):
         sizes = units["size"]
         later = np.flatnonzero((units["physical_offset"] >= offset) & (sizes != consume_queue.PRE_BLANK_SIZE))
@@ -232,12 +232,12 @@ def _first_at_or_behind(queue: ConsumeQueue, offset: int, last: int) -> int:
 
 @dataclasses.dataclass
 class DifferenceCounter:
-    """Counts differences, and keeps them as long as they are few."""
+    """Counts differences, and keeps them while they are few."""
 
     written: "collections.Counter[QueueKey]" = dataclasses.field(default_factory=collections.Counter)
     trimmed: dict[QueueKey, int] = dataclasses.field(default_factory=dict)
     units: dict[QueueKey, list[tuple[int, bytes]]] | None = dataclasses.field(default_factory=dict)
-    """All that is to be written, by queue; None if that is more than memory should hold."""
+    """The units to write, by queue; None if they are too many for memory."""
     _size: int = 0
 
     def write(self, key: QueueKey, queue_offset: int, units: bytes) -> None:
@@ -254,7 +254,7 @@ class DifferenceCounter:
         self.trimmed[key] = queue_offset
 
     def tell(self, sink: DifferenceSink) -> bool:
-        """Tell another sink everything; false where that is no longer known."""
+        """Pass everything to another sink; return False if it was not kept."""
         if self.units is None:
             return False
         for key, differences in self.units.items():
@@ -266,7 +266,7 @@ class DifferenceCounter:
 
 
 def _joined(differences: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Yield differences of a queue, as one those that follow each other."""
+    """Yield the differences of a queue, consecutive ones joined."""
     first = stop = 0
     parts: list[bytes] = []
     for queue_offset, units in differences:
@@ -291,7 +291,7 @@ class QueueWriter:
         self._files: dict[tuple[QueueKey, int], Path] = {}  # those that are there
 
     def write(self, key: QueueKey, queue_offset: int, units: bytes) -> None:
-        """Put units at a queue offset; the files that this takes are made."""
+        """Write units at a queue offset; creates files as needed."""
         at = queue_offset * SIZE
         while units:
             start = at // self.file_size * self.file_size
@@ -309,7 +309,7 @@ class QueueWriter:
             at, units = at + count, units[count:]
 
     def _make(self, path: Path, blank: int) -> None:
-        """Make a file; the first of a queue is filled up to its first unit, as a broker does."""
+        """Create a file; the first of a queue is filled with pre-blank units up to its first unit, as by a broker."""
         is_first = not path.parent.exists() or not any(path.parent.iterdir())
         for folder in (path.parent.parent.parent, path.parent.parent, path.parent):
             if not folder.exists():
@@ -320,7 +320,7 @@ class QueueWriter:
         self._made.add(path)
 
     def trim(self, key: QueueKey, queue_offset: int) -> None:
-        """Clear units; files that lie wholly behind are removed."""
+        """Clear units; files that lie wholly beyond are removed."""
         queue = self.reader.consume_queues[key]
         end = queue_offset * SIZE
         for segment in reversed(queue.segments):

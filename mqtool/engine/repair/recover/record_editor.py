@@ -1,6 +1,6 @@
-"""Records whose message is whole while a field beside it is damaged: what their fields should say.
+"""Records with an intact message and a damaged field beside it: the correct values of the fields.
 
-A message that lacks its place in a queue, though it lies in the log, has a damaged topic, queue, queue offset, flag or
+A message of the log that lacks its place in a queue has a damaged topic, queue, queue offset, flag or
 property. The unit of that place leads to it, or it is the only one that fits. (Rules: store.md 2, 4.)
 
 Cost: n log n in gaps and in messages that do not fit.
@@ -46,18 +46,18 @@ from mqtool.formats.property_names import (
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
 _LEAST = (WAIT, TRACE_ON, MSG_REGION, CLUSTER)
-"""Properties that nobody asks for once a message is stored: the first to make room."""
+"""Properties that nobody needs once a message is stored: the first to be dropped for space."""
 _OWN = (INNER_NUM, INNER_BASE, CRC32)
-"""Properties that a broker makes, and that are made again."""
+"""Properties that a broker adds, and that can be restored."""
 _MAX_TOLD = 5
-"""So many records of one kind are told of each by itself."""
+"""How many records of one kind get a sentence of their own."""
 _ROUNDS = 4
-"""So often messages are looked for that fit one place only, once others have theirs."""
+"""How often messages are sought that fit only one place, once others have theirs."""
 _OF_BATCH = "the number of messages in this batch is rewritten"
 
 
 class Patch(NamedTuple):
-    """A record that stays, with some of its fields written again."""
+    """A record that stays, with some of its fields corrected."""
 
     segment_offset: int
     position: int  # address
@@ -66,7 +66,7 @@ class Patch(NamedTuple):
 
 
 class _Record(NamedTuple):
-    """A record, and what it says."""
+    """A record and its parsed contents."""
 
     data: bytes
     message: Message
@@ -75,7 +75,7 @@ class _Record(NamedTuple):
 
 
 class RecordEditor:
-    """Collects the records that are written again, each once, with all that is changed in it."""
+    """Collects the corrected records, each once, with all of its changes."""
 
     def __init__(self, reader: StoreReader, end_offset: int, has_crc: bool) -> None:
         self.reader = reader
@@ -86,9 +86,9 @@ class RecordEditor:
         self.placed: set[int] = set()
         """Addresses of the records that got a place in a queue."""
         self.fitting: set[int] = set()
-        """Addresses of those that keep the place they say, as another that said the same got its own."""
+        """Addresses of those that keep their stated place, as a rival with the same place got another one."""
         self.unfit: set[Span] = set()
-        """Places that messages say and cannot have, and in whose place they got none."""
+        """Impossible places that messages state, without a replacement."""
 
     def patches(self) -> list[Patch]:
         """Return the records in the order of the log."""
@@ -100,7 +100,7 @@ class RecordEditor:
         return patches
 
     def remarks(self) -> Iterator[str]:
-        """Yield what is to be told, of many records of one kind a few."""
+        """Yield the remarks, only a few of each kind."""
         for texts in self._told.values():
             yield from few_of(texts)
 
@@ -116,16 +116,16 @@ class RecordEditor:
         open_ends: Iterable[QueueGap] = (),
         rivals: Iterable[tuple[Span, Span]] = (),
     ) -> list[QueueGap]:
-        """Give messages the place that is missing where they lie; return the gaps that are left.
+        """Assign missing places to the messages that lie there; return the remaining gaps.
 
         Args:
             gaps: places that no message has.
-            holes: where no message lies.
-            odd: messages that do not fit where they say they belong.
+            holes: addresses without a message.
+            odd: messages that do not fit in their stated place.
             alone: the only messages of their queues.
             ends: one past the last message of each queue, and its address.
-            open_ends: places before the first and after the last message of queues, each of one that does not fit.
-            rivals: of these messages, some with the other that says the same place and may be the wrong one.
+            open_ends: places of misfits before the first and after the last message of queues.
+            rivals: some of these messages, with the other one that states the same place and may be the wrong one.
         """
         fixed: _Fixed = collections.defaultdict(dict)
         by_position: dict[int, list[QueueGap]] = collections.defaultdict(list)
@@ -162,7 +162,7 @@ class RecordEditor:
         return list(_without(gaps, fixed))
 
     def _fill(self, spans: Iterable[Span], gaps: list[QueueGap], fixed: "_Fixed") -> int:
-        """Give messages the places that only they can have had, each place once; notes these as ``fixed``.
+        """Assign places to the messages that alone can have had them, each once; notes these as ``fixed``.
 
         Returns how many places were filled.
         """
@@ -185,7 +185,7 @@ class RecordEditor:
     def led_to(
         self, positions: Collection[int], ends: Mapping[QueueKey, tuple[int, int]]
     ) -> Iterator[tuple[QueueGap, int]]:
-        """Yield the places after the last message of a queue whose units lead to some messages, and which.
+        """Yield the places after the last message of a queue whose units lead to messages, with these messages.
 
         Args:
             positions: addresses of the messages.
@@ -210,7 +210,7 @@ class RecordEditor:
                 yield QueueGap(key, start, stop, address, self.end_offset), int(unit["physical_offset"])
 
     def _units_of(self, gaps: list[QueueGap], holes: list[Hole]) -> Iterator[tuple[QueueGap, int]]:
-        """Yield place and address of units in gaps that point to a record beside the holes."""
+        """Yield place and address of units in gaps that point to a record outside of the holes."""
         starts, ends = np.array([hole.start for hole in holes] or [0]), np.array([hole.end for hole in holes] or [0])
         in_line: dict[QueueKey, Any] = {}  # units of batch queues, by queue offset
         for gap in gaps:
@@ -241,7 +241,7 @@ class RecordEditor:
                     yield gap._replace(start=start, stop=stop), int(positions[row])
 
     def _follow_units(self, position: int, places: list[QueueGap]) -> Iterator[QueueGap]:
-        """Give a record the places that units lead to it from; yields those that it has then."""
+        """Assign to a record the places whose units lead to it; yield those that it has then."""
         record = self._record(position)
         assert record is not None
         light = [place for place in places if place.queue[0].startswith(LIGHT_QUEUE_PREFIX)]
@@ -272,7 +272,7 @@ class RecordEditor:
         return int(queue.units(offset, offset + 1)["physical_offset"][0]) == message.position
 
     def _is_of_lost(self, gap: QueueGap, position: int) -> bool:
-        """Return whether the unit of a place leads to where a message was lost, and not to the one at ``position``."""
+        """Return whether the unit of a place leads to a lost message rather than to the one at ``position``."""
         queue = self.reader.consume_queues.get(gap.queue)
         if queue is None or not queue.first_offset <= gap.start < queue.max_offset():
             return False
@@ -311,25 +311,25 @@ class RecordEditor:
     # Properties
 
     def _is_light(self, span: Span) -> bool:
-        """Return whether a place is one in a light queue, which a property of the message names beside its own."""
+        """Return whether a place is in a light queue, which a property of the message names besides its own queue."""
         name = span.queue[0]
         record = self._record(span.physical_offset) if name.startswith(LIGHT_QUEUE_PREFIX) else None
         return record is not None and record.message.topic != name
 
     def _move_light(self, span: Span, gap: QueueGap) -> bool:
-        """Write another place in a light queue into a message that says one; return whether it still did."""
+        """Replace the place in a light queue that a message states; return whether it still stated one."""
         return gap.queue[0].startswith(LIGHT_QUEUE_PREFIX) and self._change_light(
             span, [(gap.queue[0], str(gap.start))]
         )
 
     def drop_light(self) -> None:
-        """Have messages say no more the places in light queues that they cannot have."""
+        """Remove impossible places in light queues from messages."""
         for span in sorted(self.unfit, key=lambda span: span.physical_offset):
             if self._is_light(span):
                 self._change_light(span, [])
 
     def _is_settled(self, span: Span) -> bool:
-        """Return whether a message that did not fit has another place, or may keep the one that it says."""
+        """Return whether a misfit has another place, or may keep its stated one."""
         if span.physical_offset in self.fitting:
             return True
         if not self._is_light(span):
@@ -371,7 +371,7 @@ class RecordEditor:
         return self._add_properties(record, pairs, "its light queues, which its properties do not name, are rewritten")
 
     def _leads(self, light: tuple[str, str], position: int) -> bool:
-        """Return whether the unit at a place of a light queue, as properties tell it, leads to an address."""
+        """Return whether the unit at a place of a light queue, as stated in properties, leads to an address."""
         name, offset = light
         queue = self.reader.consume_queues.get((name, 0))
         if queue is None or not offset.isdecimal() or not queue.first_offset <= int(offset) < queue.max_offset():
@@ -385,7 +385,7 @@ class RecordEditor:
             self._rewrite(position, data, of_batch(record.message) if record else _OF_BATCH)
 
     def _add_properties(self, record: _Record, pairs: dict[str, str], reason: str) -> bool:
-        """Write properties into a record in place of damaged ones; return whether there is room for them."""
+        """Replace damaged properties of a record; return whether there is room for the new ones."""
         text = with_pairs(record.message, pairs, self.has_crc)
         if text is None:
             return False
@@ -393,7 +393,7 @@ class RecordEditor:
         return True
 
     def _rewrite(self, position: int, data: bytes, reason: str) -> None:
-        """Write a record with other properties, and tell which of those that can be read had to make room."""
+        """Rewrite a record with other properties, and note which readable ones had to be dropped."""
         before = self._record(position)
         self._edited[position] = data, reason
         after = self._record(position)
@@ -414,12 +414,12 @@ class RecordEditor:
                 )
 
     def repair_flags(self, flags: Mapping[int, int]) -> None:
-        """Write system flags into messages that show what these should be, by address."""
+        """Correct the system flags of messages that show what they should be, by address."""
         for position, flag in sorted(flags.items()):
             record = self._record(position)
             if record is not None:
                 reason = "its system flag contradicts its body"
-                # The body tells nothing of a transaction.
+                # The body does not show whether a message is part of a transaction.
                 flag = flag & ~layout.TRANSACTION_MASK | record.message.sys_flag & layout.TRANSACTION_MASK
                 self._edit(position, record_edits.with_flag(record.data, flag), reason)
                 self._tell("flag", f"the message at {position:,} is kept: {reason}, 0x{flag:x} is written")
@@ -433,7 +433,7 @@ class RecordEditor:
                 self._add_properties(record, {DELAY: level}, "its delay level, which is not a number, is rewritten")
 
     def still_finds(self, finding: Finding) -> bool:
-        """Return whether what was found in a record is so in the one that is written in its place."""
+        """Return whether a finding in a record also applies to its replacement."""
         edited = self._edited.get(-1 if finding.physical_offset is None else finding.physical_offset)
         if edited is None:
             return True
@@ -447,7 +447,7 @@ class RecordEditor:
         self._edited[position] = data, f"{before[1]}; {reason}" if before else reason
 
     def repair_crcs(self, positions: Iterable[int]) -> None:
-        """Write the CRC property of records again that are where they belong and whose bodies are whole."""
+        """Rewrite the CRC property of records that are in their place and whose bodies are intact."""
         count = 0
         for position in positions:
             record = self._record(position)
@@ -464,7 +464,7 @@ class RecordEditor:
             )
 
     def _record(self, position: int) -> _Record | None:
-        """Return the record at an address as it will be, None if no sound one begins there."""
+        """Return the planned record at an address, None if no sound one begins there."""
         edited = self._edited.get(position)
         try:
             data = edited[0] if edited else bytes(self.reader.record_at(position))
@@ -483,20 +483,20 @@ class RecordEditor:
 
 
 def few_of(sentences: list[str]) -> Iterator[str]:
-    """Yield some of the sentences on messages of one kind, and how many more there are."""
+    """Yield some of the sentences about messages of one kind, and how many more there are."""
     yield from sentences[:_MAX_TOLD]
     if len(sentences) > _MAX_TOLD:
         yield f"the same applies to {len(sentences) - _MAX_TOLD:,} more messages"
 
 
 def of_batch(message: Message) -> str:
-    """Return what is told of a message whose numbers of a batch are written again, or taken away."""
+    """Return the remark on a message whose batch numbers are corrected or removed."""
     is_batch = message.sys_flag & layout.INNER_BATCH
     return _OF_BATCH if is_batch else "it is not a batch, and no longer has the numbers of one"
 
 
 def made_room(before: Message, after: Message) -> str:
-    """Return the end of a sentence on a message with other properties: which of those that could be read are gone."""
+    """Return the end of a sentence about changed properties: which readable ones are gone."""
     lost = [name for name in _whole(before) if name not in after.properties and name not in _OWN]
     return f", which leaves no room for {', '.join(lost)}" if lost else ""
 
@@ -504,8 +504,8 @@ def made_room(before: Message, after: Message) -> str:
 def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes | None:
     """Return the properties of a message with pairs in place of damaged ones, None if there is no room for them.
 
-    Pairs without a value are taken away. Only what little is damaged is changed; where more is, as many of
-    the others stay that are whole as leave room.
+    Pairs without a value are removed. If little is damaged, only that is changed; otherwise as many of
+    the intact others stay as there is room for.
     """
     raw = message.raw_properties
     text: bytes | None = raw
@@ -517,7 +517,7 @@ def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes 
     if text is not None and (record_edits.ends_in_crc(text) or not has_crc):
         parsed = parse_properties(text)
         is_there = all(parsed.get(name) == value for name, value in pairs.items())
-        # The rest of a name that was written over is a new one, that of a value has no name.
+        # The rest of an overwritten name is a new name; that of a value has none.
         is_torn = bool(parsed.keys() - message.properties.keys() - pairs.keys() and left.keys() - parsed.keys())
         is_torn |= bool(_nameless(text) - _nameless(raw))
         if is_there and not is_torn and all(parsed.get(name, value) == value for name, value in left.items()):
@@ -535,18 +535,18 @@ def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes 
 
 
 def _nameless(properties: bytes) -> set[bytes]:
-    """Return what stands between the separators of pairs and is none."""
+    """Return the texts between separators that are not pairs."""
     parts = properties.split(PAIR_SEPARATOR.encode())
     return {part for part in parts if part and NAME_SEPARATOR.encode() not in part}
 
 
 def _whole(message: Message) -> dict[str, str]:
-    """Return the properties that can be read."""
+    """Return the readable properties."""
     return {name: value for name, value in message.properties.items() if _is_whole(name + value)}
 
 
 def _differing(text: str, wanted: str) -> int:
-    """Return how many letters at the beginning of a text are not those that are wanted."""
+    """Return how many letters at the beginning of a text differ from the wanted ones."""
     return len(wanted) - sum(letter == other for letter, other in zip(text, wanted, strict=False))
 
 
@@ -555,26 +555,26 @@ def _is_whole(text: str) -> bool:
 
 
 def _light_of(message: Message) -> list[tuple[str, str]]:
-    """Return the light queues that properties name, and the offsets that they say."""
+    """Return the light queues that properties name, with their offsets."""
     names = message.properties.get(INNER_MULTI_DISPATCH, "").split(",")
     offsets = message.properties.get(INNER_MULTI_QUEUE_OFFSET, "").split(",")
     return [pair for pair in itertools.zip_longest(names, offsets, fillvalue="") if pair[0]]
 
 
 def _number_of(span: Span, light_places: list[tuple[str, str]]) -> int | None:
-    """Return which of the places in light queues that a message says is that of a span, None if none is."""
+    """Return which of a message's places in light queues is that of a span, None if none is."""
     places = ((name, int(offset) if offset.isdecimal() else -1) for name, offset in light_places)
     return next((number for number, place in enumerate(places) if place == (span.queue[0], span.start)), None)
 
 
 _Fixed = dict[QueueKey, dict[int, tuple[int, int]]]
-"""How many places from a queue offset on a record has again, and its address."""
+"""How many places from a queue offset on a record takes, and its address."""
 
 
 def _without(gaps: Iterable[QueueGap], fixed: _Fixed) -> Iterator[QueueGap]:
-    """Yield what is left of gaps when messages were found for some of their offsets.
+    """Yield what remains of gaps after messages were found for some of their offsets.
 
-    Where the message is the one that seemed to lie before or behind the gap, the gap ends there.
+    If the message is the one that seemed to be before or after the gap, the gap ends there.
     """
     ordered = {queue: sorted(offsets) for queue, offsets in fixed.items()}
     for gap in gaps:
@@ -594,7 +594,7 @@ def _without(gaps: Iterable[QueueGap], fixed: _Fixed) -> Iterator[QueueGap]:
 
 
 def _fits(spans: Iterable[Span], gaps: list[QueueGap]) -> Iterator[tuple[Span, QueueGap]]:
-    """Yield each message with the one place that is missing where it lies and that it could have had."""
+    """Yield each message with the one missing place around it that it could have had."""
     events: list[tuple[int, int, Any]] = [(gap.before, 0, gap) for gap in gaps]
     events += [(span.physical_offset, 1, span) for span in spans]
     events += [(gap.after, 2, gap) for gap in gaps]
@@ -615,9 +615,9 @@ def _fits(spans: Iterable[Span], gaps: list[QueueGap]) -> Iterator[tuple[Span, Q
 
 
 def kinds_of(item: Span | QueueGap) -> tuple[Any, Any]:
-    """Return what a record has in common with the place that it should have, if one of its fields is damaged.
+    """Return what a record with one damaged field has in common with its correct place.
 
-    How many messages it holds, and its topic; or queue and offset, and the length of the topic.
+    The number of its messages, and its topic; or queue and offset, and the length of the topic.
     """
     topic, queue_id = item.queue
     length = len(topic) if "\ufffd" in topic else len(topic.encode())

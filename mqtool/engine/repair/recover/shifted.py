@@ -1,8 +1,8 @@
-"""Which of several ways to join a record whose end was shifted is the right one, as the rest of the store tells.
+"""Choice among several ways to join a record whose end was shifted, according to the rest of the store.
 
-Bytes that were put into a record leave two ends of it. No CRC covers its head, its topic and its properties, so it can
-often be read whichever byte they are joined at. The units of its queues and the index tell what it said, and the
-records after it what such records say. What nothing decides is no record, and no guess.
+Inserted bytes cut a record in two. No CRC covers its head, its topic and its properties, so it can
+often be read at whichever byte the parts are joined. The units of its queues and the index show what it said, and the
+next records what such records look like. If nothing decides, the record is not guessed.
 """
 
 from collections.abc import Sequence
@@ -17,21 +17,21 @@ from mqtool.formats.record_head import HEADS, sys_flag
 from mqtool.formats.scan import MessageTable
 
 _MAX_JOINS = 256
-"""Where a record can be joined in more ways than these, nothing is likely to decide."""
+"""If a record can be joined in more ways than this, a decision is unlikely."""
 _HOSTS_AT = layout.offset_in_head("born_address")
 _BEHIND_HOSTS = 16
 _BODY_SIZE = 4  # bytes, the last of these
 
 
 class _Weight(NamedTuple):
-    """What speaks for a join."""
+    """The evidence for a join."""
 
     alike: int  # bytes of its head that are those of a record after it
-    told: int  # parts of what it says that the store tells, too
+    told: int  # parts of its contents that the rest of the store confirms
 
 
 class Ways:
-    """The ways to join one record, and what speaks for each."""
+    """The ways to join one record, and the evidence for each."""
 
     def __init__(self, reader: StoreReader, at: int, behind: MessageTable) -> None:
         self._reader = reader
@@ -46,9 +46,9 @@ class Ways:
         self._names = {name for name, _ in self._pairs}
 
     def decided(self, joins: Sequence[bytes]) -> bytes | None:
-        """Return the one of some sound records that is right, None if nothing decides or the store denies it.
+        """Return the right one of some sound records, None if nothing decides or the store contradicts it.
 
-        Of two that differ in no more than addresses of hosts the first is taken.
+        If two differ only in addresses of hosts, the first is taken.
         """
         if len(joins) > _MAX_JOINS:
             return None
@@ -60,7 +60,7 @@ class Ways:
         return left[0] if len({_but_hosts(join) for join in left}) == 1 else None
 
     def _weight(self, record: bytes) -> _Weight | None:
-        """Return what speaks for a record, None if queues or index deny it."""
+        """Return the evidence for a record, None if queues or index contradict it."""
         table = scan.scan(memoryview(record), self._at, limit=1).table
         message = message_at(table, 0)
         derived = dispatch(table, self._reader.delay_levels)
@@ -82,7 +82,7 @@ class Ways:
         return _Weight(self._alike(_head(record)), score)
 
     def _is_told(self, queue: QueueKey, offset: int, code: int) -> bool | None:
-        """Return whether a unit tells of a place; it denies what leads here with another tag."""
+        """Return whether a unit confirms a place; a unit that leads here with another tag contradicts it."""
         batches = self._reader.batch_consume_queues.get(queue)
         if batches is not None:
             return batches.offset_at(self._at) == offset or None
@@ -96,7 +96,7 @@ class Ways:
         return stored_code == code or bool(consume_queue_ext.is_address(stored_code))
 
     def _alike(self, head: bytes) -> int:
-        """Return how many bytes of a head are those of the record after that is most like it."""
+        """Return how many bytes of a head agree with the most similar of the next records."""
         return max((_same(head, other) for other in self._heads), default=0)
 
 

@@ -1,7 +1,7 @@
-"""Inner batches that do not say what they hold: they are read, and written again, as their bodies tell.
+"""Inner batches with wrong numbers: they are read, and rewritten, according to their bodies.
 
-How many messages a batch holds and from which queue offset on stands in its properties, which no CRC covers. The number
-is that of the elements of its body, and the offset that of the unit which leads to it, else that of the property.
+The number of messages and the first queue offset are in the properties of a batch, which no CRC covers. The number
+is that of the elements of its body; the offset is that of the unit which leads to it, else that of the property.
 (Rules: store.md 2.8, 4.9.)
 """
 
@@ -30,7 +30,7 @@ _NUMBERS = re.compile(rb"(?<![^\x02])INNER_(?:NUM|BASE)\x01[^\x02]*(?:\x02|\Z)")
 def repaired_batches(reader: StoreReader, table: MessageTable, properties: Properties) -> dict[int, bytes]:
     """Return, by row, the inner batches whose numbers are wrong, with the right ones; linear in all inner batches.
 
-    And messages that have numbers of a batch and are none, without these.
+    Also messages that have numbers of a batch but are not batches, without these numbers.
 
     Args:
         reader: of the store.
@@ -59,7 +59,7 @@ def repaired_batches(reader: StoreReader, table: MessageTable, properties: Prope
 def _repaired(
     reader: StoreReader, record: bytes, message: Message, stated: tuple[str, ...], has_crc: bool
 ) -> bytes | None:
-    """Return a record with numbers that are right, None if it has them, or nothing tells them."""
+    """Return a record with correct numbers, None if it has them or they are not known."""
     count = _count(message)
     offset = _told_by_unit(reader, message)
     if offset is None:  # brokers go by the property
@@ -76,7 +76,7 @@ def _repaired(
 
 
 def _count(message: Message) -> int:
-    """Return how many messages a body holds as a batch, 0 where it is none."""
+    """Return how many messages a body holds as a batch, 0 if it is not a batch."""
     try:
         return count_elements(message.plain_body())
     except FormatError:
@@ -90,9 +90,9 @@ def _told_by_unit(reader: StoreReader, message: Message) -> int | None:
 
 
 def renumbered(table: MessageTable, queue_offsets: Ints) -> MessageTable:
-    """Return a table whose inner batches say the queue offsets that they get, where these are others than they said.
+    """Return a table whose inner batches state their new queue offsets.
 
-    Those of which the properties have no room for it stay as they are.
+    Those whose properties have no room for them stay unchanged.
     """
     is_batch = table.column("sys_flag") & layout.INNER_BATCH != 0
     records = {}

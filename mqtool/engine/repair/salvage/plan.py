@@ -312,7 +312,7 @@ class Survey:
         self.edits: Sequence[Edit] = ()  # records that the log which is examined has otherwise than the store
 
     def watch(self, pieces: Iterable[RecordRun | Gap]) -> Iterator[RecordRun | Gap]:
-        """Take what a survey yields, and pass it on."""
+        """Observe what a survey yields, and pass it on."""
         for piece in pieces:
             self.take(piece)
             yield piece

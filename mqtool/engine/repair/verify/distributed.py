@@ -67,7 +67,7 @@ def verify_distributed(rules: VerifyRules, index: IndexVerifier, stretch: Stretc
 
     Raises:
         StoreChangedError: its segment is gone.
-        NotFoundError: it goes meanwhile.
+        NotFoundError: it is deleted meanwhile.
     """
     report = check_part(rules, Part(segment_of(rules.reader.commit_log, stretch), stretch.start, stretch.stop))
     runs: list[dict[str, Any] | tuple[int, int, scan.Stop]] = []
