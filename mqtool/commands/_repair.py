@@ -103,7 +103,7 @@ class RepairCommand:
 
         show(plan, self.output)
         if plan.changes:
-            _tell_cost(plan, self.output, rate)
+            tell_cost(plan, self.output, rate)
         if plan.refusal:
             self.output.remark(f"nothing was changed: {plan.refusal}")
             return Status.DAMAGE
@@ -232,7 +232,7 @@ def show(plan: "Plan", output: Output) -> None:
         output.remark(remark)
 
 
-def _tell_cost(plan: "Plan", output: Output, rate: float) -> None:
+def tell_cost(plan: "Plan", output: Output, rate: float) -> None:
     """Tell space and time of the work: what is read again goes at the rate of the plan, what is written at a disk's."""
     written = plan.write_size + plan.journal_size
     seconds = plan.read_size / max(rate, 1) + written / _WRITE_RATE

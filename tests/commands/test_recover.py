@@ -1,11 +1,17 @@
 """``mqtool recover``, from the plan to undo."""
 
+import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mqtool.commands._output import Output
+from mqtool.commands._repair import tell_cost
 from mqtool.engine.repair.java_recovery.plan import BEHIND, GONE
+from mqtool.engine.repair.plan import plan_repair
+from mqtool.engine.store.paths import StoreConfig
 from mqtool.errors import Status
 from tests.commands.running import run
 from tests.damage import cases, snapshot
@@ -31,6 +37,27 @@ def test_the_plan_tells_what_is_done_and_what_is_lost(tmp_path: Path) -> None:
         ("loss", None, None),
     ]
     assert (ran.rows[-1]["topic"], ran.rows[-1]["messages"]) == ("OrderEvents", 1)
+
+
+def test_the_plan_tells_a_time_that_grows_with_what_is_written_noted_and_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_repair(DAMAGED.store(tmp_path), StoreConfig(), "recover", {"mode": "abnormal"})
+
+    def seconds(rate: float = 1 << 30, **sizes: int) -> int:
+        told = {"write_size": 0, "journal_size": 0, "read_size": 0} | sizes
+        tell_cost(dataclasses.replace(plan, **told), Output("jsonl"), rate)
+        found = re.search(r"in about ([0-9,]+ s|a second)$", capsys.readouterr().err, re.MULTILINE)
+        assert found
+        return 1 if found[1] == "a second" else int(found[1].removesuffix(" s").replace(",", ""))
+
+    small, size = seconds(write_size=1000), 20 << 30
+    assert small == 1
+    assert 20 <= seconds(write_size=size) <= 400  # disks write 50 MB to 1 GB a second
+    assert seconds(write_size=2 * size) == pytest.approx(2 * seconds(write_size=size), abs=1)
+    assert seconds(journal_size=size) == seconds(write_size=size)
+    assert seconds(read_size=size) == 20
+    assert seconds(read_size=size, rate=1 << 29) == 40
 
 
 def test_a_killed_brokers_store_is_mended_found_sound_and_given_back_as_it_was(tmp_path: Path) -> None:
