@@ -263,7 +263,7 @@ class _Check:
                 if is_as_it_was or (is_kept and _is_at_home(now, record, was)):
                     for key in record.keys:
                         found[key].add(record.digest())
-            elif f"the message at {record.stated:,} is kept: a copy" in copies and _is_kept(record, now, ""):
+            elif f"the message at {record.stated:,} is kept: a copy" in copies and now.body == record.body:
                 for key in {*record.keys} & {*now.keys}:
                     found[key].add(record.digest())
             elif was is not None and is_as_it_was:
