@@ -142,6 +142,12 @@ class MappedFile:
         """
         vars(self).pop("bytes", None)
 
+    def forget(self) -> None:
+        """Drop what was fetched of a remote file, which makes room for the next: it is fetched again when needed."""
+        if isinstance(self.path, RemotePath):
+            for name in ("spool", "bytes"):
+                vars(self).pop(name, None)
+
     def let_go(self, start: int, stop: int) -> None:
         """Do the same where the bytes can be had again: for those who may be asked for them once more."""
         self.release(start, stop)

@@ -381,6 +381,7 @@ class _Counter:
             at = end
         if not self.stop.is_set():
             self._advance(part.stop - at)
+        part.segment.forget()
         return tally, inner, trailing, has_messages
 
     def _pieces(self, part: _Part) -> Iterator[MessageTable | Gap]:
