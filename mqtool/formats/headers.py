@@ -75,7 +75,7 @@ class LogBlocks(NamedTuple):
 class ChangeRole(NamedTuple):
     """CHANGE_ROLE, of mqtool alone: what to do, and which role the broker gets."""
 
-    step: str  # stop, continue, become
+    step: str  # stop, go on, become
     role: str = ""
     broker_id: Long = 0
     epoch: Long = 0

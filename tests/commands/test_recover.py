@@ -45,7 +45,7 @@ def test_the_plan_tells_a_time_that_grows_with_what_is_written_noted_and_read(
     plan = plan_repair(DAMAGED.store(tmp_path), StoreConfig(), "recover", {"mode": "abnormal"})
 
     def seconds(rate: float = 1 << 30, **sizes: int) -> int:
-        told = {"write_size": 0, "journal_size": 0, "read_size": 0} | sizes
+        told: dict[str, Any] = {"write_size": 0, "journal_size": 0, "read_size": 0} | sizes
         tell_cost(dataclasses.replace(plan, **told), Output("jsonl"), rate)
         found = re.search(r"in about ([0-9,]+ s|a second)$", capsys.readouterr().err, re.MULTILINE)
         assert found

@@ -14,6 +14,7 @@ from mqtool.engine import role_keeper
 from mqtool.engine.broker.kept_role import KeptRole, read_role, with_kept_role, write_role
 from mqtool.engine.broker.roles import role_of
 from mqtool.engine.broker.settings import BrokerSettings, Role
+from mqtool.engine.client.calls import Call
 from mqtool.engine.client_runtime import promotion
 from mqtool.engine.client_runtime.admin_client import AdminClient
 from mqtool.engine.client_runtime.promotion import plan_promotion, promote
@@ -243,6 +244,48 @@ async def test_where_the_slave_does_not_get_the_rest_the_master_goes_on(
         assert again.remark == "epoch 0 is not above 0, the epoch of this broker"
         await client.close()
     assert read_role(tmp_path / "a") is None
+
+
+@on_a_loop
+@pytest.mark.parametrize("is_taken", [True, False], ids=["taken", "lost on its way"])
+async def test_of_an_order_to_become_master_that_nobody_answers_there_is_one_master_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_taken: bool
+) -> None:
+    async with (
+        names() as name_server,
+        master_of(tmp_path / "a", name_server) as first,
+        slave_of(tmp_path / "b", name_server) as second,
+        AdminClient([name_server]) as admin,
+    ):
+        await until_it_follows(admin)
+        clients = [Client(first.address), Client(second.address)]
+        await clients[0].send(b"before")
+        plan = await plan_promotion(admin, "broker-a")
+        answered = admin.request
+
+        async def unanswered(address: str, call: Call[Any], timeout_ms: int = 5000) -> Any:
+            header = call.command.ext_fields
+            if address == second.address and header.get("step") == "become":
+                if is_taken:
+                    await answered(address, call, timeout_ms)
+                raise UnavailableError(f"{address} did not answer")
+            return await answered(address, call, timeout_ms)
+
+        monkeypatch.setattr(admin, "request", unanswered)
+        if is_taken:
+            await promote(admin, plan, lambda _: None)
+        else:
+            with pytest.raises(UnavailableError, match="did not answer"):
+                await promote(admin, plan, lambda _: None)
+        accepted = []
+        for number, client in enumerate(clients):
+            with contextlib.suppress(MqtoolError, AssertionError):
+                await client.send(b"after")
+                accepted.append(number)
+        assert accepted == [int(is_taken)]
+        assert await bodies((first, second)[accepted[0]]) == [b"before", b"after"]
+        for client in clients:
+            await client.close()
 
 
 @on_a_loop
