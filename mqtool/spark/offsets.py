@@ -163,7 +163,7 @@ def _of_tables(reader: StoreReader) -> Iterator[ConsumedOffset]:
         for key, low, high in _ends(reader, groups):
             gone.discard(key)
             yield from _of_queue(*key, low, high, groups)
-    except _UNREADABLE:  # then nobody knows which of them are gone
+    except _UNREADABLE:  # then it is unknown which of them are gone
         return
     for key in gone:
         yield from _of_queue(*key, 0, 0, groups)

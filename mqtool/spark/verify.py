@@ -102,7 +102,7 @@ def findings(spark: Any, stores: Sequence[Store], level: Level, partition_size: 
     Args:
         spark: the session.
         stores: which.
-        level: how much to look at.
+        level: how much to check.
         partition_size: bytes of log for one task, rounded to whole chunks.
     """
     from pyspark.sql import functions

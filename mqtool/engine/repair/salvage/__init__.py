@@ -1,1 +1,1 @@
-"""New stores made of the messages of others: salvaged, merged or imported."""
+"""New stores built from the messages of others: salvaged, merged or imported."""

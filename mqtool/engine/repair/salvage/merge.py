@@ -1,18 +1,18 @@
 """``salvage --merge``: one new store of two copies of a log; what is damaged in one is taken from the other.
 
-Each is examined by itself first, as ``plan_salvage`` does: records that lie elsewhere than they say are put back, and
-those whose places in queues or system flags cannot be right get those that ``recover`` would write. Then the logs are
-held against each other (``compare_logs``), which tells whether they are copies of one log and which is the base. Then
-both are walked again side by side: of each address the sound record is taken, the base's where both are, the one that
-is as it was where the other is put back or written again, and the
-result goes the way of every salvage. Cost: as that of ``compare_logs`` and ``plan_salvage``.
+First each is examined separately, as ``plan_salvage`` does: displaced records are put back, and
+wrong places in queues or system flags are corrected as ``recover`` would. Then the logs are
+compared (``compare_logs``), which shows whether they are copies of one log and which is the base. Then
+both are walked again in parallel: for each address the sound record is taken, the base's if both are, the one that
+is original if the other was put back or corrected, and the
+result is handled like any salvage. Cost: that of ``compare_logs`` and ``plan_salvage``.
 
 What counts as copies of one log: some records are the same byte for byte at the same address. Before the last of these
 a record may be damaged in one, and even seem sound, as no CRC covers its head: it differs at the same address and has
-the same length. Anything else there means that two logs were mixed, and is refused. Behind the last common record both
-may have other messages, as after a failover between a master and a slave that was behind: they part there. Then only
-the base is followed, the one whose newest message is younger, and what the other has is told as left out: two messages
-with one queue offset are never mixed.
+the same length. Anything else there means that two logs were mixed, and is refused. After the last common record both
+may have different messages, as after a failover between a master and a slave that was behind. Then only
+the base is followed, the one with the newer last message; messages of the other are left out and listed: messages
+with the same queue offset are never mixed.
 """
 
 import bisect
@@ -57,7 +57,7 @@ Interval = tuple[int, int]
 
 
 class Merge(NamedTuple):
-    """A salvage of two stores, and how they were found."""
+    """A salvage of two stores, and the result of their comparison."""
 
     plan: Salvage
     logs: Logs
@@ -66,15 +66,15 @@ class Merge(NamedTuple):
 
 
 class _MergeSide(NamedTuple):
-    """One store by itself."""
+    """One of the two stores."""
 
-    reader: StoreReader  # with the log as ``back`` and ``edits`` make it
+    reader: StoreReader  # its log changed by ``back`` and ``edits``
     edits: dict[int, Edit]  # by address
     back: PutBack
 
 
 def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: Progress = lambda _: None) -> Merge:
-    """Look at every record of two stores and decide which is taken, and what becomes of it.
+    """Examine every record of two stores, and decide which is taken and where it goes.
 
     Args:
         left: one store, which is only read.
@@ -83,7 +83,7 @@ def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: P
         progress: called with the number of bytes done so far, of both logs three times.
 
     Raises:
-        BadDataError: they are no copies of one log.
+        BadDataError: they are not copies of one log.
         NotFoundError: one has no log.
         StoreInUseError: a broker writes to one.
         UsageError: both are the same.
@@ -128,9 +128,9 @@ def _look_at(reader: StoreReader, placement: Placement, jobs: int, progress: Pro
 
 
 def _left_in_both(looked: tuple[_MergeSide, _MergeSide]) -> Iterator[DisplacedRecords]:
-    """Yield the sound records that lie elsewhere than they say, and that neither store has where they say.
+    """Yield the displaced sound records that neither store has at the stated address.
 
-    Those that both have in one place are told once.
+    Those that both have in the same place are yielded once.
     """
     reported = set()
     for side in looked:
@@ -162,7 +162,7 @@ def _refuse_others(readers: tuple[StoreReader, StoreReader], logs: Logs) -> None
 
 
 class _Merged(Survey):
-    """Takes two logs, step by step, as a survey takes one."""
+    """Takes two logs step by step, as a survey takes one."""
 
     def __init__(self, looked: tuple[_MergeSide, _MergeSide], base: int, logs: Logs) -> None:
         readers = looked[0].reader, looked[1].reader
@@ -196,7 +196,7 @@ class _Merged(Survey):
         self._files = [_intervals(reader.commit_log) for reader in readers]
         self._aside: dict[QueueKey, list[Interval]] = {}
 
-    # What a survey of one log knows by itself
+    # What a survey of one log provides
 
     def log_size(self) -> int:
         """Return how many bytes of log there are."""
@@ -218,7 +218,7 @@ class _Merged(Survey):
         return tables, remarks
 
     def told_by_units(self, order: Order) -> dict[QueueKey, tuple[int, int]]:
-        """Return for each queue how many messages units of either store show before and behind those copied."""
+        """Return, for each queue, how many messages units of either store show before and after those copied."""
         counts = told_by_units(self.reader, order)
         if self.limit == NO_END:
             for key, (before, behind) in told_by_units(self.readers[1 - self.base], order).items():
@@ -227,11 +227,11 @@ class _Merged(Survey):
         return counts
 
     def enter(self, segment: MappedFile) -> None:
-        """Come to a segment of either log; what neither has is told by ``take_step``."""
+        """Enter a segment of either log; ``take_step`` lists what neither has."""
         self.segment = segment
 
     def take_end(self) -> None:
-        """List what lies after the last message except for zeros."""
+        """List what follows the last message, except for zeros."""
         self.take_last_gaps()
 
     # Both logs
@@ -269,7 +269,7 @@ class _Merged(Survey):
             self._reach = max(self._reach, intervals[-1][1])
 
     def _prefer_in_place(self, slices: tuple[Slice, Slice], masks: list[Bools]) -> None:
-        """Leave out what was put back in one store where the other has a sound record in its place."""
+        """Leave out what was put back in one store if the other has a sound record in that place."""
         is_back = [_lies_in(part.positions, back) for part, back in zip(slices, self._put_back, strict=True)]
         for side in (0, 1):
             part, other = slices[side], slices[1 - side]
@@ -287,7 +287,7 @@ class _Merged(Survey):
                     self._leave_out(both if side == 0 else both[::-1], 1 - side, was_there=True)
 
     def _choose(self, slices: tuple[Slice, Slice], masks: list[Bools]) -> None:
-        """Of each address at which both have a sound record, take one."""
+        """Take one of the two records at each address at which both have a sound one."""
         rows = [np.flatnonzero(mask) for mask in masks]
         starts = [part.positions[chosen] for part, chosen in zip(slices, rows, strict=True)]
         addresses, in_left, in_right = np.intersect1d(starts[0], starts[1], assume_unique=True, return_indices=True)
@@ -307,13 +307,13 @@ class _Merged(Survey):
                 side = int(wrong[1] < wrong[0])
             else:
                 side = int(unit_counts[1] > unit_counts[0]) if unit_counts[0] != unit_counts[1] else self.base
-                # Of what no queue leads to only its own head says that it ever was.
+                # If no queue leads to a record, only its own head says that it existed.
                 self._leave_out(both, side, was_there=bool(unit_counts[1 - side]) or not unit_counts[side])
             for number in (0, 1):
                 masks[number][pairs[number][pair]] = number == side
 
     def _leave_out(self, both: list[MessageTable], side: int, was_there: bool) -> None:
-        """Tell that a sound record is not taken, as the other store has another in its place."""
+        """List a sound record that is not taken, as the other store has a different one in its place."""
         other = both[1 - side]
         topic, queue_id, queue_offset = _place(other)
         row = {"kind": "left out", "store": str(self.readers[1 - side].root), "topic": topic, "queue_id": queue_id}
@@ -329,7 +329,7 @@ class _Merged(Survey):
             self.lost_of_other[topic] += 1
 
     def _leave_out_edits(self) -> None:
-        """Tell of records that say what cannot be right, and that the other store has otherwise."""
+        """List records with impossible contents that the other store has with different ones."""
         for side, taken_edits in zip(self.looked, self._taken_edits, strict=True):
             for address, edit in sorted(side.edits.items()):
                 if address not in taken_edits:
@@ -344,7 +344,7 @@ class _Merged(Survey):
                     self.left_out.append(row | {"count": stated.batch_size, "reason": text})
 
     def _drop_inner(self, slices: tuple[Slice, Slice], masks: list[Bools]) -> None:
-        """Leave out what lies within a sound record of the other log: a body may hold what looks like a record."""
+        """Leave out what lies within a sound record of the other log: a body may contain what looks like a record."""
         rows = [np.flatnonzero(mask) for mask in masks]
         starts = np.concatenate([part.positions[chosen] for part, chosen in zip(slices, rows, strict=True)])
         sizes = np.concatenate([part.sizes[chosen] for part, chosen in zip(slices, rows, strict=True)])
@@ -362,7 +362,7 @@ class _Merged(Survey):
             self.lost_of_other[topic] += 1
 
     def _set_aside(self, part: Slice, rows: Ints) -> None:
-        """Note the messages of the other store behind the place where they part."""
+        """Note the messages of the other store after the point where they diverge."""
         if not len(rows):
             return
         for table in part.tables(rows):
@@ -379,7 +379,7 @@ class _Merged(Survey):
     def _bad(
         self, slices: tuple[Slice, Slice], ours: list[Bools], intervals: list[Interval]
     ) -> list[dict[int, Interval]]:
-        """Return the rows of broken records where nothing else is, which may tell what was lost there."""
+        """Return the rows of broken records where nothing else is: they may show what was lost there."""
         used = list(intervals)
         rows_of_side: list[dict[int, Interval]] = [{}, {}]
         for side in (self.base, 1 - self.base):
@@ -394,7 +394,7 @@ class _Merged(Survey):
         return rows_of_side
 
     def _holes(self, slices: tuple[Slice, Slice], stop: int, covered: list[Interval]) -> list[Interval]:
-        """Return the addresses of this step at which neither log has a record, blank ones included in none."""
+        """Return the addresses of this step at which neither log has a record, not even a blank one."""
         empty: list[list[Interval]] = []
         for side, part in enumerate(slices):
             lost = part.positions[~part.sound], (part.positions + part.sizes)[~part.sound]
@@ -407,7 +407,7 @@ class _Merged(Survey):
         return _without(_without(both, [(0, self._reach)]), covered)
 
     def _files_of(self, start: int, end: int) -> Iterator[tuple[int, Gap | Interval]]:
-        """Yield a hole cut where segments begin, as gaps, and as intervals where neither log has a file."""
+        """Yield the parts of a hole, split at segments: gaps, or intervals for which neither log has a file."""
         rest = [(start, end)]
         for side in (self.base, 1 - self.base):
             for segment in self.readers[side].commit_log.segments:
@@ -445,7 +445,7 @@ class _Merged(Survey):
             self._last_side = side
 
     def finish(self) -> Salvage:
-        """Decide what becomes of everything."""
+        """Make all decisions."""
         edits = [
             edit
             for side, noted in zip(self.looked, self._taken_edits, strict=True)
@@ -478,7 +478,7 @@ def _place(table: MessageTable) -> tuple[str, int, int]:
 
 
 def _has_unit(reader: StoreReader, table: MessageTable) -> bool:
-    """Return whether the queue of a message leads to it."""
+    """Return whether the unit of a message leads to it."""
     topic, queue_id, offset = _place(table)
     queue = reader.consume_queues.get((topic, queue_id))
     if queue is None or not queue.first_offset <= offset < queue.max_offset():
@@ -489,7 +489,7 @@ def _has_unit(reader: StoreReader, table: MessageTable) -> bool:
 
 
 def _runs(part: Slice, mask: Bools) -> Iterator[tuple[int, Records]]:
-    """Yield the chosen records of a slice, with the address of the first; those together that follow each other."""
+    """Yield the chosen records of a slice with the address of the first, consecutive ones together."""
     first = 0
     for run in part.runs:
         chosen = mask[first : first + len(run.table)]
@@ -500,7 +500,7 @@ def _runs(part: Slice, mask: Bools) -> Iterator[tuple[int, Records]]:
 
 
 def _stretches(slices: tuple[Slice, Slice], masks: list[Bools]) -> list[Interval]:
-    """Return the addresses of chosen records, those joined that follow each other."""
+    """Return the addresses of chosen records, consecutive ones joined."""
     starts = np.concatenate([part.positions[mask] for part, mask in zip(slices, masks, strict=True)])
     ends = starts + np.concatenate([part.sizes[mask] for part, mask in zip(slices, masks, strict=True)])
     starts, ends = np.sort(starts), np.sort(ends)
@@ -509,12 +509,12 @@ def _stretches(slices: tuple[Slice, Slice], masks: list[Bools]) -> list[Interval
 
 
 def _intervals(log: FileQueue) -> list[Interval]:
-    """Return the addresses that files have."""
+    """Return the addresses that files cover."""
     return _joined([(segment.start_offset, segment.end_offset) for segment in log.segments])
 
 
 def _lies_in(positions: Ints, intervals: list[Interval]) -> Bools:
-    """Return which addresses lie in intervals, which are in order and without overlaps."""
+    """Return which addresses are in ordered, disjoint intervals."""
     if not intervals:
         return np.zeros(len(positions), np.bool_)
     starts, ends = np.array(intervals, np.int64).T
@@ -535,7 +535,7 @@ def _joined(intervals: list[Interval]) -> list[Interval]:
 
 
 def _common(first: list[Interval], second: list[Interval]) -> list[Interval]:
-    """Return what lies in both of two lists of intervals, each in order and without overlaps."""
+    """Return the intersection of two lists of intervals, each ordered and disjoint."""
     common = []
     i = j = 0
     while i < len(first) and j < len(second):
@@ -550,7 +550,7 @@ def _common(first: list[Interval], second: list[Interval]) -> list[Interval]:
 
 
 def _without(first: list[Interval], second: list[Interval]) -> list[Interval]:
-    """Return what lies in the first of two such lists and not in the second."""
+    """Return the difference of two such lists: the first without the second."""
     if not first:
         return []
     gaps, at = [], first[0][0]

@@ -1,7 +1,7 @@
-"""A store made of messages: the log is written, and all that follows from it is built as after a clean stop.
+"""A new store: the messages are written to the log, and everything else is built as after a clean stop.
 
-Until it is whole and on the disk it holds an ``abort`` file, as if its broker were still at work (``making``). What is
-in that file tells it from a broker's: the next attempt removes what one that was killed has left.
+Until it is complete and synced it holds an ``abort`` file, as if its broker were running (``making``). The contents
+of that file differ from a broker's, so that the next attempt removes what a killed one has left.
 """
 
 import collections
@@ -51,22 +51,22 @@ from mqtool.formats.topics import SCHEDULE_TOPIC
 _QUEUE_ID_AT, _QUEUE_OFFSET_AT, _SYS_FLAG_AT = (
     layout.offset_in_head(name) for name in ("queue_id", "queue_offset", "sys_flag")
 )
-_MAX_IN_BATCH = 256  # lost messages for which one record stands
+_MAX_IN_BATCH = 256  # lost messages that one record represents
 _AT_ONCE = 1000
 
 
 _TELLING = layout.COMPRESSED | layout.INNER_BATCH | layout.TRANSACTION_MASK
-"""Flags of records that other parts of them may contradict."""
+"""Flags of records that other parts may contradict."""
 _CONTRADICTED = (
     (_SYS_FLAG_AT, ">i4", "LOG-FLAG", "its system flag contradicts its body, it is rewritten"),
     (_QUEUE_OFFSET_AT, ">i8", "LOG-PROPERTIES", "its queue offset is not INNER_BASE, which is used instead"),
 )
-"""Position, form and finding of numbers that are put right, and what is told of it."""
+"""Position, format and finding of numbers that are corrected, and the remark on it."""
 _MARK = b"mqtool is making this store: it is not whole\n"
 
 
 def refuse_used(root: Path) -> None:
-    """Raise ``UsageError`` where something is in the way of a new store; what ``is_unfinished`` is not."""
+    """Raise ``UsageError`` if something is in the way of a new store, unless it ``is_unfinished``."""
     try:
         is_used = root.exists() and (not root.is_dir() or bool(inside(root)))
         is_used = is_used and not is_unfinished(root)
@@ -77,7 +77,7 @@ def refuse_used(root: Path) -> None:
 
 
 def is_unfinished(root: Path) -> bool:
-    """Return whether a folder holds what a making that was killed has left, and nothing else."""
+    """Return whether a folder holds only what a killed ``making`` has left."""
     abort = root / "abort"
     if not abort.is_file():
         return False
@@ -87,7 +87,7 @@ def is_unfinished(root: Path) -> bool:
 
 
 def refuse_lack_of_room(path: Path, size: int) -> None:
-    """Raise ``WriteError`` where the disk under ``path``, which need not exist, has not ``size`` bytes left."""
+    """Raise ``WriteError`` if the disk of ``path``, which need not exist, has less than ``size`` bytes left."""
     place = next(ancestor for ancestor in (path.absolute(), *path.absolute().parents) if ancestor.exists())
     free = shutil.disk_usage(place).free
     if free < size:
@@ -96,15 +96,15 @@ def refuse_lack_of_room(path: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def making(root: Path, disk: Disk) -> Iterator[None]:
-    """Make the folder of a new store, with an ``abort`` file until all that is made in it is whole and synced.
+    """Create the folder of a new store, with an ``abort`` file until everything in it is complete and synced.
 
-    What is in it is removed again if anything fails. Only a kill, a power loss or a disk that lets nothing be removed
-    leaves something behind, and then ``abort`` with it, by which the next making knows it and removes it.
+    Its contents are removed if anything fails. Only a kill, a power loss or a disk that refuses removals
+    leaves something behind, with ``abort``, by which the next ``making`` recognizes and removes it.
 
     Raises:
-        UsageError: it holds something.
-        StoreInUseError: another process is making a store there.
-        RepairFailedError: something failed, and what was made cannot be removed.
+        UsageError: it is not empty.
+        StoreInUseError: another process is creating a store there.
+        RepairFailedError: something failed, and the new files cannot be removed.
     """
     refuse_used(root)
     missing = [ancestor for ancestor in (root, *root.parents) if not ancestor.exists()]
@@ -127,7 +127,7 @@ def making(root: Path, disk: Disk) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _removed_on_failure(root: Path, folders: Sequence[Path], disk: Disk) -> Iterator[None]:
-    """Leave an empty folder behind if anything fails, and none of ``folders``."""
+    """Leave an empty folder without any of ``folders`` if anything fails."""
     try:
         yield
     except BaseException as error:
@@ -153,7 +153,7 @@ def _mark(root: Path, disk: Disk) -> None:
 
 
 def _empty(root: Path, disk: Disk) -> None:
-    """Remove what is in a folder, ``abort`` last, as it tells that the rest is not whole."""
+    """Empty a folder, ``abort`` last, as it says that the rest is incomplete."""
     abort = root / "abort"
     if not abort.exists():
         _mark(root, disk)
@@ -168,9 +168,9 @@ _LOG_PLACES = ("storePathCommitLog", "readOnlyCommitLogStorePaths")
 
 
 class NewStore:
-    """A store that is being made in a folder of ``making``.
+    """A store under construction in a folder of ``making``.
 
-    ``placeholders`` counts by topic the queue offsets for which there was no message.
+    ``placeholders`` counts, by topic, the queue offsets without a message.
     """
 
     def __init__(
@@ -187,19 +187,19 @@ class NewStore:
         Args:
             root: the folder, empty.
             disk: through which everything is written.
-            config: sizes of the files that are to be made, and delay levels.
+            config: sizes of the new files, and delay levels.
             file_size: bytes of a segment.
             start_offset: address of the first segment.
-            batch_topics: whose units hold several messages; inner batches tell of more.
+            batch_topics: whose units hold several messages; inner batches add more.
         """
         self.root = root
         self.disk = disk
-        # Where another store keeps its log is no place for this one's.
+        # The log must not go where another store keeps its own.
         self.config = StoreConfig({key: value for key, value in config.settings.items() if key not in _LOG_PLACES})
         self.batch_topics = set(batch_topics)
         self.placeholders: dict[str, int] = {}
         self.last_timestamp = 0
-        self._held: _Put | None = None  # until the next tell whether its store times can be right
+        self._held: _Put | None = None  # until the next messages show whether its store times are possible
         self._times = np.empty(0, np.int64)  # of the last messages
         self._has_crc = False  # the last message
         self._repaired: collections.Counter[str] = collections.Counter()
@@ -214,13 +214,13 @@ class NewStore:
         queue_ids: Ints | None = None,
         queue_offsets: Ints | None = None,
     ) -> None:
-        """Append messages; numbers that cannot be right are put right, and told by ``remarks``.
+        """Append messages; impossible numbers are corrected, and listed by ``remarks``.
 
         Args:
             table: of them; sound, and not empty; it must stay as it is until the next call.
             missing: queue offsets to be filled by placeholders, each with the row before which that is done; in order.
-            queue_ids: where they are to be others.
-            queue_offsets: where they are to be others.
+            queue_ids: new ones, if they change.
+            queue_offsets: new ones, if they change.
 
         Raises:
             BadDataError: a message is too large for a segment.
@@ -231,7 +231,7 @@ class NewStore:
         self._held = _Put(table, missing, queue_ids, queue_offsets)
 
     def remarks(self) -> Iterator[str]:
-        """Yield what was put right in the messages so far, and what is wrong with them and stays."""
+        """Yield what was corrected in the messages so far, and what remains wrong with them."""
         for text, count in self._repaired.items():
             yield f"{count:,} message{'s' if count > 1 else ''}: {text}"
         for (code, message), count in self._left.items():
@@ -243,7 +243,7 @@ class NewStore:
         self._write_held(np.empty(0, np.int64), is_last=True)
 
     def _write_held(self, ahead: Ints, *, is_last: bool) -> None:
-        """Write the messages that wait; ``ahead``: when those after them were stored."""
+        """Write waiting messages; ``ahead``: store times of the next ones."""
         if self._held is None:
             return
         table, missing, queue_ids, queue_offsets = self._held
@@ -273,7 +273,7 @@ class NewStore:
         self.last_timestamp = int(times[-1])
 
     def _right_times(self, table: MessageTable, ahead: Ints, is_last: bool) -> Ints:
-        """Return the store times of messages, those put right that cannot be."""
+        """Return the store times of messages, impossible ones corrected."""
         before, times = len(self._times), table.column("store_timestamp").astype(np.int64)
         stop = before + len(times)
         joined = np.concatenate([self._times, times, ahead])
@@ -289,7 +289,7 @@ class NewStore:
         return times
 
     def _put_right(self, table: MessageTable, records: Bytes, starts: Ints) -> None:
-        """Write system flags, queue offsets of batches and delay levels that cannot be right; note what stays wrong."""
+        """Correct impossible system flags, queue offsets of batches and delay levels; note what remains wrong."""
         flags = table.column("sys_flag")
         ids, names = table.topics()
         topics = self.batch_topics | {SCHEDULE_TOPIC}
@@ -380,7 +380,7 @@ class NewStore:
             self._write(self.root / "config" / name, text)
 
     def finish(self, version: str | None = None, jobs: int = 1, progress: Progress = lambda _: None) -> Built:
-        """Make queues, index, tables and checkpoint, and return when everything is on the disk.
+        """Build queues, index, tables and checkpoint, and return when everything is synced.
 
         Args:
             version: whose broker will use the index, see ``build``.
@@ -414,7 +414,7 @@ class NewStore:
         self.disk.sync(path)
 
     def _checkpoint(self, built: Built) -> bytes:
-        """Return what says that all of it is on the disk; what older brokers do not know they leave alone."""
+        """Return a checkpoint that says that all of it is on the disk; older brokers ignore unknown fields."""
         is_full = len(built.index_names) > 1
         fields: dict[str, Any] = dict.fromkeys(checkpoint.CHECKPOINT_DTYPE.names or (), 0)
         fields["rest"] = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
@@ -439,14 +439,14 @@ class _Put(NamedTuple):
 
 
 def _forms(table: MessageTable) -> Ints:
-    """Return which form of the head each message has."""
+    """Return the form of each message's head."""
     flags = table.column("sys_flag")
     forms: Ints = (flags & layout.BORN_HOST_V6 != 0) + 2 * (flags & layout.STORE_HOST_V6 != 0)
     return forms
 
 
 def _records(table: MessageTable, sizes: Ints) -> Bytes:
-    """Return the records of a table end to end, copied."""
+    """Return a copy of the records of a table, concatenated."""
     data = np.frombuffer(table.buffer, np.uint8)
     starts, ends = table.starts, table.starts + sizes
     edges = np.flatnonzero(starts[1:] != ends[:-1]) + 1

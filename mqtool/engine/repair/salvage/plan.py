@@ -1,7 +1,7 @@
-"""``salvage``: every message that checks out, copied from a damaged store into a new one.
+"""``salvage``: every sound message, copied from a damaged store into a new one.
 
 ``plan_salvage`` walks over the log as ``recover`` does and decides which queue offset each message gets; ``salvage``
-copies. What could not be read is listed in ``salvage.jsonl`` beside the new files, byte range by byte range.
+copies. Unreadable byte ranges are listed in ``salvage.jsonl`` beside the new files.
 """
 
 import collections
@@ -61,7 +61,7 @@ class Skipped:
     reason: str
     known: LostMessage | None = None
     position: int | None = None
-    """In a file that is none of the log; ``physical_offset`` is -1 then: its bytes have no address."""
+    """Position in a file outside of the log; then ``physical_offset`` is -1, as its bytes have no address."""
 
     @property
     def offset(self) -> int | None:
@@ -73,7 +73,7 @@ class Skipped:
 
 @dataclasses.dataclass(frozen=True)
 class CopiedRange:
-    """Records that follow each other, and the positions in the segment of those that are not copied."""
+    """Consecutive records, and the positions in the segment of those that are not copied."""
 
     segment: MappedFile
     start: int
@@ -83,7 +83,7 @@ class CopiedRange:
 
 
 class Edit(NamedTuple):
-    """A record that is copied with other places in queues, or another system flag, than it says."""
+    """A record that is copied with corrected places in queues or system flags."""
 
     patch: Patch
     said: LostMessage
@@ -92,7 +92,7 @@ class Edit(NamedTuple):
 
 
 class CopySource(NamedTuple):
-    """Messages that follow each other and come from one of two stores."""
+    """Consecutive messages from one of two stores."""
 
     root: Path
     physical_offset: int  # of the first
@@ -119,10 +119,10 @@ class Salvage:
     remarks: list[str]
     edits: Sequence[Edit] = ()
     from_each: "tuple[collections.Counter[str], collections.Counter[str]] | None" = None
-    """Of a merge: what is kept of each store."""
+    """For a merge: what is kept of each store."""
     sources: list[CopySource] = dataclasses.field(default_factory=list)
     left_out: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """Of a merge: sound messages of one store in whose place another is taken, as rows of the manifest."""
+    """For a merge: sound messages of one store that are replaced by others, as rows of the manifest."""
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the counts of each topic."""
@@ -136,7 +136,7 @@ class Salvage:
 
 
 def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda _: None) -> Salvage:
-    """Look at every record and decide what becomes of it.
+    """Examine every record and decide where it goes.
 
     Args:
         reader: of the store, which is only read.
@@ -144,7 +144,7 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
         progress: called with the number of bytes of the log done so far.
 
     Raises:
-        NotFoundError: there is no log, or no message in it that can be read.
+        NotFoundError: there is no log, or no readable message in it.
         StoreInUseError: a broker writes to it.
     """
     refuse_live_or_empty(reader)
@@ -168,16 +168,16 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
 
 
 class Repaired(NamedTuple):
-    """A log as it is copied."""
+    """A log as it will be copied."""
 
-    look: "Survey"  # at the log before ``edits``
+    look: "Survey"  # of the log before ``edits``
     back: PutBack
     log: CommitLog  # with all that is put back and edited, in memory
     edits: list[Edit]
 
 
 def repaired(reader: StoreReader, placement: Placement, jobs: int, progress: Progress) -> Repaired:
-    """Look at every record, and put those right that `recover` would.
+    """Examine every record, and correct those that `recover` would.
 
     Args:
         reader: of the store, with the log of ``placement``.
@@ -196,13 +196,13 @@ def repaired(reader: StoreReader, placement: Placement, jobs: int, progress: Pro
 
 
 def _look_at(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Survey, Unsound, list[Patch]]":
-    """Look at every record; return what is to be copied, where none is sound, and those that `recover` writes again."""
+    """Examine every record; return what to copy, where none is sound, and the records that `recover` corrects."""
     start = reader.commit_log.min_offset
     look, unsound = Survey(reader), Unsound(reader.commit_log, start)
     pieces = look.watch(unsound.watch(survey(reader, start, jobs, progress)))
     if reader.commit_log.envelope is scan.BARE:
         return look, unsound, edited_records(reader, pieces, look.batch_topics)
-    for _ in pieces:  # of a DLedger log, which no ``recover`` changes
+    for _ in pieces:  # a DLedger log, which ``recover`` does not change
         pass
     return look, unsound, []
 
@@ -224,13 +224,13 @@ def _edits_of(log: CommitLog, patches: Iterable[Patch]) -> Iterator[Edit]:
 
 
 def told_back(back: PutBack) -> Iterator[str]:
-    """Yield a remark on the records that were put back, where there are some."""
+    """Yield a remark on the records that were put back, if there are any."""
     if count := sum(count for *_, count in back.told):
         yield f"{count:,} record{'s' if count > 1 else ''} that are elsewhere are read as if they were in their places"
 
 
 def named_otherwise(reader: StoreReader, placement: Placement) -> Iterator[str]:
-    """Yield a remark on each file of the log that is taken for another segment than its name says, or for none."""
+    """Yield a remark on each file of the log that is used as another segment than its name says, or not at all."""
     relative = reader.paths.relative
     for renamed in placement.renamed:
         yield f"{relative(renamed.path)} is read as segment {renamed.target.name}: its records say so"
@@ -242,19 +242,19 @@ def named_otherwise(reader: StoreReader, placement: Placement) -> Iterator[str]:
 def salvage(
     plan: Salvage, into: Path, disk: Disk, jobs: int = 1, progress: Progress = lambda _: None
 ) -> "collections.Counter[str]":
-    """Make the new store and return how many placeholders are in it, by topic; what fails leaves nothing behind.
+    """Build the new store and return the number of its placeholders, by topic; a failure leaves nothing behind.
 
-    What is put right in the messages on the way, the plan's remarks tell then.
+    Corrections of messages are added to the plan's remarks.
 
     Args:
         plan: by ``plan_salvage``.
-        into: its folder, empty or not there yet.
+        into: its folder, empty or missing.
         disk: through which everything is written.
         jobs: threads.
         progress: called with the number of bytes done so far, of twice the log.
 
     Raises:
-        UsageError: ``into`` holds something, or lies in the store.
+        UsageError: ``into`` is not empty, or is in the store.
         WriteError: the disk is full, or fails.
     """
     check_target(plan.reader, into)
@@ -273,7 +273,7 @@ def salvage(
 
 
 def refuse_live_or_empty(reader: StoreReader) -> None:
-    """Raise ``StoreInUseError`` where a broker is at work, ``NotFoundError`` where the log is not, or not all of it."""
+    """Raise ``StoreInUseError`` if a broker is running, ``NotFoundError`` if the log, or a part of it, is missing."""
     if reader.is_live:
         raise StoreInUseError(f"a broker is running on {reader.root}: stop it first, or take a copy")
     require_log(reader)
@@ -282,13 +282,13 @@ def refuse_live_or_empty(reader: StoreReader) -> None:
 
 
 def check_target(reader: StoreReader, into: Path) -> None:
-    """Raise ``UsageError`` where the new store would be in the way of something, or in the old one."""
+    """Raise ``UsageError`` if the new store's folder is in use, or in the old store."""
     refuse_used(into)
     if into.resolve().is_relative_to(reader.root.resolve()):
         raise UsageError(f"{into} is inside the store, which is left unchanged: choose another folder")
 
 
-# What there is
+# The survey
 
 
 class Survey:
@@ -309,7 +309,7 @@ class Survey:
         self.lost_size = 0
         self.gaps: list[Gap] = []  # since the last sound record
         self.segment: MappedFile | None = None
-        self.edits: Sequence[Edit] = ()  # records that the log which is examined has otherwise than the store
+        self.edits: Sequence[Edit] = ()  # records that differ between the examined log and the store
 
     def watch(self, pieces: Iterable[RecordRun | Gap]) -> Iterator[RecordRun | Gap]:
         """Observe what a survey yields, and pass it on."""
@@ -338,12 +338,12 @@ class Survey:
             self._note_stretch(piece)
 
     def _is_stale(self, piece: RecordRun) -> bool:
-        """Return whether messages behind a gap are left over from before a broker cut the log there."""
+        """Return whether messages after a gap are left over from before a broker truncated the log there."""
         older = piece.like.store_timestamp < self.last_timestamp
         return older and all(span.stop <= self.next.get(span.queue, 0) for span in piece.spans)
 
     def enter(self, segment: MappedFile) -> None:
-        """Come to a segment, and note what is missing before it."""
+        """Enter a segment, and note what is missing before it."""
         before, self.segment = self.segment, segment
         if before is None or before is segment:
             return
@@ -402,7 +402,7 @@ class Survey:
         runs += reversed(later)
 
     def finish(self) -> Salvage:
-        """Decide what becomes of everything."""
+        """Make all decisions."""
         most = self.log_size() // layout.MIN_SIZE
         room = self.lost_size // layout.MIN_SIZE
         order = arrange(self.queues, lambda run: most if run.length > 1 else room, self._is_fixed)
@@ -410,7 +410,7 @@ class Survey:
         self.take_end()
         self._take_misplaced(order)
         for (topic, _), run in order.left_out:
-            self.kept[topic] -= 1 if topic in self.batch_topics else run.length  # a batch counts as one there
+            self.kept[topic] -= 1 if topic in self.batch_topics else run.length  # there a batch counts as one
         placeholders: collections.Counter[str] = collections.Counter()
         for missing in order.missing.values():
             for gap in missing:
@@ -421,7 +421,7 @@ class Survey:
         size = int(config.settings["mappedFileSizeCommitLog"])
         start = self.first_offset() // size * size
         if not start and any(first for first, _ in order.ranges.values()):
-            start = size  # brokers take units that fill a queue up for messages where the log begins at 0
+            start = size  # in a log that begins at 0 brokers take fill units for messages
         return Salvage(
             reader=self.reader,
             config=config,
@@ -470,15 +470,15 @@ class Survey:
         return read_tables(self.reader)
 
     def told_by_units(self, order: Order) -> dict[QueueKey, tuple[int, int]]:
-        """Return for each queue how many messages units show before and behind those that are copied."""
+        """Return, for each queue, how many messages units show before and after those that are copied."""
         return told_by_units(self.reader, order)
 
     def _is_fixed(self, queue: QueueKey) -> bool:
-        """Return whether the queue offsets stand in a list of the properties: those of light queues."""
+        """Return whether the queue offsets are listed in properties, as those of light queues are."""
         return queue[0].startswith(LIGHT_QUEUE_PREFIX)
 
     def take_end(self) -> None:
-        """List what lies after the last message, unless it is the unused end of the log, and what is cut off."""
+        """List what follows the last message, unless it is the unused end of the log, and what is cut off."""
         last = self.segment.start_offset if self.segment else 0
         for segment in self.log.segments:
             missing = self.log.file_size - segment.size
@@ -487,12 +487,12 @@ class Survey:
         self.take_last_gaps()
 
     def take_last_gaps(self) -> None:
-        """List what lies after the last message except for zeros."""
+        """List what follows the last message, except for zeros."""
         for gap, content in self._last_contents():
             self._skip(gap.segment, content, gap.end, "there is no record", None)
 
     def _last_contents(self) -> Iterator[tuple[Gap, int]]:
-        """Yield the gaps after the last message that are not all zeros, and where what they hold begins."""
+        """Yield the gaps after the last message that are not all zeros, and where their contents begin."""
         for gap in self.gaps:
             for at in range(gap.start, gap.end, _STEP):
                 content = np.flatnonzero(gap.segment.stretch(at, min(at + _STEP, gap.end)))
@@ -501,11 +501,11 @@ class Survey:
                     break
 
     def is_damaged(self) -> bool:
-        """Return whether there is anything that is no sound record in its place, zeros beyond the end aside."""
+        """Return whether there is anything but sound records in their places, and zeros beyond the end."""
         return bool(self.skipped or self.misplaced) or any(True for _ in self._last_contents())
 
     def skip_left(self, left: Iterable[DisplacedRecords]) -> None:
-        """Tell of sound records, each by itself, that lie elsewhere and are not put back, unless they are taken."""
+        """List each displaced sound record that is not put back, unless it is taken."""
         for records in left:
             file, at = records.source.file, int(records.table.starts[0])
             is_outside = file.start_offset < 0
@@ -526,7 +526,7 @@ class Survey:
                 self.skipped.append(dataclasses.replace(skipped, reason=reason))
 
     def _fill_light(self, order: Order) -> None:
-        """Leave out of what is missing the places in light queues of misplaced records that are copied."""
+        """Remove the places in light queues of copied misplaced records from what is missing."""
         present: dict[QueueKey, list[int]] = collections.defaultdict(list)
         for address in order.found:
             known = self.misplaced[address].known
@@ -536,7 +536,7 @@ class Survey:
             order.missing[address] = [part for gap in gaps for part in _parts_without(gap, present.get(gap.queue, []))]
 
     def _lost_elsewhere(self, order: Order) -> "collections.Counter[str]":
-        """Count the lost messages that heads and queue units tell of before and behind those that are copied."""
+        """Count the lost messages that heads and units show before and after those that are copied."""
         lost: collections.Counter[str] = collections.Counter()
         outside = self.told_by_units(order)
         for (topic, _), offsets in outside.items():
@@ -557,7 +557,7 @@ class Survey:
 
 
 def _tell_of_edits(edits: Sequence[Edit], order: Order) -> Iterator[str]:
-    """Yield what is told of records that are copied with other fields; note those that move."""
+    """Yield sentences about records that are copied with corrected fields; note those that move."""
     by_reason: dict[str, list[str]] = collections.defaultdict(list)
     for edit in edits:
         by_reason[edit.patch.reason].append(f"the message at {edit.now.position:,} is kept: {edit.reason}")
@@ -578,7 +578,7 @@ def _tell_of_edits(edits: Sequence[Edit], order: Order) -> Iterator[str]:
 
 
 def _parts_without(missing: Missing, present: list[int]) -> Iterator[Missing]:
-    """Yield what is missing without the offsets that are there."""
+    """Yield what is missing, without existing offsets."""
     start = missing.start
     for offset in sorted(offset for offset in present if missing.start <= offset < missing.stop):
         if start < offset:
@@ -593,7 +593,7 @@ def _has_unit(known: LostMessage) -> bool:
 
 
 def told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int, int]]:
-    """Return for each queue how many messages its units show before and behind those that are copied."""
+    """Return, for each queue, how many messages its units show before and after those that are copied."""
     by_queue = {}
     for key, queue in reader.consume_queues.items():
         first, stop = order.ranges.get(key, (0, 0))
@@ -617,9 +617,9 @@ def told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int
 
 
 def _count_units(reader: StoreReader, queue: ConsumeQueue, start: int, stop: int, edge: int | None) -> int:
-    """Count the messages that units in a range of queue offsets tell of, and those between them and an edge of it.
+    """Count the messages that units in a range of queue offsets show, and those between them and an edge of it.
 
-    A unit that is empty there was that of a message too. Of units that lie too far away only themselves are counted.
+    An empty unit there also had a message. Units that are too far away count only themselves.
     """
     count, ends = 0, [] if edge is None else [edge]
     for low, units in queue.windows(start, stop):
@@ -635,7 +635,7 @@ def _count_units(reader: StoreReader, queue: ConsumeQueue, start: int, stop: int
 
 
 def config_of(reader: StoreReader) -> StoreConfig:
-    """Return the settings of a store, those that only its files tell included."""
+    """Return the settings of a store, including those that only its files show."""
     sizes, shape = Sizes.of(reader), shape_of(reader)
     file_sizes = {
         "mappedFileSizeCommitLog": reader.commit_log.file_size,
@@ -698,7 +698,7 @@ class _Copier:
         self.found = np.array(sorted(plan.order.found), np.int64)
 
     def run(self, progress: Progress) -> int:
-        """Copy everything; return how many bytes that were."""
+        """Copy everything; return the number of bytes."""
         done = 0
         for late in (False, True) if self.plan.order.has_late else (False,):
             for stretch in self.plan.stretches:
@@ -750,7 +750,7 @@ class _Copier:
                 yield int(np.searchsorted(positions, address)), gap
 
     def _moved(self, table: MessageTable) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], Ints, Ints]:
-        """Return which messages come late, which come at all, and the queue and offset that each gets."""
+        """Return which messages come late, which come at all, and the new queue and offset of each."""
         late, kept = np.zeros(len(table), np.bool_), np.ones(len(table), np.bool_)
         queue_ids = table.column("queue_id").astype(np.int64)
         queue_offsets = table.column("queue_offset").copy()

@@ -1,8 +1,8 @@
-"""Which queue offset each message of a damaged log gets in a new one.
+"""The queue offset of each message of a damaged log in a new one.
 
-Most keep theirs. In each queue the messages whose offsets go up, as many as can be, stay as they are; a message beside
-them goes where one of its topic is missing, else beyond the end of its queue. What is then still missing between two
-messages is told, so that placeholders can stand there.
+Most keep theirs. In each queue the longest series of messages with ascending offsets stays; any other message
+goes where one of its topic is missing, else to the end of its queue. What is then still missing between two
+messages is returned, to be filled by placeholders.
 """
 
 import bisect
@@ -23,16 +23,16 @@ _WINDOW = 64
 
 
 class OffsetRun(NamedTuple):
-    """Messages of one queue whose offsets follow each other, in the order of the log."""
+    """Messages of one queue with consecutive offsets, in the order of the log."""
 
     position: int  # address of the first
     start: int  # queue offsets
     stop: int
-    misplaced: bool = False  # a single record that says to lie elsewhere
+    misplaced: bool = False  # a single record that states another address
 
     @property
     def length(self) -> int:
-        """How many messages."""
+        """The number of messages."""
         return self.stop - self.start
 
 
@@ -46,18 +46,18 @@ class Missing(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Moves:
-    """What becomes of the messages of a queue of which some move, run by run in the order of the log."""
+    """New offsets of a queue of which some messages move, run by run in the order of the log."""
 
     positions: Ints  # address of each run's first message
     shifts: Ints  # what is added to their queue offsets
     queue_ids: Ints
-    late: npt.NDArray[np.bool_]  # they go behind everything else
+    late: npt.NDArray[np.bool_]  # they go after everything else
     kept: npt.NDArray[np.bool_]
 
 
 @dataclasses.dataclass
 class Order:
-    """What is to be done so that the offsets of every queue follow each other."""
+    """The changes that make the offsets of every queue consecutive."""
 
     missing: dict[int, list[Missing]] = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
     """By the address of the message before which they are missing."""
@@ -65,15 +65,15 @@ class Order:
     found: set[int] = dataclasses.field(default_factory=set)
     """Addresses of misplaced records that have their place in a queue."""
     moved: list[tuple[QueueKey, OffsetRun, QueueKey, int]] = dataclasses.field(default_factory=list)
-    """Queue and messages that move, and the queue and offset of the first where they go."""
+    """Queue and messages that move, with the new queue and the new offset of the first."""
     left_out: list[tuple[QueueKey, OffsetRun]] = dataclasses.field(default_factory=list)
-    """Messages of queues that no broker has, and that no queue of their topic lacks."""
+    """Messages of impossible queues that no queue of their topic lacks."""
     ranges: dict[QueueKey, tuple[int, int]] = dataclasses.field(default_factory=dict)
     """First queue offset, and one past the last."""
 
     @property
     def has_late(self) -> bool:
-        """Whether messages go behind everything else."""
+        """Whether messages go after everything else."""
         return any(bool(moves.late.any()) for moves in self.moves.values())
 
 
@@ -85,16 +85,16 @@ def arrange(
     """Find a place for every message.
 
     Args:
-        queues: what the log holds, in its order.
+        queues: the messages of the log, in its order.
         most_missing: how many messages may be missing before a run.
-        is_fixed: tells whether the messages of a queue can get no other offsets.
+        is_fixed: returns whether the messages of a queue must keep their offsets.
     """
     order = Order()
-    chains: dict[QueueKey, list[OffsetRun]] = {}  # what has a place, in the order of the log and of the queue
+    chains: dict[QueueKey, list[OffsetRun]] = {}  # runs with a place, in the order of the log and of the queue
     left: list[tuple[OffsetRun, QueueKey]] = []
     for queue, runs in queues.items():
         if queue[1] < 0:
-            # No broker has such a queue: they are of another one, if it lacks them.
+            # Impossible queue: the messages are of another one, if it lacks them.
             left += [(run, queue) for run in runs]
             continue
         chosen = set(_chain(runs, most_missing))
@@ -141,12 +141,12 @@ def arrange(
 
 
 def _shift(old: int, new: int) -> int:
-    """Return what is added to a 64-bit number to make another of it, however far apart the two are."""
+    """Return the difference of two 64-bit numbers, wrapping around."""
     return (new - old + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _chain(runs: list[OffsetRun], most_missing: Callable[[OffsetRun], int]) -> list[int]:
-    """Return which runs stay: those that go up, the most messages that can be had, with the fewest missing."""
+    """Return which runs stay: an ascending series with the most messages, then the fewest missing."""
     best: list[tuple[int, int, int]] = []  # messages, missing ones (negative), the run before
     for number, run in enumerate(runs):
         ways = [(run.length, 0, -1)]
@@ -164,7 +164,7 @@ def _chain(runs: list[OffsetRun], most_missing: Callable[[OffsetRun], int]) -> l
 
 
 class _Lacking:
-    """Which queues of a topic lack messages where one lies; asked in the order of the log."""
+    """Which queues of a topic lack messages around an address; queried in the order of the log."""
 
     def __init__(self, chains: Mapping[QueueKey, list[OffsetRun]]) -> None:
         self._ahead: dict[str, list[tuple[int, int, QueueKey]]] = collections.defaultdict(list)
@@ -177,7 +177,7 @@ class _Lacking:
             gaps.sort(reverse=True)
 
     def at(self, topic: str, position: int) -> list[QueueKey]:
-        """Return the queues that lack messages between two that lie around an address."""
+        """Return the queues that lack messages between their two messages around an address."""
         ahead, opened = self._ahead[topic], self._open[topic]
         while ahead and ahead[-1][0] < position:
             _, end, queue = ahead.pop()
@@ -190,7 +190,7 @@ class _Lacking:
 def _place(
     chains: dict[QueueKey, list[OffsetRun]], siblings: list[QueueKey], queue: QueueKey, run: OffsetRun
 ) -> tuple[QueueKey, int] | None:
-    """Put a run into a chain and return where it goes; None: behind everything else.
+    """Put a run into a chain and return its place; None: after everything else.
 
     First where exactly this message of its topic is missing, then anywhere that its queue lacks enough, then at the end
     of its queue.
@@ -215,7 +215,7 @@ def _place(
 
 
 def _gap(chain: list[OffsetRun], run: OffsetRun) -> tuple[int, int, int]:
-    """Return where in a chain a run lies by its address, and which offsets are missing there (from, to)."""
+    """Return where a run belongs in a chain by its address, and which offsets are missing there (from, to)."""
     number = bisect.bisect(chain, (run.position,))
     if 0 < number < len(chain):
         return number, chain[number - 1].stop, chain[number].start

@@ -1,7 +1,7 @@
-"""Messages out of a store into a file, and from there into a new store.
+"""Export of messages from a store to a file, and import into a new store.
 
-A row has every field of the record, raw properties and the body as it is stored, so that nothing else is needed to
-write the message back; beside them, for people, what the properties say. ``pyarrow`` is loaded for Parquet only.
+A row has every field of the record, raw properties and the stored body, so that nothing else is needed to
+write the message back; also, for people, the parsed properties. ``pyarrow`` is loaded only for Parquet.
 """
 
 import base64
@@ -47,7 +47,7 @@ NUMBERS = (
 TEXTS = ("topic", "born_host", "store_host")
 RAW = ("body", "raw_properties")
 SAID = ("tags", "keys", "unique_key", "message_id")
-"""What follows from the others."""
+"""Fields derived from others."""
 
 DEFAULT_SEGMENT = 1 << 30
 MAX_MISSING = 1 << 20
@@ -59,7 +59,7 @@ _TOPIC_MOST, _LARGE_TOPIC_MOST = 127, 32_767
 _STEP = 1 << 20
 
 
-# Out
+# Export
 
 
 class RowSink(Protocol):
@@ -87,11 +87,11 @@ class File(io.RawIOBase):
         disk.create(path)
 
     def writable(self) -> bool:
-        """Tell that it is."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Return how much is written."""
+        """Return the number of bytes written."""
         return self._at
 
     def write(self, data: Any) -> int:
@@ -103,7 +103,7 @@ class File(io.RawIOBase):
 
 
 class JsonLines:
-    """A JSON object a line; what is raw is in base64."""
+    """One JSON object per line; bytes are in base64."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
@@ -185,9 +185,9 @@ def row_of(message: Message) -> Row:
 
 @contextlib.contextmanager
 def writing_file(disk: Disk, path: Path) -> Iterator[File]:
-    """Make a file, and see that it is whole and on the disk before it gets its name, or gone if anything fails.
+    """Create a file that gets its name only when it is complete and synced, and that is removed on failure.
 
-    Until then it is called as ``scraps`` says; what an export that was killed has left there is removed.
+    Until then it has the name of ``scraps``; what a killed export has left there is removed.
 
     Raises:
         UsageError: it is there already.
@@ -210,7 +210,7 @@ def writing_file(disk: Disk, path: Path) -> Iterator[File]:
 
 
 class ExportResult(NamedTuple):
-    """How an export went."""
+    """The result of an export."""
 
     messages: int
     damaged: list[int]  # addresses of messages that are left out because their checks fail
@@ -231,15 +231,15 @@ def export(messages: Iterable[Message], sink: RowSink) -> ExportResult:
     return ExportResult(count, damaged)
 
 
-# In
+# Import
 
 
 class Imported(NamedTuple):
-    """How an import went."""
+    """The result of an import."""
 
     messages: int
     placeholders: dict[str, int]  # by topic
-    remarks: list[str]  # what was put right in messages, and what is wrong with them and stays
+    remarks: list[str]  # what was corrected in messages, and what remains wrong
 
 
 def import_files(
@@ -251,20 +251,20 @@ def import_files(
     jobs: int = 1,
     progress: Progress = lambda _: None,
 ) -> Imported:
-    """Make a new store of exported messages; what fails leaves nothing behind.
+    """Build a new store from exported messages; a failure leaves nothing behind.
 
     Args:
         files: by ``export``, JSON lines or Parquet, oldest messages first.
-        into: folder of the store, empty or not there yet.
-        config: sizes of its files; RocketMQ's defaults for what is not set.
+        into: folder of the store, empty or missing.
+        config: sizes of its files; RocketMQ's defaults if not set.
         disk: through which everything is written.
         renumber: give the messages of each queue offsets from 0 on.
         jobs: threads.
         progress: called with the number of bytes of the files done so far.
 
     Raises:
-        BadDataError: a file is no export, or the offsets of a queue do not go up.
-        UsageError: ``into`` holds something.
+        BadDataError: a file is not an export, or the offsets of a queue do not ascend.
+        UsageError: ``into`` is not empty.
         WriteError: the disk is full, or fails.
     """
     files = list(files)
@@ -288,7 +288,7 @@ def import_files(
 
 
 Origin = Callable[[int], str]
-"""Tells where the message in a row of a table came from."""
+"""Returns where the message in a row of a table came from."""
 
 
 def import_tables(
@@ -299,25 +299,25 @@ def import_tables(
     renumber: bool = False,
     jobs: int = 1,
 ) -> Imported:
-    """Make a new store of messages; what fails leaves nothing behind.
+    """Build a new store from messages; a failure leaves nothing behind.
 
     Args:
         tables: sound messages, the oldest first, whatever addresses they have; none is empty.
-        into: folder of the store, empty or not there yet.
-        config: sizes of its files; RocketMQ's defaults for what is not set.
+        into: folder of the store, empty or missing.
+        config: sizes of its files; RocketMQ's defaults if not set.
         disk: through which everything is written.
         renumber: give the messages of each queue offsets from 0 on.
         jobs: threads.
 
     Raises:
-        BadDataError: there is no message, or the offsets of a queue do not go up.
-        UsageError: ``into`` holds something.
+        BadDataError: there is no message, or the offsets of a queue do not ascend.
+        UsageError: ``into`` is not empty.
         WriteError: the disk is full, or fails.
     """
     file_size = config.size("mappedFileSizeCommitLog") or DEFAULT_SEGMENT
     count = 0
     with making(into, disk):
-        # Brokers take units that fill a queue up for messages where the log begins at 0: it begins with the next file.
+        # In a log that begins at 0 brokers take fill units for messages: so it begins with the next file.
         new = NewStore(into, disk, config, file_size, file_size)
         numbering = _Numbering(config, renumber)
         for table, origin in tables:
@@ -330,7 +330,7 @@ def import_tables(
 
 
 class _Batch(NamedTuple):
-    """Records read from a file, and where each was."""
+    """Records read from a file, with their places."""
 
     path: Path
     records: list[bytes]
@@ -345,7 +345,7 @@ class _Batch(NamedTuple):
         return scan.gather(buffer, 0, np.cumsum(sizes) - sizes, kernels)
 
     def origin(self, row: int) -> str:
-        """Tell where a message came from."""
+        """Return where a message came from."""
         return f"{self.path} line {self.lines[row]:,}"
 
 
@@ -415,11 +415,11 @@ _HEADS = [_packer(dtype) for dtype in layout.HEAD_DTYPES]
 
 
 def record_of(row: Row) -> bytes:
-    """Return the record of a row; its address is left to the log that it goes to.
+    """Return the record of a row; its log will set the address.
 
     Raises:
         KeyError: a field is missing.
-        TypeError: one is of another kind.
+        TypeError: a field has the wrong type.
         ValueError: the fields contradict each other.
     """
     born, store = parse_host(row["born_host"]), parse_host(row["store_host"])
@@ -453,7 +453,7 @@ def record_of(row: Row) -> bytes:
 
 
 class _Numbering:
-    """Sees to it that the offsets of each queue follow each other."""
+    """Makes the offsets of each queue consecutive."""
 
     def __init__(self, config: StoreConfig, renumber: bool) -> None:
         self._levels = config.delay_levels()
@@ -464,7 +464,7 @@ class _Numbering:
         """Append messages to a store.
 
         Raises:
-            BadDataError: the offsets of a queue do not go up, or cannot be made to.
+            BadDataError: the offsets of a queue do not ascend, or cannot be made to.
         """
         if self._renumber:
             new.put(table, (), None, self._numbered(table, origin))
@@ -516,7 +516,7 @@ class _Numbering:
 
 
 def format_of(name: str | None, path: Path | None) -> str:
-    """Return the format that is chosen, or that a file's name tells.
+    """Return the chosen format, or that of the file's name.
 
     Raises:
         UsageError: Parquet without a file.

@@ -1,1 +1,1 @@
-"""Checks of a store: what is wrong with it, as findings."""
+"""Checks of a store, which yield findings."""

@@ -1,6 +1,6 @@
-"""What of a store cannot be read at all: it is told, left out, and nothing else is checked by it.
+"""The unreadable parts of a store: they are reported and left out of all other checks.
 
-Cost: linear in the files of the store; each is opened once, and nothing is read.
+Cost: linear in the number of files; each is opened once, and nothing is read.
 """
 
 import os
@@ -21,12 +21,12 @@ from mqtool.formats.config_tables import TABLES
 
 
 def leave_out_unread(reader: StoreReader) -> list[Finding]:
-    """Have the reader leave out what this user, or the disk, does not let it read; return what that is.
+    """Make the reader leave out what this user may not read, or the disk cannot; return findings on that.
 
     Raises:
         NotPermittedError: it is of the commit log, without which nothing can be checked.
-        ReadError: the same, where the disk does not let it.
-        StoreChangedError: a segment of the log is gone, and not by retention.
+        ReadError: the same, as the disk fails.
+        StoreChangedError: a segment of the log is gone, but not because of retention.
     """
     for segment in reader.commit_log.segments:
         try:
@@ -47,7 +47,7 @@ def leave_out_unread(reader: StoreReader) -> list[Finding]:
 
 
 class _Unread(NamedTuple):
-    """A file or folder that cannot be read, and what cannot be checked without it: itself, or the folder it is of."""
+    """An unreadable file or folder, and what cannot be checked without it: itself, or its folder."""
 
     path: Path
     of: Path
@@ -67,7 +67,7 @@ def _unread(reader: StoreReader) -> Iterator[_Unread]:
 
 
 def _root(folder: Path) -> list[_Unread]:
-    """Tell of a folder that is none, or whose names cannot be read."""
+    """Report a folder that is not a folder, or cannot be listed."""
     if not is_there(folder):
         return []
     reason = None
@@ -84,7 +84,7 @@ def _root(folder: Path) -> list[_Unread]:
 
 
 def _unread_inside(folder: Path, depth: int = 1) -> Iterator[_Unread]:
-    """Look into a folder that can be read, and so many levels deep."""
+    """Examine a readable folder, down to a number of levels."""
     if not folder.is_dir():
         return
     for path in inside(folder):
@@ -122,7 +122,7 @@ def _unread_file(path: Path, of: Path) -> Iterator[_Unread]:
 
 def _open(path: Path) -> None:
     if isinstance(path, RemotePath):
-        return  # the listing has it
+        return  # it is in the listing
     with reading(path):
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
 
@@ -135,5 +135,5 @@ def _holds_more(reader: StoreReader) -> bool:
     try:
         with reading(folder):
             return any(path.suffix in (".sst", ".log", ".blob") and path.stat().st_size for path in inside(folder))
-    except MqtoolError:  # then nobody knows
+    except MqtoolError:  # then it is unknown
         return True

@@ -1,7 +1,7 @@
-"""Reports of stretches that are checked far away, in other processes or on other machines, as they travel.
+"""Serialized reports of stretches that are checked in other processes or on other machines.
 
-A report travels without what can be rebuilt: of the index entries of a run only what was found of them in the index
-goes along, ``Claim``, and who joins the reports rebuilds them in the rare case that this is not enough.
+A report does not contain what can be rebuilt: instead of the index entries of a run it has the result of the
+search for them in the index, a ``Claim``; the joining process rebuilds entries in the rare case that it needs them.
 """
 
 import dataclasses
@@ -28,25 +28,25 @@ class DistributedRun(Run):
 
 
 class StretchBounds(NamedTuple):
-    """A stretch of a log, by addresses: what travels to who checks it."""
+    """A stretch of a log, by addresses: the task of the process that checks it."""
 
-    segment: int  # address where its segment begins
+    segment: int  # start address of its segment
     start: int  # positions in the segment
     stop: int
 
     @classmethod
     def of(cls, part: Part) -> "StretchBounds":
-        """Return the stretch that a part is."""
+        """Return the stretch of a part."""
         return cls(part.segment.start_offset, part.start, part.stop)
 
     def cut(self, size: int) -> "Iterator[StretchBounds]":
-        """Yield it in stretches of so many bytes at most."""
+        """Yield it in stretches of at most ``size`` bytes."""
         for start in range(self.start, self.stop, size):
             yield StretchBounds(self.segment, start, min(start + size, self.stop))
 
 
 class DistributedReport(NamedTuple):
-    """What one stretch holds, as it travels."""
+    """The serialized contents of one stretch."""
 
     stretch: StretchBounds
     start: int | None
@@ -62,8 +62,8 @@ def verify_distributed(rules: VerifyRules, index: IndexVerifier, stretch: Stretc
 
     Args:
         rules: of the store.
-        index: of the same; it is not live, and has no order to keep.
-        stretch: which.
+        index: of the same; not live, and used in any order.
+        stretch: to check.
 
     Raises:
         StoreChangedError: its segment is gone.
@@ -81,7 +81,7 @@ def verify_distributed(rules: VerifyRules, index: IndexVerifier, stretch: Stretc
 
 
 def report_of(log: CommitLog, far: DistributedReport) -> PartReport[Run]:
-    """Return the report that ``verify_distributed`` made, which travelled as that.
+    """Return the report for a serialized one of ``verify_distributed``.
 
     Raises:
         StoreChangedError: the segment is gone meanwhile.
@@ -100,7 +100,7 @@ def segment_of(log: CommitLog, stretch: StretchBounds) -> MappedFile:
     """Return the segment of a stretch.
 
     Raises:
-        StoreChangedError: there is none as long as that.
+        StoreChangedError: there is none of this length.
     """
     segment = log.segment_at(stretch.segment)
     if segment is None or segment.start_offset != stretch.segment or segment.size < stretch.stop:
@@ -111,7 +111,7 @@ def segment_of(log: CommitLog, stretch: StretchBounds) -> MappedFile:
 
 
 def with_entries(rules: VerifyRules, runs: Sequence[Run]) -> Run:
-    """Return the runs of a block as one, with index entries derived again where they did not travel."""
+    """Return the runs of a block as one, with missing index entries derived again."""
     return joined_runs(
         [
             dataclasses.replace(run, entries=entries_of(rules, run)) if isinstance(run, DistributedRun) else run

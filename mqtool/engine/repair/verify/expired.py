@@ -1,4 +1,4 @@
-"""Whether the beginning of the log went by retention, or by mishap."""
+"""Whether the beginning of the log was deleted by retention, or by accident."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,9 @@ from mqtool.formats import consume_queue
 
 
 def check_start(reader: StoreReader) -> Iterator[Finding]:
-    """Check a log that does not begin at 0: retention takes the files of queues and index along.
+    """Check a log that does not begin at 0: retention also deletes files of queues and index.
 
-    What a broker keeps for longer, the last file of each queue and of the index, tells nothing.
+    The last file of each queue and of the index, which a broker keeps longer, shows nothing.
     """
     log = reader.commit_log
     start = log.min_offset

@@ -1,4 +1,4 @@
-"""Checks of the index: each file by itself, then its entries against the keys of the messages, in the log's order."""
+"""Checks of the index: each file on its own, then its entries against the keys of messages, in log order."""
 
 import bisect
 import dataclasses
@@ -67,7 +67,7 @@ def check_folder(reader: StoreReader) -> Iterator[Finding]:
 
 
 def check_header(reader: StoreReader, file: IndexFile) -> Iterator[Finding]:
-    """Check the counters and ends that a header gives against the first and the last entry."""
+    """Check counters and ends in a header against the first and the last entry."""
     if file.shape is None or file.size < file.entries_at:
         return
     name, header, stop = reader.paths.relative(file.path), file.header, file.entry_stop
@@ -149,14 +149,14 @@ def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool)
 
 
 def _raw_entries(file: IndexFile, kernels: Any) -> Any:
-    """Return the bytes of the entries, number 0 first, as kernels take them."""
+    """Return the bytes of the entries, from number 0 on, as kernels expect them."""
     raw: Any = file.stretch(file.entries_at, file.entries_at + file.entry_stop * layout.ENTRY_SIZE)
     return memoryview(raw) if kernels is plain else raw
 
 
 @dataclasses.dataclass(frozen=True)
 class _EntryColumns:
-    """Entries of the files in their order, as columns."""
+    """Entries of the files, in order, as columns."""
 
     key_hash: npt.NDArray[np.int32]
     physical_offset: Ints
@@ -185,7 +185,7 @@ def _where(entries: IndexEntries, mask: npt.NDArray[np.bool_]) -> IndexEntries:
 
 
 class _EntryKind(enum.Enum):
-    """What an entry stands for."""
+    """What an entry refers to."""
 
     NONE = enum.auto()
     KEY = enum.auto()
@@ -194,23 +194,23 @@ class _EntryKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """What was found of the entries of a run by who looked for them where they should be, without those before."""
+    """The result of a search for the entries of a run at their place, without the entries before."""
 
     count: int  # entries that the run should have
     has_keys: bool  # whether any is by key, not by tag
-    agreed: int  # entries from there on that are just those, 0 where any differs
+    agreed: int  # number of matching entries from there on, 0 if any differs
     file: str  # name of the index file where they begin
     number: int
 
 
 @dataclasses.dataclass(frozen=True)
 class _Pairs:
-    """Entries that messages should have, and those that stand for them."""
+    """Entries that messages should have, and the matching actual ones."""
 
     rows: Ints  # of the wanted ones
     matched: Ints  # the actual ones, one for each of these
-    is_wanted: npt.NDArray[np.bool_]  # of the actual ones: an equal one is wanted, be it matched by another
-    has_key: npt.NDArray[np.bool_]  # of the wanted ones: one that is equal is by key
+    is_wanted: npt.NDArray[np.bool_]  # of the actual ones: an equal one is wanted, even if matched by another
+    has_key: npt.NDArray[np.bool_]  # of the wanted ones: an equal one is by key
 
     @classmethod
     def of(cls, wanted: IndexEntries, actual: _EntryColumns) -> Self:
@@ -218,14 +218,14 @@ class _Pairs:
         count = len(wanted.rows)
         offsets = np.r_[wanted.physical_offset, actual.physical_offset]
         hashes = np.r_[wanted.key_hash, actual.key_hash]
-        order = np.lexsort((hashes, offsets))  # stable: of equal ones the wanted come first
+        order = np.lexsort((hashes, offsets))  # stable: among equal ones the wanted come first
         edges = (np.diff(offsets[order]) != 0) | (np.diff(hashes[order]) != 0)
         groups = np.empty(len(order), np.int64)
         groups[order] = np.r_[0, np.cumsum(edges)] if len(order) else 0
         total = int(groups.max()) + 1 if len(order) else 0
         wanted_in = np.bincount(groups[:count], minlength=total)
         actual_in = np.bincount(groups[count:], minlength=total)
-        ranks = np.empty(len(order), np.int64)  # among the equal ones of its side
+        ranks = np.empty(len(order), np.int64)  # rank among the equal ones of its side
         begins = np.r_[0, np.cumsum(wanted_in + actual_in)][:total]
         ranks[order] = np.arange(len(order)) - begins[groups[order]]
         ranks[count:] -= wanted_in[groups[count:]]
@@ -240,12 +240,12 @@ class _Pairs:
 
 
 def block_of(run: Run) -> tuple[int, int]:
-    """Return which block of which segment a run is of."""
+    """Return the segment and the block of a run."""
     return run.segment.start_offset, run.start // BLOCK
 
 
 def joined_runs(runs: list[Run]) -> Run:
-    """Return runs of one block as one, as far as the index is concerned."""
+    """Return runs of one block as one, for checks of the index."""
     if len(runs) == 1:
         return runs[0]
     columns = [
@@ -257,9 +257,9 @@ def joined_runs(runs: list[Run]) -> Run:
 
 
 class IndexVerifier:
-    """Reads the entries in step with the messages: a broker writes them in the order of the log.
+    """Reads the entries in parallel with the messages: a broker writes them in the order of the log.
 
-    Entries that do not come in their turn are kept until their message comes, or the end.
+    Entries out of order are kept until their message comes, or the end.
     """
 
     def __init__(self, reader: StoreReader, live: bool) -> None:
@@ -274,12 +274,12 @@ class IndexVerifier:
         self._early = _NONE
         self._uncovered: tuple[int, int] | None = None  # address, messages
         self.anew: Mapping[int, bytes] = {}
-        """Records as they are to be written, by address: entries for keys that these no longer have lead to none."""
+        """Corrected records, by address: entries for keys that they no longer have lead to no message."""
 
     def take(self, run: Run) -> Iterator[Finding]:
-        """Hold the keys of a run against the entries that are next.
+        """Compare the keys of a run with the next entries.
 
-        What is found of damaged entries depends on which messages come at once: give all of a block (``block_of``).
+        Findings on damaged entries depend on which messages come together: pass all of a block (``block_of``).
         """
         wanted = run.entries
         if self._end is not None:
@@ -304,7 +304,7 @@ class IndexVerifier:
         yield from self._match(run, wanted)
 
     def claim(self, run: Run) -> Claim:
-        """Look for the entries of a run where they should be: at the first that points to it, or after it."""
+        """Search for the entries of a run at their place: at the first that points to it, or after it."""
         wanted = run.entries
         if not len(wanted.rows):
             return Claim(0, False, 0, "", 0)
@@ -316,17 +316,17 @@ class IndexVerifier:
         return Claim(len(wanted.rows), len(keys.rows) > 0, agreed, *self._place())
 
     def take_claims(self, runs: Sequence[tuple[Run, Claim]], whole: Callable[[], Run]) -> Iterator[Finding]:
-        """Do what ``take`` does with the runs of a block whose entries are elsewhere.
+        """Do what ``take`` does for the runs of a block whose entries are in another process.
 
         Args:
-            runs: that follow the block before them, and what is known of the entries of each.
-            whole: makes one run of them, with its entries, should that not be enough.
+            runs: that follow the previous block, with the claims on the entries of each.
+            whole: makes one run of them, with its entries, if that is not enough.
         """
         count = sum(claim.count for _, claim in runs)
         if not count:
             return
         first, end = runs[0][0], runs[-1][0].end_offset
-        # The last message of a live store is examined more closely, and what is left over from before.
+        # The last message of a live store is examined more closely, as are entries left over from before.
         if not len(self._early) and (self._end is None or end <= self._end):
             place = self._file, self._number
             for _, claim in runs:
@@ -359,7 +359,7 @@ class IndexVerifier:
         return (self.files[file].path.name, number) if file < len(self.files) else ("", 0)
 
     def skip_expired(self) -> None:
-        """Begin behind the entries, first of all, of messages that went by retention."""
+        """Skip the first entries, of messages that retention deleted."""
         start = self.reader.commit_log.min_offset
         if not start:
             return
@@ -372,7 +372,7 @@ class IndexVerifier:
         self._file, self._number = len(self.files), 1
 
     def _agree(self, wanted: IndexEntries) -> bool:
-        """Return whether just these entries are next; false also where it takes a closer look to tell."""
+        """Return whether exactly these entries are next; False also if that needs a closer look."""
         done = 0
         for file, number, stop in self._next(len(wanted.rows)):
             index_file = self.files[file]
@@ -405,7 +405,7 @@ class IndexVerifier:
         return end or 0
 
     def _match(self, run: Run, wanted: IndexEntries) -> Iterator[Finding]:
-        """Hold keys and entries against each other as sets."""
+        """Compare keys and entries as sets."""
         window = self._window(run.end_offset, len(wanted.rows) + _LOOK_AHEAD)
         before = np.flatnonzero(window.physical_offset < run.end_offset)
         consumed = int(before[-1]) + 1 if len(before) else 0
@@ -456,15 +456,15 @@ class IndexVerifier:
             )
 
     def _window(self, end_offset: int, count: int) -> _EntryColumns:
-        """Return the next entries: at least so many, and all before those of messages behind an address."""
+        """Return the next entries: at least ``count``, and all before those of messages after an address."""
         while True:
             window = self._peek(count)
             if len(window) < count or not (window.physical_offset[-_LOOK_AHEAD:] < end_offset).all():
                 return window
-            count *= 2  # entries of messages that are gone
+            count *= 2  # entries of deleted messages
 
     def _is_record(self, offsets: Ints, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return which of some addresses have a record: most orphans point to where there is none."""
+        """Return which addresses have a record: most orphans point to none."""
         wanted = distinct(offsets[mask])
         positions = [table.column("position") for table in self.reader.commit_log.tables_at(wanted, self._kernels)]
         return is_among(offsets, distinct(np.concatenate([np.empty(0, np.int64), *positions])))
@@ -490,8 +490,8 @@ class IndexVerifier:
         return self.reader.message_at(offset)
 
     def has_tags(self) -> bool:
-        """Return whether there are entries by tag, by the newest ones: RocketMQ 5.4 and later write these."""
-        if self.reader.paths.rocksdb_store.is_dir():  # which they make too
+        """Return whether the newest entries include some by tag, as written by RocketMQ 5.4 and later."""
+        if self.reader.paths.rocksdb_store.is_dir():  # which they also create
             return True
         for file in reversed(self.files):
             newest = file.entries()[1:][-_LOOK_AT:]
@@ -503,7 +503,7 @@ class IndexVerifier:
         return False
 
     def skip_to(self, offset: int) -> None:
-        """Begin with the first entry of a message at or behind an address."""
+        """Skip to the first entry of a message at or after an address."""
         for file, number, stop in self._next(sum(self._stops)):
             later = np.flatnonzero(self.files[file].entries()["physical_offset"][number:stop] >= offset)
             if len(later):
@@ -512,7 +512,7 @@ class IndexVerifier:
         self._file = len(self.files)
 
     def finish(self, end_offset: int) -> Iterator[Finding]:
-        """Check the entries that no message of a log with this end claimed."""
+        """Check the entries that no message of a log with this end has."""
         if self.live:
             return
         yield from self._begin_coverage(at_end=True)
@@ -540,7 +540,7 @@ class IndexVerifier:
 
     @property
     def is_off(self) -> bool:
-        """Whether the configuration says that there is no index, or it cannot be read."""
+        """Whether the index is disabled in the configuration, or that cannot be read."""
         if self.reader.is_left_out(self.reader.paths.index):
             return True
         settings = self.reader.config.settings
@@ -570,7 +570,7 @@ class IndexVerifier:
 
     def _check_seconds(self, actual: _EntryColumns, timestamps: Ints) -> Iterator[Finding]:
         expected = seconds_since(actual.begin, timestamps)
-        # The first entry of a file counts from the end of the file before it; what that was, only the file tells.
+        # The first entry of a file counts from the end of the previous file, which only the file itself shows.
         first = np.flatnonzero(actual.number == 1)
         for i in first.tolist():
             file = int(actual.file[i])
@@ -582,7 +582,7 @@ class IndexVerifier:
             yield self._entry("INDEX-TIME", text, actual, i, int(expected[i]), int(actual.seconds[i]))
 
     def _stretches(self, code: str, text: str, actual: _EntryColumns, mask: npt.NDArray[np.bool_]) -> Iterator[Finding]:
-        """Tell of entries one by one where they stand alone, at once where they follow each other."""
+        """Report single entries one by one, consecutive ones together."""
         for start, stop in stretches(mask):
             count = stop - start
             more = f" ({count:,} entries from here on)" if count > 1 else ""
@@ -609,7 +609,7 @@ class IndexVerifier:
         )
 
     def _next(self, count: int) -> Iterator[tuple[int, int, int]]:
-        """Yield file, first entry and stop of each stretch of the next so many entries, over the ends of files."""
+        """Yield file, first entry and stop of each stretch of the next ``count`` entries, across files."""
         file, number = self._file, self._number
         while count > 0 and file < len(self.files):
             stop = min(number + count, self._stops[file])
@@ -619,7 +619,7 @@ class IndexVerifier:
             file, number = file + 1, 1
 
     def _peek(self, count: int) -> _EntryColumns:
-        """Return up to so many entries that are next."""
+        """Return up to ``count`` next entries."""
         whole = _NONE
         for file, number, stop in self._next(count):
             entries = self.files[file].entries()[number:stop]

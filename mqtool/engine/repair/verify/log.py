@@ -1,7 +1,7 @@
-"""Checks of the commit log: its files, each record, and what lies between and behind the records.
+"""Checks of the commit log: its files, each record, and what lies between and after the records.
 
-``check_part`` checks one stretch of a segment by itself, so that stretches can be checked side by side; ``LogVerifier``
-takes the results in order and checks what only the whole shows: holes, the end of the log, the order of queues.
+``check_part`` checks one stretch of a segment on its own, so that stretches can be checked in parallel; ``LogVerifier``
+takes the results in order and checks what needs the whole log: holes, the end of the log, the order of queues.
 """
 
 import bisect
@@ -32,12 +32,12 @@ from mqtool.formats.scan import MessageTable
 _NONE = np.empty(0, np.int64)
 _NO_UNITS = Units([], *[_NONE] * 7)
 BLOCK = 16 << 20
-"""What takes messages many at once takes those of so many bytes of a segment, wherever else the log is cut."""
+"""Bytes of a segment whose messages are processed together, wherever else the log is split."""
 TIME_ORDER = "stored more than ten minutes before the preceding message"
 
 
 class QueueStretch(NamedTuple):
-    """Units of a queue that follow each other, and are wrong in the same way."""
+    """Consecutive units of a queue with the same problem."""
 
     code: str  # QUEUE-MISSING, QUEUE-POSITION
     queue: QueueKey
@@ -49,17 +49,17 @@ class QueueStretch(NamedTuple):
 
 @dataclasses.dataclass
 class Compared:
-    """Units that messages should have, held against those in the files."""
+    """Units that messages should have, compared with those in the files."""
 
     found: Found = dataclasses.field(default_factory=list)
     stretches: list[QueueStretch] = dataclasses.field(default_factory=list)
     claimed: list[tuple[QueueKey, int, int]] = dataclasses.field(default_factory=list)
-    """Places of batch queues whose units are those of these messages."""
+    """Places of batch queues whose units belong to these messages."""
 
 
 @dataclasses.dataclass
 class Run:
-    """Messages that follow each other without a gap, and what was found in them.
+    """Messages without a gap between them, and the findings in them.
 
     All of them begin in one block (``BLOCK``) of their segment.
     """
@@ -67,8 +67,8 @@ class Run:
     segment: MappedFile
     start: int  # positions in the segment
     end: int
-    in_place: bool  # whether the records say that they lie where they lie
-    stated_offset: int  # where the first says that it lies
+    in_place: bool  # whether the records are at their stated addresses
+    stated_offset: int  # the address that the first one states
     count: int
     first_timestamp: int
     last_timestamp: int
@@ -76,11 +76,11 @@ class Run:
     spans: list[Span]
     entries: IndexEntries
     lost: list[int] = dataclasses.field(default_factory=list, kw_only=True)
-    """Where those of them begin that no queue leads to: they say none that there can be."""
+    """Positions of messages that are in no queue, as the queue they state is impossible."""
     compared: Compared = dataclasses.field(default_factory=Compared, kw_only=True)
     edges: records.Edges | None = dataclasses.field(default=None, kw_only=True)
     too_early: Finding | None = dataclasses.field(default=None, kw_only=True)
-    """The finding to tell where the first was stored too long before the message in front of it."""
+    """The finding to report if the first was stored too long before the previous message."""
 
     @property
     def start_offset(self) -> int:
@@ -102,7 +102,7 @@ class VerifyRules:
     delay_levels: list[int]
     tags_in_index: bool
     check_units: Callable[[Units], Compared]
-    most: int | None = MAX_LISTED  # findings of one code that will be listed
+    most: int | None = MAX_LISTED  # most findings of one code that will be listed
 
 
 def last_start(log: CommitLog, kernels: Any) -> int:
@@ -118,13 +118,13 @@ def last_start(log: CommitLog, kernels: Any) -> int:
 
 
 def check_part(rules: VerifyRules, part: Part, start: int | None = None) -> PartReport[Run]:
-    """Check the messages that begin in a stretch; ``start`` is where its first record begins, None: look for it."""
+    """Check the messages that begin in a stretch; ``start``: of its first record, None to search for it."""
     log = rules.reader.commit_log
     return walk_part(log, rules.kernels, part, start, lambda table: _runs(rules, part.segment, table))
 
 
 def _runs(rules: VerifyRules, segment: MappedFile, table: MessageTable) -> Iterator[Run]:
-    """Cut a table where records in place and records from elsewhere meet, and where blocks do."""
+    """Split a table where records in place and displaced records meet, and at blocks."""
     placed = table.column("position") == table.column("physical_offset")
     blocks = table.starts // BLOCK
     edges = [0, *(np.flatnonzero((placed[1:] != placed[:-1]) | (blocks[1:] != blocks[:-1])) + 1).tolist(), len(table)]
@@ -265,11 +265,11 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
 
 
 def _check_names(reader: StoreReader) -> Iterator[Finding]:
-    """Hold the names of segments against what the records in them say."""
+    """Check the names of segments against their records."""
     log = reader.commit_log
     try:
         placement = place(log)
-    except NotFoundError:  # retention takes files just now
+    except NotFoundError:  # retention is deleting files
         for segment in log.segments:
             if not segment.path.exists():
                 log.let_go(segment)
@@ -289,7 +289,7 @@ def _check_names(reader: StoreReader) -> Iterator[Finding]:
 
 @dataclasses.dataclass
 class _Hole:
-    """A stretch of the log without a record, and which messages the queues show to have been there."""
+    """A stretch of the log without a record, and the messages that were there according to the queues."""
 
     file: str
     offset: int
@@ -300,11 +300,11 @@ class _Hole:
 
 @dataclasses.dataclass(frozen=True)
 class _Outlier:
-    """Messages out of the order of their queue; the one after them may continue where the queue was."""
+    """Messages out of order in their queue; the next one may continue where the queue was."""
 
-    expected: int  # what should have come
+    expected: int  # the expected offset
     count: int
-    jump: int | None  # number of the jump that they made, if it was one forward
+    jump: int | None  # index of their jump, if it was one forward
 
     def ends_at(self, offset: int) -> bool:
         """Return whether a message with this queue offset continues where the queue was."""
@@ -312,18 +312,18 @@ class _Outlier:
 
 
 def _place(item: tuple[int, Finding | Rest]) -> tuple[int, str, str]:
-    """Return what findings of one run are put in order by."""
+    """Return the sort key of the findings of a run."""
     position, entry = item
     return position, entry.code, "" if isinstance(entry, Rest) else entry.message
 
 
 def _follows(before: Run, after: Run) -> bool:
-    """Return whether a run begins right where another ends."""
+    """Return whether a run begins exactly where another ends."""
     return before.segment is after.segment and before.end == after.start
 
 
 def _groups(pieces: list[Run | Gap]) -> list[list[Run | Gap]]:
-    """Join the runs of one kind that follow each other without anything between."""
+    """Join adjacent runs of one kind."""
     groups: list[list[Run | Gap]] = []
     for piece in pieces:
         last = groups[-1][-1] if groups else None
@@ -342,9 +342,9 @@ def _groups(pieces: list[Run | Gap]) -> list[list[Run | Gap]]:
 class LogVerifier:
     """Takes the stretches of a log in order; checks holes, misplaced records, queue order and the end.
 
-    ``end_offset`` is one past the last message that lies in place and is none of an earlier life of the log,
+    ``end_offset`` is one past the last message that is in place and not left over from before a truncation,
     ``first_offsets`` and ``next_offsets`` are the first and one past the last queue offset of each queue,
-    ``first_addresses`` where its first message lies.
+    ``first_addresses`` the address of its first message.
     """
 
     def __init__(self, reader: StoreReader, live: bool) -> None:
@@ -358,7 +358,7 @@ class LogVerifier:
         self._jump_numbers = itertools.count()
         self.count = 0
         self._pending: list[Run | Gap] = []
-        self._stale: set[QueueKey] | None = None  # queues of the messages that follow each other at the end of those
+        self._stale: set[QueueKey] | None = None  # queues of the consecutive messages at the end of those
         self._beside = records.Beside()
         self._holes: list[_Hole] = []
         self._hole_offsets: list[int] = []  # their addresses
@@ -371,7 +371,7 @@ class LogVerifier:
     def take(self, report: PartReport[Run]) -> Iterator[Finding | Rest | Run]:
         """Check a stretch; yields findings, and each run that belongs to the log.
 
-        What is said does not depend on where a log was cut into stretches and runs.
+        The findings do not depend on where the log was split into stretches and runs.
         """
         for piece in report.runs:
             if isinstance(piece, Gap):
@@ -384,7 +384,7 @@ class LogVerifier:
                 self._pending.append(piece)
                 continue
             pending, self._pending = self._pending, []
-            # Runs that seemed stale, and are followed by one that is not, are none.
+            # Runs that seemed stale are not if one follows that is not.
             last = pending[-1] if pending else None
             count = len(pending)
             if self._stale is not None and isinstance(last, Run) and last.in_place and _follows(last, piece):
@@ -399,7 +399,7 @@ class LogVerifier:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the next messages may be none of the log: a gap lies before them."""
+        """Whether the next messages may not belong to the log: a gap lies before them."""
         return any(isinstance(pending, Gap) for pending in self._pending)
 
     def _add_gap(self, gap: Gap) -> None:
@@ -410,7 +410,7 @@ class LogVerifier:
             self._pending.append(gap)
 
     def _is_stale(self, run: Run) -> bool:
-        """Return whether messages behind a gap are left over from before the log was cut there once.
+        """Return whether messages after a gap are left over from before the log was truncated there.
 
         They are if they go back in time, and the first message of each queue in its offsets.
         """
@@ -435,7 +435,7 @@ class LogVerifier:
         if self._segment and self._segment is not run.segment and self._segment.end_offset != run.segment.start_offset:
             log = self.reader.commit_log
             if log.gone_until and run.segment.start_offset <= log.min_offset:
-                # What was between went by retention while the log was read.
+                # Retention deleted what was between while the log was read.
                 self.next_offsets.clear()
                 self._outliers.clear()
             else:
@@ -488,7 +488,7 @@ class LogVerifier:
 
     @property
     def jumps(self) -> list[tuple[QueueKey, int | None, int]]:
-        """The queue offsets that no message has; from None: below the first message of the queue."""
+        """The queue offsets without a message; from None: below the first message of the queue."""
         return list(self._jumps.values())
 
     def _add_hole(self, segment: MappedFile, offset: int, physical_offset: int) -> None:
@@ -496,7 +496,7 @@ class LogVerifier:
         self._holes.append(_Hole(self.reader.paths.relative(segment.path), offset, physical_offset))
 
     def _losses(self) -> Iterator[Finding]:
-        """Tell of each hole what was in it, as far as the queue offsets of the messages around it show."""
+        """Report what was in each hole, as far as the queue offsets of the messages around it show."""
         for hole in self._holes:
             place = {"file": hole.file, "offset": hole.offset, "physical_offset": hole.physical_offset}
             if len(hole.lost) == 1:

@@ -15,7 +15,7 @@ _BIT_MAP_AT = offset_of(consume_queue_ext.HEAD_DTYPE, "bit_map_size")
 
 
 def check_walks(reader: StoreReader) -> Iterator[Finding]:
-    """Walk over the units of each extension as a broker does when it starts: it drops what lies behind a wrong size."""
+    """Walk over the units of each extension like a starting broker, which drops what follows a wrong size."""
     for ext in reader.consume_queue_exts.values():
         for segment in ext.hold().segments:
             yield from _walk(reader, ext, segment, segment is ext.segments[-1])

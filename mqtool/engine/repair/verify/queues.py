@@ -39,7 +39,7 @@ _BATCH_FIELDS = (
 
 
 class IntervalSet:
-    """A set of numbers, kept as ranges that do not touch: those of a sound queue are few, however many units it has."""
+    """A set of numbers as disjoint ranges: a sound queue needs few, however many units it has."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -59,15 +59,15 @@ class IntervalSet:
         return list(zip(self._starts, self._stops, strict=True))
 
     def has(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Tell of each number of a range whether it is in the set."""
+        """Return, for each number of a range, whether it is in the set."""
         numbers = np.arange(start, stop)
         return np.searchsorted(self._starts, numbers, "right") > np.searchsorted(self._stops, numbers, "right")
 
 
 class QueueChecker:
-    """Holds units and messages against each other.
+    """Compares units and messages.
 
-    On a live store the ends of all queues are taken when this is made: before the log is examined, so that nothing is
+    On a live store the ends of all queues are read at creation: before the log is examined, so that nothing is
     checked that the broker is still about to write.
     """
 
@@ -89,7 +89,7 @@ class QueueChecker:
                 batch_queue.max_offset()
 
     def take(self, compared: Compared, most: int | None) -> None:
-        """Note what was found of the next messages of the log; of each code so many are listed, None for all."""
+        """Note the findings on the next messages of the log; ``most`` of each code are listed, None for all."""
         for key, start, stop in compared.claimed:
             self._claimed[key].add(start, stop)
         for stretch in sorted(compared.stretches, key=lambda stretch: stretch.physical_offset):
@@ -109,7 +109,7 @@ class QueueChecker:
             self._last[stretch.code, stretch.queue] = stretch.stop, place
 
     def wrong_units(self) -> Iterator[Finding | Rest]:
-        """Tell of the units that are missing or point elsewhere, in the order of their messages."""
+        """Report units that are missing or point elsewhere, in the order of their messages."""
         for stretch in self._wrong:
             queue, count = self.queues[stretch.queue], stretch.stop - stretch.start
             if stretch.code == "QUEUE-MISSING":
@@ -122,7 +122,7 @@ class QueueChecker:
             yield Rest(code, folder, count)
 
     def end_of_dispatch(self) -> int | None:
-        """Return an address below which every message was there when the ends were taken, None without a queue."""
+        """Return an address below which all messages existed when the ends were read, None without a queue."""
         ends = []
         for key, queue in self.queues.items():
             stop = self._max_offset(key)
@@ -140,7 +140,7 @@ class QueueChecker:
         return self.queues[key].max_offset() - self.live
 
     def compare(self, units: Units) -> Compared:
-        """Hold the units that messages should have against those in the files."""
+        """Compare the units that messages should have with those in the files."""
         compared = Compared()
         for stretch in units.stretches:
             if stretch.queue in self.queues:
@@ -224,7 +224,7 @@ class QueueChecker:
         while at < len(offsets):
             offset = int(offsets[at])
             place = queue.place_of(offset)
-            # A unit with this very queue offset will do, be it in line or not.
+            # A unit with exactly this queue offset suffices, in order or not.
             in_line = queue.next_in_line(place)
             near = queue.units(place, in_line + 1)["queue_offset"]
             exact = np.flatnonzero(near == offset)
@@ -238,7 +238,7 @@ class QueueChecker:
             else:
                 lost = offsets[at:][: max(1, int(np.searchsorted(offsets[at:], queue.offset_from(place))))]
                 count = max(1, int(np.argmax([*np.isin(lost, near), True])))
-                # Its place is behind the units before it that are in order.
+                # Its place is after the preceding units that are in order.
                 last = int(queue.units(place - 1, place)["queue_offset"][0]) if place else -1
                 back = np.flatnonzero(np.diff(near, prepend=last) <= 0)
                 before = np.searchsorted(near[: back[0]] if len(back) else near, lost[:count])
@@ -257,7 +257,7 @@ class QueueChecker:
         stored: npt.NDArray[np.void],
         compared: Compared,
     ) -> None:
-        """Hold the units from ``row`` on against those stored from ``place`` on."""
+        """Compare the units from ``row`` on with those stored from ``place`` on."""
         wanted = {name: getattr(units, name)[row : row + len(stored)] for name, _, _ in _BATCH_FIELDS}
         differs = np.any([stored[name] != column for name, column in wanted.items()], axis=0)
         for i in np.flatnonzero(differs).tolist():
@@ -269,7 +269,7 @@ class QueueChecker:
                     compared.found.append((int(units.physical_offset[row + i]), problem))
 
     def finish(self, verifier: LogVerifier) -> Iterator[Finding | Rest]:
-        """Check the units that no message claimed, and the messages that no queue reached."""
+        """Check the units without a message, and the messages that no queue reaches."""
         yield from self.wrong_units()
         log_start, log_end = self.reader.commit_log.min_offset, verifier.end_offset
         for key, start, stop in sorted(verifier.jumps, key=lambda jump: (jump[0], jump[1] or -1, jump[2])):
@@ -288,7 +288,7 @@ class QueueChecker:
             yield from self._behind(verifier)
 
     def check_ends(self, verifier: LogVerifier) -> Iterator[Finding | Rest]:
-        """Check of each queue only its end: whether it lies inside the log, and holds the last messages of the log."""
+        """Check only the end of each queue: whether it is within the log, and has the last messages of the log."""
         yield from self.wrong_units()
         for key, queue in self.queues.items():
             stop = self._max_offset(key)
@@ -330,11 +330,11 @@ class QueueChecker:
         return batch_topics_of(self.reader)
 
     def _lost_folder(self, key: QueueKey) -> str:
-        """Return the highest folder of a missing queue that is missing too."""
+        """Return the topmost missing folder of a missing queue."""
         is_batch = key[0] in self._batch_topics
         root = self.reader.paths.batch_consume_queue if is_batch else self.reader.paths.consume_queue
         topic = root / key[0]
-        # A damaged name may be longer than any file system takes.
+        # A damaged name may be too long for any file system.
         folder = topic / str(key[1]) if is_folder(topic) else topic if root.is_dir() else root
         return self.reader.paths.relative(folder)
 
@@ -458,7 +458,7 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
 
 
 def _common_size(queues: Mapping[QueueKey, Any]) -> int:
-    """Return the length that most queues' files have: one setting holds for all of them."""
+    """Return the length of most queues' files: one setting applies to all of them."""
     sizes = [queue.file_size for queue in queues.values() if queue.file_size]
     return max(set(sizes), key=sizes.count) if sizes else 0
 

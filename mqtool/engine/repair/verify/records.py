@@ -1,4 +1,4 @@
-"""Checks of what a record says about itself, beyond sizes and CRC: what brokers or consumers trip over."""
+"""Checks of a record's contents beyond sizes and CRC: what makes brokers or consumers fail."""
 
 import dataclasses
 import re
@@ -30,12 +30,12 @@ from mqtool.formats.topics import SCHEDULE_TOPIC
 NO_CRC = "the record has no CRC property, although those around it have one"
 _NUMBER = "its DLedger entry is not numbered consecutively after the one before it"
 _MAX_OF_CRC = 15
-"""Of the twenty bytes of a CRC property, so many show one that is damaged."""
+"""How many of the twenty bytes of a CRC property must agree for a damaged one to be recognized."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _KNOWN_FLAGS = 0x7FF
 _COMPRESSION_SHIFT = 8
-_DIGITS = 19  # numbers of fewer fit into 63 bits
-_ZLIB = (3, 0)  # old producers name no type
+_DIGITS = 19  # numbers with fewer digits fit into 63 bits
+_ZLIB = (3, 0)  # old producers do not state a type
 _MAGICS = {1: 0x04224D18, 2: 0x28B52FFD}  # LZ4 frame, zstd frame
 _BATCH = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
 _INDEX_AT, _POSITION_AT, _BODY_SIZE_AT = (
@@ -44,36 +44,36 @@ _INDEX_AT, _POSITION_AT, _BODY_SIZE_AT = (
 
 
 class Edges(NamedTuple):
-    """What the checks that hold a record against those beside it need of the first and the last of some."""
+    """What checks of a record against its neighbours need about the first and the last of some records."""
 
     has_crc: tuple[bool, bool]  # of the first, of the last
     alone: bool  # whether there is only one
-    first_lacks: Finding | None  # the first has no CRC property, though the one after it, if there is one, has
-    last_lacks: Finding | None  # the last has none, though the one before it has
+    first_lacks: Finding | None  # the first has no CRC property although the next one, if any, has
+    last_lacks: Finding | None  # the last has none although the previous one has
     numbers: tuple[int, int] | None  # of DLedger entries, the first and the last
-    first_number: Finding | None  # of the first entry, should it be wrong; ``expected`` is to be set
+    first_number: Finding | None  # for the first entry, if it is wrong; ``expected`` will be set
     second_number: Finding | None  # the second entry is not numbered after the first
     last_differs: bool  # the last is not numbered after the one before it
 
 
 class Beside:
-    """Holds records against those beside them across runs, so that it does not matter where a log is cut.
+    """Checks records against their neighbours across runs, so that it does not matter where a log is split.
 
-    ``join`` is given runs in the order of the log; ``part`` says that something lies between two.
+    ``join`` takes runs in the order of the log; ``part`` is called if something lies between two.
     """
 
     def __init__(self) -> None:
         self.part()
 
     def part(self) -> None:
-        """Forget what was before."""
+        """Forget the previous record."""
         self._has_crc = False
         self._lacks: Finding | None = None
         self._number: int | None = None
         self._differs = False
 
     def join(self, edges: Edges) -> Iterator[Finding]:
-        """Yield what is wrong with the first and last records of a run, or with the last one of the run before."""
+        """Yield findings on the first and last records of a run, or on the last one of the previous run."""
         if self._lacks and edges.has_crc[0]:
             yield self._lacks
         self._lacks = edges.last_lacks
@@ -94,7 +94,7 @@ class Beside:
 
 
 def edges_of(findings: FindingsOfRows, derived: Dispatch, envelope: Envelope) -> Edges:
-    """Check each of some sound records against those beside it; return what is to be checked of the outermost."""
+    """Check sound records against their neighbours; return what remains to be checked of the outermost."""
     table = findings.table
     has = has_crc_property(table, derived.properties)
     alone = len(table) == 1
@@ -113,7 +113,7 @@ def edges_of(findings: FindingsOfRows, derived: Dispatch, envelope: Envelope) ->
     numbers = _numbers_at(table, table.starts - envelope.size + _INDEX_AT, 8)
     follows = np.r_[numbers[:1], numbers[:-1] + 1]
     differs = numbers != follows
-    # The number after a wrong one seems wrong too: tell of the first.
+    # The number after a wrong one seems wrong, too: report the first.
     wrong = differs & ~np.r_[False, differs[:-1]]
     wrong[:2] = False
     findings.rows("LOG-ENTRY", wrong, _NUMBER, follows, numbers)
@@ -138,9 +138,9 @@ def check_records(findings: FindingsOfRows, derived: Dispatch) -> None:
 
 
 def right_flags(table: MessageTable, derived: Dispatch) -> dict[int, int]:
-    """Return what the system flags of sound records should be, where the records themselves tell, by row.
+    """Return the correct system flags of sound records, by row, as far as the records show them.
 
-    A body shows how it is packed, and whether it is a batch.
+    A body shows its compression, and whether it is a batch.
     """
     flags = table.column("sys_flag")
     right = {}
@@ -158,7 +158,7 @@ def right_flags(table: MessageTable, derived: Dispatch) -> dict[int, int]:
 
 
 def right_offsets(table: MessageTable, derived: Dispatch) -> dict[int, int]:
-    """Return the queue offsets that inner batches tell in their properties, by row, where their heads say otherwise."""
+    """Return the queue offsets in the properties of inner batches, by row, if they differ from the heads."""
     if not (derived.properties.at(INNER_BASE)[1] > 0).any():
         return {}
     offsets = table.column("queue_offset")
@@ -182,7 +182,7 @@ def right_delay_levels(table: MessageTable, derived: Dispatch) -> dict[int, int]
 
 
 def batch_count(body: bytes) -> int:
-    """Return how many messages a batch holds, 0 where the body is none."""
+    """Return how many messages a batch holds, 0 if the body is not a batch."""
     try:
         return len(commit_log.parse_client_batch(body))
     except FormatError:
@@ -190,7 +190,7 @@ def batch_count(body: bytes) -> int:
 
 
 def _packed_otherwise(table: MessageTable) -> tuple[Ints, Ints]:
-    """Return the rows whose bodies are not packed as their flags say, and how they are packed, -1: not at all."""
+    """Return the rows whose compression differs from their flags, and the actual one, -1 for none."""
     flags = table.column("sys_flag")
     packed = np.flatnonzero((flags & commit_log.COMPRESSED != 0) & (table.sizes(plain.BODY) > 0))
     if not len(packed):
@@ -206,7 +206,7 @@ def _packed_otherwise(table: MessageTable) -> tuple[Ints, Ints]:
 
 
 def _check_compression(findings: FindingsOfRows) -> None:
-    """Check whether a body is packed as its flag says: the body's CRC does not cover the flag."""
+    """Check whether the compression of bodies agrees with the flags, which no CRC covers."""
     wrong = np.zeros(len(findings.table), np.bool_)
     wrong[_packed_otherwise(findings.table)[0]] = True
     text = "the body is not compressed as its system flag says: consumers cannot decompress it"
@@ -225,7 +225,7 @@ def _check_transactions(findings: FindingsOfRows) -> None:
 
 
 def _check_batches(findings: FindingsOfRows, derived: Dispatch) -> None:
-    """Check whether records with several messages are flagged as such, and bits that mean nothing."""
+    """Check whether records with several messages are flagged as such, and undefined bits."""
     flags = findings.table.column("sys_flag")
     strange = flags & ~_KNOWN_FLAGS != 0
     text = "the system flag has bits that no known version sets"
@@ -244,7 +244,7 @@ def _batch_differs(table: MessageTable, derived: Dispatch) -> npt.NDArray[np.boo
 
 
 def _check_numbers(findings: FindingsOfRows, derived: Dispatch) -> None:
-    """Check the numbers in properties that a broker parses: a record where it cannot ends the log for it."""
+    """Check the numbers in properties that a broker parses: where it cannot, it ends the log."""
     table = findings.table
     names = []
     if (derived.properties.at(INNER_NUM)[1] > 0).any():
@@ -278,14 +278,14 @@ def _number(text: str, most: int) -> int | None:
 
 
 def has_crc_property(table: MessageTable, properties: Properties) -> npt.NDArray[np.bool_]:
-    """Tell of each record whether it ends with a CRC property: damage may hide in one without, among those with."""
+    """Return, for each record, whether it ends with a CRC property; one without, among others with, may be damaged."""
     offsets, sizes = properties.at(CRC32)
     has: npt.NDArray[np.bool_] = (sizes == 10) & (offsets + sizes + 1 == table.starts + table.column("size"))
     return has
 
 
 def ends_like_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
-    """Return which records end in a CRC property, whole or with some of its bytes changed."""
+    """Return which records end in a CRC property, intact or with some bytes changed."""
     ends = table.starts + table.column("size")
     raw: Any = np.frombuffer(table.buffer, np.uint8)
     tails = raw[(ends - CRC_SIZE)[:, None] + np.arange(CRC_SIZE)]
@@ -307,7 +307,7 @@ def is_repairable_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
 
 
 def _ends_within_crc(properties: bytes) -> bool:
-    """Return whether a property ends where the CRC property belongs, so that this would be written over its end."""
+    """Return whether a property ends where the CRC property belongs, which would overwrite its end."""
     separator, edge = PAIR_SEPARATOR.encode(), len(properties) - CRC_SIZE
     start = properties.rfind(separator, 0, edge) + 1
     end = properties.find(separator, edge)
@@ -315,7 +315,7 @@ def _ends_within_crc(properties: bytes) -> bool:
 
 
 def check_entries(findings: FindingsOfRows, envelope: Envelope, base: int) -> None:
-    """Check the heads of DLedger's entries: where they lie, and how long they are."""
+    """Check position and length in the heads of DLedger's entries."""
     if not envelope.size:
         return
     table = findings.table

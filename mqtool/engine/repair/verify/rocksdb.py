@@ -1,4 +1,4 @@
-"""Checks of consume queues that RocksDB keeps: each unit against its message, each message against its unit."""
+"""Checks of consume queues in RocksDB: each unit against its message, each message against its unit."""
 
 from collections.abc import Iterator
 
@@ -39,7 +39,7 @@ def _unread(error: MqtoolError, file: str) -> Finding:
 
 
 def check_queues(rules: VerifyRules, verifier: LogVerifier) -> Iterator[Finding]:
-    """Check the queues that are in RocksDB, if any are and the extra is there to read them."""
+    """Check the queues in RocksDB, if there are any and the extra is installed."""
     reader = rules.reader
     folder = reader.rocksdb_queues
     if folder is None:

@@ -1,13 +1,13 @@
-"""Reports of segments that follow each other, joined into one, and such ones again: a tree above a log of any size.
+"""Joined reports of consecutive segments, and of such groups: a tree over a log of any size.
 
-A queue has a span in each stretch that holds a message of it. Where nothing lies between, one span says what all of
-them say, so a group tells of each queue about once, and who checks the whole log takes few groups. What comes out is
-what ``LogVerifier`` says of the stretches themselves, which does not depend on where a log is cut.
+A queue has a span in each stretch with a message of it. If nothing lies between, one span replaces all of
+them, so a group has about one span per queue, and the check of the whole log takes few groups. The result is
+that of ``LogVerifier`` for the stretches themselves, which does not depend on where a log is split.
 
-Spans are not joined over what may separate them: a gap, a record that cannot be read or lies elsewhere. Messages behind
-a gap may be none of the log, which only the check of the whole can tell, and by the spans of each segment: a group that
-was joined as if it followed sound messages, and follows a gap, is checked again, and so is one of which retention has
-taken a segment meanwhile.
+Spans are not joined over what may separate them: a gap, or an unreadable or displaced record. Messages after
+a gap may not belong to the log, which only the check of the whole decides, by the spans of each segment: a group that
+was joined as if it followed sound messages, but follows a gap, is checked again, and so is one of which retention
+has deleted a segment meanwhile.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ Piece = tuple[int, dict[str, Any] | tuple[int, int, scan.Stop]]
 
 
 class Group(NamedTuple):
-    """What segments that follow each other hold, as it travels."""
+    """The serialized contents of consecutive segments."""
 
     first: int  # addresses of the first segment and the last
     last: int
@@ -41,9 +41,9 @@ class Group(NamedTuple):
 
 
 class _Doubt:
-    """Whether messages may be taken for an earlier life of the log: whether a gap lies before them that counts.
+    """Whether messages may be left over from before a truncation: whether a relevant gap lies before them.
 
-    Those behind a gap that are stored later than those before it are none. All else only ``LogVerifier`` knows.
+    Those after a gap that were stored later than those before it are not. Everything else only ``LogVerifier`` knows.
     """
 
     def __init__(self) -> None:
@@ -63,14 +63,14 @@ class _Doubt:
 
 
 class _Spans:
-    """Joins the spans of runs: those of a queue that continue where the one before them ends."""
+    """Joins the spans of runs if they continue where the previous one of their queue ends."""
 
     def __init__(self) -> None:
         self._open: dict[QueueKey, tuple[list[Span], int]] = {}
         self._last: Run | None = None
 
     def take(self, run: Run, in_doubt: bool) -> None:
-        """Take the next run, whose spans become part of those before them where they can."""
+        """Take the next run, and join its spans to previous ones where possible."""
         if run.lost or not run.in_place:
             self.part()
             return
@@ -96,21 +96,21 @@ class _Spans:
         return not in_doubt and last.segment.end_offset == run.segment.start_offset
 
     def part(self) -> None:
-        """Begin again behind what is no message of the log for sure."""
+        """Start again after something that is certainly not a message of the log."""
         self._last = None
         self._open.clear()
 
 
 def groups_of(rules: VerifyRules, claim: Callable[[Run], Claim], reports: Iterable[bytes]) -> Iterator[Group]:
-    """Join reports of all stretches of some segments, and groups of such; yields one, where damage has it so several.
+    """Join reports of all stretches of some segments, and groups of them; yields one group, several if damaged.
 
     Args:
         rules: of the store.
-        claim: looks for the index entries of a run that had to be checked again.
+        claim: searches for the index entries of a run that had to be checked again.
         reports: what ``verify_distributed`` and this made, pickled, in the order of the log.
 
     Raises:
-        StoreChangedError: a segment goes meanwhile, and not by retention.
+        StoreChangedError: a segment is deleted meanwhile, but not by retention.
     """
     log = rules.reader.commit_log
     growing = _Growing(claim)
@@ -120,7 +120,7 @@ def groups_of(rules: VerifyRules, claim: Callable[[Run], Claim], reports: Iterab
                 address = report.part.segment.start_offset
                 growing.add(address, address, address + report.part.stop, report.runs)
         elif growing.in_doubt or (segments := _segments_of(log, group)) is None:
-            # What it was made of may be needed: who checks the whole log sees to that.
+            # Its parts may be needed: the check of the whole log handles that.
             yield from growing.made()
             yield group
             growing = _Growing(claim)
@@ -130,7 +130,7 @@ def groups_of(rules: VerifyRules, claim: Callable[[Run], Claim], reports: Iterab
 
 
 class _Growing:
-    """A group that is being made."""
+    """A group under construction."""
 
     def __init__(self, claim: Callable[[Run], Claim]) -> None:
         self._claim = claim
@@ -140,11 +140,11 @@ class _Growing:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether messages that come now may be taken for an earlier life of the log."""
+        """Whether the next messages may be left over from before a truncation."""
         return self._doubt.is_there
 
     def add(self, first: int, last: int, stop: int, pieces: Iterable[Run | Gap]) -> None:
-        """Take what the next segments, or a part of one, hold."""
+        """Take the contents of the next segments, or of a part of one."""
         ends = self._ends or (first, last, stop)
         self._ends = min(first, ends[0]), max(last, ends[1]), max(stop, ends[2])
         for piece in pieces:
@@ -156,18 +156,18 @@ class _Growing:
             self._pieces.append(_packed(piece, self._claim))
 
     def made(self) -> Iterator[Group]:
-        """Yield it, if there is anything in it."""
+        """Yield it, unless it is empty."""
         if self._ends:
             yield Group(*self._ends, self._pieces)
 
 
 def reports_of(rules: VerifyRules, reports: Iterable[bytes], in_doubt: Callable[[], bool]) -> Iterator[PartReport[Run]]:
-    """Yield what ``verify_distributed`` and ``groups_of`` made, for who checks the whole log.
+    """Yield the reports of ``verify_distributed`` and ``groups_of``, for the check of the whole log.
 
     Args:
         rules: of the store.
         reports: pickled, in the order of the log.
-        in_doubt: tells whether messages that come now may be none of the log, by what was yielded so far.
+        in_doubt: returns whether the next messages may not belong to the log, by what was yielded so far.
     """
     for group, stretches in _in_turn(reports):
         if group is None:
@@ -182,7 +182,7 @@ def reports_of(rules: VerifyRules, reports: Iterable[bytes], in_doubt: Callable[
 
 
 def _in_turn(reports: Iterable[bytes]) -> Iterator[tuple[Group | None, Iterable[DistributedReport]]]:
-    """Yield each group, and between them the reports of stretches that follow each other."""
+    """Yield each group, and between them the reports of consecutive stretches."""
     known = map(pickle.loads, reports)
     for is_group, items in itertools.groupby(known, key=lambda item: isinstance(item, Group)):
         if is_group:
@@ -197,7 +197,7 @@ def _joined(rules: VerifyRules, stretches: Iterable[DistributedReport]) -> Itera
 
 def _there(log: CommitLog, stretches: Iterable[DistributedReport]) -> Iterator[PartReport[Run]]:
     for far in stretches:
-        with contextlib.suppress(StoreChangedError):  # its segment went by retention meanwhile
+        with contextlib.suppress(StoreChangedError):  # retention deleted its segment meanwhile
             yield report_of(log, far)
 
 

@@ -1,6 +1,6 @@
 """``verify_store``: every check of a store, in one pass over the log.
 
-The stretches of the log are checked side by side, each by itself, and taken in order by those who check the whole.
+The stretches of the log are checked in parallel, each on its own, and taken in order by checks of the whole log.
 """
 
 import collections
@@ -36,9 +36,9 @@ class Level(enum.StrEnum):
     """How much of a store is examined."""
 
     QUICK = "quick"
-    """All but the messages, units and entries inside; of the log the last two segments."""
+    """Everything but messages, units and entries; of the log only the last two segments."""
     FULL = "full"
-    """Every byte that says something."""
+    """Every significant byte."""
 
 
 FILE_CHECKS: list[Callable[[StoreReader], Iterator[Finding]]] = [
@@ -49,7 +49,7 @@ FILE_CHECKS: list[Callable[[StoreReader], Iterator[Finding]]] = [
     timer.check_files,
     expired.check_start,
 ]
-"""Checks that need no message."""
+"""Checks that need no messages."""
 
 
 def verify_store(
@@ -59,14 +59,14 @@ def verify_store(
     progress: Progress = lambda _: None,
     most: int | None = MAX_LISTED,
 ) -> Iterator[Finding]:
-    """Run every check and yield what is wrong; a sound store yields nothing.
+    """Run every check and yield findings; a sound store yields none.
 
     For a single segment only the log is checked. The same store yields the same findings in the same order, however
     many threads there are. Cost: linear in the bytes of the store.
 
     Args:
         reader: of the store; it may be in use.
-        level: how much to look at.
+        level: how much to check.
         jobs: number of threads.
         progress: called with the number of bytes of the log done so far.
         most: how many findings of one code to yield, None for all; the others are counted in a last one.
@@ -78,7 +78,7 @@ def verify_store(
 
 
 def counted(findings: Iterable[Finding | Rest], most: int | None) -> Iterator[Finding]:
-    """Yield so many findings of each code, None for all; then, where there are more, one that counts the others."""
+    """Yield ``most`` findings of each code, None for all; then, if there are more, one that counts the others."""
     listed: collections.Counter[str] = collections.Counter()
     more: collections.Counter[str] = collections.Counter()
     files: dict[str, set[str | None]] = collections.defaultdict(set)
@@ -94,16 +94,16 @@ def counted(findings: Iterable[Finding | Rest], most: int | None) -> Iterator[Fi
 
 
 def last_segments(log: CommitLog) -> list[MappedFile]:
-    """Return the last two segments that are in use, and those after them: what the quick level looks at."""
+    """Return the last two segments in use, and those after them: what the quick level checks."""
     used = [segment for segment in log.segments if any(log.read(segment.start_offset, BLANK_SIZE))]
-    left = log.segments  # without what retention took meanwhile
+    left = log.segments  # without what retention deleted meanwhile
     return left[max(0, left.index(used[-1]) - 1) :] if used else left
 
 
 class Verification:
-    """The checks of one store, for who walks over its log: before it, of each stretch in order, after it.
+    """The checks of one store around a walk over its log: before it, of each stretch in order, after it.
 
-    The ends of queues and index of a live store are taken when this is made.
+    The ends of queues and index of a live store are read at creation.
 
     Raises:
         UsageError: the reader is for a single file that is not a commit log segment.
@@ -138,7 +138,7 @@ class Verification:
             yield from check(self.reader)
 
     def parts(self, size: int) -> list[Part]:
-        """Return the stretches to check, of so many bytes at most."""
+        """Return the stretches to check, of limited size."""
         log = self.reader.commit_log
         parts = list(parts_of(log, size))
         if self.level is Level.QUICK:
@@ -171,16 +171,16 @@ class Verification:
                     self._block.append(event)
 
     def in_doubt(self) -> bool:
-        """Return whether the next messages may be none of the log, by what lies before them."""
+        """Return whether the next messages may not belong to the log, by what lies before them."""
         return self._log.in_doubt
 
     def _verify_index(self, rules: VerifyRules) -> None:
-        """Hold the messages of a block against the index."""
+        """Compare the messages of a block with the index."""
         block, self._block = self._block, []
         if not block:
             return
         if self._log_start < self.reader.commit_log.min_offset <= block[0].start_offset:
-            self._log_start = self.reader.commit_log.min_offset  # the oldest segments went meanwhile
+            self._log_start = self.reader.commit_log.min_offset  # the oldest segments were deleted meanwhile
             self.index.skip_expired()
         claims = [(run, run.claim) for run in block if isinstance(run, DistributedRun)]
         if len(claims) == len(block):
@@ -194,13 +194,13 @@ class Verification:
         return self.reader.index_files if self.level is Level.FULL else []
 
     def index_files(self, chains: Iterable[list[Finding]]) -> Iterator[Finding]:
-        """Check each index file by itself; ``chains`` is what is wrong with those of ``chained``."""
+        """Check each index file on its own; ``chains``: the findings on those of ``chained``."""
         for file, chain_findings in itertools.zip_longest(self.reader.index_files, chains):
             yield from index.check_header(self.reader, file)
             yield from chain_findings or ()
 
     def after(self, rules: VerifyRules) -> Iterator[Finding | Rest]:
-        """Check what only all messages show."""
+        """Run the checks that need all messages."""
         reader, log = self.reader, self._log
         yield from log.finish()
         if not self.whole:

@@ -1,4 +1,4 @@
-"""Store times that cannot be right: those of a few messages that stand out from the messages around them.
+"""Impossible store times: those of a few messages that stand out from their neighbours.
 
 A broker stores one message after the other, so store times follow the order of the log. Where they step back by more
 than ``CLOCK_STEP_MS``, some are damaged or the clock was set. A few messages between others that agree are damaged;
@@ -17,34 +17,34 @@ from mqtool.engine.store.reader import CLOCK_STEP_MS
 from mqtool.formats.scan import Ints
 
 MAX_WRONG = 4
-"""So many messages in a row may have damaged times; where more stand out the clock was set."""
+"""How many messages in a row may have damaged times; if more stand out the clock was set."""
 CONTEXT = 2 * MAX_WRONG
-"""So many messages on each side of a step tell which of them stand out."""
+"""How many messages on each side of a step decide which of them stand out."""
 _FAR = 1 << 62
 
 
 class Corrections(NamedTuple):
-    """What is to be done about the steps back of some store times."""
+    """Corrections for backward steps of store times."""
 
-    times: dict[int, int]  # by row: the time that a message gets
-    left: list[int]  # rows that stay stored too long before the one in front
+    times: dict[int, int]  # by row: the new time of a message
+    left: list[int]  # rows that stay too early relative to the previous one
 
 
 def steps_back(times: Ints) -> Ints:
-    """Return the rows that were stored too long before the row in front of them."""
+    """Return the rows that were stored too long before the previous row."""
     times = np.clip(times, -_FAR, _FAR)
     rows: Ints = np.flatnonzero(times[1:] < times[:-1] - CLOCK_STEP_MS) + 1
     return rows
 
 
 def corrections(times: Ints, steps: Sequence[int] | None = None, first: int = 0, more: bool = False) -> Corrections:
-    """Decide which store times are damaged, and what they become: that of the message in front of them.
+    """Decide which store times are damaged; they are replaced by that of the previous message.
 
     Args:
         times: in the order of the log.
-        steps: rows to look at; None: all steps back.
-        first: row before which nothing can be changed any more.
-        more: others follow, of which these tell nothing.
+        steps: rows to examine; None: all backward steps.
+        first: rows before it cannot be changed any more.
+        more: other messages follow.
     """
     corrected: dict[int, int] = {}
     left = []
@@ -79,7 +79,7 @@ def corrections(times: Ints, steps: Sequence[int] | None = None, first: int = 0,
 
 
 def _between(row: int, count: int, follows: Callable[[int, int], bool]) -> list[range]:
-    """Return the fewest rows around a step without which there is none; several choices of as many."""
+    """Return the smallest sets of rows around a step without which there is no step."""
     for size in range(1, MAX_WRONG + 1):
         choices = [range(start, start + size) for start in range(max(1, row - size), row + 1)]
         valid = [rows for rows in choices if rows.stop < count and follows(rows.stop, rows.start - 1)]
@@ -89,7 +89,7 @@ def _between(row: int, count: int, follows: Callable[[int, int], bool]) -> list[
 
 
 class Samples(NamedTuple):
-    """Messages that follow each other, except for those that tell nothing of damaged times."""
+    """Consecutive messages, without those that are irrelevant for damaged times."""
 
     positions: Ints
     times: Ints

@@ -21,13 +21,13 @@ from mqtool.formats.topics import SCHEDULE_TOPIC, SYSTEM_GROUP_PREFIXES, is_syst
 _Parsed = TypeVar("_Parsed")
 
 RECOVERY_MARGIN_MS = 3000
-"""Recovery begins so much before the checkpoint's times."""
+"""How long before the checkpoint's times recovery begins."""
 _TIMESTAMPS = ("physical_timestamp", "logics_timestamp", "index_timestamp")
 _OFFSETS = ("confirm_physical_offset", "logics_physical_offset")  # a slave keeps its master's offset: it may be ahead
 
 
 def check_small_files(reader: StoreReader) -> Iterator[Finding]:
-    """Check the checkpoint by itself, and tell of abort and lock file."""
+    """Check the checkpoint on its own, and report abort and lock file."""
     if reader.is_live:
         cause = "it is treated as a store in use" if reader.config.in_use else "a running broker holds the lock"
         yield finding("STORE-LIVE", f"{cause}: in-flight writes are not checked", file="lock")
@@ -67,7 +67,7 @@ def _check_checkpoint(reader: StoreReader) -> Iterator[Finding]:
 
 
 def check_against_log(reader: StoreReader, verifier: LogVerifier) -> Iterator[Finding]:
-    """Check what the checkpoint says of the log, now that its end is known."""
+    """Check the checkpoint against the log, whose end is known now."""
     path = reader.paths.checkpoint
     if (
         verifier.live
@@ -92,9 +92,9 @@ def check_against_log(reader: StoreReader, verifier: LogVerifier) -> Iterator[Fi
 
 @dataclasses.dataclass
 class Tables:
-    """The tables under ``config/`` that could be read, by file name, and what was found on the way.
+    """The readable tables under ``config/``, by file name, and the findings on them.
 
-    On a live store they are read before the ends of the queues are taken: what a consumer has read lies below these.
+    On a live store they are read before the ends of queues, so that consumer offsets are below these.
     """
 
     content: dict[str, config_tables.Table]
@@ -127,7 +127,7 @@ class Tables:
         return tables
 
     def parsed(self, name: str, parse: Callable[[config_tables.Table], _Parsed]) -> _Parsed | None:
-        """Return what a table means, None if it is not there or means nothing."""
+        """Return the contents of a table, None if it does not exist or is meaningless."""
         if name not in self.content:
             return None
         try:
@@ -147,7 +147,7 @@ class Tables:
 
 
 def check_config(reader: StoreReader, tables: Tables, verifier: LogVerifier) -> Iterator[Finding]:
-    """Check whether each table can be read, and whether it agrees with the queues that are there."""
+    """Check whether each table can be read, and whether it agrees with the existing queues."""
     topics = tables.parsed("topics.json", config_tables.topics)
     groups = tables.parsed("subscriptionGroup.json", config_tables.subscription_groups)
     offsets = tables.offsets()
@@ -164,7 +164,7 @@ def check_config(reader: StoreReader, tables: Tables, verifier: LogVerifier) -> 
 
 
 def check_tables(reader: StoreReader, ends: Mapping[QueueKey, int] | None) -> Iterator[Finding]:
-    """Check the tables against the queues as they become; what groups have read is left to ``group_effects``.
+    """Check the tables against the resulting queues; consumer offsets are left to ``group_effects``.
 
     Args:
         reader: of the store.
@@ -213,7 +213,7 @@ def _check_topics(
     in_log: Iterable[QueueKey],
     further: Iterable[QueueKey] = (),
 ) -> Iterator[Finding]:
-    """Hold the table of topics against the queues that are there, and ``further`` ones."""
+    """Check the table of topics against the existing queues, and ``further`` ones."""
     file = reader.paths.relative(reader.paths.config / "topics.json")
     queues: dict[str, int] = {}
     for topic, queue_id in [*reader.consume_queues, *reader.batch_consume_queues, *further]:
@@ -280,7 +280,7 @@ def _check_offsets(
 def _check_delay_offsets(
     reader: StoreReader, offsets: dict[int, int], ends: Mapping[QueueKey, int] | None
 ) -> Iterator[Finding]:
-    """Hold where each delay level continues against its queue's end: as it is, or as ``ends`` say that it becomes."""
+    """Check the progress of each delay level against the end of its queue: the actual one, or that of ``ends``."""
     file = reader.paths.relative(reader.paths.config / "delayOffset.json")
     for level, offset in sorted(offsets.items()):
         key = (SCHEDULE_TOPIC, level - 1)

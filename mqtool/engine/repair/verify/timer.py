@@ -1,8 +1,8 @@
-"""Checks of the timer's files: the wheel, its log, and the messages they stand for.
+"""Checks of the timer's files: the wheel, its log, and the messages that they refer to.
 
 A unit of the log belongs to one second; the slot of that second names the first and the last of its units and counts
-the messages to come. What has run out stays in wheel and log until its place is needed, so of the past only the
-shape is checked.
+the messages to come. Past entries stay in wheel and log until their place is needed, so only their
+structure is checked.
 """
 
 import bisect
@@ -40,7 +40,7 @@ _SECOND = 1000
 
 @dataclasses.dataclass(slots=True)
 class _Second:
-    """What the log holds for one second."""
+    """The units of the log for one second."""
 
     first: int
     last: int
@@ -56,7 +56,7 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
         return
     existing = [path.exists() for path in files]
     snapshot = any(reader.root.glob("timerwheel.*"))
-    # A broker makes the log with its first timer message.
+    # A broker creates the log with its first timer message.
     used = any(existing) and (TIMER_TOPIC, 0) in reader.consume_queues
     for name, is_there in zip(names, existing, strict=True):
         if used and not is_there and not (name == "timerwheel" and snapshot):
@@ -101,7 +101,7 @@ def _check_size(path: Path, file: str, size: int, unit: int) -> Iterator[Finding
 
 
 def units_of(log: FileQueue) -> Iterator[tuple[MappedFile, int, np.void]]:
-    """Yield each unit of a timer log with its file and position there; a file ends at the first place that is none."""
+    """Yield each unit of a timer log with file and position; a file ends at the first place without one."""
     for segment in log.segments:
         at = 0
         while at + timer.LOG_UNIT_SIZE <= segment.size:
@@ -145,7 +145,7 @@ def check_messages(
 
 
 def _units_end(segment: MappedFile) -> int:
-    """Return where the units of a file end: behind the mark of its end, if there is one."""
+    """Return where the units of a file end: after its end mark, if there is one."""
     at = 0
     while at + 4 <= segment.size and int32(memoryview(segment.bytes), at) == timer.LOG_UNIT_SIZE:
         at += timer.LOG_UNIT_SIZE
@@ -155,7 +155,7 @@ def _units_end(segment: MappedFile) -> int:
 def _check_progress(
     reader: StoreReader, values: Any, end: int, ends: Mapping[QueueKey, int] | None
 ) -> Iterator[Finding]:
-    """Check what ``timercheck`` says of how far the timer has come."""
+    """Check the timer's progress in ``timercheck``."""
     key = (TIMER_TOPIC, 0)
     queue = reader.consume_queues.get(key)
     queue_end = (queue.max_offset() if queue else 0) if ends is None else ends.get(key, 0)
@@ -171,7 +171,7 @@ def _check_progress(
 
 
 def _check_end(reader: StoreReader, segment: MappedFile) -> Iterator[Finding]:
-    """Check what ends the units of a file: nothing yet, or the mark of its end."""
+    """Check the end of the units of a file: nothing yet, or the end mark."""
     at = 0
     while at + 4 <= segment.size and int32(memoryview(segment.bytes), at) == timer.LOG_UNIT_SIZE:
         at += timer.LOG_UNIT_SIZE
@@ -192,7 +192,7 @@ def _check_units(
     seconds: dict[int, _Second],
     bridged: Sequence[tuple[int, int]],
 ) -> Iterator[Finding]:
-    """Check each unit by itself, against its message and against the unit before it; fills ``seconds``."""
+    """Check each unit on its own, against its message and against the previous unit; fills ``seconds``."""
     now = values.last_read_timestamp if values is not None else None
     for segment, at, unit in units_of(log):
         place = {"file": reader.paths.relative(segment.path), "offset": at}
@@ -218,12 +218,12 @@ def _check_units(
 def _check_chain(
     log: FileQueue, segment: MappedFile, at: int, unit: np.void, second: _Second | None, is_due: bool, place: Any
 ) -> Iterator[Finding]:
-    """Check whether a unit names the unit before it in its second."""
+    """Check whether a unit names the previous unit of its second."""
     previous = int(unit["previous_position"])
     expected = second.last if second else -1
     if previous == expected:
         return
-    # The unit before it may have gone with the oldest file of the log; what has run out is followed no more.
+    # The previous unit may have been in a deleted file of the log; past units are not followed.
     is_gone = second is None and 0 <= previous < log.min_offset
     is_unit = 0 <= previous < segment.start_offset + at and _is_unit(log, previous)
     if is_due and not is_gone:
@@ -238,7 +238,7 @@ def _check_chain(
 def _check_message(
     reader: StoreReader, unit: np.void, due: int, log_end: int, is_bridged: bool, place: Any
 ) -> Iterator[Finding]:
-    """Hold a unit against its message."""
+    """Check a unit against its message."""
     offset = int(unit["physical_offset"])
     problem = None
     message: Message | None = None
@@ -312,7 +312,7 @@ def _check_wheel(reader: StoreReader, log: FileQueue, values: Any, seconds: dict
             if listed <= MAX_LISTED:
                 yield found_one
     if reader.has_abort_file:
-        return  # the wheel may be as it was a second before the log
+        return  # the wheel may be a second older than the log
     for time in sorted(time for time in seconds if now < time):
         number = time % len(slots)
         if times[number] != time and listed < MAX_LISTED:
@@ -327,7 +327,7 @@ def _check_wheel(reader: StoreReader, log: FileQueue, values: Any, seconds: dict
 def _check_slot(
     reader: StoreReader, log: FileQueue, slots: npt.NDArray[np.void], number: int, second: _Second | None
 ) -> Iterator[Finding]:
-    """Check a slot whose time is to come."""
+    """Check a slot in the future."""
     slot = slots[number]
     place = {"file": "timerwheel", "offset": number * timer.SLOT_SIZE}
     last = int(slot["last_position"])
