@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import mqtool
 from mqtool import cli
 from mqtool.commands.dump import KINDS
+from mqtool.commands.topic import TopicSubscription
 from mqtool.engine.repair.compare.keys import Difference
 from mqtool.engine.repair.compare.stores import FileDifference, Range
 from mqtool.engine.repair.doctor.broker import StartOutcome
@@ -120,6 +121,10 @@ ROWS: Mapping[str, Kind] = {
     "topic_queue": Kind(
         "A queue, of `topic show`.", ("topic show -s mixed-533-kill OrderEvents", "topic show -n NS Orders")
     ),
+    "topic_subscription": Kind(
+        "Who reads a queue, of `topic show --subscriptions`.",
+        ("topic show -s retry-533-clean --subscriptions *", "topic show -n NS Orders --subscriptions"),
+    ),
     "group": Kind("A consumer group, of `group list`.", ("group list -s retry-533-clean", "group list -n NS")),
     "offset": Kind(
         "The consumer offset of a group in a queue, of `offset list`.",
@@ -188,6 +193,7 @@ CLASSES: Mapping[str, type] = {
     "compare_message": Difference,
     "doctor_start": StartOutcome,
     "doctor_cause": Diagnosis,
+    "topic_subscription": TopicSubscription,
 }
 """The class of a row, whose types say more than samples do."""
 

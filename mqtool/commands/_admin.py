@@ -9,7 +9,7 @@ from mqtool.commands._output import Output
 from mqtool.errors import FormatError, NotFoundError
 
 if TYPE_CHECKING:
-    from mqtool.engine.client_runtime.admin_queries import GroupOffset
+    from mqtool.engine.client_runtime.admin_queries import GroupOffset, SubscriptionOnBroker
     from mqtool.engine.client_runtime.wire import Wire
     from mqtool.engine.store.dispatch import QueueKey
     from mqtool.engine.store.queue_view import QueueView
@@ -69,6 +69,33 @@ def last_timestamp(store: "StoreReader", queue: "QueueView | None") -> int:
         with contextlib.suppress(FormatError, NotFoundError):
             return store.message_at(newest).store_timestamp
     return 0
+
+
+# Subscriptions of Pulsar's clients
+
+
+def stored_subscriptions(store: "StoreReader") -> "list[SubscriptionOnBroker]":
+    """Return the subscriptions of Pulsar's clients that a store keeps."""
+    from mqtool.engine.client_runtime.admin_queries import SubscriptionOnBroker
+    from mqtool.engine.pulsar.cursor_files import load_cursors
+    from mqtool.engine.store.queue_view import open_queue
+    from mqtool.formats.pulsar_subscriptions import SubscriptionState
+
+    found = []
+    for key, (cursor, subscription, *_) in load_cursors(store.paths.config):
+        queue = open_queue(store, key.topic, key.queue_id)
+        backlog = cursor.open_before(queue.max_offset) if queue else 0
+        state = SubscriptionState(*key, subscription, None, None, cursor.next_offset, backlog, len(cursor.spans), None)
+        found.append(SubscriptionOnBroker(None, state))
+    return found
+
+
+def consumer_counts(subscriptions: "Collection[SubscriptionOnBroker]") -> dict[tuple[str | None, str], int]:
+    """Return how many consumers of Pulsar each group has on each broker; one of several queues counts once."""
+    names: dict[tuple[str | None, str], set[str]] = {}
+    for broker_name, state in subscriptions:
+        names.setdefault((broker_name, state.group), set()).update(state.consumers or ())
+    return {key: len(consumers) for key, consumers in names.items()}
 
 
 # How far groups have read

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._admin import offset_row, stored_offsets, tell_log_alone
+from mqtool.commands._admin import (
+    consumer_counts,
+    offset_row,
+    stored_offsets,
+    stored_subscriptions,
+    tell_log_alone,
+)
 from mqtool.commands._brokers import Brokers
 from mqtool.commands._change import Target, broker_option, target_options
 from mqtool.commands._completion import GROUP_NAME
@@ -17,7 +23,7 @@ from mqtool.errors import Status, UsageError
 if TYPE_CHECKING:
     from mqtool.engine.client.calls import Members
     from mqtool.engine.client_runtime.admin_client import AdminClient
-    from mqtool.engine.client_runtime.admin_queries import GroupOffset
+    from mqtool.engine.client_runtime.admin_queries import GroupOffset, SubscriptionOnBroker
     from mqtool.engine.store.reader import StoreReader
     from mqtool.formats.config_tables import SubscriptionGroup
 
@@ -25,6 +31,9 @@ _COLUMNS = ("group", "members", "lag", "consume_enabled", "retry_max_times", "br
 _SETTINGS = ("group", "broker_name", "consume_enabled", "retry_max_times", "consume_broadcast_enabled")
 _MEMBER = ("client_id", "address", "language", "version", "broker_name")
 _SUBSCRIPTION = ("topic", "expression", "expression_type", "consume_type", "message_model", "broker_name")
+_PULSAR = (
+    "topic", "queue_id", "type", "consumers", "consumer_offset", "backlog", "unacked", "acked_ranges", "broker_name",
+)  # fmt: skip
 _QUEUE = ("topic", "queue_id", "consumer_offset", "max_offset", "lag", "client_id", "broker_name", "min_offset")
 
 
@@ -55,7 +64,16 @@ def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Ou
 
 async def _rows_of_brokers(admin: "AdminClient", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
     names = _chosen(patterns, await admin.group_names()) if patterns else None
-    return [_row(group.settings, group.broker_name, group.members, group.lag) for group in await admin.groups(names)]
+    of_pulsar = consumer_counts(await admin.pulsar_subscriptions())
+    return [
+        _row(
+            group.settings,
+            group.broker_name,
+            group.members + of_pulsar.get((group.broker_name, group.settings.group), 0),
+            group.lag,
+        )
+        for group in await admin.groups(names)
+    ]
 
 
 def _rows_of_store(store: "StoreReader", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -92,7 +110,12 @@ def _row(group: "SubscriptionGroup", broker_name: str | None, members: int | Non
 @source_options
 @output_option
 def show(group: str, source: "Brokers | StoreReader", output: Output) -> int:
-    """Show the settings of a group, its consumers, their subscriptions, and its consumer offsets."""
+    """Show the settings of a group, its consumers, their subscriptions, and its consumer offsets.
+
+    A group of Pulsar's clients has a row for each queue of its subscription: its type, how many messages are not
+    acknowledged (backlog), how many of these consumers have received (unacked), and how many ranges of messages
+    behind the consumer offset are acknowledged.
+    """
     if output.format is Format.CSV:
         raise UsageError("the rows of a group have different columns: give -o jsonl, or see mqtool offset list")
     rows = source.admin(lambda admin: _shown_by_brokers(admin, group)) if isinstance(source, Brokers) else None
@@ -104,7 +127,13 @@ def show(group: str, source: "Brokers | StoreReader", output: Output) -> int:
 
 
 def _show(rows: list[dict[str, Any]], output: Output) -> None:
-    kinds = {"group": _SETTINGS, "member": _MEMBER, "subscription": _SUBSCRIPTION, "queue": _QUEUE}
+    kinds = {
+        "group": _SETTINGS,
+        "member": _MEMBER,
+        "subscription": _SUBSCRIPTION,
+        "pulsar_subscription": _PULSAR,
+        "queue": _QUEUE,
+    }
     for kind, columns in kinds.items():
         of_kind = [row for row in rows if row["kind"] == kind]
         if of_kind and kind != "group":
@@ -112,7 +141,7 @@ def _show(rows: list[dict[str, Any]], output: Output) -> None:
         output.new_table(columns)
         for row in of_kind:
             output.row(row)
-    if not any(row["kind"] == "member" for row in rows):
+    if not any(row["kind"] == "member" or row.get("consumers") for row in rows):
         output.remark("no consumer of the group is online, as far as is known")
 
 
@@ -125,6 +154,7 @@ def _shown_by_store(store: "StoreReader", group: str) -> list[dict[str, Any]]:
     settings = [_row(groups[group], None, None, None)] if group in groups else []
     return [
         *({"kind": "group", **row} for row in settings),
+        *_pulsar_rows([one for one in stored_subscriptions(store) if one.state.group == group]),
         *({"kind": "queue", **offset_row(offset), "client_id": None} for offset in offsets),
     ]
 
@@ -133,10 +163,13 @@ async def _shown_by_brokers(admin: "AdminClient", group: str) -> list[dict[str, 
     from mqtool.formats.bodies import MessageQueue
 
     rows = []
+    subscriptions = [one for one in await admin.pulsar_subscriptions() if one.state.group == group]
+    of_pulsar = consumer_counts(subscriptions)
     for broker_name, settings, online, offsets, holders in await admin.group(group):
-        count = len(online.members) if online else 0
+        count = (len(online.members) if online else 0) + of_pulsar.get((broker_name, group), 0)
         rows.append({"kind": "group", **_row(settings, broker_name, count, _lags(offsets).get(group))})
         rows += _online_rows(broker_name, online)
+        rows += _pulsar_rows([one for one in subscriptions if one.broker_name == broker_name])
         rows += [
             {
                 "kind": "queue",
@@ -146,6 +179,13 @@ async def _shown_by_brokers(admin: "AdminClient", group: str) -> list[dict[str, 
             for offset in offsets
         ]
     return rows
+
+
+def _pulsar_rows(subscriptions: "list[SubscriptionOnBroker]") -> list[dict[str, Any]]:
+    return [
+        {"kind": "pulsar_subscription", "broker_name": broker_name, **state._asdict()}
+        for broker_name, state in subscriptions
+    ]
 
 
 def _online_rows(broker_name: str, online: "Members | None") -> list[dict[str, Any]]:

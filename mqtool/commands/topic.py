@@ -1,11 +1,18 @@
 """``mqtool topic``."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from mqtool.commands._admin import last_timestamp, stored_queues, stored_topics, tell_log_alone
+from mqtool.commands._admin import (
+    last_timestamp,
+    stored_offsets,
+    stored_queues,
+    stored_subscriptions,
+    stored_topics,
+    tell_log_alone,
+)
 from mqtool.commands._brokers import Brokers
 from mqtool.commands._change import Target, broker_option, target_options
 from mqtool.commands._completion import TOPIC_NAME
@@ -16,7 +23,9 @@ from mqtool.commands._wire import source_options
 from mqtool.errors import Status
 
 if TYPE_CHECKING:
+    from mqtool.engine.client.calls import Members
     from mqtool.engine.client_runtime.admin_client import AdminClient
+    from mqtool.engine.client_runtime.admin_queries import GroupOffset, SubscriptionOnBroker
     from mqtool.engine.store.reader import StoreReader
     from mqtool.formats.config_tables import TopicConfig
 
@@ -31,7 +40,26 @@ _COLUMNS = (
     "attributes",
 )
 _QUEUE_COLUMNS = ("topic", "queue_id", "min_offset", "max_offset", "messages", "last_time", "broker_name")
+_SUBSCRIPTION_COLUMNS = (
+    "topic", "queue_id", "group", "protocol", "type", "consumers", "consumer_offset", "backlog", "unacked",
+    "broker_name",
+)  # fmt: skip
 _PERMS = {"rw": 6, "r": 4, "w": 2}
+
+
+class TopicSubscription(NamedTuple):
+    """Who reads a queue: a group of RocketMQ, or a subscription of Pulsar's clients."""
+
+    topic: str
+    broker_name: str | None
+    queue_id: int
+    group: str
+    protocol: str
+    type: str | None
+    consumers: int | None
+    consumer_offset: int | None
+    backlog: int | None
+    unacked: int | None
 
 
 @click.group(short_help="List, show, create and delete topics.")
@@ -67,20 +95,80 @@ def _row(broker_name: str | None, config: "TopicConfig") -> dict[str, Any]:
     return {"topic": fields.pop("topic"), "kind": topic_kind(config.topic), "broker_name": broker_name, **fields}
 
 
-@command.command(short_help="Show the queues of topics.")
+@command.command(short_help="Show the queues of topics, or who reads them.")
 @click.argument("patterns", nargs=-1, required=True, type=TOPIC_NAME, metavar="TOPIC...")
+@click.option("--subscriptions", is_flag=True, help="Show the groups and the Pulsar subscriptions that read them.")
 @source_options
 @output_option
-def show(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Output) -> int:
-    """Show the queues of topics: their first offset, the one after their last, and when they were last written to."""
-    output.columns = _QUEUE_COLUMNS
-    if isinstance(source, Brokers):
+def show(patterns: tuple[str, ...], subscriptions: bool, source: "Brokers | StoreReader", output: Output) -> int:
+    """Show the queues of topics: their first offset, the one after their last, and when they were last written to.
+
+    With --subscriptions: who reads each queue, consumer groups of RocketMQ and subscriptions of Pulsar's clients;
+    their type, the number of their consumers, the first message that is not acknowledged (consumer_offset), how many
+    are not (backlog), and how many of these consumers have received (unacked; Shared and Key_Shared only).
+    """
+    output.columns = _SUBSCRIPTION_COLUMNS if subscriptions else _QUEUE_COLUMNS
+    if subscriptions:
+        if isinstance(source, Brokers):
+            rows = source.admin(lambda admin: _subscriptions_of_brokers(admin, patterns))
+        else:
+            rows = _subscriptions_of_store(source, patterns)
+    elif isinstance(source, Brokers):
         rows = source.admin(lambda admin: _queues_of_brokers(admin, patterns))
     else:
         rows = _queues_of_store(source, patterns)
     for row in rows:
         output.row(row)
     return Status.OK
+
+
+async def _subscriptions_of_brokers(admin: "AdminClient", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
+    names = matching(patterns, {config.topic for _, config in await admin.topics()}, "topic")
+    offsets = [one for one in await admin.offsets() if one.topic in names]
+    of_pulsar = [one for one in await admin.pulsar_subscriptions() if one.state.topic in names]
+    members = await admin.members_of({(one.broker_name, one.group) for one in offsets})
+    return _subscription_rows(offsets, of_pulsar, members)
+
+
+def _subscriptions_of_store(store: "StoreReader", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
+    from mqtool.engine.store.queue_view import queue_keys
+
+    names = matching(patterns, {name for name, _ in queue_keys(store)} | stored_topics(store).keys(), "topic")
+    offsets = stored_offsets(store, lambda key: key[0] in names)
+    of_pulsar = [one for one in stored_subscriptions(store) if one.state.topic in names]
+    return _subscription_rows(offsets, of_pulsar, None)
+
+
+def _subscription_rows(
+    offsets: "list[GroupOffset]",
+    of_pulsar: "list[SubscriptionOnBroker]",
+    members: "dict[tuple[str | None, str], Members | None] | None",
+) -> list[dict[str, Any]]:
+    """Return a row for each group of RocketMQ and each subscription of Pulsar in a queue."""
+    rows = [
+        TopicSubscription(
+            state.topic,
+            broker_name,
+            state.queue_id,
+            state.group,
+            "pulsar",
+            state.type,
+            None if state.consumers is None else len(state.consumers),
+            state.consumer_offset,
+            state.backlog,
+            state.unacked,
+        )
+        for broker_name, state in of_pulsar
+    ]
+    known = {row[:4] for row in rows}
+    for group, topic, broker_name, queue_id, _, offset, _, lag in offsets:
+        if (topic, broker_name, queue_id, group) in known:
+            continue
+        online = members.get((broker_name, group)) if members is not None else None
+        model = online.message_model if online is not None else None
+        count = None if members is None else len(online.members) if online is not None else 0
+        rows.append(TopicSubscription(topic, broker_name, queue_id, group, "rocketmq", model, count, offset, lag, None))
+    return [row._asdict() for row in sorted(rows, key=lambda row: (row.topic, row.broker_name or "", *row[2:4]))]
 
 
 async def _queues_of_brokers(admin: "AdminClient", patterns: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -183,6 +183,7 @@ class RequestCode(enum.IntEnum):
     BATCH_ACK_MESSAGE = 200151
     CHANGE_ROLE = 210001  # of mqtool alone
     GET_LOG_CHECKSUMS = 210002  # of mqtool alone
+    GET_PULSAR_SUBSCRIPTIONS = 210003  # of mqtool alone
 
 
 class ResponseCode(enum.IntEnum):

@@ -52,6 +52,7 @@ from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.new_message import Host
 from mqtool.formats.properties import find_property, probe_of
 from mqtool.formats.property_names import DELAY, REAL_TOPIC, TRAN_MSG
+from mqtool.formats.pulsar_subscriptions import SubscriptionState
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
@@ -103,6 +104,8 @@ class BrokerController:
         """Who is told the time (ms) when it stops, and has written what he keeps."""
         self.further_gauges: list[Callable[[], Iterable[Gauge]]] = []
         """What its doors tell beside it of how they are doing."""
+        self.further_subscriptions: list[Callable[[], Iterable[SubscriptionState]]] = []
+        """Subscriptions that its doors know of."""
         is_slave = state.role is Role.SLAVE
         self.acknowledged = Acknowledged(store.root, store.end_offset, was_left=store.was_recovered)
         self.on_stop.append(lambda _: self.acknowledged.close())

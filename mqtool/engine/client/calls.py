@@ -55,6 +55,7 @@ from mqtool.formats.headers import (
     build_header,
     parse_header,
 )
+from mqtool.formats.pulsar_subscriptions import SubscriptionState, parse_subscriptions
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.settings import parse_settings
 from mqtool.formats.topics import DEFAULT_TOPIC, TOOLS_GROUP
@@ -418,6 +419,16 @@ def messages_with_key(topic: str, key: str, since: int = 0, until: int = _NEVER)
         QueryMessage(topic, key, MAX_BY_KEY, since, until),
         codes=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
     )
+
+
+def pulsar_subscriptions() -> Call[list[SubscriptionState]]:
+    """Subscriptions of Pulsar's clients; none of a broker that knows none of these."""
+
+    def read(answer: RemotingCommand) -> list[SubscriptionState]:
+        return parse_subscriptions(answer.body) if answer.code == ResponseCode.SUCCESS else []
+
+    codes = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    return _ask(RequestCode.GET_PULSAR_SUBSCRIPTIONS, read, codes=codes)
 
 
 # Brokers

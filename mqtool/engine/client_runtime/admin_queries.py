@@ -17,6 +17,7 @@ from mqtool.engine.client_runtime.wire import ANSWER_MS, Wire, together
 from mqtool.errors import MqtoolError, NotFoundError, UnavailableError, UsageError
 from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig, subscription_groups
+from mqtool.formats.pulsar_subscriptions import SubscriptionState
 from mqtool.formats.topics import (
     FILTER_SERVER_GROUP,
     ONS_GROUP_PREFIX,
@@ -104,6 +105,13 @@ class GroupOffset(NamedTuple):
     consumer_offset: int | None
     max_offset: int | None
     lag: int | None
+
+
+class SubscriptionOnBroker(NamedTuple):
+    """A subscription of Pulsar's clients in a queue."""
+
+    broker_name: str | None  # a store has none
+    state: SubscriptionState
 
 
 class GroupOnBroker(NamedTuple):
@@ -361,6 +369,20 @@ class AdminQueries(Running):
         for broker in await self.masters():
             rows += await self._offsets_of(broker, None if group is None else (group,))
         return rows
+
+    async def members_of(
+        self, groups: Collection[tuple[str | None, str]]
+    ) -> dict[tuple[str | None, str], Members | None]:
+        """Return the consumers of groups, given with the names of their brokers; None where none is online."""
+        addresses = {broker.broker_name: broker.address for broker in await self.masters()}
+        asked = [(name, group) for name, group in groups if name in addresses]
+        online = await together(self.request(addresses[str(name)], calls.members(group)) for name, group in asked)
+        return dict(zip(asked, online, strict=True))
+
+    async def pulsar_subscriptions(self) -> list[SubscriptionOnBroker]:
+        """Return the subscriptions of Pulsar's clients, one for each queue."""
+        answers = await self.ask_each(await self.masters(), calls.pulsar_subscriptions)
+        return [SubscriptionOnBroker(broker.broker_name, state) for broker, states in answers for state in states]
 
     async def _offsets_of(self, broker: MasterBroker, groups: Collection[str] | None) -> list[GroupOffset]:
         all_offsets = await self.request(broker.address, calls.consumer_offsets())

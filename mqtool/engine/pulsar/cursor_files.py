@@ -41,6 +41,26 @@ class Kept(NamedTuple):
     saved_at: int  # ms
 
 
+def load_cursors(config: Path) -> Iterator[tuple[CursorKey, Kept]]:
+    """Yield the cursors below the folder ``config`` of a store; of those that cannot be read a line tells."""
+    for path in sorted((config / FOLDER).glob("*.json")):
+        for file in (path, path.with_name(f"{path.name}.bak")):
+            try:
+                row = json.loads(file.read_bytes())
+                key = CursorKey(str(row["topic"]), int(row["queueId"]), str(row["group"]))
+                cursor = Cursor(
+                    int(row["nextOffset"]),
+                    [(int(start), int(end)) for start, end in row["acked"]],
+                    [(int(offset), int(bits, 16)) for offset, bits in row["left"]],
+                )
+                kept = Kept(cursor, str(row["subscription"]), int(row["generation"]), int(row["savedAt"]))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                log.warning("%s cannot be read (%s)", file, error)
+                continue
+            yield key, kept
+            break
+
+
 class CursorFiles:
     """The files of cursors below the folder ``config`` of a store."""
 
@@ -50,24 +70,7 @@ class CursorFiles:
 
     def load(self) -> Iterator[tuple[CursorKey, Kept]]:
         """Yield the cursors that can be read; of the others a line tells: their messages come again."""
-        if not self._folder.is_dir():
-            return
-        for path in sorted(self._folder.glob("*.json")):
-            for file in (path, path.with_name(f"{path.name}.bak")):
-                try:
-                    row = json.loads(file.read_bytes())
-                    key = CursorKey(str(row["topic"]), int(row["queueId"]), str(row["group"]))
-                    cursor = Cursor(
-                        int(row["nextOffset"]),
-                        [(int(start), int(end)) for start, end in row["acked"]],
-                        [(int(offset), int(bits, 16)) for offset, bits in row["left"]],
-                    )
-                    kept = Kept(cursor, str(row["subscription"]), int(row["generation"]), int(row["savedAt"]))
-                except (OSError, ValueError, KeyError, TypeError) as error:
-                    log.warning("%s cannot be read (%s)", file, error)
-                    continue
-                yield key, kept
-                break
+        return load_cursors(self._folder.parent)
 
     def save(self, key: CursorKey, subscription: str, generation: int, cursor: Cursor, now: int) -> None:
         """Have a cursor written soon."""

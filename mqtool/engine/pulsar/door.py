@@ -96,6 +96,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         broker.on_arrival.append(self._arrived)
         broker.on_stop.append(self.topics.save_all)
         broker.further_gauges.append(lambda: pulsar_gauges(self.topics, broker.settings.cluster_name))
+        broker.further_subscriptions.append(self.topics.states)
         broker.topics.on_delete.append(self._topic_deleted)
         self._commands: dict[str, Callable[[PulsarSession, Any, int], None]] = {
             "ping": lambda session, _, __: session.say("pong"),

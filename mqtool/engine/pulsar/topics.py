@@ -33,6 +33,7 @@ from mqtool.engine.pulsar.schemas import Schema, check_new, check_reader, find
 from mqtool.engine.pulsar.subscription import PulsarSubscription
 from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import TopicConfig
+from mqtool.formats.pulsar_subscriptions import SubscriptionState
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, DEFAULT_TOPIC, RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -466,6 +467,23 @@ class PulsarTopics:
                     self._files.delete(durable.key)
         self.catalogue.delete_topic(topic, now)
         return gone
+
+    def states(self) -> Iterator[SubscriptionState]:
+        """Yield how the subscriptions of all queues are doing, but for those of readers."""
+        for queue in self.queues.values():
+            for durable in queue.subscriptions.values():
+                if durable.is_durable:
+                    subscription, key = durable.subscription, durable.key
+                    yield SubscriptionState(
+                        *key,
+                        subscription.name,
+                        subscription.kind.label if subscription.consumers else None,
+                        [consumer.name for consumer in subscription.consumers],
+                        subscription.cursor.next_offset,
+                        subscription.backlog,
+                        len(subscription.cursor.spans),
+                        subscription.unacked,
+                    )
 
     # Time
 

@@ -3,6 +3,7 @@
 (Rules: remoting.md 3.5 to 3.8. RocketMQ: ``AdminBrokerProcessor``.)
 """
 
+import itertools
 import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from mqtool.formats.headers import (
     ViewBrokerStats,
     parse_header,
 )
+from mqtool.formats.pulsar_subscriptions import build_subscriptions
 from mqtool.formats.settings import build_settings, parse_settings
 
 if TYPE_CHECKING:
@@ -216,6 +218,11 @@ def _query_queue(broker: "BrokerController", request: "BrokerRequest") -> "Answe
     return _reply(request, body)
 
 
+def _pulsar_subscriptions(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
+    states = itertools.chain.from_iterable(tell() for tell in broker.further_subscriptions)
+    return request.command.answer(body=build_subscriptions(states))
+
+
 # Messages
 
 
@@ -268,4 +275,5 @@ PROCESSORS: "dict[int, Processor]" = {
     RequestCode.QUERY_TOPICS_BY_CONSUMER: _topics_of_group,
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _subscription,
     RequestCode.POP_ROLLBACK: _export_pop_records,
+    RequestCode.GET_PULSAR_SUBSCRIPTIONS: _pulsar_subscriptions,
 }

@@ -274,6 +274,7 @@ NEEDS: Mapping[int, Row] = {
             RequestCode.RESET_MASTER_FLUSH_OFFSET,
             RequestCode.CHANGE_ROLE,
             RequestCode.GET_LOG_CHECKSUMS,
+            RequestCode.GET_PULSAR_SUBSCRIPTIONS,
             RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
             RequestCode.DELETE_ACL_CONFIG,
             RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
