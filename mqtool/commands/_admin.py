@@ -81,13 +81,13 @@ def stored_subscriptions(store: "StoreReader") -> "list[SubscriptionOnBroker]":
     from mqtool.engine.store.queue_view import open_queue
     from mqtool.formats.pulsar_subscriptions import SubscriptionState
 
-    found = []
-    for key, (cursor, subscription, *_) in load_cursors(store.paths.config):
+    subscriptions = []
+    for key, (cursor, name, *_) in load_cursors(store.paths.config):
         queue = open_queue(store, key.topic, key.queue_id)
         backlog = cursor.open_before(queue.max_offset) if queue else 0
-        state = SubscriptionState(*key, subscription, None, None, cursor.next_offset, backlog, len(cursor.spans), None)
-        found.append(SubscriptionOnBroker(None, state))
-    return found
+        state = SubscriptionState(*key, name, None, None, cursor.next_offset, backlog, len(cursor.spans), None)
+        subscriptions.append(SubscriptionOnBroker(None, state))
+    return subscriptions
 
 
 def consumer_counts(subscriptions: "Collection[SubscriptionOnBroker]") -> dict[tuple[str | None, str], int]:

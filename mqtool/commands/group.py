@@ -154,7 +154,7 @@ def _shown_by_store(store: "StoreReader", group: str) -> list[dict[str, Any]]:
     settings = [_row(groups[group], None, None, None)] if group in groups else []
     return [
         *({"kind": "group", **row} for row in settings),
-        *_pulsar_rows([one for one in stored_subscriptions(store) if one.state.group == group]),
+        *_pulsar_rows([reader for reader in stored_subscriptions(store) if reader.state.group == group]),
         *({"kind": "queue", **offset_row(offset), "client_id": None} for offset in offsets),
     ]
 
@@ -163,13 +163,13 @@ async def _shown_by_brokers(admin: "AdminClient", group: str) -> list[dict[str, 
     from mqtool.formats.bodies import MessageQueue
 
     rows = []
-    subscriptions = [one for one in await admin.pulsar_subscriptions() if one.state.group == group]
+    subscriptions = [reader for reader in await admin.pulsar_subscriptions() if reader.state.group == group]
     of_pulsar = consumer_counts(subscriptions)
     for broker_name, settings, online, offsets, holders in await admin.group(group):
         count = (len(online.members) if online else 0) + of_pulsar.get((broker_name, group), 0)
         rows.append({"kind": "group", **_row(settings, broker_name, count, _lags(offsets).get(group))})
         rows += _online_rows(broker_name, online)
-        rows += _pulsar_rows([one for one in subscriptions if one.broker_name == broker_name])
+        rows += _pulsar_rows([reader for reader in subscriptions if reader.broker_name == broker_name])
         rows += [
             {
                 "kind": "queue",

@@ -124,9 +124,9 @@ def show(patterns: tuple[str, ...], subscriptions: bool, source: "Brokers | Stor
 
 async def _subscriptions_of_brokers(admin: "AdminClient", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
     names = matching(patterns, {config.topic for _, config in await admin.topics()}, "topic")
-    offsets = [one for one in await admin.offsets() if one.topic in names]
-    of_pulsar = [one for one in await admin.pulsar_subscriptions() if one.state.topic in names]
-    members = await admin.members_of({(one.broker_name, one.group) for one in offsets})
+    offsets = [offset for offset in await admin.offsets() if offset.topic in names]
+    of_pulsar = [reader for reader in await admin.pulsar_subscriptions() if reader.state.topic in names]
+    members = await admin.members_of({(offset.broker_name, offset.group) for offset in offsets})
     return _subscription_rows(offsets, of_pulsar, members)
 
 
@@ -135,7 +135,7 @@ def _subscriptions_of_store(store: "StoreReader", patterns: tuple[str, ...]) -> 
 
     names = matching(patterns, {name for name, _ in queue_keys(store)} | stored_topics(store).keys(), "topic")
     offsets = stored_offsets(store, lambda key: key[0] in names)
-    of_pulsar = [one for one in stored_subscriptions(store) if one.state.topic in names]
+    of_pulsar = [reader for reader in stored_subscriptions(store) if reader.state.topic in names]
     return _subscription_rows(offsets, of_pulsar, None)
 
 
