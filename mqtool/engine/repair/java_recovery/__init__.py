@@ -1,1 +1,1 @@
-"""What brokers of each version do to a store when they start."""
+"""What brokers of each version do to a store at startup."""

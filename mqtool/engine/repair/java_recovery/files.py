@@ -1,6 +1,6 @@
-"""Files as a broker sees them while it starts: what it loads, refuses or deletes, and what it would write.
+"""Files as a starting broker sees them: what it loads, refuses or deletes, and what it would write.
 
-Nothing here touches the store. What a broker would write goes into one temporary file without a name, block by block.
+Nothing here changes the store. What a broker would write goes into one unnamed temporary file, block by block.
 """
 
 import dataclasses
@@ -26,31 +26,31 @@ BLOCK = 16 << 10
 TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "consumerFilter.json")
 """Tables under config/ that every broker loads before its store."""
 TABLES_OF_FIVE = ("topicQueueMapping.json", "consumerOrderInfo.json", "delayOffset.json", "timermetrics")
-"""Those that brokers of 5.x load as well; 4.9 loads its delay levels with its store."""
+"""Those that brokers of 5.x load, too; 4.9 loads its delay levels with its store."""
 _LONG = re.compile(r"[+-]?[0-9]+")
 
 
 @dataclasses.dataclass(frozen=True)
 class VersionRules:
-    """What one line of versions does differently."""
+    """The differences of one line of versions."""
 
     name: str
     reads_v2: bool
-    """Knows records of 5.1 and later."""
+    """Reads records of 5.1 and later."""
     measures_first: bool
-    """Compares a record's size with what is left of its segment before anything else."""
+    """Compares a record's size with the rest of its segment before anything else."""
     skips_folders: bool
-    """Passes over folders among segments, and deletes an empty last file."""
+    """Ignores folders among segments, and deletes an empty last file."""
     batch_queues: bool
-    """Knows queues of batch units."""
+    """Reads queues of batch units."""
     trips_over_empty_files: bool
-    """Fails on a queue whose last file is in use but holds nothing."""
+    """Fails on a queue whose last file is in use but empty."""
     dispatches_at_start: bool
     """Queues catch up in ``start()``; later versions catch up within ``load()``."""
     notes_confirm_offset: bool
     """Keeps the start of the last record in the checkpoint."""
     looks_back: int | None
-    """How many segments it looks at for one to begin with."""
+    """How many segments it examines to find the one to begin with."""
     tags_in_index: bool
     has_timer: bool
 
@@ -96,13 +96,13 @@ class StartRefusedError(Exception):
 
 
 class EndlessError(Exception):
-    """A broker would never come to an end here; the text says why."""
+    """A broker would loop forever here; the text says why."""
 
 
 class Scratch:
-    """Blocks that a broker would change, in one temporary file without a name.
+    """Blocks that a broker would change, in one unnamed temporary file.
 
-    It takes about as much room as what the broker would write, under the system's folder for temporary files.
+    It needs about as much space as the broker would write, in the system's folder for temporary files.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Scratch:
         self._end = 0
 
     def add(self, block: bytes) -> int:
-        """Keep one more block and return where it lies."""
+        """Append a block and return its position."""
         at, self._end = self._end, self._end + BLOCK
         self.write(at, block)
         return at
@@ -119,7 +119,7 @@ class Scratch:
         """Overwrite a part of a block.
 
         Raises:
-            WriteError: there is no room for it.
+            WriteError: there is no space for it.
         """
         try:
             if self._descriptor is None:
@@ -138,14 +138,14 @@ class Scratch:
         return os.pread(self._descriptor, size, at)
 
     def close(self) -> None:
-        """Give the room back."""
+        """Free the space."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 class DraftFile:
-    """A file of the store, or one that a broker would make, with what it would write to it laid over."""
+    """A file of the store, or one that a broker would create, overlaid with what it would write."""
 
     def __init__(self, path: Path, size: int, base: MappedFile | None, scratch: Scratch) -> None:
         self.path = path
@@ -156,7 +156,7 @@ class DraftFile:
 
     @property
     def is_new(self) -> bool:
-        """Whether a broker would make this file."""
+        """Whether a broker would create this file."""
         return self.base is None
 
     def read(self, at: int, size: int) -> bytes:
@@ -180,7 +180,7 @@ class DraftFile:
         return b"".join(parts)
 
     def write(self, at: int, data: bytes) -> None:
-        """Lay bytes over the file."""
+        """Overlay the file with bytes."""
         done = 0
         while done < len(data):
             number, within = divmod(at + done, BLOCK)
@@ -216,7 +216,7 @@ def load_segments(
     """Return the segments that a broker would load, and the empty files that it would delete.
 
     Raises:
-        RefusedError: there is an entry that it does not accept (spec 1.7).
+        StartRefusedError: there is an entry that it does not accept (spec 1.7).
     """
     segments: list[MappedFile] = []
     removed: list[Path] = []
@@ -265,9 +265,9 @@ def refused_timer_files(reader: StoreReader) -> Iterator[tuple[Path, str]]:
 
 
 def refused_table(reader: StoreReader, rules: VersionRules) -> str | None:
-    """Return why a broker fails on its tables before it looks at the store, None if it does not.
+    """Return why a broker fails on its tables before it reads the store, None if it does not.
 
-    Where it cannot read a table it takes the backup, and where it cannot read that either it does not start. It starts
+    If it cannot read a table it uses the backup; if it cannot read that either, it does not start. It starts
     without a table of which the backup is missing or empty.
     """
     folder = reader.paths.config
@@ -309,8 +309,8 @@ def queue_folders(folder: Path) -> Iterator[tuple[str, int, Path]]:
 class DraftSegment(DraftFile):
     """A segment of a queue while a broker starts.
 
-    ``used`` is the broker's write position in bytes. ``is_first`` tells that this process made it as the first of
-    its queue: such a file alone is filled with pre-blank units.
+    ``used`` is the broker's write position in bytes. ``is_first``: this process created it as the first of
+    its queue; only such a file is filled with pre-blank units.
     """
 
     def __init__(self, path: Path, start_offset: int, size: int, base: MappedFile | None, scratch: Scratch) -> None:
@@ -321,7 +321,7 @@ class DraftSegment(DraftFile):
 
     @classmethod
     def new(cls, folder: Path, start_offset: int, size: int, scratch: Scratch) -> "DraftSegment":
-        """Return a segment that a broker would make."""
+        """Return a segment that a broker would create."""
         return cls(folder / segment_name(start_offset), start_offset, size, None, scratch)
 
     @property
@@ -331,7 +331,7 @@ class DraftSegment(DraftFile):
 
 
 def cut_segments(segments: list[DraftSegment], offset: int, file_size: int) -> list[DraftSegment]:
-    """Set write positions to an address as a broker truncates; return and drop the segments after it."""
+    """Set write positions to an address as in a truncation by a broker; return and drop the segments after it."""
     removed = [segment for segment in segments if segment.start_offset > offset]
     for segment in segments:
         if segment.start_offset <= offset < segment.start_offset + file_size:
@@ -341,5 +341,5 @@ def cut_segments(segments: list[DraftSegment], offset: int, file_size: int) -> l
 
 
 def index_entries_of(folder: Path) -> list[tuple[Path, int, bool]]:
-    """Return path, size and whether it is a folder of each entry that a broker takes for an index file, in order."""
+    """Return path, size and whether it is a folder for each entry that a broker treats as an index file, in order."""
     return [entry for entry in sorted(_entries(folder), key=lambda entry: entry[0]) if _LONG.fullmatch(entry[0].name)]

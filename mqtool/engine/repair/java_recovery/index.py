@@ -1,4 +1,4 @@
-"""The index of a broker while it starts: files dropped, entries added, files begun (spec 5.3, 5.4, 5.6)."""
+"""The index of a starting broker: files dropped, entries added, files begun (spec 5.3, 5.4, 5.6)."""
 
 import dataclasses
 from pathlib import Path
@@ -24,7 +24,7 @@ _MAX_SECONDS = (1 << 31) - 1
 
 @dataclasses.dataclass(frozen=True)
 class IndexHead:
-    """The header of an index file; the name is None for one that a broker would make by the clock."""
+    """The header of an index file; the name is None if a broker would name it by the clock."""
 
     name: str | None
     begin_timestamp: int
@@ -53,8 +53,8 @@ class BrokerIndexFile:
 class BrokerIndex:
     """All index files of a broker.
 
-    ``full_timestamps`` are the ends of files that were full when the next one began; the checkpoint gets one after the
-    other. Without ``keep`` only headers are worked out; entries are not kept.
+    ``full_timestamps`` are the ends of files that were full when the next one began; the checkpoint gets them one
+    by one. Without ``keep`` only headers are computed; entries are not kept.
     """
 
     def __init__(self, folder: Path, shape: Shape, scratch: Scratch, rules: VersionRules, keep: bool) -> None:
@@ -69,10 +69,10 @@ class BrokerIndex:
         self._slots: npt.NDArray[np.int32] | None = None  # of the last file
 
     def load(self, drop_after: int | None) -> None:
-        """Take the files that are there, in order of their names; drop those that end behind a time.
+        """Load the existing files, in order of their names; drop those that end after a time.
 
         Raises:
-            RefusedError: there is a folder with a number for a name.
+            StartRefusedError: there is a folder whose name is a number.
         """
         for path, size, is_folder in index_entries_of(self._folder):
             if is_folder:
@@ -97,11 +97,11 @@ class BrokerIndex:
                 self.files.append(BrokerIndexFile(draft, head))
 
     def put(self, table: MessageTable, entries: IndexEntries) -> None:
-        """Add the entries of messages, in the order of the log, each with the physical offset that it says it has."""
+        """Add the entries of messages, in the order of the log, each with its stated physical offset."""
         if not len(table):
             return
         offsets = table.column("physical_offset")
-        # Where messages say that they lie further back, the broker may skip some of them.
+        # If messages state smaller addresses, the broker may skip some of them.
         edges = np.flatnonzero(offsets[1:] < offsets[:-1]) + 1
         for start, stop in zip([0, *edges.tolist()], [*edges.tolist(), len(table)], strict=True):
             self._put_run(table, entries, offsets, start, stop)
@@ -112,11 +112,11 @@ class BrokerIndex:
         for file in self.files if self._keep else ():
             if file.head.entry_count > 1 or self._rules.measures_first:
                 file.draft.write(0, file.header)
-            elif file.draft.is_new:  # until 4.9 nothing writes the number of the next entry before there is one
+            elif file.draft.is_new:  # up to 4.9 nothing writes the number of the next entry before there is one
                 file.draft.write(0, file.header[: -layout.SLOT_SIZE] + bytes(layout.SLOT_SIZE))
 
     def _put_run(self, table: MessageTable, entries: IndexEntries, offsets: Ints, start: int, stop: int) -> None:
-        """Add the messages ``start`` to ``stop``, whose physical offsets do not fall."""
+        """Add the messages ``start`` to ``stop``, whose physical offsets do not decrease."""
         file = self._current()
         start += int(np.searchsorted(offsets[start:stop], file.head.end_physical_offset))
         first, last = np.searchsorted(entries.rows, (start, stop)).tolist()
@@ -137,17 +137,17 @@ class BrokerIndex:
         at = hashes % self._shape.slots
         numbers = np.arange(number, number + len(at), dtype=np.int32)
         before = slots[at]
-        before[(before <= 0) | (before > numbers)] = 0  # an old number that the count has caught up with is believed
+        before[(before <= 0) | (before > numbers)] = 0  # an old number that the count has reached is accepted
         order = np.argsort(at, kind="stable")
         again = np.flatnonzero(at[order[1:]] == at[order[:-1]])
         before[order[again + 1]] = number + order[again]
-        slots[at] = numbers  # the last of equal ones stays
+        slots[at] = numbers  # the last of equal ones wins
         begin = int(times[0]) if number <= 1 else head.begin_timestamp
         if self._keep:
             raw = np.empty(len(at), layout.ENTRY_DTYPE)
             raw["key_hash"], raw["physical_offset"], raw["previous_entry"] = hashes, offsets, before
             raw["seconds_since_begin"] = _seconds(times, begin)
-            if number <= 1:  # of the first entry, since the end of the file before
+            if number <= 1:  # of the first entry, since the end of the previous file
                 raw["seconds_since_begin"][0] = _seconds(times[:1], head.begin_timestamp)[0]
             place = layout.HEADER_SIZE + layout.SLOT_SIZE * self._shape.slots + layout.ENTRY_SIZE * number
             file.draft.write(place, raw.tobytes())
@@ -162,7 +162,7 @@ class BrokerIndex:
         )
 
     def _current(self) -> BrokerIndexFile:
-        """Return the file that takes the next entry, a new one where there is none or the last is full."""
+        """Return the file for the next entry, a new one if there is none or the last is full."""
         full = bool(self.files) and self.files[-1].head.entry_count >= self._shape.entries
         if self.files and not full:
             return self.files[-1]
@@ -194,5 +194,5 @@ class BrokerIndex:
 def _seconds(times: Ints, begin: int) -> Ints:
     if begin <= 0:
         return np.zeros(len(times), np.int64)
-    # Java cuts towards zero, so whatever is negative becomes zero.
+    # Java rounds towards zero, so negative values become zero.
     return np.clip((times - begin) // 1000, 0, _MAX_SECONDS)

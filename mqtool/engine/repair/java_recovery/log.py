@@ -1,7 +1,7 @@
-"""The log as a broker reads it while it starts: its idea of a sound record, and its walks (spec 3 and 7).
+"""The log as a starting broker reads it: what it accepts as a sound record, and its walks (spec 3 and 7).
 
-A broker compares neither a record's physical offset with the place where it lies nor its queue offset with anything.
-Its answer for one record is written down once, in ``check_record``; walks ask the scanner and turn to that function
+A broker compares neither a record's physical offset with its position nor its queue offset with anything.
+Its verdict on one record is implemented once, in ``check_record``; walks use the scanner, and that function
 only where the scanner finds something odd.
 """
 
@@ -28,7 +28,7 @@ from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
 MAX_ARRAY = 0x7FFFFFFE
-"""No Java array is this long: 4.9 makes one of a record's size before it looks at anything else, and dies of it."""
+"""Too long for a Java array: 4.9 allocates one of a record's size before it checks anything else, and fails."""
 
 _MUCH = 64 << 20
 _CRC_ROOM = 20
@@ -47,7 +47,7 @@ class Checks(NamedTuple):
 
 
 class Outcome(enum.Enum):
-    """What a broker makes of the bytes at a place."""
+    """A broker's verdict on the bytes at a place."""
 
     RECORD = "a record"
     BLANK = "the rest of its segment is blank"
@@ -59,11 +59,11 @@ class Outcome(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class CheckedRecord:
-    """One answer of the validator; numbers and parts are those of a record only."""
+    """One verdict of the validator; numbers and parts are set only for a record."""
 
     outcome: Outcome
     size: int = 0
-    end: int = 0  # position behind what was read
+    end: int = 0  # position after what was read
     physical_offset: int = 0
     store_timestamp: int = 0
     extents: tuple[int, int, int, int, int, int] = (0, 0, 0, 0, 0, 0)
@@ -73,7 +73,7 @@ _NOTHING = CheckedRecord(Outcome.NOTHING)
 
 
 def check_record(buffer: Any, at: int, rules: VersionRules, checks: Checks) -> CheckedRecord:
-    """Return what a broker makes of the bytes at a position of a segment (or of the part of it that it may read)."""
+    """Return a broker's verdict on the bytes at a position of a segment (or of the part of it that it may read)."""
     room = len(buffer) - at
     if room < commit_log.BLANK_SIZE:
         return _NOTHING
@@ -88,7 +88,7 @@ def check_record(buffer: Any, at: int, rules: VersionRules, checks: Checks) -> C
         return CheckedRecord(Outcome.OVERFLOW)
     try:
         return _check_parts(buffer, at, size, magic, rules, checks)
-    except (IndexError, ValueError):  # read beyond the end of the buffer, or text that is no number
+    except (IndexError, ValueError):  # read beyond the end of the buffer, or text that is not a number
         return _NOTHING
 
 
@@ -162,10 +162,10 @@ def _property_crc_fits(buffer: Any, end: int, size: int, properties: dict[str, s
 
 
 class Walk:
-    """One walk over the segments in the order of their names, from one of them to the first record that is none.
+    """One walk over the segments in the order of their names, from one of them to the first invalid record.
 
-    Once it is done, ``end_offset`` is the end of the log as the broker sees it, ``why`` what it met there, and
-    ``last_offset`` where its last record begins, if it met any. ``array_size`` is what 4.9 then asks of its heap, if
+    Then ``end_offset`` is the end of the log as the broker sees it, ``why`` what it found there, and
+    ``last_offset`` the start of its last record, if any. ``array_size`` is what 4.9 then requests from its heap, if
     that is much.
     """
 
@@ -180,10 +180,10 @@ class Walk:
         self._kernels = scan.kernels_for(sum(segment.size for segment in self._segments))
 
     def tables(self) -> Iterator[MessageTable]:
-        """Yield the records, all of them sound to the broker.
+        """Yield the records that the broker accepts.
 
         Raises:
-            RefusedError: the broker dies here.
+            StartRefusedError: the broker fails here.
         """
         for segment in self._segments:
             self.end_offset = segment.start_offset
@@ -216,9 +216,9 @@ class Walk:
 def sound_rows(
     buffer: Any, base: int, at: int, rules: VersionRules, checks: Checks, kernels: Any
 ) -> tuple[MessageTable, int, Outcome]:
-    """Return the next records that are sound to a broker, where they end, and what is there.
+    """Return the next records that a broker accepts, where they end, and what is there.
 
-    ``Outcome.RECORD`` stands for: more of them may follow.
+    ``Outcome.RECORD`` means that more may follow.
     """
     result = scan.scan(buffer, base, at, min(at + STEP, len(buffer)), scan.BARE, kernels, ROWS)
     table = result.table
@@ -235,7 +235,7 @@ def sound_rows(
 
 
 def _odd_rows(table: MessageTable, rules: VersionRules, checks: Checks) -> npt.NDArray[np.bool_]:
-    """Return which records need a second look: all that are not sound, and few that are."""
+    """Return which records need a closer look: all that are not sound, and a few that are."""
     odd: npt.NDArray[np.bool_] = table.faults != plain.SOUND
     if not rules.reads_v2:
         odd |= table.column("magic_code") == commit_log.MAGIC_V2
@@ -255,7 +255,7 @@ def _odd_rows(table: MessageTable, rules: VersionRules, checks: Checks) -> npt.N
 
 
 def _are_short_numbers(table: MessageTable, offsets: scan.Ints, sizes: scan.Ints) -> npt.NDArray[np.bool_]:
-    """Return which values are missing or have up to four digits: numbers to every reader."""
+    """Return which values are missing or have up to four digits: valid numbers for every reader."""
     good = sizes <= 4
     present = np.flatnonzero(good & (sizes > 0))
     data = np.frombuffer(table.buffer, np.uint8)
@@ -267,7 +267,7 @@ def _are_short_numbers(table: MessageTable, offsets: scan.Ints, sizes: scan.Ints
 
 
 class Times(NamedTuple):
-    """What the checkpoint says; where a broker begins depends on it."""
+    """The times in the checkpoint, which decide where a broker begins."""
 
     physical_timestamp: int = 0
     logics_timestamp: int = 0
@@ -294,9 +294,9 @@ def start_normally(
     Args:
         segments: at least one.
         rules: of the version.
-        checks: as recovery makes them.
-        max_physical_offset: the end of what the queues have.
-        index_timestamp: end of the last full index file, where that counts (``messageIndexSafe``, from 5.5 on).
+        checks: of a recovery.
+        max_physical_offset: the end of the queues' messages.
+        index_timestamp: end of the last full index file, if that counts (``messageIndexSafe``, from 5.5 on).
     """
     last = len(segments) - 1
     if not rules.measures_first:
@@ -316,7 +316,7 @@ def start_normally(
 def start_abnormally(
     segments: list[MappedFile], rules: VersionRules, checks: Checks, times: Times, index_timestamp: int | None
 ) -> tuple[int, str]:
-    """Return the segment with which recovery begins after a crash, and why; arguments as in ``start_normally``."""
+    """Return the segment with which recovery begins after a crash, and why; arguments as for ``start_normally``."""
     last = len(segments) - 1
     limit = times.min_timestamp if index_timestamp is None else min(times.min_timestamp, index_timestamp)
     stop = -1 if rules.looks_back is None else max(-1, last - rules.looks_back + 1)
@@ -353,7 +353,7 @@ def _is_started(first: CheckedRecord, index_timestamp: int | None) -> bool:
 
 
 def _stored_at(data: memoryview, rules: VersionRules) -> int:
-    """Return the store time where the first record of a segment has one, unchecked; 0 for no message."""
+    """Return the bytes at the store time of a segment's first record, unchecked; 0 if there is no message."""
     magic = plain.int32(data, 4)
     if magic != commit_log.MAGIC_V1 and not (rules.reads_v2 and magic == commit_log.MAGIC_V2):
         return 0
@@ -363,7 +363,7 @@ def _stored_at(data: memoryview, rules: VersionRules) -> int:
 def catch_up(
     segments: list[MappedFile], used: int, file_size: int, start_offset: int, rules: VersionRules
 ) -> Iterator[MessageTable]:
-    """Yield what the dispatcher of 4.9 reads in ``start()``: no checksums, and on behind what is no record.
+    """Yield what the dispatcher of 4.9 reads in ``start()``: without checksums, and beyond invalid records.
 
     Args:
         segments: those of the log.
@@ -373,7 +373,7 @@ def catch_up(
         rules: of the version.
 
     Raises:
-        EndlessError: the dispatcher cannot get on, and ``start()`` waits for it.
+        EndlessError: the dispatcher is stuck, and ``start()`` waits for it.
     """
     offset = start_offset
     if segments:
@@ -396,7 +396,7 @@ def catch_up(
 
 
 class _Slice:
-    """What one round of the dispatcher reads; it counts where it is apart from where it reads, as the broker does."""
+    """What one round of the dispatcher reads; like the broker, it counts and reads at separate places."""
 
     def __init__(self, segment: MappedFile, start: int, stop: int, rules: VersionRules) -> None:
         self._segment = segment

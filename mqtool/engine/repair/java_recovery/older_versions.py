@@ -1,7 +1,7 @@
-"""What brokers that are older than a store make of it, though nothing in it is damaged.
+"""Problems of older brokers with a newer store, although nothing in it is damaged.
 
-Held against 4.9.7 on stores of 5.3.3 and 5.5.0. All else that these wrote it reads; queues that lie in RocksDB it makes
-again from the log. (Rules: store.md 13.)
+Compared with 4.9.7 on stores of 5.3.3 and 5.5.0. It reads everything else that these wrote; queues in RocksDB it
+rebuilds from the log. (Rules: store.md 13.)
 """
 
 from collections.abc import Collection, Iterator
@@ -25,7 +25,7 @@ def remarks(reader: StoreReader, kept: Collection[str], end_offset: int) -> Iter
     Args:
         reader: of the store.
         kept: topics of messages; those of the queues are added.
-        end_offset: where the log is to end.
+        end_offset: end of the log after the repair.
     """
     topics = {*kept, *(topic for topic, _ in (*reader.consume_queues, *reader.batch_consume_queues))}
     if any(len(topic.encode("utf-8", "surrogatepass")) > _LONGEST_TOPIC for topic in topics):

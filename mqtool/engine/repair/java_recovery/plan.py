@@ -1,7 +1,7 @@
-"""What a broker of a given version would do to a store when it starts, told, and done.
+"""What a broker of a given version would do to a store at startup: predicted, and carried out.
 
-``recover_as`` tells it and writes nothing; ``plan_as_broker`` and ``apply_as_broker`` do the same to the store that the
-broker would have done by the time it has started and was stopped cleanly again. What a broker truncates keeps its
+``recover_as`` predicts it and writes nothing; ``plan_as_broker`` and ``apply_as_broker`` do to the store what the
+broker would have done by the time it has started and was stopped cleanly. What a broker truncates keeps its
 bytes: only positions in its memory move, so that the next start may find old records again.
 """
 
@@ -56,8 +56,8 @@ MEETS = {
 class BrokerVerdict:
     """What a broker of one version would do.
 
-    ``refusal`` says why it would not start (``is_ext_refused`` for a queue's extension), ``endless`` why it would
-    never be done; what is known by then stands in the other fields. ``after_stop`` is the checkpoint once it was
+    ``refusal`` says why it would not start (``is_ext_refused``: by a queue's extension), ``endless`` why it would
+    never finish; the other fields hold what is known by then. ``after_stop`` is the checkpoint once it was
     stopped cleanly. Files are relative to the store.
     """
 
@@ -82,11 +82,11 @@ class BrokerVerdict:
 
     @property
     def starts(self) -> bool:
-        """Whether the broker would be up in the end."""
+        """Whether the broker would finally run."""
         return self.refusal is None and self.endless is None
 
     def sentences(self) -> list[str]:
-        """Return the verdict in words, what happens first told first."""
+        """Return the verdict in words, in the order of events."""
         broker = f"a {self.version} broker"
         if self.refusal:
             return [f"{broker} refuses to start: {self.refusal}"]
@@ -142,7 +142,7 @@ def recover_as(
 
 
 def start(broker: BrokerStart, digests: bool = False) -> BrokerVerdict:
-    """Let a broker load, start and stop; what is lost by that is not yet told."""
+    """Let a broker load, start and stop, without determining losses."""
     verdict = BrokerVerdict(broker.rules.name, broker.last_exit_ok)
     try:
         broker.load()
@@ -178,10 +178,10 @@ def with_losses(
     since: int = 0,
     progress: Progress = lambda _: None,
 ) -> list[BrokerVerdict]:
-    """Return the verdicts of brokers on one store with the messages that consumers could not read any more.
+    """Return the verdicts of brokers on one store, with the messages that consumers could no longer read.
 
     The log is read once from an address on, damage skipped: what lies beyond the end of a broker's log, and what
-    no unit of its queue leads to. Units that a broker drops are told too, where their message is gone already.
+    no unit of its queue leads to. Units that a broker drops are counted, too, if their message is already gone.
 
     Args:
         brokers: that have started.
@@ -247,9 +247,9 @@ def _note_without_unit(losses: LossCollector, broker: BrokerStart, table: Messag
 
 
 def _forgotten(broker: BrokerStart, losses: Iterable[Loss]) -> Iterator[Loss]:
-    """Yield the units that a broker drops though no sound message was told for them: it is no longer in the log.
+    """Yield the units that a broker drops although no sound message was found for them: it is no longer in the log.
 
-    Nor has the queue their messages at other queue offsets.
+    Nor does the queue have their messages at other queue offsets.
     """
     reader = broker.reader
     known: dict[QueueKey, list[tuple[int, int]]] = collections.defaultdict(list)
@@ -270,8 +270,8 @@ def _forgotten(broker: BrokerStart, losses: Iterable[Loss]) -> Iterator[Loss]:
 
 
 def _units_of_messages(queue: ConsumeQueue | BatchConsumeQueue, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the stretches of a range of queue offsets whose units can be those of messages, be they gone."""
-    if isinstance(queue, BatchConsumeQueue):  # its bounds are told by such units alone
+    """Yield the parts of a range of queue offsets whose units may have had messages."""
+    if isinstance(queue, BatchConsumeQueue):  # only such units determine its bounds
         yield from [(start, stop)] if start < stop else []
         return
     for at, units in queue.windows(start, stop):
@@ -286,7 +286,7 @@ def _is_sound(table: MessageTable) -> Any:
 
 
 def _is_reachable(queue: BrokerQueue | None, offsets: Ints, positions: Ints) -> Any:
-    """Tell of the units of messages that follow each other in a queue which ones a broker has."""
+    """Return which units of consecutive messages of a queue a broker has."""
     if queue is None:
         return np.zeros(len(offsets), np.bool_)
     if isinstance(queue, BrokerBatchQueue):
@@ -312,7 +312,7 @@ def plan_as_broker(reader: StoreReader, options: Mapping[str, Any], jobs: int, p
     Args:
         reader: the store.
         options: ``version``: "4.9", "5.3" or "5.5"; ``mode``: "normal" or "abnormal", None to go by the abort file.
-        jobs: not used: a broker recovers in one thread, and so do we.
+        jobs: not used: a broker recovers in one thread, and so does this.
         progress: called with the number of bytes of the log done so far.
 
     Raises:
@@ -411,7 +411,7 @@ def _removed_of_queues(broker: BrokerStart) -> Iterator[tuple[Path, str]]:
 
 
 def _named_drafts(broker: BrokerStart) -> Iterator[tuple[DraftFile, Path]]:
-    """Yield the files that a broker keeps or makes, and the paths of them."""
+    """Yield the files that a broker keeps or creates, and their paths."""
     for queue in broker.queues.values():
         for segment in queue.segments + (queue.ext.segments if queue.ext else []):
             yield segment, segment.path
@@ -449,7 +449,7 @@ def _write_checkpoint(journal: Journal, path: Path, times: Times) -> None:
 
 
 def _page(times: Times, path: Path) -> bytes:
-    """Return the content of the checkpoint; what no version knows stays."""
+    """Return the contents of the checkpoint; unknown bytes stay."""
     old = read_file(path) if path.exists() else b""
     head = np.zeros(1, checkpoint.CHECKPOINT_DTYPE)
     for name, value in times._asdict().items():

@@ -1,6 +1,6 @@
-"""The extension of a queue while a broker starts (spec 4.8): each message that is dispatched gets a unit in it.
+"""The extension of a queue in a starting broker (spec 4.8): each dispatched message gets a unit in it.
 
-That is so even for a message that the queue has already, so an abnormal recovery leaves units that nothing points to.
+Even a message that the queue already has, so an abnormal recovery leaves units to which nothing points.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ _END = layout.END.to_bytes(_SIZE_BYTES, "big", signed=True)
 
 
 class BrokerExt:
-    """The extension of one queue; its units have no bits of filters, which a store alone does not make."""
+    """The extension of one queue; its units have no filter bits, which a store alone cannot provide."""
 
     def __init__(self, folder: Path, file_size: int, scratch: Scratch) -> None:
         self.segments: list[DraftSegment] = []
@@ -28,14 +28,14 @@ class BrokerExt:
         self._scratch = scratch
 
     def load(self, files: list[MappedFile]) -> None:
-        """Take the files that are there."""
+        """Load the existing files."""
         self.segments = [DraftSegment(file.path, file.start_offset, file.size, file, self._scratch) for file in files]
 
     def recover(self, last_address: int | None) -> None:
-        """Find the end, then drop what lies behind the unit at the last address that the queue has.
+        """Find the end, then drop what follows the unit at the last address in the queue.
 
         Raises:
-            RefusedError: the sizes of units lead out of a file.
+            StartRefusedError: the sizes of units lead out of a file.
         """
         for number, segment in enumerate(self.segments):
             end = self._end_of(segment)
@@ -57,7 +57,7 @@ class BrokerExt:
         self.segments = []
 
     def put(self, tags_codes: Ints, times: Ints) -> Ints:
-        """Add units and return what the queue keeps in place of the tags codes: their addresses."""
+        """Add units and return their addresses, which the queue keeps instead of the tags codes."""
         units = np.zeros(len(tags_codes), layout.HEAD_DTYPE)
         units["size"], units["tags_code"], units["store_timestamp"] = layout.MIN_SIZE, tags_codes, times
         codes = tags_codes.copy()
@@ -87,7 +87,7 @@ class BrokerExt:
         return self.segments[-1]
 
     def _end_of(self, segment: DraftSegment) -> int:
-        """Return where the sizes of units lead to."""
+        """Return where the sizes of units lead."""
         data = np.frombuffer(segment.read(0, segment.size), np.uint8)
         at = 0
         while at + _SIZE_BYTES <= len(data):

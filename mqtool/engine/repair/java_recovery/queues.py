@@ -1,4 +1,4 @@
-"""The queues of a broker while it starts: recovered, cut and filled as its own code does it (spec 4.2 to 4.5, 4.9)."""
+"""The queues of a starting broker: recovered, truncated and filled like by its own code (spec 4.2 to 4.5, 4.9)."""
 
 import bisect
 import functools
@@ -32,8 +32,8 @@ _WINDOW = 16_384
 class BrokerQueue:
     """One queue of ordinary units.
 
-    ``max_physical_offset`` is what the broker holds for the end of what this queue has, -1 for a queue that never had
-    a unit; ``min_position`` is its minimum in bytes. Both are as wrong as the broker's own.
+    ``max_physical_offset`` is what the broker considers the end of this queue's messages, -1 for a queue that never had
+    a unit; ``min_position`` is its minimum in bytes. Both are as wrong as in the broker.
     """
 
     dtype = consume_queue.UNIT_DTYPE
@@ -48,12 +48,12 @@ class BrokerQueue:
         self.max_physical_offset = -1
         self.min_position = 0
         self.moved: list[Moved] = []
-        """Messages that were put at another queue offset than they say they have."""
+        """Messages at another queue offset than they state."""
         self._scratch = scratch
         self._rules = rules
 
     def load(self, files: list[MappedFile]) -> None:
-        """Take the files that are there, each as completely full."""
+        """Load the existing files, each as completely full."""
         self.segments = [DraftSegment(file.path, file.start_offset, file.size, file, self._scratch) for file in files]
 
     @property
@@ -73,9 +73,9 @@ class BrokerQueue:
         return np.frombuffer(segment.read(start * size, (stop - start) * size), self.dtype)
 
     def in_use(self) -> Iterator[tuple[int, Units]]:
-        """Yield the units from the minimum on, in windows, and the queue offset of the first of each.
+        """Yield the units from the minimum on, in windows, each with the queue offset of the first one.
 
-        Ends at the maximum, or where a file is missing: who reads in order comes no further.
+        Ends at the maximum, or at a missing file: a sequential reader gets no further.
         """
         size = self.dtype.itemsize
         for number, segment in enumerate(self.segments):
@@ -87,7 +87,7 @@ class BrokerQueue:
                 yield segment.start_offset // size + start, self.units(segment, start, stop)
 
     def physical_offsets(self, offsets: Ints) -> Ints:
-        """Return what the units of queue offsets, in their order, point to; -1 where a consumer finds none."""
+        """Return the addresses in the units of ascending queue offsets, -1 where a consumer finds none."""
         size = self.dtype.itemsize
         out = np.full(len(offsets), -1, np.int64)
         number = bisect.bisect_right(self.segments, int(offsets[0]) * size, key=lambda segment: segment.start_offset)
@@ -104,7 +104,7 @@ class BrokerQueue:
         return out
 
     def recover(self) -> None:
-        """Find the end among the last three segments, by the first unit that is none, and drop what lies behind."""
+        """Find the end in the last three segments, at the first invalid unit, and drop what follows."""
         index = max(0, len(self.segments) - 3)
         address: int | None = None
         while index < len(self.segments):
@@ -126,8 +126,8 @@ class BrokerQueue:
     def cut(self, end_offset: int) -> None:
         """Drop the units of messages at or beyond the end of the log, the last segment first.
 
-        A segment is read beyond the end that was found in it before: old units there come back. Its first unit is
-        believed whatever it is.
+        A segment is read beyond its previously found end: old units there come back. Its first unit is
+        always accepted.
 
         Raises:
             EndlessError: segments of one unit.
@@ -159,7 +159,7 @@ class BrokerQueue:
         self.min_position = 0
 
     def put(self, units: Units, first_offset: int) -> None:
-        """Add units of queue offsets that follow each other, with the broker's own ideas of what it has already."""
+        """Add units of consecutive queue offsets, by the broker's own idea of what it already has."""
         ends = self._ends(units)
         if len(units) > 1 and (ends[1:] <= ends[:-1]).any():
             for number in range(len(units)):
@@ -183,7 +183,7 @@ class BrokerQueue:
             self._fill(last, expected % self.file_size)
         repeated = max(0, last.used_offset - expected) // self.dtype.itemsize
         self._note_place(first_offset + repeated, last, len(units) - repeated)
-        self._append(units[repeated:], last)  # where the queue ends, even when they belong further on
+        self._append(units[repeated:], last)  # where the queue ends, even if they belong further on
 
     def _note_place(self, belongs: int, last: DraftSegment, count: int) -> None:
         lies = last.used_offset // self.dtype.itemsize
@@ -214,10 +214,10 @@ class BrokerQueue:
         self.max_physical_offset = end_offset
 
     def _end_cut(self) -> None:
-        """Nothing more to do; batch queues note their bounds."""
+        """Do nothing more; batch queues note their bounds."""
 
     def _last(self, wanted: int) -> DraftSegment:
-        """Return the segment to write to, made when there is none or the last is full."""
+        """Return the segment to write to, a new one if there is none or the last is full."""
         if not self.segments:
             segment = DraftSegment.new(self.folder, wanted - wanted % self.file_size, self.file_size, self._scratch)
             segment.is_first = True
@@ -332,11 +332,11 @@ class BrokerBatchQueue(BrokerQueue):
                     self._note_min()
 
     def in_use(self) -> Iterator[tuple[int, Units]]:
-        """Yield the units until one reaches the maximum; the number with each window means nothing."""
+        """Yield the units until one reaches the maximum; the number with each window is meaningless."""
         if self._max_offset <= self._min_offset:
             return
         for number, units in super().in_use():
-            # A unit that a cut believes in may hold no message: nobody comes to it after the last one that does.
+            # A unit that a truncation accepts may hold no message: after the last one that does nobody reads it.
             ends = units["queue_offset"] + units["batch_size"]
             before = _leading(ends < self._max_offset)
             yield number, units[: before + 1]
@@ -345,7 +345,7 @@ class BrokerBatchQueue(BrokerQueue):
 
     @functools.cached_property
     def addresses(self) -> Ints:
-        """Where the units in use lead to, in order; asked once the broker has started. 8 bytes for each unit."""
+        """Addresses in the units in use, in order; used once the broker has started. 8 bytes per unit."""
         columns = [units["physical_offset"] for _, units in self.in_use()]
         return np.sort(np.concatenate([np.empty(0, np.int64), *columns]))
 
@@ -355,7 +355,7 @@ class BrokerBatchQueue(BrokerQueue):
         self._min_offset, self._max_offset = -1, 0
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Move the minimum behind the units of the first segment whose messages are gone."""
+        """Move the minimum past the units of the first segment whose messages are gone."""
         self._note_min()
         if self.segments:
             units = self.units(self.segments[0], 0, self.segments[0].used // self.dtype.itemsize)
@@ -396,5 +396,5 @@ def _next_offset(unit: Any) -> int:
 
 
 def _leading(good: npt.NDArray[np.bool_]) -> int:
-    """Return how many are true before the first that is not."""
+    """Return the number of leading true values."""
     return len(good) if good.all() else int(np.argmin(good))

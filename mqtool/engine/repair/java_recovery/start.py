@@ -1,4 +1,4 @@
-"""A broker's start on a store, step by step and without a write to it.
+"""A broker's start on a store, step by step, without writing to it.
 
 Each step is that of ``DefaultMessageStore.load()`` and ``start()``, its faults included (spec 1.7, 3 to 7, 17). Not
 covered: DLedger, queues in RocksDB, controller mode, and what services do later (expiry, delayed messages, timers).
@@ -42,12 +42,12 @@ from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC, has_folder
 
 _UNITS = 300_000
 _EXT_FILE_SIZE = 48 << 20
-"""Sizes of files where neither settings nor files tell: RocketMQ's defaults."""
+"""Sizes of files if neither settings nor files show them: RocketMQ's defaults."""
 
 
 @dataclasses.dataclass(frozen=True)
 class QueueState:
-    """Minimum and maximum of a queue, and its units as a digest where one was asked for.
+    """Minimum and maximum of a queue, and a digest of its units if requested.
 
     The digest is the beginning of a SHA-256 over a line ``queue offset:position:size:tags code`` for each unit.
     """
@@ -60,7 +60,7 @@ class QueueState:
 
 @dataclasses.dataclass(frozen=True)
 class BrokerView:
-    """The store in the eyes of a broker at one moment."""
+    """The store as a broker sees it at one moment."""
 
     min_physical_offset: int
     max_physical_offset: int
@@ -70,10 +70,10 @@ class BrokerView:
 
 
 class BrokerStart:
-    """A broker's start on a store, step by step, without a write to it.
+    """A broker's start on a store, step by step, without writing to it.
 
     ``load`` and ``start`` are to be called in this order; each may raise ``StartRefusedError`` or ``EndlessError``.
-    With ``keep_index`` the entries of index files are worked out too, as ``apply_as_broker`` needs them. ``mode`` is
+    With ``keep_index`` the entries of index files are computed, too, as ``apply_as_broker`` needs them. ``mode`` is
     "normal" or "abnormal" for a start as after a clean stop or after a crash, whether ``abort`` is there or not.
     """
 
@@ -113,7 +113,7 @@ class BrokerStart:
         self._done = 0
         self._file_size = reader.commit_log.file_size or 1 << 30
         self._is_loading = True
-        self._is_stuck = False  # a unit could not be written: it writes no more (RunningFlags, isCQWriteable)
+        self._is_stuck = False  # a unit could not be written: no more are (RunningFlags, isCQWriteable)
         self._put_times = (0, 0)  # store time and offset of the last message given to a queue
         config = reader.config
         settings = config.settings
@@ -133,7 +133,7 @@ class BrokerStart:
         return self.reader.config.settings.get("messageIndexEnable", "true").lower() == "true"
 
     def close(self) -> None:
-        """Give back the room for what was worked out."""
+        """Free the space of computed files."""
         self._scratch.close()
 
     # load()
@@ -231,7 +231,7 @@ class BrokerStart:
         else:
             start, why = start_abnormally(self.segments, self.rules, self._checks, self.times, index_timestamp)
         self.start_offset, self.start_reason = self.segments[start].start_offset, why
-        # What the last record is when there is none: the end of the last file, or the start.
+        # Used as last record if there is none: the end of the last file, or the start.
         last_offset = self.segments[-1].end_offset if self.last_exit_ok else self.start_offset
         self.walk = Walk(self.segments, start, self.rules, self._checks)
         for table in self.walk.tables():
@@ -277,10 +277,10 @@ class BrokerStart:
             self._correct_min_offsets()
 
     def stop(self) -> Times:
-        """Return the checkpoint that is left behind by a clean stop; index files become whole."""
+        """Return the checkpoint that a clean stop leaves; index files are completed."""
         self.index.finish()
         times = self.times
-        if self.rules.looks_back is not None:  # 5.5 takes them over when the queues are on the disk
+        if self.rules.looks_back is not None:  # 5.5 updates them when the queues are on the disk
             stored, offset = self._put_times
             times = times._replace(
                 logics_timestamp=stored if stored > 0 else times.logics_timestamp,
@@ -292,7 +292,7 @@ class BrokerStart:
         if sentence not in self.remarks:
             self.remarks.append(sentence)
 
-    # What it sees
+    # The view
 
     @property
     def min_physical_offset(self) -> int:
@@ -323,7 +323,7 @@ class BrokerStart:
     def _dispatch(self, table: MessageTable) -> None:
         if not len(table):
             return
-        # 4.9 reads its delay levels only behind recovery: until then a delayed message is like any other.
+        # 4.9 reads its delay levels only after recovery: until then a delayed message is like any other.
         unready = self._is_loading and self.rules.dispatches_at_start
         derived = dispatch(table, [] if unready else self.reader.delay_levels, self.rules.tags_in_index)
         if unready and any(key[0] == SCHEDULE_TOPIC for key, _, _ in derived.units.stretches):
@@ -345,7 +345,7 @@ class BrokerStart:
         self._progress(self._done)
 
     def _until_stuck(self, table: MessageTable, units: Units) -> Units:
-        """Return the units that it writes: none from the first message on whose queue no folder can be made for."""
+        """Return the units that it writes: none from the first message on for whose queue no folder can be created."""
         stuck = [
             first for (topic, _), first, _ in units.stretches if not self._is_stuck and not has_folder(topic.encode())
         ]
@@ -399,7 +399,7 @@ def _usual_size(queues: Mapping[QueueKey, FileQueue]) -> int | None:
 
 
 def _rules(version: str, config: StoreConfig) -> VersionRules:
-    """Return the rules of a version, with the number of segments that the broker is told to look back."""
+    """Return the rules of a version, with the configured number of segments to look back."""
     rules, most = RULES[version], config.settings.get("commitLogRecoverMaxNum", "")
     if rules.looks_back is not None and most.isdigit() and int(most) > 0:
         return dataclasses.replace(rules, looks_back=int(most))
