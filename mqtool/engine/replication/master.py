@@ -117,7 +117,7 @@ class Master:
         self.configure(settings)
 
     def configure(self, settings: MasterSettings) -> None:
-        """Go by other settings from now on."""
+        """Apply new settings."""
         self._settings = settings
         self._confirm()
 

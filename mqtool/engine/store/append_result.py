@@ -1,4 +1,4 @@
-"""What comes of an attempt to store a message."""
+"""The result of an attempt to store a message."""
 
 import enum
 import struct
@@ -20,22 +20,22 @@ class PutStatus(enum.StrEnum):
 
 
 class AppendResult(NamedTuple):
-    """Where a message, or each message of a batch, is stored; nothing but a status where it is not."""
+    """Where a message, or each message of a batch, is stored; only a status if it is not."""
 
     status: PutStatus
     physical_offsets: tuple[int, ...] = ()
     end_offset: int = 0
-    """One past the last byte: stored for good once so much of the log is flushed."""
+    """One past the last byte: durable once the log is flushed up to here."""
     queue_offset: int = 0
     """Of the first message."""
     store_timestamp: int = 0
     store_host: Host = (b"", 0)
     flush_offset: int = 0
-    """So much of the log must be safe before the producer may be told; 0 for a message that does not wait."""
+    """How far the log must be safe before the producer gets its answer; 0 for a message that does not wait."""
 
     @property
     def message_id(self) -> str:
-        """The offset message id; of a batch all of them, with commas between."""
+        """The offset message id; for a batch all of them, separated by commas."""
         address, port = self.store_host
         if len(self.physical_offsets) == 1:
             return (address + _PORT_AND_OFFSET.pack(port, self.physical_offsets[0])).hex().upper()

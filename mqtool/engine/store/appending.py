@@ -46,9 +46,9 @@ _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
 _TOO_MANY_PROPERTIES = AppendResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
 _REFUSED = AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
 _SYNC_FLUSH, _ASYNC_FLUSH = "SYNC_FLUSH", "ASYNC_FLUSH"
-_PUT_OK = PutStatus.PUT_OK  # as an attribute of an enum it takes longer
+_PUT_OK = PutStatus.PUT_OK  # faster than an attribute of an enum
 _NONE_OF_BATCH = frozenset((_DELAY, live_dispatch.BATCH_COUNT))
-"""Properties that no message of a batch has."""
+"""Properties that messages of a batch cannot have."""
 
 
 class Appender:
@@ -67,17 +67,17 @@ class Appender:
         self.configure(config)
 
     def configure(self, config: StoreConfig) -> None:
-        """Go by other settings from now on.
+        """Apply new settings.
 
         Raises:
             UsageError: a setting makes no sense.
         """
         self._most_body = config.number("maxMessageSize", 4 << 20)
         flush = config.settings.get("flushDiskType", _ASYNC_FLUSH)
-        if flush.upper() not in (_SYNC_FLUSH, _ASYNC_FLUSH):  # a slip must not make messages less safe
+        if flush.upper() not in (_SYNC_FLUSH, _ASYNC_FLUSH):  # a typo must not make messages less safe
             raise UsageError(f"flushDiskType={flush} is neither {_SYNC_FLUSH} nor {_ASYNC_FLUSH}")
         self.is_sync = flush.upper() == _SYNC_FLUSH
-        """Whether producers are told of a message when it is on the disk."""
+        """Whether producers get an answer only when the message is on the disk."""
 
     def append(self, message: NewMessage, now: int) -> AppendResult:
         """Store a message.
@@ -189,16 +189,16 @@ class Appender:
         return AppendResult(_PUT_OK, tuple(offsets), end, first, now, batch.store_host, end if waits else 0)
 
     def append_bytes(self, at: int, data: bytes) -> None:
-        """Append bytes of the log of another broker, as a slave does, and dispatch the messages that are whole then.
+        """Append bytes of another broker's log, as a slave does, and dispatch the messages that are complete then.
 
         Args:
             at: their address there, which is the end of this log; an empty log starts with any segment.
             data: the bytes, cut anywhere; the next ones continue where they end.
 
         Raises:
-            BadDataError: they do not follow what is there, and nothing is appended; or they are no messages, or not
-                the next of their queues: the log ends before the first that is not.
-            WriteError: the disk is full: the end of the log tells from where to continue; or it fails.
+            BadDataError: they do not continue the log, and nothing is appended; or they are not messages, or not
+                the next of their queues: the log ends before the first such.
+            WriteError: the disk is full (the end of the log shows where to continue), or fails.
         """
         if self._health.failure is not None:
             raise self._health.failure
@@ -256,7 +256,7 @@ def _pairs_of_each(batch: NewMessage, elements: Sequence[BatchElement]) -> list[
 
 
 def _with_crc_place(properties: bytes, pairs: live_dispatch.Pairs) -> bytes:
-    if _CRC in pairs:  # a producer's own means nothing here
+    if _CRC in pairs:  # a producer's own value is ignored
         texts = parse_properties(properties)
         del texts[CRC32]
         properties = build_properties(texts)

@@ -21,20 +21,20 @@ STEP = 32 << 20
 SIZE_BYTES = 8
 """A record starts with its size and its magic code, which is not zero."""
 ROWS = 60_000
-"""A table holds the messages of so many bytes, and no more than so many: its columns stay in the processor's cache.
+"""Most bytes and most messages of a table: its columns stay in the processor's cache.
 
-No power of two, or all columns would share a few sets of it.
+Not a power of two, or all columns would share a few sets of the cache.
 """
 
 SLACK = 64 << 10
-"""Bytes after a range that are at hand too: few records reach further."""
+"""Bytes after a range that are also loaded: few records extend further."""
 _ROWS_AGAIN = 8
-"""So few at first after a record that misled a walk: there may be more of them, and each means to walk again."""
+"""Messages in the first tables after a record that misled a walk: others may follow, and each means another walk."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Gap:
-    """A range of a segment in which no record was found, though it is neither blank nor the unused end."""
+    """A range of a segment without a record that is neither blank nor the unused end."""
 
     segment: MappedFile
     start: int  # position in the segment
@@ -53,7 +53,7 @@ class CommitLog(FileQueue):
     With ``unpacks`` a compressed segment is read if there is no plain one; they are ``packed``.
 
     Raises:
-        UsageError: there is such a segment, and they are not to be unpacked.
+        UsageError: there is such a segment, and ``unpacks`` is not set.
     """
 
     envelope: scan.Envelope = scan.BARE
@@ -89,16 +89,16 @@ class CommitLog(FileQueue):
         return segments, strays
 
     def buffer(self, segment: MappedFile, kernels: Any) -> Any:
-        """Return the bytes of a segment as the kernels take them."""
+        """Return the bytes of a segment in the form that the kernels expect."""
         return memoryview(segment.bytes) if kernels is plain else segment.bytes
 
     def buffer_of(self, segment: MappedFile, kernels: Any, start: int, stop: int) -> tuple[Any, int]:
-        """Return the same where only a range will be examined, and what starts in it; and up to where one can."""
+        """Return the same for a range and the records that start in it; and up to where it is readable."""
         data, until = segment.reach(start, stop + SLACK)
         return memoryview(data) if kernels is plain else data, until
 
     def is_there(self, segment: MappedFile, kernels: Any = plain) -> bool:
-        """Map a segment; false where retention took it meanwhile, which is told."""
+        """Map a segment; return False, and note it, if retention deleted it meanwhile."""
         try:
             self.buffer_of(segment, kernels, 0, -SLACK)
         except NotFoundError:
@@ -111,15 +111,15 @@ class CommitLog(FileQueue):
     ) -> Iterator[scan.MessageTable | Gap]:
         """Yield the messages that start in a range of a segment, and each gap between them.
 
-        Where the range ends makes no difference to what is yielded of what is before its end.
+        The end of the range does not influence what is yielded before it.
 
         Args:
             segment: one of ``segments``.
-            start: position where a record starts, or anything may be.
+            start: position of a record, or of anything.
             stop: records that start here or later are left out.
             kernels: ``scan.kernels_for(..)``.
-            limit: take no more messages than this in one table.
-            ahead: whether bytes after the range may be asked for; else the last messages may have misled the walk.
+            limit: most messages in one table.
+            ahead: whether bytes after the range may be read; otherwise the last messages may have misled the walk.
         """
         if not self.is_there(segment, kernels):
             return
@@ -139,7 +139,7 @@ class CommitLog(FileQueue):
             elif why is not scan.Stop.PART:
                 row = _torn_end(table)
             elif at > settled and (torn := _torn_end(table)) is not None:
-                # Only what follows tells whether these misled the walk, be it behind the stretch.
+                # Only what follows shows whether these misled the walk, even if it is after the stretch.
                 place = self._settle(segment, at, segment.size if ahead else stop, kernels)
                 row, settled = (torn, settled) if place is None else (None, place)
             if row is not None:
@@ -156,7 +156,7 @@ class CommitLog(FileQueue):
             at = again
 
     def scanned(self, segment: MappedFile, at: int, stop: int, kernels: Any, rows: int) -> tuple[Any, scan.Scan]:
-        """Return the bytes of a segment, and the records that start in a range: all of each can be examined."""
+        """Return the bytes of a segment, and the complete records that start in a range."""
         reach = stop
         while True:
             buffer, until = self.buffer_of(segment, kernels, at, reach)
@@ -168,7 +168,7 @@ class CommitLog(FileQueue):
             reach = end
 
     def resync(self, segment: MappedFile, start: int, stop: int, kernels: Any) -> int | None:
-        """Return the first position of a range where a walk can start (again), None when there is none."""
+        """Return the first position of a range where a walk can start (again), None if there is none."""
         for low, high in with_data(segment, start, stop):
             buffer, _ = self.buffer_of(segment, kernels, low, high)
             position = scan.resync(buffer, segment.start_offset, low, high, self.envelope)
@@ -198,9 +198,9 @@ class CommitLog(FileQueue):
         return at
 
     def _misled_by(self, buffer: Any, segment: MappedFile, table: scan.MessageTable) -> int | None:
-        """Return the first record in whose bytes another starts that is in its place: it led the walk past that one.
+        """Return the first record within which another record starts in its place: it misled the walk past that one.
 
-        That may do a faulty one by its size, and one that belongs elsewhere, which lies over the head of another.
+        A faulty record may do so by its size, and a displaced one by lying over the head of another.
         """
         ends = table.starts + table.column("size")
         faulty = table.faults != 0
@@ -213,7 +213,7 @@ class CommitLog(FileQueue):
     def _astray(
         self, buffer: Any, segment: MappedFile, table: scan.MessageTable, ends: scan.Ints, otherwise: int | None
     ) -> int | None:
-        """Return the first record that belongs elsewhere and has another in its bytes; linear in those."""
+        """Return the first displaced record that contains another one; linear in those."""
         astray = (table.faults == 0) & (table.column("position") != table.column("physical_offset"))
         edges = np.flatnonzero(np.diff(np.r_[False, astray, False].astype(np.int8))).tolist()
         for first, last in zip(edges[::2], edges[1::2], strict=True):
@@ -228,14 +228,14 @@ class CommitLog(FileQueue):
         return read_start(segment.read(at + self.envelope.size, commit_log.BLANK_SIZE))[1] in magics
 
     def is_blank(self, segment: MappedFile, at: int) -> bool:
-        """Return whether the blank record at a position is as long as all that is left of its segment."""
+        """Return whether the blank record at a position is as long as the rest of its segment."""
         if self.envelope is not scan.BARE:
             return True
         size, _ = read_start(segment.read(at, commit_log.BLANK_SIZE))
         return 0 < size == segment.size - at
 
     def tables_at(self, offsets: scan.Ints, kernels: Any) -> Iterator[scan.MessageTable]:
-        """Yield the messages that start at some addresses, in the order of the log; the others are left out."""
+        """Yield the messages that start at given addresses, in the order of the log."""
         offsets = distinct(offsets)
         segments = self.segments
         starts_of_segments = [segment.start_offset for segment in segments]
@@ -271,7 +271,7 @@ class CommitLog(FileQueue):
     def tables_of(
         self, segment: MappedFile, start_offset: int, stop_offset: int, kernels: Any
     ) -> Iterator[scan.MessageTable | Gap]:
-        """Yield messages and gaps that one segment has in an address range."""
+        """Yield messages and gaps of one segment in an address range."""
         if segment.end_offset <= start_offset or segment.start_offset >= stop_offset:
             return
         start = max(0, start_offset - segment.start_offset)
@@ -291,7 +291,7 @@ class CommitLog(FileQueue):
 
 
 def with_data(file: MappedFile, start: int, stop: int, step: int = STEP) -> Iterator[tuple[int, int]]:
-    """Yield the ranges, of a limited number of bytes, in which records may start: holes of the file are left out."""
+    """Yield ranges of limited size in which records may start, without holes of the file."""
     at = start
     while at < stop and (data := file.data_from(at, stop)) is not None:
         # A record begins with its size, whose first bytes may be zero and so lie in a hole.
@@ -301,27 +301,27 @@ def with_data(file: MappedFile, start: int, stop: int, step: int = STEP) -> Iter
 
 
 def heads_in(file: MappedFile, start: int, stop: int) -> Iterator[int]:
-    """Yield each position of a range from which a message record may start, whatever address it says."""
+    """Yield each position of a range at which a message record may start, whatever address it states."""
     for low, high in with_data(file, start, stop):
         yield from scan.candidates(memoryview(file.reach(low, high + SLACK)[0]), None, low, high)
         file.let_go(low, high)
 
 
 def is_whole(table: scan.MessageTable, row: int) -> bool:
-    """Return whether nothing of a record is missing, as it would be while a broker writes it."""
+    """Return whether a record is complete, and not just being written by a broker."""
     record = table.where(np.array([row]))
     if record.faults[0] or record.column("physical_offset")[0] != record.column("position")[0]:
         return False
     if record.sizes(plain.BODY)[0] and record.body_crcs()[0] != record.column("body_crc")[0]:
         return False
-    # Bytes are written in order: the last of the properties, or of a topic without any, is there last.
+    # Bytes are written in order: the last byte of the properties, or of the topic, comes last.
     return (record.bytes_of(plain.PROPERTIES, 0) or record.bytes_of(plain.TOPIC, 0) or b"x")[-1] != 0
 
 
 def settled(log: CommitLog, pieces: Iterator[scan.MessageTable | Gap]) -> Iterator[scan.MessageTable | Gap]:
     """Yield the pieces of a walk to the end of a log that a broker may be writing to.
 
-    A last record that is not whole is left out, and so is what is after; gaps before messages are examined again.
+    An incomplete last record and what follows are left out; gaps before messages are examined again.
     """
     gaps: list[Gap] = []
     unfinished: scan.MessageTable | None = None
@@ -346,7 +346,7 @@ def settled(log: CommitLog, pieces: Iterator[scan.MessageTable | Gap]) -> Iterat
 
 
 def is_torn(log: CommitLog) -> bool:
-    """Return whether the log ends as it does while a broker writes a message; walks over the last segment in use."""
+    """Return whether the log ends in a message that a broker is writing; walks over the last segment in use."""
     for segment in reversed(log.segments):
         if not any(segment.read(0, log.envelope.size + SIZE_BYTES)):
             continue

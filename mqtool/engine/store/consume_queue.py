@@ -18,7 +18,7 @@ from mqtool.errors import NotFoundError
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 
 MAX_OFFSET = 1 << 62
-"""No queue offset of a real queue comes near."""
+"""Far above the queue offsets of real queues."""
 _WINDOW = 4096
 _AT_ONCE = 1 << 18
 Units = npt.NDArray[np.void]
@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class ConsumeQueue(FileQueue):
-    """The units of one queue of one topic; ``max_offset`` is one past the last unit that is not empty."""
+    """The units of one queue of one topic; ``max_offset`` is one past the last non-empty unit."""
 
     may_go_whole = True
 
@@ -43,11 +43,11 @@ class ConsumeQueue(FileQueue):
 
     @property
     def gone_offset(self) -> int:
-        """Queue offset before which retention took the files while they were read."""
+        """Queue offset before which retention deleted the files while they were read."""
         return self.gone_until // consume_queue.UNIT_SIZE
 
     def units(self, start: int, stop: int) -> Units:
-        """Return the units of a range of queue offsets; places that no file has are zero."""
+        """Return the units of a range of queue offsets, zeros for places without a file."""
         self.hold()
         size = consume_queue.UNIT_SIZE
         start = max(0, start)
@@ -67,11 +67,11 @@ class ConsumeQueue(FileQueue):
         return out.view(consume_queue.UNIT_DTYPE)
 
     def windows(self, start: int, stop: int) -> Iterator[tuple[int, Units]]:
-        """Yield the units of a range of queue offsets, many at once, each time with the offset of the first.
+        """Yield the units of a range of queue offsets in blocks, each with the offset of its first unit.
 
-        Places that no file has are skipped: a file under a wrong name may be at any distance.
+        Places without a file are skipped: a misnamed file may be at any distance.
         """
-        runs: list[tuple[int, int]] = []  # of files that follow each other
+        runs: list[tuple[int, int]] = []  # of adjacent files
         for segment in self.segments:
             joins = runs and runs[-1][1] == segment.start_offset
             begin = runs.pop()[0] if joins else segment.start_offset
@@ -82,13 +82,13 @@ class ConsumeQueue(FileQueue):
                 yield at, self.units(at, min(at + _AT_ONCE, stop, high))
 
     def max_offset(self) -> int:
-        """Return one past the last unit that is not empty: what a broker calls the maximum of the queue."""
+        """Return one past the last non-empty unit, which a broker calls the maximum of the queue."""
         if self._max_offset is None:
             self._max_offset = self.find_max_offset()
         return self._max_offset
 
     def find_max_offset(self) -> int:
-        """Look for ``max_offset`` as it is now."""
+        """Return the current ``max_offset``."""
         for segment in reversed(self.segments):
             try:
                 used = used_units(segment, consume_queue.UNIT_DTYPE)
@@ -103,8 +103,8 @@ class ConsumeQueue(FileQueue):
 class BatchConsumeQueue(FileQueue):
     """The units of one queue whose records hold several messages.
 
-    A place is the number of a unit, counted through the files as they are end to end. A unit is in line when its queue
-    offset is between those of its neighbours or joins one of them: one that is damaged would mislead a search.
+    A place is the number of a unit, counted through the concatenated files. A unit is in line if its queue
+    offset is between those of its neighbours or adjacent to one of them: a damaged one would mislead a search.
     """
 
     may_go_whole = True
@@ -122,7 +122,7 @@ class BatchConsumeQueue(FileQueue):
 
     @functools.cached_property
     def unit_count(self) -> int:
-        """How many units there are before the first that is empty."""
+        """The number of units before the first empty one."""
         for start in range(0, self.first_places[-1], _WINDOW):
             empty = np.flatnonzero(self.units(start, start + _WINDOW)["size"] <= 0)
             if len(empty):
@@ -131,7 +131,7 @@ class BatchConsumeQueue(FileQueue):
 
     @functools.cached_property
     def used_count(self) -> int:
-        """One past the last unit that is not empty: more than ``unit_count`` where empty ones lie between others."""
+        """One past the last non-empty unit: more than ``unit_count`` if empty ones are between others."""
         for number in reversed(range(len(self.segments))):
             used = used_units(self.segments[number], batch_consume_queue.UNIT_DTYPE)
             if used:
@@ -140,11 +140,11 @@ class BatchConsumeQueue(FileQueue):
 
     @property
     def first_offset(self) -> int:
-        """Queue offset of the first unit in line, 0 without one."""
+        """Queue offset of the first unit in line, 0 if there is none."""
         return self.offset_from(0) if self.max_offset() else 0
 
     def max_offset(self) -> int:
-        """Return one past the last queue offset of the last unit in line, 0 without one."""
+        """Return one past the last queue offset of the last unit in line, 0 if there is none."""
         last = self.last_in_line(self.unit_count)
         if last is None:
             return 0
@@ -152,7 +152,7 @@ class BatchConsumeQueue(FileQueue):
         return int(unit["queue_offset"]) + max(1, int(unit["batch_size"]))
 
     def units(self, start: int, stop: int) -> Units:
-        """Return the units of a range of places, those that are empty included; a view where one file holds them."""
+        """Return the units of a range of places, including empty ones; a view if one file holds them."""
         start, stop = max(0, start), min(stop, self.first_places[-1])
         parts = []
         while start < stop:
@@ -170,7 +170,7 @@ class BatchConsumeQueue(FileQueue):
         return self.units(start, stop)[self._in_line(start, stop)]
 
     def next_in_line(self, place: int) -> int:
-        """Return the first place from ``place`` on whose unit is in line, ``unit_count`` without one."""
+        """Return the first place from ``place`` on whose unit is in line, ``unit_count`` if there is none."""
         step = 1
         while place < self.unit_count:
             places = np.flatnonzero(self._in_line(place, min(place + step, self.unit_count)))
@@ -191,22 +191,22 @@ class BatchConsumeQueue(FileQueue):
         return None
 
     def offset_from(self, place: int) -> int:
-        """Return the queue offset of the first unit in line from ``place`` on, ``MAX_OFFSET`` without one."""
+        """Return the queue offset of the first unit in line from ``place`` on, ``MAX_OFFSET`` if there is none."""
         place = self.next_in_line(place)
         return int(self.units(place, place + 1)["queue_offset"][0]) if place < self.unit_count else MAX_OFFSET
 
     def place_of(self, queue_offset: int) -> int:
-        """Return the place of the first unit whose queue offset is not below; one out of line counts as its next."""
+        """Return the place of the first unit whose queue offset is not smaller; one out of line counts as the next."""
         return bisect.bisect_left(range(self.unit_count), queue_offset, key=self.offset_from)
 
     def offset_at(self, physical_offset: int, size: int | None = None) -> int | None:
         """Return the queue offset of the unit that leads to an address of the log, None if there is none.
 
-        Binary searches: units before the first that is empty are in the order of the log, those after it are sorted.
+        Binary searches: units before the first empty one are in the order of the log, those after it are sorted.
 
         Args:
             physical_offset: the address.
-            size: of the record there; the unit has to tell the same.
+            size: of the record there; the unit must have the same.
         """
 
         def leads_to(place: int) -> int:
@@ -223,7 +223,7 @@ class BatchConsumeQueue(FileQueue):
 
     @functools.cached_property
     def _behind_empty(self) -> tuple[Ints, Units]:
-        """The units after the first that is empty, by address, and their addresses."""
+        """The units after the first empty one, sorted by address, and their addresses."""
         units = self.units(self.unit_count, self.used_count)
         units = units[units["size"] > 0]
         addresses = units["physical_offset"].astype(np.int64)
@@ -237,7 +237,7 @@ class BatchConsumeQueue(FileQueue):
         return self.segments[number].start_offset + at
 
     def address_before(self, place: int) -> int:
-        """Return the address right after the units in front of a place, where one that is missing should start."""
+        """Return the address after the message of the units before a place, where a missing one should start."""
         return self.address_of(place - 1) + batch_consume_queue.UNIT_SIZE if place else self.min_offset
 
     def _in_line(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
@@ -267,7 +267,7 @@ class ConsumeQueueExt(FileQueue):
         self.queue_id = queue_id
 
     def unit_at(self, tags_code: int) -> "npt.NDArray[np.void] | None":
-        """Return the head of the unit at the address that a tags code is, None if none can be."""
+        """Return the head of the unit at the address that a tags code stands for, None if it cannot be one."""
         position = consume_queue_ext.position_of(tags_code)
         head = self.read(position, consume_queue_ext.MIN_SIZE)
         if len(head) < consume_queue_ext.MIN_SIZE:
@@ -277,7 +277,7 @@ class ConsumeQueueExt(FileQueue):
 
 
 def used_units(segment: MappedFile, dtype: np.dtype[np.void]) -> int:
-    """Return one past the number of the last unit of a file that is not empty; holes of the file are not read."""
+    """Return one past the number of the last non-empty unit of a file; holes of the file are not read."""
     stop = segment.size // dtype.itemsize
     if isinstance(segment.path, RemotePath):
         while stop > 0:
@@ -303,7 +303,7 @@ def used_units(segment: MappedFile, dtype: np.dtype[np.void]) -> int:
 
 
 def _last_used(data: bytes, dtype: np.dtype[np.void]) -> int:
-    """Return one past the number of the last unit that is not empty, 0 without one."""
+    """Return one past the number of the last non-empty unit, 0 if there is none."""
     if data == bytes(len(data)):
         return 0
     units = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)

@@ -1,7 +1,7 @@
 """``Disk``: the only way a repair or a running broker changes a store, one plain call of the system at a time.
 
-Nothing here is mapped and nothing is synced by itself: whoever calls says when bytes and names must be on the disk.
-Tests put a disk in its place that fails, dies or forgets.
+Nothing here is mapped or synced implicitly: the caller decides when bytes and names must be on the disk.
+Tests replace it by disks that fail, kill the process or lose data.
 """
 
 import contextlib
@@ -18,22 +18,22 @@ from mqtool.errors import MqtoolError, NotPermittedError, ReadError, WriteError
 CHUNK = 1 << 20
 """How much is copied at once."""
 LOST_AND_FOUND = "lost+found"
-"""A folder that file systems keep where they are mounted."""
+"""A folder that file systems have at their mount point."""
 _MOUNTS = Path("/proc/self/mountinfo")
 ZEROS = bytes(CHUNK)
 """A chunk of nothing."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _KEEP_SIZE, _PUNCH_HOLE, _ZERO_RANGE = 1, 2, 16
-_FALLOCATE = getattr(ctypes.CDLL(None), "fallocate", None)  # of Linux alone
+_FALLOCATE = getattr(ctypes.CDLL(None), "fallocate", None)  # only on Linux
 if _FALLOCATE:
     _FALLOCATE.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-_SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)  # of Linux alone
+_SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)  # only on Linux
 if _SYNC_FILE_RANGE:
     _SYNC_FILE_RANGE.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _BEGIN_WRITING = 2
 _LARGE = 1 << 18
-"""Bytes of a write that are worth to be sent to the disk at once."""
-_MAX_PIECES = 512  # in one call: systems take 1,024
+"""From this size on the disk starts writing at once."""
+_MAX_PIECES = 512  # in one call; systems allow 1,024
 _PART, _GONE = b".mqtool-part", b".mqtool-gone"
 _LONGEST_NAME = 255  # bytes
 _KEPT = 200
@@ -44,12 +44,12 @@ class CrossDeviceError(WriteError):
 
 
 class DiskFullError(WriteError):
-    """There is no room for what was to be written."""
+    """There is no space left on the disk."""
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the system says about a change of ``path`` into an error with a sentence."""
+    """Convert system errors on a change of ``path`` to errors with a sentence."""
     try:
         yield
     except OSError as error:
@@ -69,10 +69,10 @@ def _error(path: Path, error: OSError) -> MqtoolError:
 
 
 class OpenFile:
-    """A file of fixed length that stays open, to be written and read again and again.
+    """A file of fixed length that stays open for many reads and writes.
 
     Raises:
-        WriteError: as ``Disk`` raises it; a write that fails may have been done in part.
+        WriteError: as ``Disk`` raises it; a failed write may have been done in part.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,9 +97,9 @@ class OpenFile:
             raise ReadError(f"cannot read {self.path}: {error.strerror or error}") from error
 
     def sync(self) -> None:
-        """Return when the bytes written are on the disk; another thread may be writing more meanwhile.
+        """Wait until the bytes written are on the disk; another thread may write more meanwhile.
 
-        After it has failed once nothing written before is sure to be there, even if a later one does not fail.
+        After a failure nothing written before is sure to be on the disk, even if a later sync succeeds.
         """
         with writing(self.path):
             os.fdatasync(self._descriptor)
@@ -110,18 +110,18 @@ class OpenFile:
 
 
 class Disk:
-    """Changes to files and folders, each whole when it returns, on the disk only after a sync.
+    """Changes to files and folders, each complete on return, but on the disk only after a sync.
 
-    What is made gets the owner of the folder it is made in: a broker must be able to use what root has repaired.
-    ``move``, ``copy`` and ``remove_tree`` are made of the calls above them.
+    New files get the owner of their folder: a broker must be able to use what root has repaired.
+    ``move``, ``copy`` and ``remove_tree`` are composed of the other calls.
 
     Raises:
-        WriteError: the disk is full (the sentence says 'no space left'), or fails, or a name is not as expected.
+        WriteError: the disk is full ('no space left'), or fails, or a name unexpectedly exists or is missing.
         NotPermittedError: this user may not, or the file system is read-only.
     """
 
     def create(self, path: Path, size: int = 0) -> None:
-        """Make a file of ``size`` zeros, sparse; it must not exist, nor does it where that fails."""
+        """Create a sparse file of ``size`` zeros; it must not exist, and on failure it does not."""
         with writing(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
             try:
@@ -131,14 +131,14 @@ class Disk:
                     os.close(descriptor)
             except BaseException:
                 with contextlib.suppress(OSError):
-                    path.unlink()  # else the next try would find it there
+                    path.unlink()  # otherwise the next attempt would find it
                 raise
         take_owner(path, path.parent)
 
     def write(self, path: Path, at: int, data: bytes) -> None:
-        """Write all of ``data`` at a position of a file that exists; a file that ends before becomes longer.
+        """Write all of ``data`` at a position of an existing file, which grows if necessary.
 
-        The disk starts at once with what is large, so that a later sync, which alone is sure, waits the less for it.
+        The disk starts writing large data at once, so that a later sync, which is still needed, takes less time.
         """
         _write(path, [(at, data)])
 
@@ -147,7 +147,7 @@ class Disk:
         _write(path, pieces)
 
     def clear(self, path: Path, at: int, size: int) -> None:
-        """Make ``size`` bytes of a file zeros, up to its end at most: a hole, where its file system has holes."""
+        """Zero ``size`` bytes of a file, up to its end at most; leaves a hole if the file system supports holes."""
         with writing(path):
             descriptor = os.open(path, os.O_WRONLY)
             try:
@@ -157,7 +157,7 @@ class Disk:
                 os.close(descriptor)
 
     def erase(self, path: Path, at: int, size: int) -> None:
-        """Make ``size`` bytes of a file zeros, up to its end at most, which keep their room on the disk."""
+        """Zero ``size`` bytes of a file, up to its end at most, which stay allocated on the disk."""
         with writing(path):
             descriptor = os.open(path, os.O_WRONLY)
             try:
@@ -167,7 +167,7 @@ class Disk:
                 os.close(descriptor)
 
     def begin(self, path: Path) -> None:
-        """Have the disk start with what was written to a file; only ``sync`` waits for it, and is sure."""
+        """Make the disk start writing a file's data; only ``sync`` waits for it, and guarantees it."""
         with writing(path):
             descriptor = os.open(path, os.O_RDONLY)
             try:
@@ -176,19 +176,19 @@ class Disk:
                 os.close(descriptor)
 
     def open(self, path: Path) -> OpenFile:
-        """Open a file that is there, for who writes to it often."""
+        """Open an existing file for frequent writes."""
         return OpenFile(path)
 
     def truncate(self, path: Path, size: int) -> None:
-        """Make a file end at ``size``, shorter or longer."""
+        """Set the length of a file."""
         with writing(path):
             os.truncate(path, size)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file or folder another name, which must be free.
+        """Rename a file or folder; the new name must be free.
 
         Raises:
-            CrossDeviceError: the two places lie on different file systems; nothing has changed.
+            CrossDeviceError: the names are on different file systems; nothing has changed.
         """
         with writing(target):
             if os.path.lexists(target):
@@ -217,19 +217,19 @@ class Disk:
             os.utime(path, ns=ns)
 
     def sync(self, path: Path) -> None:
-        """Return when the bytes of a file, its length and its times are on the disk."""
+        """Sync the bytes of a file, its length and its times."""
         _sync(path)
 
     def sync_folder(self, path: Path) -> None:
-        """Return when the names in a folder are on the disk."""
+        """Sync the names in a folder."""
         _sync(path)
 
-    # Made of the above
+    # Composed of the above
 
     def move(self, source: Path, target: Path) -> None:
-        """Rename for good, or copy to another file system: ``target`` is whole and synced before ``source`` goes.
+        """Rename durably, or copy to another file system: ``target`` is complete and synced before ``source`` goes.
 
-        What a copy that was cut off leaves beside the two names (``scraps``) is removed by the next one.
+        What an interrupted copy leaves beside the two names (``scraps``) is removed by the next one.
         """
         try:
             self.rename(source, target)
@@ -241,14 +241,14 @@ class Disk:
             self.copy(source, part)
             self.rename(part, target)
             self.sync_folder(target.parent)
-            self.rename(source, gone)  # at once: half a folder must never stand under its name
+            self.rename(source, gone)  # atomic: an incomplete folder must never have its name
             self.sync_folder(source.parent)
             self.remove_tree(gone)
         self.sync_folder(target.parent)
         self.sync_folder(source.parent)
 
     def copy(self, source: Path, target: Path) -> None:
-        """Copy a file or folder with owner, rights and times, and sync all but its name; holes stay holes."""
+        """Copy a file or folder with owner, permissions and times, and sync all but its name; holes stay holes."""
         status = source.stat()
         if source.is_dir():
             self.make_folder(target)
@@ -266,7 +266,7 @@ class Disk:
         (self.sync_folder if source.is_dir() else self.sync)(target)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a file, or a folder with all that is in it, if it is there."""
+        """Remove a file, or a folder with its contents, if it exists."""
         if path.is_dir() and not path.is_symlink():
             with writing(path):
                 inside = sorted(path.iterdir())
@@ -277,14 +277,14 @@ class Disk:
             self.remove(path)
 
     def sync_files(self, paths: Collection[Path]) -> None:
-        """Sync files; the disk starts with all of them before it is waited for one."""
+        """Sync files; the disk starts writing all of them before the first wait."""
         for path in paths:
             self.begin(path)
         for path in paths:
             self.sync(path)
 
     def sync_tree(self, path: Path) -> None:
-        """Sync a file, or a folder with all that is in it."""
+        """Sync a file, or a folder with its contents."""
         if path.is_dir():
             for entry in sorted(path.iterdir()):
                 self.sync_tree(entry)
@@ -294,21 +294,21 @@ class Disk:
 
 
 def scraps(path: Path) -> tuple[Path, Path]:
-    """Return the names beside ``path`` under which ``move`` keeps what is not yet whole, and what is to go."""
+    """Return the names beside ``path`` that ``move`` uses for incomplete copies, and for what will be removed."""
     name = os.fsencode(path.name)
-    if len(name) + len(_PART) > _LONGEST_NAME:  # the longest topics name folders
+    if len(name) + len(_PART) > _LONGEST_NAME:  # folders of the longest topics
         name = name[:_KEPT] + hashlib.blake2b(name, digest_size=8).hexdigest().encode()
     part, gone = (path.with_name(os.fsdecode(name + suffix)) for suffix in (_PART, _GONE))
     return part, gone
 
 
 def inside(folder: Path) -> list[Path]:
-    """Return what is in a folder, except for what the file system itself keeps where it is mounted, for root alone."""
+    """Return the contents of a folder, without what the file system keeps at its mount point for root."""
     return sorted(path for path in folder.iterdir() if path.name != LOST_AND_FOUND)
 
 
 def mount_points() -> frozenset[Path]:
-    """Return where file systems, or parts of them, are mounted; none where the system does not tell."""
+    """Return the mount points of file systems, or parts of them; none if the system does not list them."""
     try:
         lines = _MOUNTS.read_bytes().splitlines()
     except OSError:
@@ -321,9 +321,9 @@ def _unescaped(name: bytes) -> bytes:
 
 
 def mount_of(path: Path, points: Collection[Path]) -> Path:
-    """Return which of ``mount_points`` holds what is, or would be, at ``path``.
+    """Return the one of ``mount_points`` on which ``path`` is, or would be.
 
-    Nothing is renamed from one to another, also where both are parts of one file system.
+    Nothing can be renamed from one to another, even if both are parts of one file system.
     """
     path = path.resolve()
     return next((folder for folder in (path, *path.parents) if folder in points), Path(path.anchor))
@@ -337,7 +337,7 @@ def allocated(path: Path) -> int:
 
 
 def chunks(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Yield position and bytes of a range of a file, up to 1 MiB at once; holes, which are zeros, are left out."""
+    """Yield position and bytes of a range of a file, up to 1 MiB at once, without holes, which are zeros."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         at, stop = start, min(stop, os.fstat(descriptor).st_size)
@@ -370,14 +370,14 @@ def _write(path: Path, pieces: Iterable[tuple[int, bytes]]) -> None:
 
 
 def write_all(descriptor: int, at: int, rest: memoryview) -> None:
-    """Write all of ``rest`` at a position of a file, however little the system takes at once."""
+    """Write all of ``rest`` at a position of a file, even if the system accepts only parts."""
     while rest:
         written = os.pwrite(descriptor, rest, at)
         rest, at = rest[written:], at + written
 
 
 def write_pieces(descriptor: int, at: int, pieces: Sequence[memoryview]) -> None:
-    """Write what follows one another at a position of a file, without bringing it together in memory."""
+    """Write consecutive pieces at a position of a file, without joining them in memory."""
     for first in range(0, len(pieces), _MAX_PIECES):
         batch = pieces[first : first + _MAX_PIECES]
         size = sum(map(len, batch))
@@ -388,7 +388,7 @@ def write_pieces(descriptor: int, at: int, pieces: Sequence[memoryview]) -> None
 
 
 def _allocated_so(descriptor: int, mode: int, at: int, size: int) -> bool:
-    """Make zeros, in one of two ways, and return whether the system could."""
+    """Zero a range, in one of two ways, and return whether the system supports that."""
     return _FALLOCATE is not None and not _FALLOCATE(descriptor, mode | _KEEP_SIZE, at, size)
 
 
@@ -398,7 +398,7 @@ def _write_zeros(descriptor: int, at: int, size: int) -> None:
 
 
 def _begin(descriptor: int, at: int = 0, size: int = 0) -> None:
-    """Have the disk start with bytes of a file, without a size with all up to its end."""
+    """Make the disk start writing bytes of a file, without a size up to its end."""
     if _SYNC_FILE_RANGE is not None:
         _SYNC_FILE_RANGE(descriptor, at, size, _BEGIN_WRITING)
 

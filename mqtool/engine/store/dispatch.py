@@ -52,7 +52,7 @@ QueueKey = tuple[str, int]
 
 
 class UnitRange(NamedTuple):
-    """Units of one queue whose offsets follow each other: those from ``first`` to ``last`` (excluded) of ``Units``."""
+    """Consecutive units of one queue: those from ``first`` to ``last`` (excluded) of ``Units``."""
 
     queue: QueueKey
     first: int
@@ -76,11 +76,11 @@ class Units:
         return len(self.rows)
 
     def after(self, number: int) -> int:
-        """Return the queue offset that follows a unit: one past what 8 bytes hold, at most."""
+        """Return the queue offset that follows a unit, at most one past the largest 8-byte number."""
         return int(self.queue_offset[number]) + int(self.batch_size[number])
 
     def of_possible(self) -> "Units":
-        """Return the units of queues that a broker can have: damage makes topics, and light queues, that none can."""
+        """Return the units of possible queues: damage may produce impossible topics and light queues."""
         names = {queue[0] for queue, _, _ in self.stretches}
         possible = {name for name in names if name and is_possible(name.encode())}
         if names == possible:
@@ -91,7 +91,7 @@ class Units:
         return self.where(kept)
 
     def without(self, odd: Mapping[str, Ints]) -> Iterator[UnitRange]:
-        """Yield what is left of the ranges without some messages: their addresses in order, by topic."""
+        """Yield the ranges without some messages, which are given by topic as ascending addresses."""
         for stretch in self.stretches:
             addresses = odd.get(stretch.queue[0])
             if addresses is None:
@@ -108,7 +108,7 @@ class Units:
                 yield stretch._replace(first=start)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> "Units":
-        """Return the units that a mask selects, which takes none from the middle of a range."""
+        """Return the units that a mask selects; it must not remove any from the middle of a range."""
         ends = np.r_[0, np.cumsum(mask)]
         ranges = [UnitRange(queue, int(ends[first]), int(ends[last])) for queue, first, last in self.stretches]
         columns = (getattr(self, field.name)[mask] for field in dataclasses.fields(self)[1:])
@@ -116,7 +116,7 @@ class Units:
 
     @functools.cached_property
     def packed(self) -> npt.NDArray[np.void]:
-        """The units as ordinary queues hold them."""
+        """The units in the format of ordinary queues."""
         units = np.empty(len(self), consume_queue.UNIT_DTYPE)
         units["physical_offset"] = self.physical_offset
         units["size"] = self.size
@@ -134,7 +134,7 @@ def by_topic(odd: Iterable[tuple[str, int]]) -> dict[str, Ints]:
 
 @dataclasses.dataclass(frozen=True)
 class IndexEntries:
-    """Index entries in the order a broker writes them; columns of equal length."""
+    """Index entries in the order in which a broker writes them; columns of equal length."""
 
     rows: Ints
     key_hash: npt.NDArray[np.int32]
@@ -148,7 +148,7 @@ NO_ENTRIES = IndexEntries(_NONE, _NONE.astype(np.int32), _NONE, _NONE, _NONE.ast
 
 @dataclasses.dataclass(frozen=True)
 class Properties:
-    """Where the properties that matter here lie: (name, message) arrays with names as rows."""
+    """Places of the relevant properties: (name, message) arrays with names as rows."""
 
     offsets: Ints
     sizes: Ints
@@ -156,12 +156,12 @@ class Properties:
     """Whether the properties of a message are damaged, by message."""
 
     def at(self, name: str) -> tuple[Ints, Ints]:
-        """Return offsets and sizes of one property; size 0 where a message lacks it."""
+        """Return offsets and sizes of one property; size 0 if a message lacks it."""
         number = _NAMES.index(name)
         return self.offsets[number], self.sizes[number]
 
     def text(self, table: MessageTable, name: str, row: int) -> str:
-        """Return the value for one message, empty where it lacks it."""
+        """Return the value for one message, empty if it lacks it."""
         offsets, sizes = self.at(name)
         offset = int(offsets[row])
         return bytes(table.buffer[offset : offset + int(sizes[row])]).decode("utf-8", "replace")
@@ -184,8 +184,8 @@ def dispatch(
     Args:
         table: sound messages only.
         delay_levels: delay of each level in ms, level 1 first.
-        tags_in_index: also make the entries by tag that RocketMQ 5.4 and later write.
-        with_entries: make entries; else there are none.
+        tags_in_index: also derive the entries by tag that RocketMQ 5.4 and later write.
+        with_entries: whether to derive entries.
     """
     properties = properties_of(table)
     topic_ids, raw_topics = table.topics()
@@ -196,12 +196,12 @@ def dispatch(
 
 
 def properties_of(table: MessageTable) -> Properties:
-    """Return where the properties lie from which units and entries are derived."""
+    """Return the places of the properties from which units and entries are derived."""
     return Properties(*table.checked_properties(_NAMES))
 
 
 def _numbers(table: MessageTable, properties: Properties, name: str, rows: Ints, otherwise: Ints) -> Ints:
-    """Return a decimal property of some rows, ``otherwise`` where it is missing or no number."""
+    """Return a decimal property of some rows, ``otherwise`` if it is missing or not a number."""
     values = otherwise.copy()
     for i, row in enumerate(rows):
         text = properties.text(table, name, int(row))
@@ -256,7 +256,7 @@ def _units(
         ids = np.array([numbers.setdefault(name, len(topics) + i) for i, name in enumerate(names)])
         topics = topics + names
         rows = np.concatenate([rows, rows[at]])
-        order = np.argsort(rows, kind="stable")  # a placeholder may have a light queue for its own one
+        order = np.argsort(rows, kind="stable")  # a placeholder may have a light queue as its own one
         rows = rows[order]
         topic_ids = np.concatenate([topic_ids, ids[light[1]]])[order]
         queue_ids = np.concatenate([queue_ids, light[2]])[order]
@@ -290,7 +290,7 @@ def units_of(
     sizes: npt.NDArray[Any],
     timestamps: Ints,
 ) -> Units:
-    """Bring units queue by queue.
+    """Group units by queue.
 
     Args:
         topics: by number.
@@ -298,7 +298,7 @@ def units_of(
         queue_ids: its queue.
         rows: its message.
         offsets: its queue offset.
-        batch_sizes: how many messages it stands for.
+        batch_sizes: number of its messages.
         tags_codes: its tags code.
         positions: of each message, its address.
         sizes: of each message.
@@ -326,7 +326,7 @@ def units_of(
 
 
 def _grouped(topic_ids: Ints, queue_ids: Ints, topic_count: int) -> tuple[Ints, npt.NDArray[Any]]:
-    """Return the order that brings each queue together, and a number of its queue for each unit in that order."""
+    """Return the order that groups units by queue, and the number of its queue for each unit in that order."""
     codes: npt.NDArray[Any] = topic_ids << 32 | (queue_ids & 0xFFFFFFFF)
     if len(codes):
         spread = int(queue_ids.max()) + 1
@@ -340,7 +340,7 @@ def _grouped(topic_ids: Ints, queue_ids: Ints, topic_count: int) -> tuple[Ints, 
 def _light_units(
     table: MessageTable, properties: Properties, rows: Ints, queue_ids: Ints
 ) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Return the names of light queues, and what messages add to them: their place in ``rows``, name, queue, offset."""
+    """Return the names of light queues, and the units that messages add: place in ``rows``, name, queue, offset."""
     names: dict[str, int] = {}
     light_units: list[tuple[int, int, int, int]] = []
     _, sizes = properties.at(INNER_MULTI_DISPATCH)
@@ -394,14 +394,14 @@ def _entries(
 
 
 def inner_batch_topics(table: MessageTable, properties: Properties) -> set[str]:
-    """Return the topics of records that hold several messages, as flag and properties say: one alone may be damaged."""
+    """Return the topics of inner batches by flag and properties, as one of these may be damaged."""
     sizes = np.minimum(*(properties.at(name)[1] for name in (INNER_NUM, INNER_BASE)))
     rows = np.flatnonzero((table.column("sys_flag") & commit_log.INNER_BATCH != 0) & (sizes > 0))
     return {table.bytes_of(plain.TOPIC, row).decode("utf-8", "replace") for row in rows.tolist()}
 
 
 def property_crcs(table: MessageTable, properties: Properties) -> tuple[Ints, Ints, Ints]:
-    """Return which messages end in a CRC property, what it says, and what it should say."""
+    """Return which messages end in a CRC property, its value, and the correct value."""
     offsets, sizes = properties.at(CRC32)
     ends = table.starts + table.column("size")
     whole = plain.PROPERTIES

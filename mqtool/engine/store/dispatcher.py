@@ -1,7 +1,7 @@
-"""What a message that is in the log leads to: units of its queues, keys of the index, and who is told of it.
+"""The dispatch of a message in the log: units of its queues, keys of the index, and notifications.
 
-There is one step for that, ``take``, however a message has come into the log: stored by itself or in a batch, or found
-there (``read_on``) when a store is opened that was not closed. Queues and index follow the log in its order.
+There is one step for that, ``take``, however a message came into the log: stored alone or in a batch, or found
+there (``read_on``) when a store is opened that was not closed. Queues and index follow the order of the log.
 (Rules: store.md 7.5, 8.3. RocketMQ: ``ReputMessageService``.)
 """
 
@@ -34,17 +34,17 @@ _UNIQ_KEY, _KEYS, _TAGS = UNIQ_KEY.encode(), KEYS.encode(), TAGS.encode()
 _LIGHT_OFFSETS = INNER_MULTI_QUEUE_OFFSET.encode()
 _LONGEST_NUMBER = 19
 _MANY_WAITING = 256
-"""Messages whose units wait until they had better be written."""
+"""Number of waiting messages from which on their units should be written."""
 _MAX_WAITING = 4096
-"""Messages whose units wait in memory at most."""
+"""Most messages whose units wait in memory."""
 _LONG_KEYS = 128
-"""Bytes of keys of a message that make as much work as another message."""
+"""Bytes of keys that cost as much as another message."""
 _NEW_AT_ONCE = 8
-"""New queues that are written at once, while others wait."""
+"""Most new queues that are written together, while others wait."""
 
 
 class Dispatcher:
-    """Queues and index of an open store, as far as they follow its log."""
+    """Updates queues and index of an open store according to its log."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class Dispatcher:
         reached: Reached,
         next_offset: int,
     ) -> None:
-        """Go on from the last message that is in queues and index.
+        """Continue from the last message that is in queues and index.
 
         Args:
             log: where messages are found.
             queues: of the store.
             index: of the store.
             health: of the disk.
-            delay_levels: by which units of delayed messages tell a time, in ms.
+            delay_levels: delay of each level in ms, for the units of delayed messages.
             is_indexed: whether keys go into the index.
             reached: that message.
             next_offset: where the next one starts.
@@ -73,20 +73,20 @@ class Dispatcher:
         self.queues = queues
         self.index = index
         self.on_arrival: OnArrival | None = None
-        """Is told of each message that can now be read: topic, queue id, the offset after it, tags code, the time."""
+        """Called for each message that can now be read: topic, queue id, the offset after it, tags code, the time."""
         self.let_go: Callable[[str, int], object] | None = None
-        """Lets go of the queues of a topic that was deleted where the log was written."""
+        """Releases the queues of a topic that was deleted on the broker that wrote the log."""
         self.is_indexed = is_indexed
         self.next_offset = next_offset
         """Address after the last message that was taken."""
         self.written = reached
-        """Up to where units and keys are in files."""
+        """Address up to which units and keys are in files."""
         self._waiting = queues.waiting
         self._log = log
         self._health = health
         self._delay_levels = delay_levels
         self._timestamp, self._last_start = reached
-        self._taken = 0  # messages since units were written; one of many keys counts as several
+        self._taken = 0  # messages since units were written; one with many keys counts as several
 
     # Messages
 
@@ -101,12 +101,12 @@ class Dispatcher:
         size: int,
         now: int,
     ) -> None:
-        """Put a message that is in the log, after all others that were taken, where it belongs.
+        """Add units and keys of the next message of the log.
 
         Args:
-            message: of whose properties nothing is taken.
+            message: its properties are ignored.
             pairs: its properties.
-            queue: where it is the next, None for one that is in no queue: half of a transaction, for example.
+            queue: where it is the next; None if it is in no queue, like a half message of a transaction.
             light_queues: where it is the next, too.
             count: how many messages it holds.
             physical_offset: where it starts.
@@ -136,12 +136,12 @@ class Dispatcher:
             self.on_arrival(topic, message.queue_id, queue.next_offset, code, now)
 
     def read_on(self) -> None:
-        """Take the messages that are in the log after the last one, up to one that is half there.
+        """Take the messages that are in the log after the last one, up to an incomplete one.
 
         Raises:
-            RecoveryNeededError: something else lies there, or a message has another number than is next in its queue.
+            RecoveryNeededError: something else is there, or a message is not the next of its queue.
         """
-        self.next_offset = max(self.next_offset, self._log.min_offset)  # of a log that has just begun in the middle
+        self.next_offset = max(self.next_offset, self._log.min_offset)  # a log that has just begun in the middle
         for size, stored in read_whole(self._log, self.next_offset):
             if stored is not None:
                 self._take_again(stored)
@@ -182,7 +182,7 @@ class Dispatcher:
             )
             self.let_go(topic, self.reached.last_start)
             queue = self.make_queue(topic, queue_id)
-        if not queue.next_offset and self._log.min_offset:  # those before it lay where the log does not begin any more
+        if not queue.next_offset and self._log.min_offset:  # those before it were before the log's beginning
             queue.begin_at(queue_offset)
         if queue.next_offset != queue_offset:
             raise RecoveryNeededError(
@@ -192,7 +192,7 @@ class Dispatcher:
         return queue
 
     def make_queue(self, topic: str, queue_id: int) -> "LiveQueue":
-        """Return a new queue; one of a topic that is on its way out is first removed."""
+        """Return a new queue; an old one of a topic that is being deleted is removed first."""
         if remove := self.queues.leaving.get(topic):
             self.write_units()
             remove()
@@ -202,15 +202,15 @@ class Dispatcher:
 
     @property
     def has_much_to_write(self) -> bool:
-        """Whether ``write_some_units`` is better called soon: the longer it waits, the longer it takes."""
+        """Whether ``write_some_units`` should be called soon: the longer it waits, the longer it takes."""
         return self._taken >= _MANY_WAITING or self.queues.is_behind or self.queues.files.has_made
 
     def write_units(self) -> None:
-        """Write the units and keys of all messages into their files; what fails is tried again at the next tick."""
+        """Write the units and keys of all messages into their files; failures are retried at the next tick."""
         self._write_units(None)
 
     def write_some_units(self) -> None:
-        """Write the units and keys, but of queues that are new only a few, and none whose files are made aside."""
+        """Write the units and keys, but only of a few new queues, and none whose files another thread creates."""
         self._write_units(_NEW_AT_ONCE)
 
     def _write_units(self, most_new: int | None) -> None:

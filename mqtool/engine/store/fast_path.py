@@ -1,7 +1,7 @@
-"""Messages without anything special, straight from the bytes of the log to units and entries.
+"""Ordinary messages, converted directly from the bytes of the log to units and entries.
 
-Nearly all messages of nearly all stores are of this kind: whole, in their place, with properties that mean nothing to
-the dispatcher but unique key, keys and tags. They take one pass instead of the six of a table and its dispatch, with
+Nearly all messages of nearly all stores are of this kind: intact, in their place, with properties irrelevant for
+the dispatcher except unique key, keys and tags. They need one pass instead of the six of a table and its dispatch, with
 the same result; the first one that differs ends it, except for bodies that do not match their CRC, which are listed.
 """
 
@@ -46,7 +46,7 @@ _NAMES = (*(int.from_bytes(name.encode(), "big") for name in (UNIQ_KEY, KEYS, TA
 
 @dataclasses.dataclass(frozen=True)
 class FastPath:
-    """Messages that follow each other, except for what is unsound among and after them."""
+    """Consecutive messages, except for what is unsound among and after them."""
 
     start: int  # positions in the segment
     end: int
@@ -60,7 +60,7 @@ class FastPath:
     positions: Ints  # addresses
     timestamps: Ints
     unsound: Ints
-    """Positions of records whose bodies do not match their CRC; before the first an ``FastPath`` ends."""
+    """Positions of records whose bodies do not match their CRC; a ``FastPath`` ends before the first."""
 
 
 def take_fast_path(
@@ -74,7 +74,7 @@ def take_fast_path(
         start: position of the first record.
         stop: no record that starts here or later is taken.
         kernels: ``scan.kernels_for(..)``.
-        with_bodies: hold bodies against their CRC.
+        with_bodies: check the CRC of bodies.
         with_tags: also derive the entries by tag.
     """
     if log.envelope is not scan.BARE:

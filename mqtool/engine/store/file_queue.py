@@ -1,4 +1,4 @@
-"""Files named by the address of their first byte, seen as one long address space."""
+"""Files named by the address of their first byte, as one address space."""
 
 import bisect
 import collections
@@ -19,13 +19,13 @@ from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError
 NAME_WIDTH = 20
 _PAGE = 4096
 _LETTING_GO = threading.Lock()
-"""Stretches are read side by side, and several may come upon what is gone."""
+"""Stretches are read in parallel, and several may notice that a file is gone."""
 _start_of = operator.attrgetter("start_offset")
 
 
 @dataclasses.dataclass(frozen=True)
 class Stray:
-    """An entry of a folder of segments that is none."""
+    """An entry of a folder of segments that is not a segment."""
 
     path: Path
     size: int
@@ -45,9 +45,9 @@ def is_segment_name(name: str) -> bool:
 class FileQueue:
     """The segments of one or more folders, in order of their addresses.
 
-    ``file_size`` is the configured length, or the one inferred: what most names are apart, else most files long.
-    A segment may be shorter or longer than it should be; every entry that is no segment is in ``strays``. With ``only``
-    nothing but that one file is examined. What retention takes meanwhile is left out, and ``remarks`` tells it;
+    ``file_size`` is configured, or inferred: the usual distance of names, else the usual length of files.
+    A segment may be shorter or longer than it should be; other entries of the folders are in ``strays``. With ``only``
+    only that one file is examined. What retention deletes meanwhile is left out, and noted in ``remarks``;
     ``gone_until`` is one past its last address.
     """
 
@@ -58,7 +58,7 @@ class FileQueue:
         self.folders = list(folders)
         self.remarks: list[str] = []
         segments, self.strays = self._listed(only)
-        while len(self.folders) > 1:  # retention may have come between one folder and the next
+        while len(self.folders) > 1:  # retention may have deleted files in between
             names = {segment.path for segment in segments}
             segments, self.strays = self._listed(only)
             if names == {segment.path for segment in segments}:
@@ -81,7 +81,7 @@ class FileQueue:
                     try:
                         size = 0 if is_folder else entry.stat().st_size
                     except FileNotFoundError:
-                        if entry.is_symlink():  # one that leads nowhere; anything else was deleted just now
+                        if entry.is_symlink():  # a dangling link; anything else was deleted just now
                             strays.append(Stray(folder / entry.name, 0, is_folder))
                         continue
                     if not is_folder and is_segment_name(entry.name):
@@ -101,17 +101,17 @@ class FileQueue:
         return other
 
     def let_go(self, segment: MappedFile) -> None:
-        """Leave out a segment that is gone, as retention takes the oldest ones while they are read; ``remarks`` tells.
+        """Leave out a deleted segment, as retention deletes the oldest ones while they are read; adds a remark.
 
         Raises:
-            StoreChangedError: older ones exist, or none would be left: that was not retention.
+            StoreChangedError: older ones exist, or none would be left, so it was not retention.
         """
         with _LETTING_GO:
             self._let_go(segment)
 
     def _let_go(self, segment: MappedFile) -> None:
         if segment not in self.segments:
-            return  # told already
+            return  # already noted
         number = self.segments.index(segment)
         if self.may_go_whole and not any(segment.path.exists() for segment in self.segments):
             number = len(self.segments) - 1
@@ -128,7 +128,7 @@ class FileQueue:
         self.remarks += [f"{remark} while the store was being read: its contents are left out" for remark in gone]
 
     def hold(self) -> Self:
-        """Map all files: what goes by its name from now on is read all the same, and what went before is let go."""
+        """Map all files: files deleted from now on stay readable, files deleted before are released."""
         if not self._is_held:
             for segment in self.segments:
                 if isinstance(segment.path, RemotePath):
@@ -138,7 +138,7 @@ class FileQueue:
                 except NotFoundError:
                     self.let_go(segment)
                 except MqtoolError:
-                    continue  # told to whoever needs this very file
+                    continue  # raised when this file is needed
             self._is_held = True
         return self
 
@@ -147,10 +147,10 @@ class FileQueue:
         gaps = collections.Counter(after - before for before, after in itertools.pairwise(starts))
         lengths = collections.Counter(segment.size for segment in self.segments if segment.size)
         length, count = max(lengths.items(), key=lambda item: item[1], default=(0, 0))
-        is_of_all = count == lengths.total()  # and a name that does not fit is a wrong one
+        is_of_all = count == lengths.total()  # then a name that does not fit is wrong
         if 1 < count > lengths.total() / 2 and (is_of_all or not any(start % length for start in starts)):
             return length  # the names may be further apart, with files missing in between
-        # A name that is none of a segment brings about a distance that is no length either.
+        # A wrong name produces a distance that is not a length.
         likely = collections.Counter({size: count for size, count in gaps.items() if not size % _PAGE})
         for counted in (likely, lengths, gaps) if any(not size % _PAGE for size in lengths) else (gaps, lengths):
             if counted:
@@ -159,7 +159,7 @@ class FileQueue:
 
     @property
     def min_offset(self) -> int:
-        """Address of the first byte, 0 without a segment."""
+        """Address of the first byte, 0 if there is no segment."""
         return next(map(_start_of, self.segments), 0)
 
     @property
@@ -174,14 +174,14 @@ class FileQueue:
 
     def segment_at(self, offset: int) -> MappedFile | None:
         """Return the segment that holds the byte at ``offset``."""
-        segments = self.segments  # others may let go of some meanwhile
+        segments = self.segments  # others may release some meanwhile
         number = bisect.bisect_right(segments, offset, key=_start_of) - 1
         if number < 0 or offset >= segments[number].end_offset:
             return None
         return segments[number]
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to ``size`` bytes at an address: fewer where a segment ends, none if there is none."""
+        """Return up to ``size`` bytes at an address: fewer at the end of a segment, none without a segment."""
         segment = self.segment_at(offset)
         try:
             return segment.read(offset - segment.start_offset, size) if segment else b""

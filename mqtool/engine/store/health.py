@@ -1,4 +1,4 @@
-"""Whether a store can be written: not for now, where its disk is full, or never again."""
+"""Whether a store can be written: temporarily not if its disk is full, or never again."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,26 +12,26 @@ DISK_IS_FULL = "the broker's disk is full"
 
 
 class Health:
-    """What the parts of an open store know of failures of its disk.
+    """Failures of the disk of an open store, shared by its parts.
 
-    A disk that fails is fatal: what was not flushed then may be lost though a later flush does not fail, so nothing is
+    A failing disk is fatal: what was not flushed then may be lost even if a later flush succeeds, so nothing is
     stored any more.
     """
 
     def __init__(self) -> None:
         self.failure: MqtoolError | None = None
-        """Why nothing can be stored any more, for good."""
+        """Why nothing can be stored any more, permanently."""
         self.is_held_up = False
-        """Whether a write failed: nothing is appended before the next tick, a full disk may have room then."""
+        """Whether a write failed: nothing is appended before the next tick, when a full disk may have space."""
 
     def hold_up(self, error: MqtoolError) -> None:
-        """Take nothing more before the next tick, or never where the disk is not only full."""
+        """Accept nothing more before the next tick, or never if the disk is not only full."""
         self.is_held_up = True
         if not isinstance(error, DiskFullError):
             self.failure = error
 
     def fatal(self, call: Callable[[], Result]) -> Result:
-        """Return what a call does whose failure is for good.
+        """Return the result of a call whose failure is permanent.
 
         Raises:
             MqtoolError: it failed now, or another did before.

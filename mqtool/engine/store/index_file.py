@@ -1,4 +1,4 @@
-"""The index files on disk, and how many slots they have when nobody says."""
+"""The index files on disk, and their number of slots if it is not configured."""
 
 import dataclasses
 import datetime
@@ -25,7 +25,7 @@ _STEP = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """How many slots and entries an index file has room for, entry 0 included."""
+    """Numbers of slots and entries of an index file, entry 0 included."""
 
     slots: int
     entries: int
@@ -40,7 +40,7 @@ DEFAULT_SHAPE = Shape(layout.DEFAULT_SLOT_COUNT, layout.DEFAULT_ENTRY_COUNT)
 
 
 def index_name(timestamp: int) -> str:
-    """Return the name of an index file made at a time (ms), in UTC: brokers take that of their time zone.
+    """Return the name of an index file created at a time (ms), in UTC; brokers use their time zone.
 
     >>> index_name(1_700_000_000_123)
     '20231114221320123'
@@ -59,12 +59,12 @@ class IndexFile(MappedFile):
 
     @functools.cached_property
     def header(self) -> Any:
-        """The header, as ``index_file.HEADER`` parses it; zeros where the file is too short for one."""
+        """The header, as ``index_file.HEADER`` parses it; zeros if the file is too short."""
         return layout.HEADER.parse(self.read(0, layout.HEADER_SIZE).ljust(layout.HEADER_SIZE, b"\0"))
 
     @property
     def entry_stop(self) -> int:
-        """One past the number of the last entry in use, as far as the file reaches."""
+        """One past the number of the last entry in use, within the file."""
         if self.shape is None:
             return 1
         room = (self.size - layout.HEADER_SIZE - layout.SLOT_SIZE * self.shape.slots) // layout.ENTRY_SIZE
@@ -91,7 +91,7 @@ class IndexFile(MappedFile):
     def find(self, key_hash: int) -> Iterator[int]:
         """Yield the physical offsets of the entries with this hash, the newest first.
 
-        A chain that runs in a circle ends at the first entry that is not older than the one before it.
+        A circular chain ends at the first entry that is not older than the previous one.
         """
         if self.shape is None:
             return
@@ -106,10 +106,10 @@ class IndexFile(MappedFile):
 
 
 def infer_shape(files: list[IndexFile]) -> Shape | None:
-    """Return the one shape with which chains and slots of the files make sense, None when none does.
+    """Return the only shape with which chains and slots of the files are consistent, None if there is none.
 
     A file's length leaves many pairs of slots and entries. Where the last entry lies, which the header numbers, tells
-    which it is; most of the first entries must be where chains and slots expect them, so that damage here and there
+    it; most of the first entries must be where chains and slots expect them, so that occasional damage
     does no harm.
     """
     for file in files:
@@ -124,7 +124,7 @@ def infer_shape(files: list[IndexFile]) -> Shape | None:
 
 
 def _slot_counts(file: IndexFile) -> Iterator[int]:
-    """Yield each number of slots that puts the last entry where it may be.
+    """Yield each number of slots with a possible place of the last entry.
 
     It holds the last byte of the file that is not zero, and the physical offset that ends the header.
     """
@@ -135,7 +135,7 @@ def _slot_counts(file: IndexFile) -> Iterator[int]:
             yield (stop - layout.ENTRY_SIZE - end) // layout.SLOT_SIZE
     pattern = int(file.header.end_physical_offset).to_bytes(8, "big", signed=True)
     offset_at = offset_of(layout.ENTRY_DTYPE, "physical_offset")
-    # What stands in very many places tells nothing.
+    # What occurs in very many places is not significant.
     for at in itertools.islice(_places_of(file, pattern), _MAX_PLACES):
         if (at - offset_at - end) % layout.SLOT_SIZE == 0:
             yield (at - offset_at - end) // layout.SLOT_SIZE
@@ -144,7 +144,7 @@ def _slot_counts(file: IndexFile) -> Iterator[int]:
 def _used_size(file: IndexFile) -> int:
     """Return one past the last byte that is not zero."""
     for stop in range(file.size, 0, -_STEP):
-        # Compared first: numpy fails when a broker changes bytes that it is counting.
+        # Compared first: numpy fails if a broker changes bytes that it is counting.
         used = np.flatnonzero(file.stretch(max(0, stop - _STEP), stop) != 0)
         if len(used):
             return max(0, stop - _STEP) + int(used[-1]) + 1

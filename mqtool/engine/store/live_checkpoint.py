@@ -1,4 +1,4 @@
-"""What an open store writes down of how far it has come, and that it is open: ``checkpoint`` and ``abort``.
+"""Files in which an open store records its progress, and that it is open: ``checkpoint`` and ``abort``.
 
 (Rules: store.md 6. RocketMQ: ``StoreCheckpoint``.)
 """
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 _CHECKPOINT = packer_of(checkpoint.CHECKPOINT)
 _OURS = b" mqtool\n"
-"""Behind the process id in ``abort``: RocketMQ only looks whether the file is there."""
+"""Follows the process id in ``abort``: RocketMQ only checks whether the file exists."""
 _REST = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
 
 
 class Reached(NamedTuple):
-    """How far queues and index have come: to the message that starts at an address."""
+    """The progress of queues and index: up to the message that starts at an address."""
 
     timestamp: int  # ms, when it was stored
     last_start: int  # -1 before the first
 
 
 def was_left_by_us(root: Path) -> bool:
-    """Return whether a process of ours had a store open and was killed; its checkpoint can be relied on then.
+    """Return whether a process of mqtool that had the store open was killed; then its checkpoint is reliable.
 
     Raises:
-        RecoveryNeededError: it was left by another broker.
+        RecoveryNeededError: another broker was killed.
     """
     abort = root / "abort"
     if not abort.exists():
@@ -42,7 +42,7 @@ def was_left_by_us(root: Path) -> bool:
 
 
 class LiveCheckpoint:
-    """The two files, while a store is open."""
+    """The two files of an open store."""
 
     def __init__(self, root: Path, disk: "Disk", stored: Any | None) -> None:
         """Start with the values of ``stored``, the existing checkpoint."""
@@ -54,7 +54,7 @@ class LiveCheckpoint:
         self._has_logics_offset = bool(stored and stored.logics_physical_offset)
 
     def begin(self, reached: Reached | None, flushed_timestamp: int) -> None:
-        """Write that the store is open, before anything else, and how far it has come; None leaves that as it is."""
+        """Record that the store is open, before anything else, and its progress; None leaves that unchanged."""
         if not self._path.exists():
             self._disk.create(self._path, checkpoint.CHECKPOINT_SIZE)
             self._disk.sync(self._path)
@@ -67,12 +67,12 @@ class LiveCheckpoint:
         self._disk.sync_folder(self._abort.parent)
 
     def write(self, reached: Reached, flushed_timestamp: int, index_timestamp: int) -> None:
-        """Write how far log, queues and index are on the disk.
+        """Record how far log, queues and index are on the disk.
 
         Args:
             reached: of queues and index.
-            flushed_timestamp: of the log; the clock may have been set back: no time is later than this.
-            index_timestamp: of the full files of the index, which never goes back.
+            flushed_timestamp: of the log; no time is later than this, as the clock may have been set back.
+            index_timestamp: of the full files of the index; never decreases.
         """
         self._index_timestamp = max(self._index_timestamp, index_timestamp)
         last_start = max(0, reached.last_start)
@@ -88,6 +88,6 @@ class LiveCheckpoint:
         self._disk.sync(self._path)
 
     def end(self) -> None:
-        """Write that the store is closed."""
-        self._disk.remove_tree(self._abort)  # if nobody else has
+        """Record that the store is closed."""
+        self._disk.remove_tree(self._abort)  # unless somebody else has
         self._disk.sync_folder(self._abort.parent)

@@ -1,6 +1,6 @@
-"""What a broker derives from one message as it appends it: the plain twin of ``dispatch``, which takes whole tables.
+"""What a broker derives from a message on append: the counterpart of ``dispatch``, which takes whole tables.
 
-Tests hold the two equal. (Rules: store.md 2.9, 8.3. RocketMQ: ``CommitLogDispatcherBuildConsumeQueue``,
+Tests compare the two. (Rules: store.md 2.9, 8.3. RocketMQ: ``CommitLogDispatcherBuildConsumeQueue``,
 ``MultiDispatch``.)
 """
 
@@ -23,14 +23,14 @@ _NUMBER = re.compile(rb"[+-]?[0-9]{1,18}")
 Pairs = Mapping[bytes, bytes]
 """Properties by name."""
 BATCH_COUNT = INNER_NUM.encode()
-"""The property that tells how many messages an inner batch holds."""
+"""The property with the number of messages of an inner batch."""
 LIGHT_QUEUES = INNER_MULTI_DISPATCH.encode()
 """The property that names the light queues of a message."""
 _WITHOUT_LIGHT_QUEUES = (RETRY_PREFIX, SYSTEM_PREFIX, SCHEDULE_TOPIC)
 
 
 def tags_code(topic: str, pairs: Pairs, store_timestamp: int, delay_levels: Sequence[int]) -> int:
-    """Return what the unit of a message carries: the hash of its tag, the delivery time (ms) of a delayed message."""
+    """Return the tags code of a message's unit: the hash of its tag, or the delivery time (ms) of a delayed message."""
     if topic == SCHEDULE_TOPIC:
         level = _number(pairs, _DELAY)
         if level > 0:
@@ -40,7 +40,7 @@ def tags_code(topic: str, pairs: Pairs, store_timestamp: int, delay_levels: Sequ
 
 
 def ends_the_log(topic: str, pairs: Pairs) -> bool:
-    """Return whether a broker that meets such a message takes its log to end there: the delay level is not a number."""
+    """Return whether a broker ends its log at such a message: its delay level is not a number."""
     if topic != SCHEDULE_TOPIC:
         return False
     level = pairs.get(_DELAY)
@@ -48,12 +48,12 @@ def ends_the_log(topic: str, pairs: Pairs) -> bool:
 
 
 def batch_count(pairs: Pairs) -> int:
-    """Return how many messages an inner batch says it holds, 0 where it says nothing."""
+    """Return the number of messages that an inner batch states, 0 if it states none."""
     return _number(pairs, BATCH_COUNT)
 
 
 def light_queues(topic: str, pairs: Pairs) -> list[str]:
-    """Return the names in a message for light queues, in order; those that are no light queues are empty."""
+    """Return the names of light queues in a message, in order; empty for names that are not light queues."""
     names = pairs.get(LIGHT_QUEUES)
     if not names or topic.startswith(_WITHOUT_LIGHT_QUEUES):
         return []
@@ -62,7 +62,7 @@ def light_queues(topic: str, pairs: Pairs) -> list[str]:
 
 
 def is_folder_name(name: str, most: int) -> bool:
-    """Return whether a queue of this name can have a folder, and the name no more than ``most`` bytes."""
+    """Return whether a queue of this name can have a folder, and the name has at most ``most`` bytes."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""The index files of a running broker: keys of new messages are added to the last, and all are asked.
+"""The index files of a running broker: keys of new messages are added to the last one, queries use all.
 
-Keys wait in memory until the owner lets ``write`` add them, many at once: a message costs little when it is appended,
-and a question adds what waits before it is answered. (Rules: store.md 5. RocketMQ: ``IndexService``, ``IndexFile``.)
+Keys wait in memory until the owner calls ``write``, which adds many at once: so appending a message costs little,
+and a query first adds waiting keys. (Rules: store.md 5. RocketMQ: ``IndexService``, ``IndexFile``.)
 """
 
 import contextlib
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 _HEADER, _SLOT, _ENTRY = packer_of(layout.HEADER), packer_of(layout.SLOT), packer_of(layout.ENTRY)
 _MAX_SECONDS = 2**31 - 1
 _WIDTH = 128
-"""Bytes of the texts that are hashed together; longer ones are hashed by themselves."""
+"""Bytes of the texts that are hashed together; longer ones are hashed separately."""
 _NO_KEYS = (b"",)
 _POWERS = np.array([pow(31, _WIDTH - 1 - i, 1 << 32) for i in range(_WIDTH)], np.uint32)
 
 Keys = tuple[bytes | None, bytes | None, bytes | None]
-"""The properties of a message by which it is found: its unique key, its keys, its tag."""
+"""The properties by which a message is found: its unique key, its keys, its tag."""
 Waiting = tuple[str, int, Keys, int, int]
-"""What the index needs of a message: topic, ``sys_flag``, keys, address and store time."""
+"""What the index needs from a message: topic, ``sys_flag``, keys, address and store time."""
 
 
 class _Entries(NamedTuple):
-    """Entries that are to be added, as columns."""
+    """Entries to be added, as columns."""
 
-    hashes: Ints  # -1 for a message without keys, which only calls for a file with room
+    hashes: Ints  # -1 for a message without keys, which only needs a file that is not full
     offsets: Ints
     timestamps: Ints
 
     def behind(self, count: int) -> "_Entries":
-        """Return all but the first of them."""
+        """Return all except the first ones."""
         return _Entries(self.hashes[count:], self.offsets[count:], self.timestamps[count:])
 
 
@@ -57,7 +57,7 @@ _NONE = _Entries(*(np.empty(0, np.int64) for _ in range(3)))
 
 
 class LiveIndexFile:
-    """One index file that takes entries; its header is kept here."""
+    """One writable index file; its header is kept in memory."""
 
     def __init__(self, path: Path, shape: Shape) -> None:
         self.path = path
@@ -69,7 +69,7 @@ class LiveIndexFile:
         self.slot_count = 0
         self.next = 1  # number of the next entry
         self._unwritten: list[tuple[int, bytes]] = []  # positions and bytes
-        self._slots: Ints | None = None  # as they are in the file, while it takes entries
+        self._slots: Ints | None = None  # as in the file, while it is written
 
     def load(self) -> None:
         """Read the header."""
@@ -83,12 +83,12 @@ class LiveIndexFile:
         entries = self._entries(self.next - 1)
         offsets = entries["physical_offset"].astype(np.int64)
         is_behind = offsets > last_start
-        is_behind |= (offsets == 0) & (entries["key_hash"] == 0)  # one that never came to the disk
+        is_behind |= (offsets == 0) & (entries["key_hash"] == 0)  # an entry that never reached the disk
         is_behind[1:] |= offsets[1:] < offsets[:-1]
         return int(np.argmax(is_behind)) if is_behind.any() else len(offsets)
 
     def is_full_until(self, last_start: int) -> bool:
-        """Return whether it is full of entries of messages that start up to an address: another file may follow it."""
+        """Return whether it is full of entries of messages up to an address, so that another file may follow."""
         return self.is_full and self.count_until(last_start) == self.next - 1
 
     def _entries(self, count: int) -> "npt.NDArray[np.void]":
@@ -96,15 +96,15 @@ class LiveIndexFile:
         return np.fromfile(self.path, layout.ENTRY_DTYPE, count, offset=at)
 
     def keep(self, count: int, timestamp_of: Callable[[int], int], file: "OpenFile") -> None:
-        """Keep so many entries as if no other had been made.
+        """Keep the first entries, as if no others had been added.
 
-        A slot that names one of the others has its newest of those that are kept again.
+        A slot of a removed entry gets its newest remaining entry again.
         """
         slots = np.fromfile(self.path, layout.SLOT_DTYPE, self.shape.slots, offset=layout.HEADER_SIZE)["entry"]
         kept = self._entries(count)
         wrong = (slots > count) | (slots < 0)
         newest = np.zeros(self.shape.slots, np.int32)
-        newest[kept["key_hash"].astype(np.int64) % self.shape.slots] = np.arange(1, count + 1)  # the last one stays
+        newest[kept["key_hash"].astype(np.int64) % self.shape.slots] = np.arange(1, count + 1)  # the last one wins
         for slot in np.flatnonzero(wrong).tolist():
             file.write(layout.HEADER_SIZE + layout.SLOT_SIZE * slot, _SLOT.pack(int(newest[slot])))
         behind = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots + layout.ENTRY_SIZE * (count + 1)
@@ -133,11 +133,11 @@ class LiveIndexFile:
 
     @property
     def is_full(self) -> bool:
-        """Whether no entry has room any more."""
+        """Whether there is no space for more entries."""
         return self.next >= self.shape.entries
 
     def take(self, entries: _Entries) -> int:
-        """Take the first of some entries, as many as there is room for, and return how many; ``write`` writes them."""
+        """Take as many of the first entries as fit, and return how many; ``write`` writes them."""
         is_entry = entries.hashes >= 0
         count = min(int(np.searchsorted(np.cumsum(is_entry), self.shape.entries - self.next)) + 1, len(is_entry))
         hashes, offsets, timestamps = (column[:count][is_entry[:count]] for column in entries)
@@ -149,7 +149,7 @@ class LiveIndexFile:
         return count
 
     def _read_slots(self) -> Ints:
-        """Return the slots as they are in the file; what no entry has come to takes no memory."""
+        """Return the slots as in the file; unused ones take no memory."""
         slots = np.zeros(self.shape.slots, layout.SLOT_DTYPE["entry"])
         as_bytes = memoryview(slots).cast("B")
         stop = layout.HEADER_SIZE + len(as_bytes)
@@ -159,13 +159,13 @@ class LiveIndexFile:
         return slots
 
     def _link(self, slots_now: Ints, hashes: Ints, offsets: Ints, timestamps: Ints) -> None:
-        """Put entries in front of those that their slots lead to, as if one came after the other."""
+        """Link entries before those of their slots, as if they were added one after the other."""
         first, stop = self.next, self.next + len(hashes)
         numbers = np.arange(first, stop)
         slots = hashes % self.shape.slots
         order = np.argsort(slots, kind="stable")
         slots, sorted_numbers = slots[order], numbers[order]
-        is_new = np.concatenate(([True], slots[1:] != slots[:-1]))  # of a slot the first here
+        is_new = np.concatenate(([True], slots[1:] != slots[:-1]))  # the first of its slot here
         before = np.concatenate(([0], sorted_numbers[:-1]))
         before[is_new] = slots_now[slots[is_new]]
         before[(before < 0) | (before >= sorted_numbers)] = 0
@@ -175,7 +175,7 @@ class LiveIndexFile:
         packed["key_hash"], packed["physical_offset"] = hashes, offsets
         packed["previous_entry"][order] = before
         begins = np.full(len(hashes), self.begin_timestamp if first > 1 else timestamps[0])
-        begins[0] = self.begin_timestamp  # of the first of a file: that of the file before
+        begins[0] = self.begin_timestamp  # for the first of a file: that of the previous file
         seconds = np.where(begins > 0, (timestamps - begins) // 1000, 0)
         packed["seconds_since_begin"] = seconds.clip(0, _MAX_SECONDS)
         entries_at = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots
@@ -194,7 +194,7 @@ class LiveIndexFile:
         self.next = stop
 
     def write(self, file: "OpenFile") -> bool:
-        """Write what was taken and return whether that was anything; after a failure it can be called again."""
+        """Write taken entries and return whether there were any; after a failure it can be called again."""
         for at, data in self._unwritten:
             file.write(at, data)
         is_new = bool(self._unwritten)
@@ -208,13 +208,13 @@ class LiveIndex:
     """All index files."""
 
     def __init__(self, folder: Path, files: QueueFiles, shape: Shape, has_tags: bool) -> None:
-        """Take up the index under ``folder``, which need not be there yet.
+        """Open the index under ``folder``, which need not exist yet.
 
         Args:
             folder: of the index files.
             files: through which they are written.
             shape: of the files.
-            has_tags: also make entries by tag, as RocketMQ 5.4 and later do.
+            has_tags: also add entries by tag, as RocketMQ 5.4 and later do.
 
         Raises:
             RecoveryNeededError: the files are not of this shape.
@@ -222,7 +222,7 @@ class LiveIndex:
         self.folder = folder
         self.shape = shape
         self.waiting: list[Waiting] = []
-        """Messages whose keys are still to be added."""
+        """Number of messages whose keys have not been added yet."""
         self._has_tags = has_tags
         self._files = files
         self._entries = _NONE  # that are still to be added
@@ -235,11 +235,11 @@ class LiveIndex:
                 self._all[-1].load()
 
     def keep_until(self, last_start: int, timestamp_of: Callable[[int], int]) -> None:
-        """Take back the entries of messages that start after an address: what was written of them may be in pieces.
+        """Remove the entries of messages that start after an address: they may have been written only in part.
 
         Args:
             last_start: that address.
-            timestamp_of: tells when the message that starts at an address was stored, in ms.
+            timestamp_of: returns when the message that starts at an address was stored, in ms.
         """
         while len(self._all) > 1 and not (
             self._all[-2].is_full_until(last_start) and self._all[-1].count_until(last_start)
@@ -253,17 +253,17 @@ class LiveIndex:
 
     @property
     def full_timestamp(self) -> int:
-        """When the last message of the last full file was stored, 0 without one."""
+        """When the last message of the last full file was stored, 0 if there is none."""
         return self._all[-2].end_timestamp if len(self._all) > 1 else 0
 
     @property
     def end_timestamp(self) -> int:
-        """When the last message that has a key was stored (ms), 0 without any; right after ``write``."""
+        """When the last message with a key was stored (ms), 0 if there is none; valid after ``write``."""
         return self._all[-1].end_timestamp if self._all else 0
 
     @property
     def end_offset(self) -> int:
-        """Where that message lies."""
+        """The address of that message."""
         return self._all[-1].end_offset if self._all else 0
 
     @property
@@ -274,10 +274,10 @@ class LiveIndex:
     def write(self, *, at_once: bool) -> bool:
         """Add the keys of all messages that wait, and return whether all are added.
 
-        ``at_once`` they are; else a file may have to be made aside first.
+        With ``at_once`` they are; otherwise another thread may have to create a file first.
 
         Raises:
-            WriteError: the disk is full, or fails; what is not added keeps waiting.
+            WriteError: the disk is full, or fails; keys that are not added keep waiting.
         """
         if self.waiting:
             waiting, self.waiting = self.waiting, []
@@ -300,9 +300,9 @@ class LiveIndex:
             self._files.note_write(last.path)
 
     def _with_room(self, timestamp: int, at_once: bool) -> LiveIndexFile | None:
-        """Return the file for the next entry, None if it is made aside.
+        """Return the file for the next entry, None if another thread has to create it.
 
-        As in a broker a message without keys makes a new one, too.
+        As in a broker, a message without keys may begin a new one, too.
         """
         last = self._all[-1] if self._all else None
         if last is not None and not last.is_full:
@@ -323,16 +323,16 @@ class LiveIndex:
     def find(self, topic: str, key: str, begin: int, end: int, most: int) -> list[int]:
         """Return the addresses of messages that may have a key, the newest first.
 
-        Others of the same hash are among them: whoever asks compares topic and key.
+        Others with the same hash are among them: the caller compares topic and key.
 
         Args:
             topic: under which the messages are stored.
             key: a unique key, or one of KEYS.
-            begin: leave out those stored before, in ms.
-            end: leave out those stored later.
-            most: return no more than this.
+            begin: ignore those stored before, in ms.
+            end: ignore those stored later.
+            most: maximum number of results.
         """
-        with contextlib.suppress(WriteError):  # a full disk hides no more than what is new
+        with contextlib.suppress(WriteError):  # a full disk hides only new messages
             self.write(at_once=True)
         hashed, offsets = key_hash(topic, key), list[int]()
         for file in reversed(self._all):
@@ -362,10 +362,10 @@ class LiveIndex:
             before, number = number, previous
 
     def remove_expired(self, log_start: int) -> list[Callable[[], None]]:
-        """Release the files all of whose messages are gone from the log, except for the last.
+        """Release the files whose messages have all been deleted from the log, except for the last file.
 
         Returns:
-            What removes them, one each.
+            Functions that remove them, one per file.
         """
         expired = []
         while len(self._all) > 1 and self._all[0].end_offset < log_start:
@@ -374,7 +374,7 @@ class LiveIndex:
 
 
 def _entries_of(waiting: Sequence[Waiting], has_tags: bool) -> _Entries:
-    """Return the entries that messages need, in the order a broker makes them."""
+    """Return the entries for messages, in the order of a broker."""
     hashes: list[int] = []
     offsets: list[int] = []
     timestamps: list[int] = []
@@ -415,7 +415,7 @@ def _keys(of_message: Keys, has_tags: bool) -> list[bytes]:
 
 
 def _hashes(texts: list[bytes]) -> Ints:
-    """Return the hashes of index entries for ASCII texts; zeros in front change nothing, and make them equally long."""
+    """Return the hashes of index entries for ASCII texts; leading zeros, which change nothing, equalize their lengths."""
     width = max(map(len, texts), default=0)
     letters = np.frombuffer(b"".join([text.rjust(width, b"\0") for text in texts]), np.uint8)
     columns = letters.reshape(len(texts), width).astype(np.uint32)

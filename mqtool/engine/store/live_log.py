@@ -1,8 +1,8 @@
-"""The commit log of a running broker: its end is written, all of it is read.
+"""The commit log of a running broker: appends at its end, reads anywhere.
 
-Bytes are written and read with plain calls of the system, nothing is mapped: a disk that is full or fails, or a file
-that somebody cut short, is then an error of one request, and not the end of the process. Segments are as long as
-configured from the start, sparse; the next one may be made ahead, since a disk may be slow in that. (Rules: store.md
+Bytes are written and read with plain system calls, nothing is mapped: a disk that is full or fails, or a file
+that was truncated, is then an error of one request, and not the end of the process. Segments are as long as
+configured from the start, sparse; the next one may be created ahead, as a disk may be slow at that. (Rules: store.md
 1.6, 2.7. RocketMQ: ``CommitLog``, ``MappedFileQueue``, ``AllocateMappedFileService``.)
 """
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _ROOM = commit_log.BLANK_SIZE
 _MAX_OPEN = 8
-"""Segments that stay open for readers."""
+"""Number of segments that stay open for readers."""
 _LIKELY_SIZE = 4096
-"""So much is read of a record whose size is not known yet."""
+"""Bytes read of a record of unknown size."""
 
 
 class Segment:
@@ -37,8 +37,8 @@ class Segment:
     def __init__(self, path: Path, start_offset: int) -> None:
         self.path = path
         self.start_offset = start_offset
-        self.file: OpenFile | None = None  # while bytes are written, and until they are on the disk
-        self.is_named = False  # on the disk, as far as is known
+        self.file: OpenFile | None = None  # while it is written, and until it is synced
+        self.is_named = False  # its name is on the disk, as far as is known
         self.descriptor: int | None = None  # while it is open for readers
 
 
@@ -73,34 +73,34 @@ class LiveLog:
         self.min_offset = log.min_offset
         self.end_offset = log.min_offset
         self.last_start = -1
-        """Where the last record starts, -1 without any."""
+        """Where the last record starts, -1 if there is none."""
         self.last_timestamp = 0
         """When it was stored."""
         self.flushed_offset = log.min_offset
         self.flushed_timestamp = 0
         self.confirmed_offset: int | None = None
-        """Up to where others have it as well, None if nobody has to."""
+        """How far replicas have it, None if none are required."""
         self.readers: set[LogReader] = set()
-        """Who is reading it on."""
+        """Active readers of the raw log."""
         self.on_little_room: Callable[[], None] | None = None
-        """Called with the write that leaves half of a segment or less, in its thread: ``make_ahead`` is due."""
+        """Called after the write that leaves half of a segment or less, in its thread: ``make_ahead`` is due."""
         self._disk = disk
         self._folders = list(folders)
         self._written: Segment | None = None  # the last segment
-        self._ahead: Segment | None = None  # the next one, if it is there already
+        self._ahead: Segment | None = None  # the next one, if it exists already
         self._making = threading.Lock()
-        self._look_at = 0  # when the log has come to here there may be little room, or somebody to be told
+        self._look_at = 0  # from this address on there may be little space left, or a listener to call
         self._told_of_growth: Callable[[], None] | None = None
         self._open: collections.OrderedDict[int, Segment] = collections.OrderedDict()  # for readers
 
     def take_up(self, end_offset: int, last_start: int, flushed_offset: int, flushed_start: int) -> None:
-        """Go on at the end that was found (``log_end``).
+        """Continue at the end that was found (``log_end``).
 
         Args:
-            end_offset: where the next record goes.
-            last_start: where the last one starts, -1 without any.
-            flushed_offset: up to where all is on the disk.
-            flushed_start: where the last record starts that is, -1 without any.
+            end_offset: address of the next record.
+            last_start: where the last one starts, -1 if there is none.
+            flushed_offset: address up to which all is on the disk.
+            flushed_start: where the last flushed record starts, -1 if there is none.
         """
         self.end_offset, self.last_start, self.flushed_offset = end_offset, last_start, flushed_offset
         self._written = self.segments.get(end_offset // self.file_size * self.file_size)
@@ -112,7 +112,7 @@ class LiveLog:
     # Writing
 
     def place(self, size: int) -> int:
-        """Return the address for ``size`` bytes that stay together; a segment without room for them is ended.
+        """Return the address for ``size`` contiguous bytes; a segment without space for them is ended.
 
         Raises:
             WriteError: the disk is full, or fails.
@@ -123,16 +123,16 @@ class LiveLog:
             self._write(position, record_head.blank(self.file_size - position))
             at += self.file_size - position
             self.end_offset = at
-            self._written = self.segments.get(at)  # RocketMQ makes one ahead, which is left when it is killed
+            self._written = self.segments.get(at)  # RocketMQ creates one ahead, which stays if it is killed
         if self._written is None:
             self._begin_segment()
         return at
 
     def write(self, records: bytes, last_start: int, timestamp: int) -> None:
-        """Write to the end what ``place`` has given a place.
+        """Write the records for which ``place`` returned an address.
 
         Args:
-            records: one record, or several end to end.
+            records: one record, or several concatenated.
             last_start: address of the last of them.
             timestamp: when they are stored, in ms.
 
@@ -142,22 +142,22 @@ class LiveLog:
         self._write(self.end_offset % self.file_size, records)
         self.last_timestamp = timestamp
         self.last_start = last_start
-        self.end_offset += len(records)  # last: who flushes in another thread takes it first
+        self.end_offset += len(records)  # last: another thread that flushes reads it first
         if self.end_offset >= self._look_at:
             self._look()
 
     def write_at(self, at: int, data: bytes) -> None:
-        """Write bytes of the log of another broker, whose segments are as long, to where they are there.
+        """Write bytes of another broker's log, with segments of the same length, to their addresses.
 
-        They may be cut anywhere, in the middle of a record too; nobody looks at them here.
+        They may be cut anywhere, even within a record; their contents are not examined here.
 
         Args:
-            at: the end of this log; where that is empty, the beginning of a segment.
+            at: the end of this log; if it is empty, the beginning of a segment.
             data: the bytes.
 
         Raises:
             BadDataError: they do not belong there; nothing is written.
-            WriteError: the disk is full, or fails; the end of the log tells how much is written.
+            WriteError: the disk is full, or fails; the end of the log shows how much was written.
         """
         if not self.segments and data and at % self.file_size == 0:
             self.min_offset = self.flushed_offset = self.end_offset = at
@@ -177,7 +177,7 @@ class LiveLog:
                 self._look()
 
     def cut(self, end: int) -> None:
-        """Have the log end earlier, before a record that is half there or is none; what was after is zero then.
+        """Truncate the log before an incomplete or invalid record; what follows becomes zero.
 
         Raises:
             WriteError: the disk fails.
@@ -198,7 +198,7 @@ class LiveLog:
         try:
             segment.file.write(position, data)
         except Exception:
-            # What was written in part must not lie beyond the end.
+            # Partly written bytes must not stay beyond the end.
             with contextlib.suppress(Exception):
                 segment.file.write(position, bytes(len(data)))
             raise
@@ -206,8 +206,8 @@ class LiveLog:
     def _begin_segment(self) -> None:
         start = self.end_offset
         segment = self.segments.get(start)
-        if segment is None:  # else it was made ahead by one that was killed, of RocketMQ perhaps
-            with self._making:  # if it is just being made it is there then
+        if segment is None:  # otherwise a killed broker, perhaps RocketMQ, has created it ahead
+            with self._making:  # if it is just being created it exists then
                 segment, self._ahead = self._ahead, None
                 if segment is None or segment.start_offset != start:
                     segment = self._make_segment(start)
@@ -223,12 +223,12 @@ class LiveLog:
         return segment
 
     def tell_of_growth(self, listener: Callable[[], None]) -> None:
-        """Have somebody told of the next write, once, in its thread; other writes cost nothing for that."""
+        """Call a listener at the next write, once, in its thread; other writes have no extra cost."""
         self._told_of_growth = listener
         self._look_at = 0
 
     def _look(self) -> None:
-        """Say so where there is little room, and look again when the log has come to the half of a segment."""
+        """Call listeners, also if there is little space, and check again when the log reaches half of a segment."""
         if self._told_of_growth is not None:
             listener, self._told_of_growth = self._told_of_growth, None
             listener()
@@ -245,9 +245,9 @@ class LiveLog:
         return self._ahead is None and 2 * used >= self.file_size and next_start not in self.segments
 
     def make_ahead(self) -> None:
-        """Make the next segment before it is needed; any thread may call this.
+        """Create the next segment before it is needed; any thread may call this.
 
-        Where that fails it is made when it is needed, and who stores a message is told.
+        If that fails it is created when it is needed, with an error to the producer if it fails again.
         """
         with self._making, contextlib.suppress(MqtoolError):
             if self.has_little_room:
@@ -256,18 +256,18 @@ class LiveLog:
     # Flushing
 
     def flush(self) -> int:
-        """Return when everything that was appended before the call is on the disk, and the address where that ends.
+        """Wait until everything appended before the call is on the disk, and return the address where that ends.
 
         Raises:
-            WriteError: the disk failed. What was not on it then may never be, though a later call need not fail.
+            WriteError: the disk failed. Unflushed data may be lost, even if a later call succeeds.
         """
         timestamp = self.last_timestamp
-        end = self.end_offset  # behind the message of that time
+        end = self.end_offset  # after the message of that time
         since = self.flushed_offset - self.file_size
         segments = [segment for segment in list(self.segments.values()) if segment.start_offset > since]
         for segment in segments:
             if not segment.is_named:
-                self._disk.sync(segment.path)  # its length too
+                self._disk.sync(segment.path)  # its length, too
             elif segment.file is not None:
                 segment.file.sync()
         for folder in {segment.path.parent for segment in segments if not segment.is_named}:
@@ -279,7 +279,7 @@ class LiveLog:
         return end
 
     def release(self) -> None:
-        """Release the files that are full and on the disk."""
+        """Close the files that are full and synced."""
         for start, segment in self.segments.items():
             if segment.file is not None and start + self.file_size <= self.flushed_offset:
                 segment.file.close()
@@ -288,7 +288,7 @@ class LiveLog:
     # Reading
 
     def read(self, offset: int, size: int) -> memoryview:
-        """Return bytes at an address, fewer at the end of a segment, none if there is none.
+        """Return bytes at an address, fewer at the end of a segment, none without a segment.
 
         Raises:
             StoreChangedError: the segment has become shorter.
@@ -309,10 +309,10 @@ class LiveLog:
         return memoryview(data)
 
     def read_each(self, places: Iterable[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes at several addresses, each with a size; of a pull most of its time goes here.
+        """Return the bytes at several addresses, each with a size; a pull spends most of its time here.
 
         Raises:
-            NotFoundError: a segment is not there.
+            NotFoundError: a segment does not exist.
             StoreChangedError: a segment has become shorter.
             MqtoolError: the disk fails.
         """
@@ -358,7 +358,7 @@ class LiveLog:
         return view[:size] if size <= len(view) else self.read(offset, size)
 
     def store_timestamp(self, offset: int) -> int:
-        """Return when the message that starts at an address was stored (ms), -1 if the log does not reach."""
+        """Return when the message that starts at an address was stored (ms), -1 if it is outside of the log."""
         if not self.min_offset <= offset <= self.end_offset - commit_log.MIN_SIZE:
             return -1
         return record_head.store_timestamp(self.read(offset, commit_log.MIN_SIZE))
@@ -375,21 +375,21 @@ class LiveLog:
     # Removing
 
     def first_segment(self) -> Segment | None:
-        """Return the oldest segment, None if there is no other: the last one stays."""
+        """Return the oldest segment, None if it is the only one, which stays."""
         return self.segments[self.min_offset] if len(self.segments) > 1 else None
 
     def remove_first(self) -> Callable[[], None]:
-        """Release the oldest segment, and return what removes its file: that takes a while, in any thread.
+        """Release the oldest segment, and return a slow function that removes its file, for any thread.
 
-        The log starts after it at once; a file that stays after all is its beginning again at the next start.
+        The log starts after it at once; a file that is not removed is its beginning again at the next start.
         """
         segment = self.segments.pop(self.min_offset)
         self.min_offset += self.file_size
         self._open.pop(segment.start_offset, None)
 
         def remove() -> None:
-            self._disk.remove_tree(segment.path)  # somebody may have been faster, where the disk is full
-            _close(segment)  # the last that has it open: now its bytes are let go
+            self._disk.remove_tree(segment.path)  # it may have been removed by hand, if the disk is full
+            _close(segment)  # the last open descriptor: now the space is freed
             if segment.file is not None:
                 segment.file.close()
                 segment.file = None

@@ -1,6 +1,6 @@
-"""What a running broker reads for a pull: the records of a queue from an offset on, as they are in the log.
+"""A pull in a running broker: the records of a queue from an offset on, as they are in the log.
 
-The plain twin of ``pull``, which reads a store at rest for people; tests hold the two equal. This one keeps RocketMQ's
+The counterpart of ``pull``, which reads a store without a broker; tests compare the two. This one keeps RocketMQ's
 limits. (Rules: remoting.md 5.2 to 5.4. RocketMQ: ``DefaultMessageStore.getMessage``.)
 """
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
 
 MAX_UNITS = 800
-"""Units that one pull looks at."""
+"""Most units that one pull examines."""
 
 PHYSICAL_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-"""Of this machine, in bytes."""
+"""Memory of this machine, in bytes."""
 _IN_MEMORY = PHYSICAL_MEMORY * 40 // 100
-"""Bytes at the end of the log that the system may well have in memory."""
+"""Bytes at the end of the log that the system probably has in memory."""
 
 
 def is_in_memory(store: "MessageStore", physical_offset: int) -> bool:
@@ -45,7 +45,7 @@ ON_DISK = PullLimits(8, 64 << 10)
 
 
 class PullFilter(NamedTuple):
-    """What a consumer wants of a queue."""
+    """The filter of a consumer for a queue."""
 
     codes: frozenset[int] | None = None  # hashes of tags; None: all
     sql92: Sql92Filter | None = None
@@ -54,11 +54,11 @@ class PullFilter(NamedTuple):
     def matches_code(self, tags_code: int) -> bool:
         """Return whether a unit may lead to a wanted message."""
         if self.codes is None or tags_code in self.codes or tags_code < -0x80000000:
-            return True  # so far below it is a place in the queue's extension: only the client can tell
+            return True  # such small codes are places in the queue's extension: only the client can decide
         return tags_code > 0x7FFFFFFF and (tags_code + 0x80000000 & 0xFFFFFFFF) - 0x80000000 in self.codes
 
     def matches_record(self, record: memoryview) -> bool:
-        """Return whether a message is wanted whose unit is."""
+        """Return whether a message whose unit matches is wanted."""
         return self.sql92 is None or self.sql92(parse_properties(parse_stored(record).message.properties))
 
 
@@ -66,7 +66,7 @@ EVERYTHING = PullFilter()
 
 
 class GetMessageResult(NamedTuple):
-    """What a pull found; ``parts`` hold the records end to end."""
+    """The result of a pull; ``parts`` hold the concatenated records."""
 
     status: StoreStatus
     next_offset: int
@@ -75,7 +75,7 @@ class GetMessageResult(NamedTuple):
     parts: Sequence[bytes] = ()
     message_count: int = 0
     last_start: int = -1
-    """Address of the last record, -1 without any."""
+    """Address of the last record, -1 if there is none."""
 
 
 def fetch(
@@ -87,8 +87,8 @@ def fetch(
         store: whose queue it is.
         queue: None if the store has no such queue.
         offset: queue offset to start with.
-        max_count: return no more messages than this, but at least one.
-        wanted: messages that are not are skipped.
+        max_count: maximum number of messages, at least one.
+        wanted: other messages are skipped.
     """
     if queue is None:
         return GetMessageResult(StoreStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -107,7 +107,7 @@ def fetch(
     status = StoreStatus.NO_MATCHED_MESSAGE
     next_offset = offset
     count = total = 0
-    runs: list[tuple[int, int]] = []  # records that lie end to end make one part
+    runs: list[tuple[int, int]] = []  # adjacent records make one part
     run, run_end, last_start = -1, -1, -1
     for place, at, size, code, batch_size in _units(queue, offset, max_count, wanted.most_units):
         limits = ON_DISK if at < on_disk_before else IN_MEMORY
@@ -139,8 +139,8 @@ def fetch(
 
 
 def _units(queue: "LiveQueue", offset: int, max_count: int, left: int) -> "Iterator[Unit]":
-    """Yield the units that one pull looks at, and read no more of them than it may need."""
-    limit = min(max(max_count, 1), IN_MEMORY.messages) + 1  # the first that is too many ends most pulls
+    """Yield the units that one pull examines, reading no more of them than it may need."""
+    limit = min(max(max_count, 1), IN_MEMORY.messages) + 1  # most pulls end at the first surplus unit
     while left > 0 and (units := queue.units(offset, min(limit, left))):
         yield from units
         offset = units[-1].queue_offset + units[-1].batch_size

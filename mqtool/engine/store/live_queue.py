@@ -1,7 +1,7 @@
-"""The consume queues of a running broker: units are added to their ends, and all of them are read.
+"""The consume queues of a running broker: appends units at their ends, reads anywhere.
 
-New units wait in memory, where they are read as well as any other, until the owner lets ``write`` put those of each
-queue into its file at once: the log has all that is needed to rebuild them.
+New units wait in memory, where they can be read, too, until the owner calls ``write``, which writes those of each
+queue to its file at once: the log has all that is needed to rebuild them.
 (Rules: store.md 4.2, 4.5, 4.7, 4.9. RocketMQ: ``ConsumeQueue``, ``BatchConsumeQueue``.)
 """
 
@@ -32,11 +32,11 @@ _FILLER = _UNIT.pack(0, consume_queue.PRE_BLANK_SIZE, 0)
 _BATCH_UNIT = packer_of(batch_consume_queue.UNIT)
 _EXT_HEAD = packer_of(consume_queue_ext.HEAD)
 _LOOK_BEHIND = 1000
-"""Units after the last one that are examined when a queue is taken up."""
+"""Units after the last one that are examined when a queue is opened."""
 
 
 class Unit(NamedTuple):
-    """What a queue tells of one record."""
+    """The unit of one record in a queue."""
 
     queue_offset: int  # of its first message
     physical_offset: int
@@ -65,11 +65,11 @@ class LiveQueue:
     unit: struct.Struct = _UNIT
 
     def __init__(self, key: QueueKey, folder: Path, files: "QueueFiles") -> None:
-        """Take up a queue.
+        """Open a queue.
 
         Args:
             key: topic and queue id.
-            folder: of its files, which need not be there yet.
+            folder: of its files, which need not exist yet.
             files: of all queues.
 
         Raises:
@@ -80,14 +80,14 @@ class LiveQueue:
         self.folder = folder
         self.file_size = files.batch_queue_size if self.is_batch else files.queue_size
         self.next_offset = 0
-        """One past the queue offset of the last message: what a broker calls the maximum."""
+        """One past the queue offset of the last message, which a broker calls the maximum."""
         self._files = files
         self._starts: list[int] = []  # of its files, in bytes
         self._tail = bytearray()  # units that are not in a file yet
         self.written = 0
-        """Bytes up to which units are in files."""
+        """Position in bytes up to which units are in files."""
         self._min_offset = 0
-        self._kept_since = -1  # address of the log that the minimum belongs to
+        self._kept_since = -1  # log address to which the minimum belongs
 
     def load(self) -> None:
         """Find the files and the last unit."""
@@ -101,11 +101,11 @@ class LiveQueue:
         self._take_end(first, end)
 
     def load_until(self, last_start: int) -> None:
-        """Find the files, and keep the units of messages that start up to an address; what is after is cleared."""
+        """Find the files, and keep the units of messages up to an address; clears what follows."""
         first = self._find_files()
         if first is None:
             return
-        # Of what lies behind some may be zero again, and some units in pieces, but none names an earlier message.
+        # What follows may be partly zero or torn, but no unit names an earlier message.
         end = bisect.bisect_left(
             range(self.place_stop),
             True,
@@ -115,13 +115,13 @@ class LiveQueue:
         self.written = end * self.unit.size
         self._take_end(first, end)
         if self._clear_behind():
-            # What was made for these units may not be on the disk.
+            # The files of these units may not be on the disk.
             self._files.note_write(self._path(self._starts[-1]))
             for folder in (self.folder, self.folder.parent, self.folder.parent.parent):
                 self._files.note_write(folder)
 
     def _clear_behind(self) -> bool:
-        """Clear the files after the last unit, and return whether there was anything."""
+        """Clear the files after the last unit, and return whether there was anything to clear."""
         is_changed = False
         while len(self._starts) > 1 and self._starts[-1] > self.written:
             self._files.remove(self._path(self._starts[-1]))
@@ -135,7 +135,7 @@ class LiveQueue:
         return is_changed
 
     def _find_files(self) -> int | None:
-        """Find the files and return the place of the first unit, None without any."""
+        """Find the files and return the place of the first unit, None if there is none."""
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 if not is_segment_name(entry.name) or entry.stat().st_size != self.file_size:
@@ -155,9 +155,9 @@ class LiveQueue:
     # Adding
 
     def begin_at(self, queue_offset: int) -> None:
-        """Have the first message be one in the middle, as in a log that starts there.
+        """Start in the middle, as in a log that starts there.
 
-        What would lie before its unit in the same file is filler, as RocketMQ writes it.
+        The places before its unit in the same file are filler, as written by RocketMQ.
         """
         stop = queue_offset * self.unit.size
         self.written = stop // self.file_size * self.file_size
@@ -179,10 +179,10 @@ class LiveQueue:
     def write(self, *, at_once: bool) -> bool:
         """Write the units that wait, and return whether all are written.
 
-        ``at_once`` they are; else a file may have to be made aside first.
+        With ``at_once`` they are; otherwise another thread may have to create a file first.
 
         Raises:
-            WriteError: the disk is full, or fails; what is not written keeps waiting.
+            WriteError: the disk is full, or fails; unwritten units keep waiting.
         """
         while self._tail:
             start = self.written // self.file_size * self.file_size
@@ -201,7 +201,7 @@ class LiveQueue:
     # Reading
 
     def min_offset(self, log_start: int) -> int:
-        """Return the queue offset of the first message that the log, which starts at ``log_start``, still has."""
+        """Return the queue offset of the first message that is still in the log, which starts at ``log_start``."""
         if self._kept_since != log_start:
             first, stop = self._first_place(), self.place_stop
             if first < stop and not self._is_kept(first, log_start):
@@ -226,18 +226,18 @@ class LiveQueue:
         return (self.written + len(self._tail)) // self.unit.size
 
     def units(self, start: int, limit: int) -> list[Unit]:
-        """Return up to ``limit`` units from the one of the queue offset ``start`` on; fewer where a file ends."""
+        """Return up to ``limit`` units from queue offset ``start`` on; fewer at the end of a file."""
         units = self.unit.iter_unpack(self._bytes(start, limit))
         first = max(start, self._first_place())
         return [Unit(place, at, size, code, 1) for place, (at, size, code) in enumerate(units, first)]
 
     def files(self) -> list[tuple[int, int]]:
-        """Return the first and last place of each file, those that are still to be made included."""
+        """Return the first and last place of each file, including files that do not exist yet."""
         step, stop = self.file_size // self.unit.size, self.place_stop
         return [(first, min(first + step, stop) - 1) for first in range(self._first_place(), stop, step)]
 
     def offset_of_time(self, timestamp: int, boundary: Boundary, log: "LiveLog") -> int:
-        """Return the queue offset that belongs to a time (ms), as RocketMQ finds it; the queue may lack it."""
+        """Return the queue offset for a time (ms), as RocketMQ finds it; it may be outside of the queue."""
         search = TimeSearch(
             self.files(),
             lambda offset: self._unit(offset)[:2],
@@ -252,7 +252,7 @@ class LiveQueue:
         return self.unit.unpack(self._bytes(place, 1))
 
     def _bytes(self, place: int, limit: int) -> bytes | bytearray:
-        """Return units from a place on as they are in one file, or in memory."""
+        """Return the bytes of units from a place on, from one file or from memory."""
         size = self.unit.size
         at = max(place * size, self._starts[0] if self._starts else self.written)
         if at >= self.written:
@@ -267,10 +267,10 @@ class LiveQueue:
     # Removing
 
     def remove_expired(self, log_start: int) -> list[Callable[[], None]]:
-        """Release the files all of whose messages are gone from the log, except for the last.
+        """Release the files whose messages have all been deleted from the log, except for the last file.
 
         Returns:
-            What removes them, one each.
+            Functions that remove them, one per file.
         """
         expired = []
         while len(self._starts) > 1:
@@ -282,42 +282,42 @@ class LiveQueue:
         return expired
 
     def let_go(self) -> list[Callable[[], None]]:
-        """Release all files, and return what removes them, one each; ``remove_folders`` is for afterwards."""
-        wanted = self._path(self.written)  # it is being made, perhaps
+        """Release all files, and return functions that remove them, one per file; then call ``remove_folders``."""
+        wanted = self._path(self.written)  # it may be under construction
         gone = [self._files.let_go(path) for path in {wanted, *map(self._path, self._starts)}]
         self._starts.clear()
         return gone
 
     def remove_folders(self) -> None:
-        """Remove the folder of a queue whose files are gone."""
+        """Remove the folder of a queue whose files were removed."""
         if self.folder.exists():
             self._files.disk.remove_folder(self.folder)
 
 
 class LiveExtendedQueue(LiveQueue):
-    """A queue that RocketMQ has extended (``enableConsumeQueueExt``): some units say only where their tags code lies.
+    """A queue that RocketMQ has extended (``enableConsumeQueueExt``): some units have the place of their tags code.
 
-    The extension serves filters by SQL, which are decided by the messages here, so it does not grow: new units have
-    their tags code themselves, as RocketMQ writes them where an extension fails. Its files go when their units do.
+    The extension serves SQL filters, which are applied to the messages here, so it does not grow: new units have
+    their own tags code, as RocketMQ writes them if an extension fails. Its files are removed with their units.
     """
 
     __slots__ = ("_extension", "_folders")
 
     def __init__(self, key: QueueKey, folder: Path, files: "QueueFiles", extension: "Sequence[MappedFile]") -> None:
-        """Take up a queue whose extension has these files, in order."""
+        """Open a queue whose extension has these files, in order."""
         super().__init__(key, folder, files)
         self._extension = list(extension)
         self._folders: set[Path] = set()
 
     def units(self, start: int, limit: int) -> list[Unit]:
-        """Return up to ``limit`` units from the one of the queue offset ``start`` on, with their tags codes."""
+        """Return up to ``limit`` units from queue offset ``start`` on, with their tags codes."""
         return [
             unit._replace(tags_code=self._code(unit.tags_code)) if _is_address(unit.tags_code) else unit
             for unit in super().units(start, limit)
         ]
 
     def _code(self, address: int) -> int:
-        """Return the tags code kept at an address; if there is none the address, which may be any code."""
+        """Return the tags code at an address; if there is none the address, which may be an ordinary code."""
         position = consume_queue_ext.position_of(address)
         number = bisect.bisect_right(self._extension, position, key=lambda file: file.start_offset) - 1
         file = self._extension[number] if number >= 0 else None
@@ -328,7 +328,7 @@ class LiveExtendedQueue(LiveQueue):
         return tags_code if size >= _EXT_HEAD.size else address
 
     def remove_expired(self, log_start: int) -> list[Callable[[], None]]:
-        """Release the files of messages that are gone, and those of the extension that only these units point to."""
+        """Release the files of deleted messages, and those of the extension to which only their units point."""
         expired = super().remove_expired(log_start)
         kept = super().units(self.min_offset(log_start), 1)
         if kept and _is_address(kept[0].tags_code):
@@ -338,14 +338,14 @@ class LiveExtendedQueue(LiveQueue):
         return expired
 
     def let_go(self) -> list[Callable[[], None]]:
-        """Release all files, those of the extension too."""
+        """Release all files, including those of the extension."""
         self._folders = {file.path.parent for file in self._extension}
         gone = [self._files.let_go(file.path) for file in self._extension]
         self._extension.clear()
         return super().let_go() + gone
 
     def remove_folders(self) -> None:
-        """Remove the folders of a queue whose files are gone."""
+        """Remove the folders of a queue whose files were removed."""
         super().remove_folders()
         for folder in self._folders:
             self._files.disk.remove_folder(folder)
@@ -363,7 +363,7 @@ class LiveBatchQueue(LiveQueue):
     unit = _BATCH_UNIT
 
     def begin_at(self, queue_offset: int) -> None:
-        """Have the first message be one in the middle: units tell their offsets themselves, so none is filler."""
+        """Start in the middle: units state their offsets, so no filler is needed."""
         self.next_offset = queue_offset
 
     def _take_end(self, first: int, end: int) -> None:
@@ -384,7 +384,7 @@ class LiveBatchQueue(LiveQueue):
         return self._unit(place)[4] if place < self.place_stop else self.next_offset
 
     def units(self, start: int, limit: int) -> list[Unit]:
-        """Return up to ``limit`` units from the one that holds the queue offset ``start`` on."""
+        """Return up to ``limit`` units from the one with queue offset ``start`` on."""
         first = self._first_place()
         place = bisect.bisect_right(range(self.place_stop), start, first, key=self._offset_of) - 1
         return [
@@ -396,7 +396,7 @@ class LiveBatchQueue(LiveQueue):
         ]
 
     def offset_of_time(self, timestamp: int, boundary: Boundary, log: "LiveLog") -> int:  # noqa: ARG002
-        """Return the first offset of the record that belongs to a time (ms), as RocketMQ finds it for such queues."""
+        """Return the first offset of the record for a time (ms), as RocketMQ finds it for such queues."""
         files = [range(first, last + 1) for first, last in self.files()]
         if not files:
             return 0

@@ -179,7 +179,7 @@ class MessageStore:
 
     @property
     def failure(self) -> MqtoolError | None:
-        """Why nothing can be stored any more, for good."""
+        """Why nothing can be stored any more, permanently."""
         return self._health.failure
 
     @property
@@ -191,7 +191,7 @@ class MessageStore:
 
     @property
     def is_sync(self) -> bool:
-        """Whether producers are told of a message when it is on the disk."""
+        """Whether producers get an answer only when the message is on the disk."""
         return self._appender.is_sync
 
     @property

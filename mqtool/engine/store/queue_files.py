@@ -57,7 +57,7 @@ class QueueFiles:
         if path not in self._made and self.makes_aside and not at_once:
             self._wanted[path] = size
             return False
-        with self._making:  # if it is just being made it is there then
+        with self._making:  # if it is just being created it exists then
             self._wanted.pop(path, None)
             if path not in self._made:
                 self._create(path, size)

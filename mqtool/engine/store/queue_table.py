@@ -60,7 +60,7 @@ class QueueTable:
             Whether all those of queues that are not new are written: a file may have to be made aside first.
 
         Raises:
-            WriteError: the disk is full, or fails; what is not written keeps waiting.
+            WriteError: the disk is full, or fails; unwritten units keep waiting.
         """
         self.is_behind, at_once, count = False, most_new is None, 0
         for queue in list(self._new):

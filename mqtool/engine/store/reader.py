@@ -334,7 +334,7 @@ class StoreReader:
                 text = "was deleted by retention while the store was being read: its contents are left out"
                 self.remarks.append(f"{file.path} {text}")
             except MqtoolError:
-                continue  # told to whoever needs this very file
+                continue  # raised when this file is needed
         return self.index_files
 
     def _find_index_files(self) -> list[IndexFile]:

@@ -66,7 +66,7 @@ class Upkeep:
         self.configure(config)
 
     def configure(self, config: "StoreConfig") -> None:
-        """Go by other settings from now on.
+        """Apply new settings.
 
         Raises:
             UsageError: a setting makes no sense.
@@ -102,7 +102,7 @@ class Upkeep:
         return False
 
     def flush(self) -> int:
-        """Return when everything that was appended before the call is on the disk, and the address where that ends.
+        """Wait until everything appended before the call is on the disk, and return the address where that ends.
 
         Any thread may call this while messages are appended.
 

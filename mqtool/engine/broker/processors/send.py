@@ -39,7 +39,7 @@ _REMARKS = {
 
 
 _WITH_MAX_TIMES = int(Version.V3_4_9)
-_PUT_OK = PutStatus.PUT_OK  # as an attribute of an enum it takes longer
+_PUT_OK = PutStatus.PUT_OK  # faster than an attribute of an enum
 _new_tuple = tuple.__new__  # by this a named tuple is made in a third of the time
 
 # Sending
