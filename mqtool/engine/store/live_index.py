@@ -415,7 +415,7 @@ def _keys(of_message: Keys, has_tags: bool) -> list[bytes]:
 
 
 def _hashes(texts: list[bytes]) -> Ints:
-    """Return the hashes of index entries for ASCII texts; leading zeros, which change nothing, equalize their lengths."""
+    """Return the hashes of index entries for ASCII texts; leading zeros change nothing and equalize lengths."""
     width = max(map(len, texts), default=0)
     letters = np.frombuffer(b"".join([text.rjust(width, b"\0") for text in texts]), np.uint8)
     columns = letters.reshape(len(texts), width).astype(np.uint32)

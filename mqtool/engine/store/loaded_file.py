@@ -1,4 +1,4 @@
-"""One file of a store of which ranges are read into memory, for those who must not be ended by a file cut short."""
+"""One file of a store of which ranges are read into memory, for processes that a truncated file must not kill."""
 
 import builtins
 import contextlib
@@ -24,10 +24,10 @@ _NO_RESERVE = int(getattr(mmap, "MAP_NORESERVE", 0))
 
 
 class LoadedFile(MappedFile):
-    """A file that is read, not mapped: where it is cut short meanwhile reading is an error, not the end of the process.
+    """A file that is read, not mapped: if it is truncated meanwhile, that is an error, not the end of the process.
 
-    ``bytes`` is as long as the file and takes memory only for about the range that ``load`` has read. The file stays
-    open, so a range can be read when its name has been removed. To be used in a ``with``.
+    ``bytes`` is as long as the file, but takes memory only for about the range that ``load`` has read. The file stays
+    open, so ranges can be read even after its name was removed. To be used in a ``with`` block.
 
     Raises:
         NotFoundError: it is not there.
@@ -35,7 +35,7 @@ class LoadedFile(MappedFile):
 
     def __init__(self, path: Path, start_offset: int, size: int) -> None:
         super().__init__(path, start_offset, size)
-        self._start = self._stop = 0  # what is loaded
+        self._start = self._stop = 0  # the loaded range
         self._descriptor = -1
         if not self.spool:
             with reading(path):
@@ -51,7 +51,7 @@ class LoadedFile(MappedFile):
 
     @functools.cached_property
     def spool(self) -> "Spool | None":
-        """What ``load`` has fetched of a remote file: nothing else lets go of it."""
+        """What ``load`` has fetched of a remote file: nothing else releases it."""
         if not self.size or not isinstance(self.path, RemotePath):
             return None
         from mqtool.engine.store.spool import Spool
@@ -67,12 +67,12 @@ class LoadedFile(MappedFile):
             return self.spool.array
         memory = mmap.mmap(-1, self.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
         if _HUGE_PAGES is not None:
-            with contextlib.suppress(OSError):  # a kernel without them
-                memory.madvise(_HUGE_PAGES)  # a quarter of the time that small ones take
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                memory.madvise(_HUGE_PAGES)  # takes a quarter of the time of small ones
         return np.frombuffer(memory, np.uint8)
 
     def load(self, start: int, stop: int) -> None:
-        """Have a range of the file in ``bytes``; what is before it may be released.
+        """Load a range of the file into ``bytes``; what is before it may be released.
 
         Raises:
             StoreChangedError: the file has become shorter.
@@ -97,21 +97,21 @@ class LoadedFile(MappedFile):
 
     @property
     def loaded_stop(self) -> int:
-        """Where the range that is loaded ends."""
+        """The end of the loaded range."""
         return self._stop
 
     def release(self, start: int, stop: int) -> None:
-        """Release the memory after a range, as far as it fills large pages."""
+        """Release the memory of a range, as far as it fills huge pages."""
         stop = stop // _PAGE * _PAGE if stop < self.size else stop
         super().release(start // _PAGE * _PAGE, stop)
         if start <= self._start:
             self._start = max(self._start, min(stop, self._stop))
 
     def let_go(self, start: int, stop: int) -> None:
-        """Keep everything: what is released is not read again."""
+        """Keep everything: released bytes are not read again."""
 
     def reach(self, start: int, stop: int) -> tuple[Bytes, int]:  # noqa: ARG002
-        """Return ``bytes``, of which what was loaded can be examined: who loads it sees to that."""
+        """Return ``bytes``, of which only the loaded range can be examined: the caller loads it."""
         return self.bytes, self.size
 
     def read(self, at: int, size: int) -> "builtins.bytes":

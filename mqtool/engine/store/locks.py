@@ -1,4 +1,4 @@
-"""The lock of a store's broker: whether another process holds it, and holding it while mending."""
+"""The lock of a store's broker: whether another process holds it, and holding it during repairs."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ from mqtool.errors import StoreInUseError
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
-# A lock that belongs to the open file: an ordinary one ends when this process closes any other descriptor of the file.
+# An open file description lock: an ordinary one ends when this process closes any other descriptor of the file.
 _SET_LOCK = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
 
 _MACHINE_ONLY = {"fuse", "virtiofs", "9p", "vboxsf", "afs"}
@@ -25,9 +25,9 @@ _ours: set[tuple[int, int]] = set()
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether some other holds a lock on the first byte of ``path``; False where that cannot be known.
+    """Return whether another process holds a lock on the first byte of ``path``; False if that is unknown.
 
-    What this process ``hold``s does not count.
+    Locks that this process ``hold``s do not count.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -46,7 +46,7 @@ def is_locked(path: Path) -> bool:
 
 
 def shows_locks(path: Path) -> bool:
-    """Return whether a lock that a broker on any machine holds on ``path`` is seen here; a storage has none."""
+    """Return whether a lock of a broker on any machine on ``path`` is visible here; object storage has none."""
     if isinstance(path, RemotePath):
         return False
     try:
@@ -60,9 +60,9 @@ def shows_locks(path: Path) -> bool:
 
 
 def _locks_stay_here(mount: str) -> bool:
-    """Tell of a line of ``mountinfo`` whether locks there hold among the processes of one machine only.
+    """Return whether locks on the mount of a ``mountinfo`` line are limited to one machine.
 
-    FUSE has the kernel keep them unless its server takes part, and nothing tells which does.
+    With FUSE the kernel keeps them unless the server takes part, which is not visible.
     """
     fields, _, rest = mount.partition(" - ")
     kind, _, more = rest.partition(" ")
@@ -88,9 +88,9 @@ def _can_be_asked(path: Path) -> bool:
 
 @contextlib.contextmanager
 def hold(path: Path) -> Iterator[None]:
-    """Hold the lock on the first byte of ``path``, so that no broker starts meanwhile; no file, no lock.
+    """Hold the lock on the first byte of ``path``, so that no broker starts meanwhile; without a file no lock.
 
-    Nothing is written. Where a file system knows no locks, as brokers there find too, none is held.
+    Nothing is written. If a file system has no locks, which brokers there find, too, none is held.
 
     Raises:
         StoreInUseError: a broker holds it, or another repair.
@@ -112,7 +112,7 @@ def hold(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_folder(path: Path) -> Iterator[None]:
-    """Hold a folder against others who call this; brokers know nothing of it.
+    """Lock a folder against other callers of this function; brokers do not know this lock.
 
     Raises:
         StoreInUseError: another process holds it.

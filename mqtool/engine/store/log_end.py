@@ -1,7 +1,7 @@
-"""Where the log of a store that is opened ends, and what is there.
+"""The end of the log of a store that is being opened.
 
 A log that was closed ends where its queues say, with zeros after that. One that was not is read further, by records,
-from what its checkpoint names; what was just being written is cut. (Rules: store.md 7. RocketMQ:
+from the checkpoint on; an incomplete record at the end is cut. (Rules: store.md 7. RocketMQ:
 ``CommitLog.recoverNormally``, ``recoverAbnormally``.)
 """
 
@@ -25,17 +25,17 @@ _MAX_AGAIN = 256 << 20
 """Bytes that are examined record by record after a kill; the checkpoint is written every second."""
 _READ_AT_ONCE = 256 << 10
 _LOOK_BACK = 64 << 10
-"""Bytes that are searched for the last records at first."""
+"""Bytes that are first searched for the last records."""
 
 
 def find_end(log: LiveLog, start: int, noted: int = -1) -> None:
-    """Have a log that was closed continue after its last record; it must be zero from there on.
+    """Set the end of a log that was closed after its last record; it must be zero from there on.
 
     Args:
-        log: what was found of it.
-        start: where the last record starts that has a unit in a queue, -1 if none has; the last segment that holds
-            anything is walked from its first byte where it starts after that.
-        noted: where the last record began when the log was closed, -1 if that is not known: it may have no unit,
+        log: as found.
+        start: of the last record with a unit in a queue, -1 if there is none; the last non-empty segment
+            is walked from its first byte if it starts after that.
+        noted: start of the last record when the log was closed, -1 if unknown: it may have no unit,
             as its topic was deleted.
 
     Raises:
@@ -57,16 +57,16 @@ def find_end(log: LiveLog, start: int, noted: int = -1) -> None:
 
 
 def find_end_again(log: LiveLog, start: int) -> None:
-    """Have a log that was not closed continue after its last record, from one that is on the disk.
+    """Set the end of a log that was not closed after its last record, starting at one that is on the disk.
 
-    What a broker was just writing when it was killed is left out: nobody was told that it is stored.
+    A record that was being written when the broker was killed is left out: it was not acknowledged.
 
     Args:
-        log: what was found of it.
-        start: where that record starts, -1 to start with the first of the log; ``flushed_offset`` is after it.
+        log: as found.
+        start: of that record, -1 to start with the first of the log; ``flushed_offset`` is after it.
 
     Raises:
-        RecoveryNeededError: messages follow what cannot be read, or there are too many.
+        RecoveryNeededError: messages follow unreadable bytes, or there are too many.
     """
     begin = end = max(start, log.min_offset)
     last_start, flushed_offset = -1, -1 if start >= 0 else log.min_offset
@@ -92,7 +92,7 @@ def find_end_again(log: LiveLog, start: int) -> None:
 
 
 def clear_behind(log: LiveLog, disk: "Disk") -> int:
-    """Clear what is after the end of a log that was not closed, and return how many bytes that were."""
+    """Clear what is after the end of a log that was not closed, and return the number of bytes."""
     count = 0
     for segment in log.segments.values():
         for at, data in chunks(segment.path, max(0, log.end_offset - segment.start_offset), log.file_size):
@@ -106,7 +106,7 @@ def clear_behind(log: LiveLog, disk: "Disk") -> int:
 
 
 def sound_record(log: LiveLog, at: int) -> bytes:
-    """Return the record that starts at an address, nothing where no whole one does."""
+    """Return the record that starts at an address, empty if there is no complete one."""
     size, magic = _start_at(log, at)
     fits = commit_log.MIN_SIZE <= size <= log.file_size - at % log.file_size - _ROOM
     if at < 0 or magic not in commit_log.MESSAGE_MAGICS or not fits:
@@ -116,7 +116,7 @@ def sound_record(log: LiveLog, at: int) -> bytes:
 
 
 def _sound(record: bytes, at: int) -> StoredMessage | None:
-    """Return the message of a record that belongs to an address, None if it is not whole."""
+    """Return the message of the record of an address, None if it is incomplete."""
     try:
         stored = parse_stored(record)
     except FormatError:
@@ -125,7 +125,7 @@ def _sound(record: bytes, at: int) -> StoredMessage | None:
         return None
     message = stored.message
     crc = body_crc(record)
-    # Of a record that was written by half the rest is zero, and its body may have been whole.
+    # The rest of an incomplete record is zero, and its body may be complete.
     is_whole = (
         (not message.body or crc == zlib.crc32(message.body) & 0x7FFFFFFF)
         and bool(message.topic)
@@ -136,7 +136,7 @@ def _sound(record: bytes, at: int) -> StoredMessage | None:
 
 
 def read_whole(log: LiveLog, at: int) -> Iterator[tuple[int, StoredMessage | None]]:
-    """Yield size and message of each record from an address on, None for a blank one, up to one that is half there.
+    """Yield size and message of each record from an address on, None for a blank one, up to an incomplete one.
 
     Cost: linear in the bytes; they are read in large pieces.
 
@@ -169,7 +169,7 @@ def read_whole(log: LiveLog, at: int) -> Iterator[tuple[int, StoredMessage | Non
 
 
 def whole_at(log: LiveLog, at: int) -> tuple[int, bytes] | None:
-    """Return size and bytes of the record at an address, without bytes for a blank one; None for one by half.
+    """Return size and bytes of the record at an address, no bytes for a blank one; None for an incomplete one.
 
     Raises:
         RecoveryNeededError: no record starts there.
@@ -189,11 +189,11 @@ def whole_at(log: LiveLog, at: int) -> tuple[int, bytes] | None:
 
 
 def records_before(log: LiveLog, end: int, count: int) -> list[tuple[int, bytes]]:
-    """Return address and bytes of the last records before an address, in order; fewer where the log has no more.
+    """Return address and bytes of the last records before an address, in order; fewer if the log has no more.
 
     Args:
         log: of a store that is open.
-        end: where a record ends, or a blank one.
+        end: where a record, or a blank one, ends.
         count: how many records at most.
     """
     records: list[tuple[int, bytes]] = []
@@ -210,7 +210,7 @@ def records_before(log: LiveLog, end: int, count: int) -> list[tuple[int, bytes]
 
 
 def _chain(log: LiveLog, begin: int, end: int) -> list[tuple[int, bytes]]:
-    """Return the records of one segment that follow each other up to an address, from the first such on."""
+    """Return the consecutive records of one segment up to an address."""
     view = log.read(begin, end - begin)
     for position in scan.candidates(view, begin, 0, len(view)):
         records, at = [], begin + position
@@ -232,7 +232,7 @@ def _start_at(log: LiveLog, at: int) -> tuple[int, int]:
     return read_start(log.read(at, min(_ROOM, log.file_size - at % log.file_size)))
 
 
-# What may lie there
+# Checks of the end
 
 
 def _walk(log: LiveLog, start: int, end: int, stop: int) -> tuple[int, int]:

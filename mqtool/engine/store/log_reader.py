@@ -6,7 +6,7 @@ from mqtool.errors import NotFoundError
 
 
 class ReadableLog(Protocol):
-    """The log that is read: a ``LiveLog``."""
+    """The log to be read: a ``LiveLog``."""
 
     readers: "set[LogReader]"
 
@@ -26,27 +26,27 @@ class ReadableLog(Protocol):
 
 
 class LogReader:
-    """Reads on where it has ended; what it may still want holds retention back, if ``retentionWaitsForReaders``."""
+    """Reads sequentially; retention waits for what it may still need, if ``retentionWaitsForReaders`` is set."""
 
     def __init__(self, log: ReadableLog, offset: int) -> None:
         """Begin at an address."""
         self.offset = offset
         """Address of the next byte."""
         self.held_offset: int | None = None
-        """From where on bytes may be wanted once more; None: what is read is never wanted again."""
+        """Address from which on bytes may be needed again; None: never."""
         self._log = log
         log.readers.add(self)
 
     @property
     def wanted_offset(self) -> int:
-        """Address of the first byte that it may still want."""
+        """Address of the first byte that it may still need."""
         return self.offset if self.held_offset is None else self.held_offset
 
     def read(self, most: int) -> memoryview:
         """Return the next bytes, up to ``most`` and not beyond the end of a segment; none at the end of the log.
 
         Raises:
-            NotFoundError: they are not in the log any more.
+            NotFoundError: they are no longer in the log.
             MqtoolError: the disk fails, or a file has become shorter.
         """
         log = self._log
@@ -57,5 +57,5 @@ class LogReader:
         return data
 
     def close(self) -> None:
-        """Hold nothing back any more."""
+        """Stop delaying retention."""
         self._log.readers.discard(self)

@@ -1,4 +1,4 @@
-"""Message records written into the commit log of a new store, as a broker lays them out.
+"""Message records written to the commit log of a new store, in the layout of a broker.
 
 A record goes where the last one ended, if eight bytes are left after it; else a blank record fills the segment and the
 record starts the next. Only what depends on the place changes in a record: its own address, and the CRC property that
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 
 PENDING = 4 << 20
-"""Bytes that wait in memory for those after them."""
+"""Bytes that are buffered in memory."""
 _CRC_HEAD = np.frombuffer(f"{CRC32}{NAME_SEPARATOR}".encode(), np.uint8)
 
 
@@ -34,13 +34,13 @@ _PHYSICAL_OFFSET_AT = commit_log.offset_in_head("physical_offset")
 
 
 class LogWriter:
-    """The commit log of a new store while it is written.
+    """The commit log of a new store that is being written.
 
     Memory holds ``PENDING`` bytes. Nothing is sure to be on the disk before ``finish`` returns.
     """
 
     def __init__(self, disk: "Disk", folder: Path, file_size: int, start_offset: int = 0) -> None:
-        """Begin at ``start_offset``, the address of a segment in the folder, which is there and empty."""
+        """Begin at ``start_offset``, the address of a segment; the folder exists and is empty."""
         self.disk = disk
         self.folder = folder
         self.file_size = file_size
@@ -53,7 +53,7 @@ class LogWriter:
         """Write records.
 
         Args:
-            records: end to end; their addresses and CRC properties are changed in place.
+            records: concatenated; their addresses and CRC properties are changed in place.
             sizes: of each.
 
         Raises:
@@ -75,7 +75,7 @@ class LogWriter:
                 self._end_segment()
 
     def finish(self) -> None:
-        """Return when everything is on the disk."""
+        """Write and sync everything."""
         self._flush()
         if self._path:
             self.disk.sync(self._path)
@@ -131,7 +131,7 @@ class LogWriter:
 
 
 def put_numbers(data: Bytes, positions: Ints, values: Ints, code: str) -> None:
-    """Write numbers of one width, which ``code`` tells (``">i8"``), to some positions."""
+    """Write numbers of the type ``code`` (``">i8"``) to some positions."""
     raw = values.astype(code).view(np.uint8).reshape(len(values), np.dtype(code).itemsize)
     data[positions[:, None] + np.arange(raw.shape[1])] = raw
 
@@ -145,17 +145,17 @@ def ends_in_crc(records: Bytes, ends: Ints) -> npt.NDArray[np.bool_]:
 
 
 def is_apart(records: Bytes, ends: Ints, properties_sizes: Ints) -> npt.NDArray[np.bool_]:
-    """Tell of records that end in a CRC property whether it is not a part of the property before it."""
+    """Return, for records that end in a CRC property, whether it is separate from the previous property."""
     mask: npt.NDArray[np.bool_] = (properties_sizes == CRC_SIZE) | (records[ends - CRC_SIZE - 1] == ord(PAIR_SEPARATOR))
     return mask
 
 
 def mark_crcs(records: Bytes, ends: Ints, properties_sizes: Ints) -> None:
-    """Make records end in a CRC property, of which the digits do not fit yet.
+    """Make records end in a CRC property, whose digits are not correct yet.
 
     Args:
-        records: end to end.
-        ends: one past the last byte of each that is to be changed.
+        records: concatenated.
+        ends: one past the last byte of each record to be changed.
         properties_sizes: of the same; at least that of a CRC property.
     """
     records[ends[:, None] + np.arange(-CRC_SIZE, len(_CRC_HEAD) - CRC_SIZE)] = _CRC_HEAD

@@ -1,4 +1,4 @@
-"""One file of a store, mapped into memory when it is read in bulk."""
+"""One file of a store, mapped into memory for bulk reads."""
 
 import contextlib
 import functools
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class MappedFile:
-    """A file of known start address; ``size`` is its length when it was found.
+    """A file with a known start address; ``size`` is its length when it was listed.
 
-    ``read`` copies; ``map`` maps all of it. A mapped file that is cut short ends the process with SIGBUS, so
-    the length is checked at each ``map``; who reads stores that others may cut does it in a child (``cli``).
+    ``read`` copies; ``map`` maps all of it. A mapped file that is truncated kills the process with SIGBUS, so
+    the length is checked at each ``map``; stores that others may truncate are read in a child process (``cli``).
     """
 
     def __init__(self, path: Path, start_offset: int, size: int) -> None:
@@ -44,7 +44,7 @@ class MappedFile:
             spool.have(at, at + size)
             return spool.array[at : at + max(0, size)].tobytes()
         mapped: Bytes | None = vars(self).get("bytes")
-        if mapped is not None:  # it may have gone by its name
+        if mapped is not None:  # the file may be deleted
             return mapped[at : at + max(0, size)].tobytes()
         with reading(self.path):
             descriptor = os.open(self.path, os.O_RDONLY)
@@ -74,7 +74,7 @@ class MappedFile:
 
     @functools.cached_property
     def spool(self) -> "Spool | None":
-        """What was fetched of a remote file; None of one that is mounted here."""
+        """What was fetched of a remote file; None if it is mounted here."""
         if not self.size or not isinstance(self.path, RemotePath):
             return None
         from mqtool.engine.store.spool import Spool
@@ -89,34 +89,34 @@ class MappedFile:
         return Spool(self.path, self.size, drop)
 
     def reach(self, start: int, stop: int) -> tuple[Bytes, int]:
-        """Return ``bytes``, of which at least a range can be examined, and up to where it can: of remote files."""
-        if spool := self.spool:  # which another thread may drop meanwhile
+        """Return ``bytes`` with at least a range loaded (for remote files), and up to where it is."""
+        if spool := self.spool:  # another thread may drop it meanwhile
             until = spool.have(start, stop)
             return spool.array, until
         return self.bytes, self.size
 
     def reach_all(self, starts: Sequence[int], sizes: Sequence[int]) -> Bytes:
-        """Return ``bytes``, of which at least these ranges can be examined."""
+        """Return ``bytes`` with at least these ranges loaded."""
         if spool := self.spool:
             spool.have_all((start, start + size) for start, size in zip(starts, sizes, strict=True))
             return spool.array
         return self.bytes
 
     def stretch(self, start: int, stop: int) -> Bytes:
-        """Return a part of ``bytes``: of remote files no more than that is fetched."""
+        """Return a part of ``bytes``: of remote files only that is fetched."""
         return self.reach(start, stop)[0][start:stop]
 
     def data_from(self, start: int, stop: int) -> int | None:
         """Return where the first data of a range may start, None if all of it is a hole of the file."""
         if isinstance(self.path, RemotePath):
             return start
-        with contextlib.suppress(OSError), self.path.open("rb", buffering=0) as file:  # its name may be gone
+        with contextlib.suppress(OSError), self.path.open("rb", buffering=0) as file:  # it may be deleted
             return data_of(file.fileno(), start, stop)
         return start
 
     @property
     def is_mapped(self) -> bool:
-        """Whether it is mapped: then it can be read though its name is gone."""
+        """Whether it is mapped: then it stays readable after it is deleted."""
         return "bytes" in vars(self)
 
     @functools.cached_property
@@ -125,7 +125,7 @@ class MappedFile:
         return self.map()
 
     def release(self, start: int, stop: int) -> None:
-        """Release the memory after a range of ``bytes``; it is mapped again when it is examined."""
+        """Release the memory of a range of ``bytes``; it is loaded again when it is accessed."""
         data: Bytes | None
         if isinstance(self.path, RemotePath):
             spool: Spool | None = vars(self).get("spool")
@@ -136,20 +136,20 @@ class MappedFile:
             release(data, start, stop)
 
     def unmap(self) -> None:
-        """Release the mapping as a whole: a process has room for some ten thousand, and each takes page tables.
+        """Release the whole mapping: a process may have some ten thousand, and each takes page tables.
 
-        The file is mapped again when it is examined, if it is still there.
+        The file is mapped again when it is accessed, if it still exists.
         """
         vars(self).pop("bytes", None)
 
     def forget(self) -> None:
-        """Drop what was fetched of a remote file, which makes room for the next: it is fetched again when needed."""
+        """Drop what was fetched of a remote file, to free space: it is fetched again when needed."""
         if isinstance(self.path, RemotePath):
             for name in ("spool", "bytes"):
                 vars(self).pop(name, None)
 
     def let_go(self, start: int, stop: int) -> None:
-        """Do the same where the bytes can be had again: for those who may be asked for them once more."""
+        """Do the same if the bytes can be fetched again: for files that may be needed again."""
         self.release(start, stop)
 
     def _shrunk(self) -> MqtoolError:

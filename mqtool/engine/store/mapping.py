@@ -1,4 +1,4 @@
-"""Files as arrays in memory, and what the system says of files as errors with a sentence."""
+"""Files as arrays in memory, and system errors as errors with a sentence."""
 
 import contextlib
 import ctypes
@@ -19,7 +19,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what the system says about ``path`` into an error with a sentence."""
+    """Convert system errors on ``path`` to errors with a sentence."""
     try:
         yield
     except FileNotFoundError as error:
@@ -31,7 +31,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_file(path: Path, limit: int = 1 << 30) -> bytes:
-    """Return the content of a small file.
+    """Return the contents of a small file.
 
     Raises:
         MqtoolError: it cannot be read, or is larger than ``limit``.
@@ -52,9 +52,9 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def map_file(descriptor: int, size: int) -> Bytes:
-    """Map a file for reading, until nothing refers to the array any more.
+    """Map a file for reading; it stays mapped while the array is referenced.
 
-    Not by the module ``mmap``, which keeps a descriptor for each file, of which a process has a thousand.
+    Not with the module ``mmap``, which keeps a descriptor per file, of which a process has a thousand.
     """
     address = _C.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     if address == _FAILED:
@@ -68,22 +68,22 @@ def map_file(descriptor: int, size: int) -> Bytes:
 
 
 def give_back_memory() -> None:
-    """Return what was freed to the system, after work that took much more than what follows (glibc keeps it)."""
+    """Return freed memory to the system, after memory-intensive work (glibc keeps it)."""
     with contextlib.suppress(AttributeError):  # another C library
         _C.malloc_trim(0)
 
 
 def data_of(descriptor: int, start: int, stop: int) -> int | None:
-    """Return where data follows in a file from a position on, None if nothing but a hole does up to ``stop``."""
+    """Return where data begins in a file from a position on, None if there is only a hole up to ``stop``."""
     try:
         at = os.lseek(descriptor, start, os.SEEK_DATA)
     except OSError as error:
-        return None if error.errno == errno.ENXIO else start  # a file system that knows no holes
+        return None if error.errno == errno.ENXIO else start  # a file system without holes
     return at if at < stop else None
 
 
 def release(data: Bytes, start: int, stop: int) -> None:
-    """Release the memory after a range of a mapped file; it is mapped again when it is examined."""
+    """Release the memory of a range of a mapped file; it is loaded again when it is accessed."""
     page, base = mmap.PAGESIZE, data.ctypes.data
     low, high = -(-(base + start) // page) * page, (base + stop) // page * page
     if low < high:

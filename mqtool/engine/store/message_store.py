@@ -1,9 +1,9 @@
 """``MessageStore``: the store of a running broker. It appends, dispatches, flushes, reads and deletes.
 
-A message is written to the log before ``append`` returns, so that it survives the end of the process; that it survives
-the end of the machine is known when ``flush`` has reached it. Queues and index follow at each ``tick`` and are read
-right at once. How it is opened stands in ``opening.py``, how messages get into it in ``appending.py``, what they lead
-to in ``dispatcher.py``, and what the passing of time asks for in ``upkeep.py``.
+A message is written to the log before ``append`` returns, so that it survives the end of the process; it survives that
+of the machine once ``flush`` has reached it. Queues and index are written at each ``tick``, but reads see messages
+at once. ``opening.py`` opens a store, ``appending.py`` appends messages, ``dispatcher.py`` derives units and keys,
+and ``upkeep.py`` does what is due as time passes.
 (Rules: store.md 7 to 9. RocketMQ: ``DefaultMessageStore``, ``CommitLog``.)
 """
 
@@ -51,15 +51,15 @@ CHANGEABLE = frozenset(
         "retentionWaitsForReaders",
     )
 )
-"""Settings that an open store takes changes of."""
+"""Settings that can be changed while a store is open."""
 
 
 class MessageStore:
-    """The store under one folder, while a broker runs on it.
+    """The store under one folder, open for a broker.
 
     One thread calls everything; only ``flush``, ``flush_queues``, ``make_files`` and ``remove_expired`` may be called
-    in others. The clock is the caller's: ``now`` is in ms. After a failure of the disk (``Health``) ``close`` leaves
-    the store as one to be recovered.
+    in others. The caller supplies the time: ``now`` is in ms. After a failure of the disk (``Health``) ``close`` leaves
+    a store that has to be recovered.
     """
 
     def __init__(
@@ -72,19 +72,19 @@ class MessageStore:
         usage: DiskUsage = disk_usage,
         batch_topics: Collection[str] = (),
     ) -> None:
-        """Open the store under ``root``, or make one.
+        """Open the store under ``root``, or create one.
 
         Args:
             root: its folder.
             config: the broker's settings.
             now: the time, in ms.
             disk: through which everything is written.
-            usage: tells how full the disk is.
+            usage: returns how full the disk is.
             batch_topics: topics whose queues keep several messages in a unit; examined when a queue is new.
 
         Raises:
-            StoreInUseError: another process, a broker perhaps, has it open.
-            RecoveryNeededError: RocketMQ has not closed it, or its files disagree: ``recover`` it first.
+            StoreInUseError: another process, perhaps a broker, has it open.
+            RecoveryNeededError: RocketMQ has not closed it, or its files are inconsistent: ``recover`` it first.
             NotPermittedError: this user may not write to it.
             UsageError: a setting makes no sense.
         """
@@ -93,7 +93,7 @@ class MessageStore:
         self.was_repaired = False
         """Whether it had to be repaired before it could be opened: messages may be missing from before others."""
         self.cut_size = 0
-        """How many bytes were cut from the end of the log then: messages that were being written."""
+        """How many bytes of incomplete messages were then cut from the end of the log."""
         if config.flag("enableDLegerCommitLog"):
             raise UsageError("enableDLegerCommitLog=true: DLedger logs can be read, but not written")
         self.delay_levels = config.delay_levels()
@@ -105,7 +105,7 @@ class MessageStore:
             opened = Opened(self.root, config, disk, batch_topics, is_indexed=is_indexed)
             stack.callback(opened.let_go)
             self.was_recovered = opened.was_left
-            """Whether the store had not been closed: what is noted outside of it may be older than its messages."""
+            """Whether the store had not been closed: data outside of it may be older than its messages."""
             self.log = opened.log
             self.index = opened.index
             self.retention = Retention(config, opened.folders, usage)
@@ -134,7 +134,7 @@ class MessageStore:
                 now,
             )
             self.dispatcher.let_go = self._upkeep.let_go_topic
-            if self.was_recovered:  # the checkpoint stays until that is on the disk: a kill meanwhile costs nothing
+            if self.was_recovered:  # the checkpoint stays until that is on the disk, in case of a kill meanwhile
                 self.cut_size = clear_behind(self.log, disk)
                 self.dispatcher.read_on()
                 self.dispatcher.write_units()
@@ -175,7 +175,7 @@ class MessageStore:
         for part in (self._appender, self._upkeep, self.retention):
             part.configure(self.config)
 
-    # What it is like
+    # State
 
     @property
     def failure(self) -> MqtoolError | None:
@@ -206,7 +206,7 @@ class MessageStore:
 
     @property
     def removes_aside(self) -> bool:
-        """Whether somebody else calls ``remove_expired`` when ``has_expired``; else ``tick`` does."""
+        """Whether the caller calls ``remove_expired`` when ``has_expired``; otherwise ``tick`` does."""
         return self._upkeep.removes_aside
 
     @removes_aside.setter
@@ -215,7 +215,7 @@ class MessageStore:
 
     @property
     def makes_aside(self) -> bool:
-        """Whether somebody else calls ``make_files`` when ``wants_files``; else they are made when they are needed."""
+        """Whether the caller calls ``make_files`` when ``wants_files``; otherwise files are created when needed."""
         return self._files.makes_aside
 
     @makes_aside.setter
@@ -228,17 +228,17 @@ class MessageStore:
         return self._files.is_any_wanted or self.log.has_little_room
 
     def make_files(self) -> None:
-        """Make the files of new queues and of the index that are wanted, and the next segment; any thread may."""
+        """Create the wanted files of new queues and of the index, and the next segment; any thread may call this."""
         self._files.make_wanted()
         self.log.make_ahead()
 
     @property
     def has_much_to_write(self) -> bool:
-        """Whether ``write_units`` is better called soon: the longer it waits, the longer it takes."""
+        """Whether ``write_units`` should be called soon: the longer it waits, the longer it takes."""
         return self.dispatcher.has_much_to_write
 
     def take_only_copies(self) -> None:
-        """Refuse messages from now on: what is stored comes as bytes of the log of a master."""
+        """Refuse messages from now on: only bytes of a master's log are appended."""
 
         def refuse(message: NewMessage, now: int) -> AppendResult:  # noqa: ARG001
             return AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
@@ -246,14 +246,14 @@ class MessageStore:
         self.append = self.append_batch = refuse
 
     def take_messages(self) -> None:
-        """Take messages again, after ``take_only_copies``."""
+        """Accept messages again, after ``take_only_copies``."""
         self.append, self.append_batch = self._appender.append, self._appender.append_batch
 
     # Reading
 
     @property
     def safe_offset(self) -> int:
-        """Up to where the log is as safe as producers wait for: on the disk, and with others, where it has to be."""
+        """Up to where the log is as safe as producers require: on the disk, and on replicas, if configured."""
         safe, confirmed = self.log.flushed_offset if self.is_sync else self.log.end_offset, self.log.confirmed_offset
         return safe if confirmed is None else min(safe, confirmed)
 
@@ -281,16 +281,16 @@ class MessageStore:
         return list(self._queues)
 
     def offset_at(self, queue: LiveQueue, timestamp: int, boundary: Boundary = Boundary.LOWER) -> int:
-        """Return the queue offset that belongs to a time (ms), by the store times of messages."""
+        """Return the queue offset for a time (ms), by the store times of messages."""
         queue_offset = queue.offset_of_time(timestamp, boundary, self.log)
         return min(max(queue_offset, queue.min_offset(self.log.min_offset)), queue.next_offset)
 
     def earliest_timestamp(self) -> int:
-        """Return when the first message of the log was stored (ms), -1 without any."""
+        """Return when the first message of the log was stored (ms), -1 if there is none."""
         return self.log.store_timestamp(self.log.min_offset)
 
     def find(self, topic: str, key: str, begin: int, end: int, most: int) -> list[Message]:
-        """Return the messages stored from ``begin`` to ``end`` (ms) that have a key, the newest first."""
+        """Return the messages with a key that were stored from ``begin`` to ``end`` (ms), the newest first."""
         messages = []
         for offset in self.index.find(topic, key, begin, end, most):
             with contextlib.suppress(NotFoundError, FormatError):
@@ -302,7 +302,7 @@ class MessageStore:
     # The end
 
     def last_records(self, count: int) -> list[tuple[int, bytes]]:
-        """Return address and bytes of the last records, in order; the last may be there in part, of bytes that came."""
+        """Return address and bytes of the last records, in order; on a slave the last may be incomplete."""
         end = self.dispatcher.next_offset
         records = records_before(self.log, min(end, self.end_offset), count)
         if end < self.end_offset:
@@ -320,7 +320,7 @@ class MessageStore:
         return checksum
 
     def start_of_record(self, at: int) -> int:
-        """Return where the record, or blank one, begins that holds an address; cost: linear in what lies after it."""
+        """Return the start of the record, or blank one, that contains an address; cost: linear in what follows it."""
         count = 16
         while True:
             records = self.last_records(count)
@@ -330,9 +330,9 @@ class MessageStore:
             count *= 4
 
     def cut_blank(self, end: int) -> bool:
-        """Cut the unused end of the last segment off, if it starts at ``end``, and return whether it does.
+        """Cut off the unused end of the last segment, if it starts at ``end``, and return whether it does.
 
-        A master that was killed takes its own off when it starts again, and writes the next message there if it fits.
+        A killed master cuts off its own when it restarts, and writes the next message there if it fits.
 
         Raises:
             WriteError: the disk fails.
@@ -348,7 +348,7 @@ class MessageStore:
         return True
 
     def cut_half(self) -> None:
-        """Cut a record off that is half there, of bytes that came: whoever sends them starts with it again.
+        """Cut off an incomplete record that was received: its sender starts with it again.
 
         Raises:
             RecoveryNeededError: the log ends in something else.
@@ -358,7 +358,7 @@ class MessageStore:
         self.log.cut(self.dispatcher.next_offset)
 
     def close(self) -> None:
-        """Write everything down to the disk and release the store; without ``abort`` if all of that went well.
+        """Write and sync everything, and release the store; removes ``abort`` if all of that succeeded.
 
         Raises:
             WriteError: the disk failed, now or before; the store must be recovered.

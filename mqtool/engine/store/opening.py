@@ -1,6 +1,6 @@
-"""How a store is opened: what is there is examined, and refused where it is not what a broker starts with.
+"""Opening a store: its files are examined, and refused if a broker would not start with them.
 
-Cost: of a store that was closed, its last units and last segment; of one that was not, what is after its checkpoint.
+Cost: after a clean stop, the last units and the last segment; otherwise what is after the checkpoint.
 (Rules: store.md 7. RocketMQ: ``DefaultMessageStore.load``.)
 """
 
@@ -29,7 +29,7 @@ _QUEUE_FILE_UNITS = 300_000
 
 
 def make_folders(root: Path, config: StoreConfig, disk: Disk) -> None:
-    """Make what a new store needs; its names are on the disk before anything is written."""
+    """Create the folders of a new store; their names are on the disk before anything is written."""
     names = config.settings.get("storePathCommitLog", "commitlog")
     folders = [root, *(root / name for name in names.split(",") if name)]
     for folder in folders:
@@ -47,12 +47,12 @@ def make_folders(root: Path, config: StoreConfig, disk: Disk) -> None:
 
 
 class Opened:
-    """The files of a store as they were found."""
+    """The existing files of a store."""
 
     def __init__(
         self, root: Path, config: StoreConfig, disk: Disk, batch_topics: Collection[str], *, is_indexed: bool
     ) -> None:
-        """Look at all of them.
+        """Open and examine all of them.
 
         Args:
             root: folder of the store.
@@ -65,7 +65,7 @@ class Opened:
             RecoveryNeededError: they are not what a broker starts with.
         """
         self.was_left = was_left_by_us(root)
-        """Whether the store had not been closed: what is after its checkpoint is still to be taken again."""
+        """Whether the store had not been closed: what is after its checkpoint must be dispatched again."""
         reader = StoreReader(root, config)
         if reader.paths.dledger or reader.rocksdb_queues:
             raise RecoveryNeededError(f"{root} has a DLedger log or RocksDB queues, which cannot be written")
@@ -91,7 +91,7 @@ class Opened:
             raise
         self.checkpoint = reader.checkpoint
         self.reached = Reached(self.log.last_timestamp, self.log.last_start)
-        """Up to where all is in queues and index."""
+        """Up to where everything is in queues and index."""
         if self.was_left:
             self.reached = Reached(self.log.flushed_timestamp, noted)
 
@@ -101,7 +101,7 @@ class Opened:
         self._files.close()
 
     def _noted_start(self) -> int:
-        """Return where the last message starts of which the checkpoint says that it is in its queue, -1 for none."""
+        """Return the start of the last message that is in its queue according to the checkpoint, -1 for none."""
         checkpoint = self._reader.checkpoint
         noted = int(checkpoint.confirm_physical_offset) if checkpoint else 0
         if noted > self.log.min_offset:
@@ -139,13 +139,13 @@ class Opened:
                 self._check_last(queue, units[0].physical_offset)
 
     def _has_no_queue(self, at: int) -> bool:
-        """Return whether there is a message at an address whose topic has no queue any more, as it was deleted."""
+        """Return whether there is a message at an address whose topic was deleted and has no queue."""
         record = log_end.sound_record(self.log, at)
         topics = {topic for topic, _ in self.queues.by_key}
         return bool(record) and parse_stored(record).message.topic not in topics
 
     def _check_last(self, queue: LiveQueue, physical_offset: int) -> None:
-        """Hold the last unit of a queue against its message: one that is left over from another life shows."""
+        """Check the last unit of a queue against its message, to detect one left over from an earlier log."""
         with contextlib.suppress(MqtoolError):
             message = commit_log.parse_message(self.log.record(physical_offset))
             pairs = pairs_of(message.properties)
@@ -165,7 +165,7 @@ class Opened:
         slots, entries = config.size("maxHashSlotNum"), config.size("maxIndexNum")
         shape = next((file.shape for file in self._reader.index_files if file.shape), None) or DEFAULT_SHAPE
         shape = Shape(slots or shape.slots, entries or shape.entries)
-        has_tags = (self._root / "rocksdbstore").is_dir()  # as RocketMQ 5.4 and later make it
+        has_tags = (self._root / "rocksdbstore").is_dir()  # created by RocketMQ 5.4 and later
         index = LiveIndex(self._reader.paths.index, self._files, shape, has_tags)
         if self.was_left:
             index.keep_until(noted, self.log.store_timestamp)
@@ -173,7 +173,7 @@ class Opened:
 
 
 def _without_empty_files(reader: StoreReader, disk: Disk, config: StoreConfig) -> StoreReader:
-    """Remove the file that was just being made when the process was killed, and return a reader of the rest."""
+    """Remove the file that was being created when the process was killed, and return a reader of the rest."""
     queues = [*reader.consume_queues.values(), *reader.batch_consume_queues.values()]
     files = [*reader.index_files, *(file for queue in (reader.commit_log, *queues) for file in queue.segments)]
     for file in files:

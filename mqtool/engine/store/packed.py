@@ -1,8 +1,8 @@
 """Compressed copies of stores: segments as ``.gz`` and ``.zst`` files, ``.tar``, ``.tar.gz`` and ``.tar.zst`` archives.
 
-A ``PackedPath`` is a compressed segment, an ``ArchivePath`` what is in an archive. Both answer as a ``RemotePath``
-does, so readers know no difference. What was compressed is read onward, as a stream; it comes from the beginning again
-where somebody looks back further than what is kept. A ``.tar`` is read in place.
+A ``PackedPath`` is a compressed segment, an ``ArchivePath`` a file or folder in an archive. Both act as a ``RemotePath``,
+so readers need no special cases. Compressed data is read as a stream, which starts from the beginning again
+if earlier data is needed than what is kept. A ``.tar`` is read in place.
 """
 
 import bisect
@@ -34,32 +34,32 @@ _SEGMENT = re.compile(r"[0-9]{20}")
 _PACKED = re.compile(r"([0-9]{20})\.(gz|zst)")
 _ARCHIVE = re.compile(r".\.(tar|tar\.gz|tgz|tar\.zst|tzst)$", re.IGNORECASE)
 _NO_LOG = {"consumequeue", "consumequeue_ext", "batchconsumequeue", "timerlog", "compactionLog", "compactionCq"}
-"""Folders below which other files than those of the log are named by addresses."""
+"""Folders with files named by addresses that are not of the log."""
 _PARTS = ("commitlog", "consumequeue", "consumequeue_rocksdb", "index", "config")
 
 _PIECE = 1 << 20
 _REMOTE_PIECE = 4 << 20
 _AHEAD = 4
 _LEAST_GZ = 18
-"""Bytes of a ``.gz`` file: one that is shorter tells no length."""
+"""Bytes of a ``.gz`` file: a shorter one has no length."""
 _GZ_PIECE = 16 << 10
 _ZST_PIECE = 2 << 10
-"""Compressed bytes that are unpacked at once: a block of zeros takes four of them and yields 128 KiB."""
+"""Compressed bytes that are unpacked at once: four of them may yield 128 KiB of zeros."""
 _LARGEST_WINDOW = 1 << 31
 _BLOCK = 512
 _PAGE = 64 << 10
 _LARGEST_HEAD = 16 << 20
-"""Bytes of an archive that are read at once at most: a name and what else is said of a file."""
+"""Most bytes of an archive that are read at once: the name and other metadata of a file."""
 _OF_ANOTHER_VOLUME = b"M"
 MAX_KEPT = 2 << 30
-"""Bytes that are kept of an archive that is read as a stream: of queues, index, tables and all else but the log."""
+"""Bytes that are kept of a streamed archive: queues, index, tables and everything else but the log."""
 _ALWAYS = 4 << 30
 _PASSES = 8
-"""An archive is read so many times at most, if it is larger than what may be read always."""
+"""How many times an archive is read at most, unless it is small."""
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a segment without what says that it is compressed."""
+    """Return the name of a segment without the suffix of a compressed one."""
     match = _PACKED.fullmatch(name)
     return match[1] if match else name
 
@@ -78,7 +78,7 @@ def is_archive(path: Path) -> bool:
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file from its beginning; of a remote one some pieces are fetched ahead."""
+    """Yield the bytes of a file from its beginning; pieces of a remote one are fetched ahead."""
     if not isinstance(path, RemotePath):
         with reading(path), path.open("rb", buffering=0) as file:
             while chunk := file.read(_PIECE):
@@ -114,10 +114,10 @@ def _pieces(path: Path, size: int) -> Iterator[bytes]:
 
 
 def _unpacked(path: Path) -> Iterator[bytes]:
-    """Yield what a file holds, unpacked, in pieces of a bounded size.
+    """Yield the unpacked contents of a file, in pieces of a bounded size.
 
     Raises:
-        BadDataError: it is damaged, or cut short.
+        BadDataError: it is damaged or truncated.
     """
     name = path.name.lower()
     if name.endswith((".gz", ".tgz")):
@@ -136,7 +136,7 @@ def _gunzipped(path: Path) -> Iterator[bytes]:
             while rest:
                 if machine is None:
                     if not is_first and not rest.strip(b"\0"):
-                        break  # a file may be filled up with zeros
+                        break  # a file may be padded with zeros
                     machine, is_first = zlib.decompressobj(31), False
                 yield machine.decompress(rest, _PIECE)
                 rest = machine.unconsumed_tail
@@ -178,7 +178,7 @@ def _torn(path: Path) -> MqtoolError:
 
 
 class _UnpackedStream:
-    """What a file holds, unpacked, from its beginning on; ``position`` is how far it was read."""
+    """The unpacked contents of a file, read sequentially; ``position`` is how far it was read."""
 
     def __init__(self, path: Path) -> None:
         self._pieces = _unpacked(path)
@@ -197,7 +197,7 @@ class _UnpackedStream:
         return b"".join(parts)
 
     def skip_to(self, position: int) -> None:
-        """Pass over bytes, to the end at most."""
+        """Skip bytes, to the end at most."""
         while self.position < position and self._fill():
             count = min(len(self._left), position - self.position)
             self._left = self._left[count:]
@@ -220,14 +220,14 @@ class _UnpackedStream:
 
 
 class PackedPath(RemotePath):
-    """A compressed segment, which is as long as what it holds."""
+    """A compressed segment, with the length of its contents."""
 
     def __str__(self) -> str:
         return _shown(self)
 
     @classmethod
     def of(cls, path: Path) -> "PackedPath":
-        """Make one of the path of a file."""
+        """Return one for the path of a file."""
         packed = cls(*path.parts)
         vars(packed)["_of"] = path
         return packed
@@ -238,7 +238,7 @@ class PackedPath(RemotePath):
         return path
 
     def entry(self) -> ListedFile:
-        """Return its name and the length of what it holds.
+        """Return its name and the length of its contents.
 
         Raises:
             BadDataError: it is damaged.
@@ -264,14 +264,14 @@ class PackedPath(RemotePath):
         return False
 
     def opened(self, size: int | None = None) -> Content:
-        """Return what it holds, to be read onward; ``size``: with which it was found before."""
+        """Return its contents, to be read sequentially; ``size``: its expected length."""
         return _PackedFile(self._path, self.entry().size if size is None else size)
 
 
 def _content_size(path: Path, size: int) -> int:
-    """Return the length of what a compressed file holds: as it says itself, else counted.
+    """Return the length of the contents of a compressed file: as it states, else counted.
 
-    That it is so long is found when it is read to its end.
+    The stated length is verified when it is read to its end.
     """
     declared = _said_size(path, size)
     return declared if declared is not None else sum(map(len, _unpacked(path)))
@@ -298,7 +298,7 @@ def _bytes_at(path: Path, at: int, size: int) -> bytes:
 
 
 class _PackedFile(Content):
-    """What a compressed file holds."""
+    """The contents of a compressed file."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.size = size
@@ -310,7 +310,7 @@ class _PackedFile(Content):
         """Return the next bytes.
 
         Raises:
-            BadDataError: it is damaged, or holds more or less than it says.
+            BadDataError: it is damaged, or longer or shorter than it states.
         """
         assert at == self._stream.position
         data = self._stream.read(size)
@@ -333,11 +333,11 @@ class _Member(NamedTuple):
     stretches: tuple[tuple[int, int, int], ...]
     """Position in the file, position in the archive, length; in order."""
     kept_at: int | None
-    """Where it is in the file of what is kept."""
+    """Its position in the file of kept bytes."""
 
 
 class ArchivePath(RemotePath):
-    """A file or folder in an archive that was opened."""
+    """A file or folder in an open archive."""
 
     def __str__(self) -> str:
         return _shown(self)
@@ -362,7 +362,7 @@ class ArchivePath(RemotePath):
         return _archives[above], text[len(above) + 1 :]
 
     def opened(self, size: int | None = None) -> Content:  # noqa: ARG002
-        """Return what it holds."""
+        """Return its contents."""
         archive, key = self._place()
         with reading(self):
             self.entry()
@@ -377,12 +377,12 @@ def _nobody() -> None:
 
 
 def opened_archive(path: Path, remarks: list[str]) -> ArchivePath:
-    """List an archive and return the store in it: the one folder that holds a log, else parts of a store.
+    """List an archive and return the store in it: the only folder with a log, else parts of a store.
 
     Raises:
-        BadDataError: it is damaged or cut short, names a file twice, a link, or one outside of itself.
-        NotFoundError: it holds no store.
-        UsageError: it holds several.
+        BadDataError: it is damaged or truncated, or has a duplicate name, a link, or a name outside of itself.
+        NotFoundError: it has no store.
+        UsageError: it has several.
     """
     archive = Archive(path)
     _archives[str(path)] = archive
@@ -403,10 +403,10 @@ def opened_archive(path: Path, remarks: list[str]) -> ArchivePath:
 
 
 class Archive:
-    """The files of an archive by their names, as listings have them."""
+    """The files of an archive by name, like a listing of a storage."""
 
     def __init__(self, path: Path) -> None:
-        """Read its heads; what is compressed is read as a whole, and all but the log kept."""
+        """Read its heads; a compressed archive is read completely, and everything but the log is kept."""
         self.path = path
         self.is_stream = not path.name.lower().endswith(".tar")
         self.members: dict[str, _Member] = {}
@@ -499,7 +499,7 @@ class Archive:
         return BadDataError(f"{self.path} contains {key} twice: unpack it first (tar takes the last one)")
 
     def _keep(self, size: int, stretches: list[tuple[int, int, int]], source: "_ArchiveSource") -> int:
-        """Write a file among those that are kept; zeros make holes."""
+        """Store a file among those that are kept; zeros become holes."""
         if self._kept < 0:
             from mqtool.engine.store.spool import nameless_file
 
@@ -522,7 +522,7 @@ class Archive:
         return start
 
     def _check_order(self) -> None:
-        """Raise ``UsageError`` where reading the log in its order would mean to read the archive too many times."""
+        """Raise ``UsageError`` if reading the log in order would require reading the archive too many times."""
         at = cost = 0
         log = [member for key, member in sorted(self.members.items()) if member.kept_at is None and member.stretches]
         for member in log:
@@ -539,7 +539,7 @@ class Archive:
             )
 
     def roots(self) -> list[str]:
-        """Return the folders that hold a log, or else the topmost that hold other parts of a store."""
+        """Return the folders with a log, or else the topmost ones with other parts of a store."""
         roots = {_root_of(key) for key in self.members if _is_of_log(key.split("/"))}
         if not roots:
             holding = [key for key, entries in self._folders.items() if any(part in entries for part in _PARTS)]
@@ -548,26 +548,26 @@ class Archive:
             roots = {key for key, depth in depths.items() if depth == least}
         return sorted(roots)
 
-    # What a tree of a storage answers
+    # The interface of a tree of a storage
 
     def entry(self, key: str) -> ListedFile | None:
-        """Return what is said of a path, None if nothing is there."""
+        """Return the entry of a path, None if it does not exist."""
         if key in self._folders:
             return ListedFile(key.rpartition("/")[2], 0, 0, "", True)
         member = self.members.get(key)
         return member.entry if member else None
 
     def children(self, key: str) -> dict[str, ListedFile] | None:
-        """Return what is in a folder, None if there is none."""
+        """Return the contents of a folder, None if it does not exist."""
         return self._folders.get(key)
 
     def forget(self, _: str) -> None:
-        """Stay as it is: an archive is listed once."""
+        """Do nothing: an archive is listed once."""
 
     # Bytes
 
     def mapped(self, member: _Member) -> Bytes | None:
-        """Return the bytes of a file that is kept, or is in one piece in an archive on this machine."""
+        """Return the bytes of a file that is kept, or that is contiguous in an archive on this machine."""
         size = member.entry.size
         if not size:
             return np.empty(0, np.uint8)
@@ -601,9 +601,9 @@ class Archive:
         return bytes(data)
 
     def read_onward(self, at: int, size: int, reader: "_MemberFile") -> bytes:
-        """Return bytes of the stream, which starts again where they are after what it has passed.
+        """Return bytes of the stream, which is restarted if it is already past them.
 
-        What is left of the file that was read before this one is kept first: somebody may still be at it.
+        First the rest of the previously read file is kept, as it may still be in use.
         """
         with self.onward:
             before, self._reader = self._reader(), _nobody
@@ -631,7 +631,7 @@ class _MemberFile(Content):
         self.array = archive.mapped(member)
         self.onward = archive.onward if archive.is_stream and self.array is None else None
         self.finish: Callable[[], None] = _nobody
-        """Reads what was not read of it yet: who keeps it says how."""
+        """Reads the rest of it; set when it is kept."""
         self._archive = archive
         self._member = member
         path = archive.path
@@ -640,7 +640,7 @@ class _MemberFile(Content):
             self.is_checked = self._remote.is_checked
 
     def check(self) -> None:
-        """Raise as the archive does, which is the object that may change."""
+        """Raise like the archive, which is the object that may change."""
         if self._remote:
             self._remote.check()
 
@@ -657,7 +657,7 @@ class _MemberFile(Content):
 
 
 class _ArchiveSource(io.RawIOBase):
-    """An archive as ``tarfile`` reads it; ``end`` is how long it is."""
+    """An archive in the form that ``tarfile`` reads; ``end`` is its length."""
 
     end = 0
     _at = 0
@@ -678,15 +678,15 @@ class _ArchiveSource(io.RawIOBase):
         return data
 
     def _next(self, size: int) -> bytes:
-        """Return the bytes that follow, fewer at the end."""
+        """Return the next bytes, fewer at the end."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Read what is after the end mark."""
+        """Read what follows the end mark."""
 
 
 class _Onward(_ArchiveSource):
-    """A stream, in which nobody looks back by more than a block."""
+    """A stream that is never rewound by more than a block."""
 
     def __init__(self, stream: _UnpackedStream) -> None:
         self._stream = stream
@@ -710,7 +710,7 @@ class _Onward(_ArchiveSource):
 
 
 class _InPlace(_ArchiveSource):
-    """An archive in a storage: heads are fetched by themselves."""
+    """An archive in a storage: heads are fetched separately."""
 
     def __init__(self, file: Content) -> None:
         self._file = file
@@ -750,7 +750,7 @@ def _is_of_log(parts: list[str]) -> bool:
 
 
 def _root_of(segment: str) -> str:
-    """Return the folder of the store to which a segment of a log belongs: that of the log where it is alone."""
+    """Return the folder of the store of a segment: that of the log if there is only a log."""
     folders = segment.split("/")[:-1]
     if folders and folders[-1].startswith("commitlog"):
         return "/".join(folders[:-1])

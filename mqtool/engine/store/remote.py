@@ -449,7 +449,7 @@ class _Tree:
             return self._entries[key]
 
     def children(self, key: str) -> dict[str, ListedFile] | None:
-        """Return what is in a folder, None if there is none."""
+        """Return the contents of a folder, None if it does not exist."""
         with self._lock:
             if key not in self._folders:
                 if any(key.startswith(f"{deep}/") for deep in self._deep):

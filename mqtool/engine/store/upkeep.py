@@ -49,7 +49,7 @@ class Upkeep:
         self.clean_failure: MqtoolError | None = None
         """Why what is old could not be removed; it is tried again."""
         self.removes_aside = False
-        """Whether somebody else calls ``remove_expired`` when ``has_expired``; else ``tick`` does."""
+        """Whether the caller calls ``remove_expired`` when ``has_expired``; otherwise ``tick`` does."""
         self._root = root
         self._disk = disk
         self._log = log
