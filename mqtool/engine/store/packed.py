@@ -1,6 +1,6 @@
 """Compressed copies of stores: segments as ``.gz`` and ``.zst`` files, ``.tar``, ``.tar.gz`` and ``.tar.zst`` archives.
 
-A ``PackedPath`` is a compressed segment, an ``ArchivePath`` a file or folder in an archive. Both act as a ``RemotePath``,
+A ``PackedPath`` is a compressed segment, an ``ArchivePath`` a file or folder in one. Both act as a ``RemotePath``,
 so readers need no special cases. Compressed data is read as a stream, which starts from the beginning again
 if earlier data is needed than what is kept. A ``.tar`` is read in place.
 """
