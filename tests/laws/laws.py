@@ -252,20 +252,22 @@ class _Check:
         Also of those whose damaged properties were written anew where they lay, with what could be read, as is told.
         """
         found: dict[Key, set[bytes]] = collections.defaultdict(set)
-        whole, copies = base_of(self.case.base).judged.records, "\n".join(plan.remarks)
+        whole = base_of(self.case.base).judged.records
         for record in (*self.before.records.values(), *self.before.misplaced):
             was, now = whole.get(record.stated), after.records.get(record.stated)
             if now is None:
                 continue
             is_as_it_was = was is not None and was.digest() == now.digest() and was.keys == now.keys
-            if record.in_place and (stays := _said_to_stay(record, plan.remarks)):
+            stays = _said_to_stay(record, plan.remarks)
+            if "is kept: a copy" in stays:
+                if now.body == record.body:
+                    for key in {*record.keys} & {*now.keys}:
+                        found[key].add(record.digest())
+            elif stays:
                 is_kept = _is_kept(record, now, stays)
                 if is_as_it_was or (is_kept and _is_at_home(now, record, was)):
                     for key in record.keys:
                         found[key].add(record.digest())
-            elif f"the message at {record.stated:,} is kept: a copy" in copies and now.body == record.body:
-                for key in {*record.keys} & {*now.keys}:
-                    found[key].add(record.digest())
             elif was is not None and is_as_it_was:
                 for key in {*record.keys} & {*was.keys}:
                     found[key].add(record.digest())
@@ -647,7 +649,7 @@ def _differing(one: bytes, other: bytes) -> Iterator[int]:
 
 def _said_to_stay(record: Record, remarks: Iterable[str]) -> str:
     """Return the remark on a record that stays with other properties, nothing without one."""
-    return next((one for one in remarks if f"the message at {record.position:,} is kept" in one), "")
+    return next((one for one in remarks if f"the message at {record.stated:,} is kept" in one), "")
 
 
 def _is_kept(record: Record, now: Record, told: str) -> bool:

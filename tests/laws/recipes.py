@@ -1541,6 +1541,40 @@ _ROWS = {
             {"op": "zero", "file": "commitlog/00000000000000000000", "at": 32, "len": 16},
         ],
     ),
+    "a first segment whose file held another is lost, not expired": (
+        "multipath-497-kill",
+        "recover",
+        [
+            {
+                "op": "duplicate",
+                "path": "commitlog-b/00000000000000065536",
+                "to": "commitlog-a/00000000000000000000",
+            },
+            {
+                "op": "graft",
+                "base": "multipath-533-clean",
+                "path": "commitlog-b/00000000000000196608",
+                "to": "commitlog-b/00000000000000065536",
+            },
+        ],
+    ),
+    "a new store tells what a first segment whose file held another had": (
+        "multipath-497-kill",
+        "salvage",
+        [
+            {
+                "op": "duplicate",
+                "path": "commitlog-b/00000000000000065536",
+                "to": "commitlog-a/00000000000000000000",
+            },
+            {
+                "op": "graft",
+                "base": "multipath-533-clean",
+                "path": "commitlog-b/00000000000000196608",
+                "to": "commitlog-b/00000000000000065536",
+            },
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.store.commit_log import ROWS, SLACK, CommitLog, heads_in
-from mqtool.engine.store.file_queue import segment_name
+from mqtool.engine.store.file_queue import is_segment_name, segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.remote import RemotePath
@@ -68,6 +68,8 @@ class Placement:
     """Segments at their actual length, at the address that their records state."""
     is_whole_in_doubt: bool = False
     """Whether records of one segment are in another, so that no part of the log may be skipped."""
+    lost_first: list[int] = dataclasses.field(default_factory=list)
+    """Addresses of segments with which the log began, and which are gone: files with their names held others."""
 
     @property
     def of_wrong_length(self) -> list[MappedFile]:
@@ -93,6 +95,12 @@ class Placement:
                 self.log = self.log.with_segments([kept, *self.log.segments])
                 if removed_file.size > size:
                     self.too_long.append(MappedFile(removed_file.path, base, removed_file.size))
+        for file in self.renamed:
+            base = int(file.path.name) if is_segment_name(file.path.name) else -1
+            is_before = 0 <= base <= self.log.min_offset - size and base % size == 0
+            if is_before and any(base <= start < base + size for start in starts):
+                self.is_whole_in_doubt = True
+                self.lost_first.append(base)
 
     def carried_out(self, log: CommitLog) -> None:
         """Note, here and in a log derived from this one, that the files have their new names."""

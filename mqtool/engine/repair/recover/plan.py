@@ -324,7 +324,8 @@ def _looked(
         looked_at = [*segments[-_NORMAL_SEGMENTS:], *placement.of_wrong_length] if is_normal else []
         return min((segment.start_offset for segment in looked_at), default=log.min_offset)
 
-    start = first = first_of(log.segments)
+    lost_first = [] if options.get("cut") else placement.lost_first  # the log would end where it begins
+    start = first = min([*lost_first, first_of(log.segments)])
     batch_topics = batch_topics_of(reader)
     cut_at = options.get("cut_at")
     look = functools.partial(

@@ -219,9 +219,10 @@ class _Merged(Survey):
 
     def told_by_units(self, order: Order) -> dict[QueueKey, tuple[int, int]]:
         """Return, for each queue, how many messages units of either store show before and after those copied."""
-        counts = told_by_units(self.reader, order)
+        counts = told_by_units(self.reader, order, self.log.min_offset)
         if self.limit == NO_END:
-            for key, (before, behind) in told_by_units(self.readers[1 - self.base], order).items():
+            other = self.readers[1 - self.base]
+            for key, (before, behind) in told_by_units(other, order, other.commit_log.min_offset).items():
                 old = counts.get(key, (0, 0))
                 counts[key] = max(before, old[0]), max(behind, old[1])
         return counts

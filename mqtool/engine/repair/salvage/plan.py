@@ -160,6 +160,7 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
     if not look.kept:
         raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
     look.skip_left(back.left)
+    look.began_at = min([*placement.lost_first, look.began_at])
     plan = look.finish()
     if not plan.kept.total():
         raise NotFoundError(f"no message in {reader.root} has a queue: there is nothing to salvage")
@@ -297,6 +298,8 @@ class Survey:
     def __init__(self, reader: StoreReader) -> None:
         self.reader = reader
         self.log = reader.commit_log
+        self.began_at = self.log.min_offset
+        """Where the log began before its first segments were lost: messages before that have expired."""
         self.batch_topics = batch_topics_of(reader)
         self.stretches: list[CopiedRange] = []
         self.skipped: list[Skipped] = []
@@ -471,7 +474,7 @@ class Survey:
 
     def told_by_units(self, order: Order) -> dict[QueueKey, tuple[int, int]]:
         """Return, for each queue, how many messages units show before and after those that are copied."""
-        return told_by_units(self.reader, order)
+        return told_by_units(self.reader, order, self.began_at)
 
     def _is_fixed(self, queue: QueueKey) -> bool:
         """Return whether the queue offsets are listed in properties, as those of light queues are."""
@@ -592,23 +595,26 @@ def _has_unit(known: LostMessage) -> bool:
     return known.transaction in (0, layout.TRANSACTION_COMMIT)
 
 
-def told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int, int]]:
-    """Return, for each queue, how many messages its units show before and after those that are copied."""
+def told_by_units(reader: StoreReader, order: Order, start_offset: int) -> dict[QueueKey, tuple[int, int]]:
+    """Return, for each queue, how many messages its units show before and after those that are copied.
+
+    Messages before ``start_offset``, an address, have expired.
+    """
     by_queue = {}
     for key, queue in reader.consume_queues.items():
         first, stop = order.ranges.get(key, (0, 0))
         begin, end = queue.first_offset, queue.max_offset()
         if key not in order.ranges:
             first = stop = begin
-        ahead = _count_units(reader, queue, begin, min(first, end), first)
+        ahead = _count_units(reader, queue, begin, min(first, end), first, start_offset)
         edge = stop if key in order.ranges else None
-        by_queue[key] = ahead, _count_units(reader, queue, max(stop, begin), end, edge)
+        by_queue[key] = ahead, _count_units(reader, queue, max(stop, begin), end, edge, start_offset)
     for key, batch_queue in reader.batch_consume_queues.items():
         first, stop = order.ranges.get(key, (0, 0))
         before = behind = 0
         for low in range(0, batch_queue.used_count, _UNITS_AT_ONCE):
             units = batch_queue.units(low, min(low + _UNITS_AT_ONCE, batch_queue.used_count))
-            units = units[(units["size"] > 0) & (units["physical_offset"] >= reader.commit_log.min_offset)]
+            units = units[(units["size"] > 0) & (units["physical_offset"] >= start_offset)]
             offsets, counts = units["queue_offset"], np.maximum(units["batch_size"].astype(np.int64), 1)
             before += int(counts[offsets < first].sum())
             behind += int(counts[offsets >= stop].sum())
@@ -616,7 +622,9 @@ def told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int
     return by_queue
 
 
-def _count_units(reader: StoreReader, queue: ConsumeQueue, start: int, stop: int, edge: int | None) -> int:
+def _count_units(
+    reader: StoreReader, queue: ConsumeQueue, start: int, stop: int, edge: int | None, start_offset: int
+) -> int:
     """Count the messages that units in a range of queue offsets show, and those between them and an edge of it.
 
     An empty unit there also had a message. Units that are too far away count only themselves.
@@ -625,7 +633,7 @@ def _count_units(reader: StoreReader, queue: ConsumeQueue, start: int, stop: int
     for low, units in queue.windows(start, stop):
         sizes = units["size"]
         is_message = (sizes > 0) & (sizes < consume_queue.PRE_BLANK_SIZE)
-        rows = np.flatnonzero(is_message & (units["physical_offset"] >= reader.commit_log.min_offset))
+        rows = np.flatnonzero(is_message & (units["physical_offset"] >= start_offset))
         if len(rows):
             count += len(rows)
             ends += [low + int(rows[0]), low + int(rows[-1]) + 1]
