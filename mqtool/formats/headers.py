@@ -470,7 +470,7 @@ class AclVersionResponse(NamedTuple):
     cluster_name: str
 
 
-# Topics, groups and figures
+# Topics, groups and statistics
 
 
 class CreateTopic(NamedTuple):

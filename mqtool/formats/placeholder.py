@@ -333,7 +333,7 @@ def least_size(topic: bytes) -> int:
 
 
 def _without_hosts(like: RecordTemplate) -> RecordTemplate:
-    """Return a likeness without hosts, which take room, and all the more with IPv6."""
+    """Return a template without hosts, which take space, especially IPv6 ones."""
     none = bytes(4)
     return like._replace(sys_flag=0, born_address=none, born_port=0, store_address=none, store_port=0)
 

@@ -1,7 +1,7 @@
-"""Up to where slaves have acknowledged the log of a store: nothing below that is cut off unasked.
+"""The address up to which slaves have acknowledged the log of a store: nothing below is cut off automatically.
 
-It is noted before it counts: on a slave before each report, on a master with each that it gets. The note is written in
-place and survives a kill of the broker; after a stop of the machine it may be older than the log, and then all of the
+It is noted before it takes effect: on a slave before each report, on a master with each report. The note is written in
+place and survives a kill of the broker; after a crash of the machine it may be older than the log, and then all of the
 log counts as acknowledged.
 """
 
@@ -21,7 +21,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Acknowledged:
-    """The note of one store, while a broker runs on it."""
+    """The note of one store with a running broker."""
 
     def __init__(self, root: Path, end_offset: int, *, was_left: bool) -> None:
         """Read it.
@@ -36,11 +36,11 @@ class Acknowledged:
         self._boot_id = _boot_id()
         noted, boot_id = _read(self._path)
         self.is_any = self._path.exists()
-        """Whether this store has ever been one of several."""
+        """Whether this store has ever been replicated."""
         self.is_in_doubt = was_left and not (boot_id and boot_id == self._boot_id)
-        """Whether the machine has stopped under the broker, as far as is known: log and note may lack their ends."""
+        """Whether the machine has crashed, as far as is known: log and note may lack their ends."""
         self.is_log_short = self.is_any and (self.is_in_doubt or (noted is not None and noted > end_offset))
-        """Whether the log is likely to lack what slaves have acknowledged."""
+        """Whether the log probably lacks something that slaves have acknowledged."""
         self.offset = end_offset if noted is None or self.is_in_doubt else min(noted, end_offset)
 
     def note(self, offset: int) -> None:
@@ -62,7 +62,7 @@ class Acknowledged:
         self.offset = highest
 
     def close(self) -> None:
-        """Have it on the disk, and let go of the file."""
+        """Sync and close the file."""
         if self._descriptor >= 0:
             try:
                 with writing(self._path):
@@ -82,7 +82,7 @@ def _read(path: Path) -> tuple[int | None, str]:
 
 
 def _boot_id() -> str:
-    """Return what tells this run of the machine from others, empty where nothing does."""
+    """Return an id of this boot of the machine, empty if there is none."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:

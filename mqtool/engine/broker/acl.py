@@ -27,9 +27,9 @@ TopicAt = Callable[[int], str | None]
 
 
 class Need(NamedTuple):
-    """Something that somebody must be allowed to do; ``ANY`` is met by either permission."""
+    """A required permission; ``ANY`` is satisfied by either."""
 
-    topic: str  # or the retry topic of a group, which means the group
+    topic: str  # or the retry topic of a group, which stands for the group
     permission: int
 
 
@@ -40,7 +40,7 @@ class AccessControl:
         """Read the accounts; ``topic_at`` tells which topic the message at an address is for.
 
         Raises:
-            BadDataError: the file does not say what it should.
+            BadDataError: the file is malformed.
             OSError: it is not there.
         """
         self._path = path
@@ -52,7 +52,7 @@ class AccessControl:
         self.acl: PlainAcl = _read(path)
 
     def tick(self, now: int) -> None:
-        """Read the file if it has changed, but not while it is older than what is to be written."""
+        """Read the file if it has changed, but not while a newer version waits to be written."""
         if now >= self._next_look:
             self._next_look = now + LOOK_INTERVAL_MS
             if self._written is not self._to_write:
@@ -87,7 +87,7 @@ class AccessControl:
         return True
 
     def put_white_addresses(self, addresses: Iterable[str], now: int) -> None:
-        """Have everything be done from these addresses, and no others; raises what ``put`` does."""
+        """Allow everything from these addresses, and no others; raises what ``put`` does."""
         self._write(self.acl._replace(white_addresses=tuple(addresses)), now)
 
     def _write(self, acl: PlainAcl, now: int) -> None:
@@ -103,15 +103,15 @@ class AccessControl:
         self._written = data
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
-        """Return when to look at the file."""
+        """Return when to check the file."""
         return self._next_look
 
     def trusts(self, host: str) -> bool:
-        """Return whether everything may be done from a host, whoever does it."""
+        """Return whether everything is allowed from a host, whatever the account."""
         return any(is_from(host, pattern) for pattern in self.acl.white_addresses)
 
     def allows(self, identity: str, host: str, need: Need) -> bool:
-        """Return whether who has come with an access key from a host may do something."""
+        """Return whether an account, from a host, has a permission."""
         if self.trusts(host):
             return True
         account = self.acl.accounts.get(identity)
@@ -129,7 +129,7 @@ def _has(account: Account, need: Need) -> bool:
     name = need.topic
     if name.startswith(RETRY_PREFIX):
         owned = account.group_perms.get(name.removeprefix(RETRY_PREFIX), account.default_group_perm)
-    else:  # what is for all topics is not meant for those in which messages of all topics wait
+    else:  # a permission for all topics does not include those in which messages of all topics wait
         owned = account.topic_perms.get(name, DENY if has_messages_of_all(name) else account.default_topic_perm)
     return owned != DENY and bool(owned & need.permission)
 
@@ -138,7 +138,7 @@ def _has(account: Account, need: Need) -> bool:
 
 
 def is_from(host: str, pattern: str) -> bool:
-    """Return whether an address is one that a white list means; parts may be ``*``, ``a-b`` or ``{a,b}``.
+    """Return whether an address matches a white list; parts may be ``*``, ``a-b`` or ``{a,b}``.
 
     >>> is_from("10.0.0.7", "10.0.0.{6,7}"), is_from("10.0.1.7", "10.0.2-3.*")
     (True, False)

@@ -1,6 +1,6 @@
-"""A broker: its parts, how they hang together, and what the passing of time asks of them.
+"""A broker: its parts, how they are connected, and their work as time passes.
 
-It knows no protocol: who speaks one comes in by a door, see ``remoting_door.py``.
+It knows no protocol: protocols are handled by doors, see ``remoting_door.py``.
 """
 
 from collections.abc import Callable, Iterable
@@ -66,7 +66,7 @@ _STORE_INTERVAL = 100
 
 
 class Ticker(Protocol):
-    """Something that works by time."""
+    """Something that does periodic work."""
 
     def tick(self, now: int) -> None:
         """Do what is due."""
@@ -78,19 +78,19 @@ class Ticker(Protocol):
 
 
 Arrival = Callable[[str, int, int, int, int], None]
-"""Is told topic, queue id, the offset behind the new message, its tags code and the time (ms)."""
+"""Called with topic, queue id, the offset after the new message, its tags code and the time (ms)."""
 
 
 class BrokerController:
     """The rules of a broker; times are in ms.
 
-    Its parts take part in what happens by the tables that are made here: ``_tickers`` for whatever works by time,
-    ``on_arrival`` for each message that can be read, ``_on_arrival_at`` for those of one topic, and the detours of
-    ``intake`` for messages that are not to go straight to their topic.
+    Its parts are connected by the tables that are built here: ``_tickers`` for periodic work,
+    ``on_arrival`` for each message that can be read, ``_on_arrival_at`` for those of one topic, and the put hooks of
+    ``intake`` for messages that must not go directly to their topic.
     """
 
     def __init__(self, store: "MessageStore", now: int, settings: BrokerSettings | None = None) -> None:
-        """Make a broker on an open store.
+        """Create a broker on an open store.
 
         Raises:
             FormatError: a table below ``config`` cannot be read.
@@ -99,17 +99,17 @@ class BrokerController:
         self.state = state = BrokerState(settings or BrokerSettings(), "127.0.0.1:10911")
         settings = state.settings
         self.on_configure: list[Callable[[BrokerSettings], None]] = []
-        """Who is told of new settings."""
+        """Listeners for new settings."""
         self.on_stop: list[Callable[[int], None]] = []
-        """Who is told the time (ms) when it stops, and has written what he keeps."""
+        """Called with the time (ms) when it stops, to write their data."""
         self.further_gauges: list[Callable[[], Iterable[Gauge]]] = []
-        """What its doors tell beside it of how they are doing."""
+        """Further gauges, of its doors."""
         self.further_subscriptions: list[Callable[[], Iterable[SubscriptionState]]] = []
-        """Subscriptions that its doors know of."""
+        """Further subscriptions, of its doors."""
         is_slave = state.role is Role.SLAVE
         self.acknowledged = Acknowledged(store.root, store.end_offset, was_left=store.was_recovered)
         self.on_stop.append(lambda _: self.acknowledged.close())
-        if is_slave:  # nothing comes of its messages but what comes from its master
+        if is_slave:  # its messages have no effects but those that come from its master
             store.take_only_copies()
             store.was_recovered = store.was_repaired = False
         self.following = Following()
@@ -170,13 +170,13 @@ class BrokerController:
             self.transactions,
             self.broker_stats,
             *([self.access] if self.access else ()),
-            room,  # last: what the others have brought is given out in the same tick
+            room,  # last, so that what the others add is delivered in the same tick
         ]
         if is_slave:
             of_masters = (self.delayed, self.timers, revive_log, pops.orders, self.transactions)
             self._tickers = [ticker for ticker in self._tickers if ticker not in of_masters]
         self.on_arrival: list[Arrival] = [room.arrived, self.broker_stats.arrived]
-        """Who is told of each message that can be read."""
+        """Listeners for each message that can be read."""
         self._on_arrival_at: dict[str, Arrival] = {}
         if not is_slave:
             self._on_arrival_at = {
@@ -185,7 +185,7 @@ class BrokerController:
                 revive_log.topic: revive_log.arrived,
                 HALF_TOPIC: self.transactions.arrived,
             }
-        # This one first: a half message is delayed once it is committed.
+        # First: a half message is delayed once it is committed.
         intake.add_put_hook([TRAN_MSG.encode()], self.transactions.put_hook)
         intake.add_put_hook([DELAY.encode()], self.delayed.put_hook)
         intake.add_put_hook(TIMER_NAMES, self.timers.put_hook)
@@ -200,7 +200,7 @@ class BrokerController:
 
     @property
     def settings(self) -> BrokerSettings:
-        """What it goes by now."""
+        """The current settings."""
         return self.state.settings
 
     @property
@@ -214,22 +214,22 @@ class BrokerController:
         return self.state.store_host
 
     def listens_at(self, address: str) -> None:
-        """Take ``host:port`` for the address that clients know, and that messages are stored with."""
+        """Use ``host:port`` as the address that clients know, and that messages are stored with."""
         self.state.listens_at(address)
 
     def configure(self, settings: BrokerSettings) -> None:
-        """Go by these settings from now on; those of ``AT_START`` stay without effect."""
+        """Apply new settings; those of ``AT_START`` have no effect."""
         self.state.settings = self.topics.settings = settings
         self.groups.creates = settings.auto_create_groups
         for tell in self.on_configure:
             tell(settings)
 
     def has_slaves(self, master: "Master") -> None:
-        """Have sends wait for slaves from now on, where they are to, and tell of them."""
+        """From now on, make sends wait for slaves if configured, and report on slaves."""
         self.slaves = self.group_commit.slaves = master
 
     def closed(self, session: Session, now: int) -> None:
-        """Let go of all that belongs to a session that has ended."""
+        """Release everything of a session that has ended."""
         self.room.closed(session, now)
         self.clients.closed(session)
 
@@ -264,36 +264,36 @@ class BrokerController:
         return real.decode("utf-8", "replace") or message.topic
 
     def delete_queues(self, topic: str) -> None:
-        """Delete the queues of a topic; whoever is answered for that is answered once they are gone.
+        """Delete the queues of a topic; the answer waits until they are gone.
 
-        Pulls that wait there are answered: made again a queue might have other messages where they wait.
+        Pulls that wait there are answered: a recreated queue might have other messages at their offsets.
         """
         for key in [key for key in self.store.queues() if key[0] == topic]:
             self.room.wake(key)
         if remove := self.store.let_go_topic(topic):
-            if self.store.removes_aside:  # it waits until the messages are dispatched, the last of them in later turns
+            if self.store.removes_aside:  # it waits until the messages are dispatched, the last ones in later turns
                 self.store.write_some_units()
             else:
                 self.store.write_units()
             self.saves.want(self.store.root / "consumequeue" / topic, tuple, lambda _path, _data: remove())
 
     def stop(self, now: int) -> None:
-        """Have everything written that is kept in tables; the store is closed by whoever opened it.
+        """Write all tables; the store is closed by its owner.
 
         Raises:
             WriteError: the disk is full, or fails.
         """
-        is_slave = self.state.role is Role.SLAVE  # whose tables are those of its master
+        is_slave = self.state.role is Role.SLAVE  # its tables are those of its master
         if not is_slave:
             self.timers.finish(now)
         if self.store.failure is None:
-            self.store.flush()  # no table is ahead of the log
+            self.store.flush()  # so that no table is ahead of the log
         self.store.write_units()
         for tell in self.on_stop:
             tell(now)
         self.saves.finish()
         if not is_slave:
-            self.transactions.note_progress()  # which are consumer offsets
+            self.transactions.note_progress()  # progress is kept as consumer offsets
             self.delayed.save(now)
         self.offsets.keep(now)
         if not is_slave:
@@ -301,7 +301,7 @@ class BrokerController:
             self.pops.orders.keep(now)
 
     def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:
-        """Tell whom it concerns that a message can be read; the store calls this for each."""
+        """Notify listeners that a message can be read; the store calls this for each."""
         for tell in self.on_arrival:
             tell(topic, queue_id, next_offset, tags_code, now)
         if topic in self._on_arrival_at:

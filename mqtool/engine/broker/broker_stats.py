@@ -1,4 +1,4 @@
-"""How much a broker does: messages stored and given out, in all and a second, by topic and by group.
+"""Statistics of a broker: messages stored and delivered, in total and per second, by topic and by group.
 
 (RocketMQ: ``StoreStatsService``, ``BrokerStatsManager``.)
 """
@@ -11,7 +11,7 @@ from mqtool.engine.broker.limits import MAX_COUNTED
 
 SAMPLE_INTERVAL_MS = 10_000
 SPANS_MS = (10_000, 60_000, 600_000)
-"""Over which rates are told."""
+"""Spans over which rates are computed."""
 
 Key = tuple[str, str]
 """Topic and group."""
@@ -33,31 +33,31 @@ class _Counts(NamedTuple):
 
 
 class _Marks(NamedTuple):
-    """The counts as they were at some moments."""
+    """Samples of the counts."""
 
     interval: int  # ms
     kept: "deque[tuple[int, _Counts]]"
 
 
 class Share(NamedTuple):
-    """What came together over a span."""
+    """Totals and rates over a span."""
 
     sum: int
     rate: float  # a second
 
 
 class BrokerStatsManager:
-    """Counts of messages, and samples of them while they change: every ten seconds, ten minutes and hour."""
+    """Counts of messages, with samples while they change: every ten seconds, ten minutes and hour."""
 
     def __init__(self, now: int) -> None:
         self.started = now
         self.stored = 0
         """Messages that can be read, since the start."""
         self.delivered = 0
-        """Messages that consumers were given."""
+        """Messages delivered to consumers."""
         self.counts = _Counts(defaultdict(int), defaultdict(int), defaultdict(int), defaultdict(int))
         self.mornings = _Sample(now, 0, 0), _Sample(now, 0, 0)
-        """The counts when yesterday and today began, in the zone of this machine; or when the broker was started."""
+        """The counts when yesterday and today began, in local time; or when the broker was started."""
         self._day_ends = _next_day(now)
         self._samples = deque([_Sample(now, 0, 0)], maxlen=SPANS_MS[-1] // SAMPLE_INTERVAL_MS + 1)
         self._marks = [
@@ -73,7 +73,7 @@ class BrokerStatsManager:
         self.counts.stored[topic] += 1
 
     def gave(self, topic: str, group: str, count: int, size: int) -> None:
-        """Count messages that a group was given, and their bytes."""
+        """Count messages delivered to a group, and their bytes."""
         self.delivered += count
         delivered, key = self.counts.delivered, (topic, group)
         if key in delivered or len(delivered) < MAX_COUNTED:
@@ -87,24 +87,24 @@ class BrokerStatsManager:
             sent_back[key] += 1
 
     def forget_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
-        """Forget the counts of a topic that is gone."""
+        """Forget the counts of a deleted topic."""
         self.counts.stored.pop(topic, None)
         for counts in (self.counts.delivered, self.counts.delivered_bytes, self.counts.sent_back):
             for key in [key for key in counts if key[0] == topic]:
                 del counts[key]
 
-    # Telling
+    # Queries
 
     def stored_rates(self, now: int) -> tuple[float, ...]:
-        """Return the messages stored a second, over each of the spans."""
+        """Return the messages stored per second, over each of the spans."""
         return tuple(_rate(now, self.stored, (sample.timestamp, sample.stored)) for sample in self._starts(now))
 
     def delivered_rates(self, now: int) -> tuple[float, ...]:
-        """Return the messages given out a second, over each of the spans."""
+        """Return the messages delivered per second, over each of the spans."""
         return tuple(_rate(now, self.delivered, (sample.timestamp, sample.delivered)) for sample in self._starts(now))
 
     def shares(self, kind: str, key: str | Key, now: int) -> tuple[Share, ...] | None:
-        """Return what came together over the last minute, hour and day, None if nothing ever did.
+        """Return totals and rates over the last minute, hour and day, None if nothing was ever counted.
 
         Args:
             kind: ``stored`` (by topic), ``delivered``, ``delivered_bytes`` or ``sent_back`` (by topic and group).
@@ -123,12 +123,12 @@ class BrokerStatsManager:
         return tuple(shares)
 
     def rate(self, kind: str, key: str | Key, now: int) -> float:
-        """Return how many came a second over the last minute; ``kind`` and ``key`` as for ``shares``."""
+        """Return the rate per second over the last minute; ``kind`` and ``key`` as for ``shares``."""
         shares = self.shares(kind, key, now)
         return shares[0].rate if shares else 0.0
 
     def _starts(self, now: int) -> list[_Sample]:
-        """Return the sample that each span begins with: the newest that is old enough, or the first."""
+        """Return the sample at the begin of each span: the newest that is old enough, or the first."""
         return [
             next((sample for sample in reversed(self._samples) if now - sample.timestamp >= span), self._samples[0])
             for span in SPANS_MS

@@ -1,6 +1,6 @@
-"""The clients of a broker: which producers and consumers there are, and what the consumers have subscribed to.
+"""The clients of a broker: its producers and consumers, and what the consumers have subscribed to.
 
-A client makes itself known by heartbeats; it is forgotten when it says so, when its connection ends, or after two
+A client registers by heartbeats; it is forgotten when it unregisters, when its connection ends, or after two
 minutes of silence. The members of a group are told when one of them comes or goes.
 (RocketMQ: ``ProducerManager``, ``ConsumerManager``, ``ConsumerGroupInfo``.)
 """
@@ -27,7 +27,7 @@ class ClientChannelInfo:
 
 @dataclass(slots=True)
 class OnlineGroup:
-    """The consumers of a group and what they want; the one who spoke last decides."""
+    """The consumers of a group and their subscriptions; the last heartbeat decides."""
 
     consume_type: str
     message_model: str
@@ -52,9 +52,9 @@ class Clients:
         self._by_id: dict[str, ClientChannelInfo] = {}  # producers
         self._groups_of: dict[Session, tuple[set[str], set[str]]] = {}  # of its producers and consumers
         self.member_count = 0
-        """How many clients are in groups, each counted in each of them."""
+        """Number of clients in groups, each counted in each of its groups."""
         self.subscription_size = 0
-        """Characters of all subscriptions."""
+        """Total characters of subscriptions."""
         self._next_look = 0
 
     # Coming
@@ -62,7 +62,7 @@ class Clients:
     def register_producer(self, group: str, client: ClientChannelInfo) -> None:
         """Note a producer, or that it is still there.
 
-        An id stays with the account that has come with it: whoever else names it gets no replies that are for it.
+        An id belongs to the account that first used it: others that use it do not get its replies.
         """
         self._producers.setdefault(group, {})[client.session] = client
         holder = self._by_id.get(client.client_id)
@@ -76,9 +76,9 @@ class Clients:
         """Note a consumer, or that it is still there.
 
         Args:
-            data: its group and what that wants.
-            client: who it is.
-            keeps_subscriptions: it left its subscriptions out because they are known.
+            data: its group and its subscriptions.
+            client: the program.
+            keeps_subscriptions: it left out its subscriptions because they are known.
         """
         group = self._consumers.get(data.group)
         if group is None:
@@ -99,7 +99,7 @@ class Clients:
             self._notify(data.group)
 
     def take_fingerprint(self, group: str, fingerprint: int) -> bool:
-        """Take the fingerprint of the subscriptions of a group; return whether it is another one than before."""
+        """Note the fingerprint of a group's subscriptions; return whether it has changed."""
         online = self._consumers[group]
         before, online.fingerprint = online.fingerprint, fingerprint
         return before != fingerprint
@@ -139,7 +139,7 @@ class Clients:
             self.unregister_consumer(group, session)
 
     def heard_all(self, now: int) -> None:
-        """Note that all are still there: the time has jumped, and none of them could say so."""
+        """Note that all are alive: the clock has jumped, and none of them could send a heartbeat."""
         for client in (
             *(client for members in self._producers.values() for client in members.values()),
             *(client for online in self._consumers.values() for client in online.members.values()),
@@ -147,7 +147,7 @@ class Clients:
             client.last_heard = now
 
     def tick(self, now: int) -> None:
-        """Forget the clients that are silent."""
+        """Forget silent clients."""
         if now < self._next_look:
             return
         self._next_look = now + LOOK_INTERVAL_MS
@@ -170,7 +170,7 @@ class Clients:
             self.unregister_consumer(group, session)
 
     def next_tick(self, now: int) -> int | None:
-        """Return when to look for silent clients, None while there are none at all."""
+        """Return when to check for silent clients, None while there are no clients."""
         return max(self._next_look, now) if self._groups_of else None
 
     # Asking
@@ -188,7 +188,7 @@ class Clients:
         return list(self._consumers)
 
     def producer(self, client_id: str) -> ClientChannelInfo | None:
-        """Return a producer by its id: who asked gets its reply so."""
+        """Return a producer by its id, to which a reply can be sent."""
         return self._by_id.get(client_id)
 
     def group(self, group: str) -> OnlineGroup | None:
@@ -234,7 +234,7 @@ class Clients:
 
 
 def size_of(subscriptions: Iterable[Subscription]) -> int:
-    """Return about how many characters subscriptions have."""
+    """Return the approximate number of characters of subscriptions."""
     return sum(
         len(subscription.topic)
         + len(subscription.expression)
@@ -245,7 +245,7 @@ def size_of(subscriptions: Iterable[Subscription]) -> int:
 
 
 def _subscribe(group: OnlineGroup, wanted: Iterable[Subscription]) -> bool:
-    """Take the subscriptions of a heartbeat; return whether topics came or went."""
+    """Note the subscriptions of a heartbeat; return whether the set of topics changed."""
     known = group.subscriptions
     subscribed = {subscription.topic: subscription for subscription in wanted}
     is_changed = known.keys() != subscribed.keys()

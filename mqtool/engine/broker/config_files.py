@@ -1,8 +1,8 @@
-"""The JSON tables that a broker keeps below ``config/`` while it runs.
+"""The JSON tables that a running broker keeps below ``config/``.
 
-As RocketMQ does it, the table before is kept beside as ``NAME.bak`` and taken where the file itself is not there, is
-empty or does not hold what it should. Otherwise than there, a file that cannot be read and has no backup ends the
-start: what it held would be lost with the next change.
+As in RocketMQ, the previous version is kept as ``NAME.bak`` and used if the file is missing, is
+empty or malformed. Unlike there, an unreadable file without a backup ends the
+start: its contents would be lost with the next change.
 (Rules: store.md 10.1. RocketMQ: ``ConfigManager``, ``MixAll.string2File``.)
 """
 
@@ -23,14 +23,14 @@ Parsed = TypeVar("Parsed")
 
 
 def load_table(path: Path, parse: Callable[[Table], Parsed]) -> tuple[Table, Parsed]:
-    """Return the table of a file, or of the one before it, and what it holds; empty where there is none.
+    """Return the table of a file, or of its backup, and its parsed contents; empty if there is none.
 
-    Where the one before is taken, a line says so, and it is written again; the file itself is put aside as
-    ``NAME.damaged``, as it would become the one before at the next change.
+    If the backup is used, that is logged, and it is written again; the file itself is moved to
+    ``NAME.damaged``, as it would become the backup at the next change.
 
     Args:
         path: of the file.
-        parse: returns what a table holds, and raises ``FormatError`` where that is not what it should be.
+        parse: returns the contents of a table, and raises ``FormatError`` if they are malformed.
 
     Raises:
         FormatError: neither can be read.
@@ -40,11 +40,11 @@ def load_table(path: Path, parse: Callable[[Table], Parsed]) -> tuple[Table, Par
     for file in (path, before):
         with contextlib.suppress(FileNotFoundError):
             data = file.read_bytes()
-            if not data:  # a crash came between making and writing it
+            if not data:  # a crash between creating and writing it
                 continue
             try:
                 table = parse_table(data)
-                data_version(table)  # of what every table holds
+                data_version(table)  # checks what every table has
                 parsed = parse(table)
             except FormatError as error:
                 damage = damage or FormatError(f"{file}: {error.reason}", error.offset)
@@ -68,17 +68,17 @@ def _restore(path: Path, data: bytes, damage: FormatError | None) -> None:
         )
     else:
         log.warning("%s was missing: restored from its backup", path)
-    with contextlib.suppress(WriteError):  # then there is the backup alone, which is enough
+    with contextlib.suppress(WriteError):  # then there is only the backup, which suffices
         save_data(path, data)
 
 
 def save_data(path: Path, data: bytes) -> None:
-    """Put the text of a table in the place of the one in a file, which becomes the one before.
+    """Replace the table in a file, which becomes the backup.
 
-    At any moment one of the two is whole, if the machine stops as well; the new one is on the disk on return.
+    At any moment one of the two is intact, even if the machine crashes; the new one is on the disk on return.
 
     Raises:
-        WriteError: the disk is full or fails; the table in the file is as it was.
+        WriteError: the disk is full or fails; the file is unchanged.
     """
     beside = path.with_name(f"{path.name}.tmp")
     with writing(path):
@@ -94,7 +94,7 @@ def save_data(path: Path, data: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Have the names in a folder on the disk on return."""
+    """Sync the names in a folder."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

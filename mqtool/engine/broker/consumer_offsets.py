@@ -43,7 +43,7 @@ class ConsumerOffsets:
         table, offsets = load_table(self._path, _parse)
         self.version = data_version(table) if table else DataVersion(0, 0, now)
         self.kept_at = (self.version.timestamp if self.version.counter else None) if table else 0
-        """When the table that was read had been written (ms): 0 if never, None if RocketMQ wrote it, untold."""
+        """When the loaded table was written (ms): 0 if never, None if RocketMQ wrote it, without a time."""
         self._offsets: dict[Key, dict[int, int]] = {}
         for (topic, group, queue_id), offset in offsets.items():
             self._offsets.setdefault((topic, group), {})[queue_id] = offset
@@ -56,21 +56,21 @@ class ConsumerOffsets:
     # One queue
 
     def get(self, group: str, topic: str, queue_id: int) -> int:
-        """Return what a group reads next, ``UNKNOWN`` where it never said so; a pending reset counts."""
+        """Return the next offset of a group, ``UNKNOWN`` if it never committed one; a pending reset counts."""
         key = topic, group
         if (target := self._resets.get(key, {}).get(queue_id)) is not None:
             return target
         return self._offsets.get(key, {}).get(queue_id, UNKNOWN)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take what a group reads next; it may be less than before."""
+        """Set the next offset of a group; it may be smaller than before."""
         queues = self._offsets.setdefault((topic, group), {})
         self._count += queue_id not in queues
         queues[queue_id] = offset
         self._is_changed = True
 
     def check_room(self, group: str, topic: str, queue_id: int | None = None) -> None:
-        """Check that there is room for the offset of a queue, or of any queue of a topic; of those there are, always.
+        """Check that a new offset of a queue, or of any queue of a topic, is within limits; existing ones always are.
 
         Raises:
             LimitError: there is none.
@@ -80,18 +80,18 @@ class ConsumerOffsets:
             check_room(self._count, 1, MAX_OFFSETS, "offsets of groups")
 
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take up to where a group has been given messages; kept in memory only."""
+        """Note up to where messages were delivered to a group; kept only in memory."""
         if (queues := self._pulled.get((topic, group))) is not None:
             queues[queue_id] = offset
         elif len(self._pulled) < MAX_OFFSETS:
             self._pulled[topic, group] = {queue_id: offset}
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int:
-        """Return up to where a group has been given messages, ``UNKNOWN`` where it has not."""
+        """Return up to where messages were delivered to a group, ``UNKNOWN`` if none were."""
         return self._pulled.get((topic, group), {}).get(queue_id, UNKNOWN)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set what a group reads next; its next pull is told so, and what it commits before that is not taken."""
+        """Set the next offset of a group; its next pull is told, and what it commits before that is ignored."""
         self.commit(group, topic, queue_id, offset)
         self._resets.setdefault((topic, group), {})[queue_id] = offset
 
@@ -100,7 +100,7 @@ class ConsumerOffsets:
         return bool(self._resets) and queue_id in self._resets.get((topic, group), ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset of a reset that a group has to be told of, once."""
+        """Return, once, the offset of a reset that a group has to be told of."""
         if not self._resets:
             return None
         queues = self._resets.get((topic, group), {})
@@ -112,7 +112,7 @@ class ConsumerOffsets:
     # Groups and topics
 
     def pairs(self) -> list[Key]:
-        """Return every topic and group that there are offsets of."""
+        """Return every topic and group with offsets."""
         return list(self._offsets)
 
     def of(self, group: str, topic: str) -> Mapping[int, int]:
@@ -128,7 +128,7 @@ class ConsumerOffsets:
         return [group for topic_name, group in self._offsets if topic_name == topic]
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Give one group the offsets that another has of a topic."""
+        """Copy the offsets of a group for a topic to another group."""
         if offsets := self._offsets.get((topic, source)):
             before = self._offsets.get((topic, target), ())
             check_room(self._count - len(before), len(offsets), MAX_OFFSETS, "offsets of groups")
@@ -137,10 +137,10 @@ class ConsumerOffsets:
             self._is_changed = True
 
     def merge(self, table: Table) -> None:
-        """Take over the offsets of a master: of each topic and group that it knows, all queues are as there.
+        """Take over the offsets of a master: all queues of each topic and group that it knows.
 
         Raises:
-            FormatError: it is no table of offsets.
+            FormatError: it is not a table of offsets.
         """
         offsets_by_key: dict[Key, dict[int, int]] = {}
         for (topic, group, queue_id), offset in _parse(table).items():
@@ -153,7 +153,7 @@ class ConsumerOffsets:
                 self._is_changed = True
 
     def limit(self, store: "MessageStore") -> None:
-        """Set offsets beyond the end of their queue to that: messages that were lost, or cut, are not read yet."""
+        """Limit offsets to the end of their queue: messages that were lost, or cut, have not been read."""
         for (topic, _), queues in self._offsets.items():
             for queue_id, offset in queues.items():
                 queue = store.queue(topic, queue_id)
@@ -190,7 +190,7 @@ class ConsumerOffsets:
     # Keeping
 
     def table(self) -> Table:
-        """Return all offsets as the file and the body of GET_ALL_CONSUMER_OFFSET have them."""
+        """Return all offsets in the form of the file and of the body of GET_ALL_CONSUMER_OFFSET."""
         return {"dataVersion": version_members(self.version), _MEMBER: dict(self._rows())}
 
     def _rows(self) -> Iterator[tuple[str, dict[int, int]]]:
@@ -200,10 +200,10 @@ class ConsumerOffsets:
         return build_table_in_pieces({"dataVersion": version_members(self.version)}, _MEMBER, self._rows())
 
     def keep(self, now: int) -> None:
-        """Have what has changed since the last time be written.
+        """Write changes since the last time.
 
         Raises:
-            WriteError: it is written at once, and the disk is full, or fails; the next call tries again.
+            WriteError: the disk is full, or fails; the next call tries again.
         """
         if self._is_changed:
             self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
@@ -211,21 +211,21 @@ class ConsumerOffsets:
             self._is_changed = False
 
     def tick(self, now: int) -> None:
-        """Keep the offsets every 5 s."""
+        """Save the offsets every 5 s."""
         if now >= self._next_keep:
             self._next_keep = now + KEEP_INTERVAL_MS
             try:
                 self.keep(now)
-            except WriteError as error:  # a full disk must not end the reading
+            except WriteError as error:  # a full disk must not stop consumers
                 log.warning("consumer offsets: %s", error)
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
-        """Return when offsets are to be kept, None while nothing has changed."""
+        """Return when to save offsets, None while nothing has changed."""
         return self._next_keep if self._is_changed else None
 
 
 def _parse(table: Table) -> dict[tuple[str, str, int], int]:
-    """Return the offsets of a table; what brokers of RocketMQ keep without topic or group, they leave alone, too."""
+    """Return the offsets of a table; like RocketMQ, ignores entries without a topic or group."""
     by_name = table.get(_MEMBER)
     if isinstance(by_name, dict) and (nameless := {name for name in by_name if not all(str(name).partition("@"))}):
         listed = ", ".join(map(repr, sorted(nameless)[:_MAX_TOLD]))

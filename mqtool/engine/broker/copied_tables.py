@@ -1,7 +1,7 @@
-"""The tables of a master, taken over by its slave as a whole.
+"""The tables of a master, copied by its slave as a whole.
 
-Topics, groups and request modes that the master does not have are dropped, and nothing is written where nothing has
-changed. Of consumer offsets each topic and group has its queues replaced; those that the master does not know stay.
+Topics, groups and request modes that the master does not have are dropped, and nothing is written if nothing has
+changed. Consumer offsets are replaced by topic and group; those that the master does not know stay.
 (Rules: replication.md 6. RocketMQ: ``SlaveSynchronize``.)
 """
 
@@ -15,7 +15,7 @@ from mqtool.formats.config_tables import parse_table
 
 
 class CopiedTables:
-    """Each call takes the body of an answer; where that is no table it raises ``FormatError`` and changes nothing."""
+    """Each call takes the body of an answer; if that is not a table it raises ``FormatError`` and changes nothing."""
 
     def __init__(
         self,

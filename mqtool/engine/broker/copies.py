@@ -1,6 +1,6 @@
-"""Which message was stored in the place of which: one that waits is put again now and then, with a count of how often.
+"""Recognizing copies: a waiting message is stored again now and then, with a count of how often.
 
-Its unique key does not tell: a producer that sends a message again, to another topic perhaps, sends its key again.
+Its unique key is not sufficient: a producer that sends a message again, perhaps to another topic, repeats the key.
 """
 
 from collections.abc import Collection
@@ -14,7 +14,7 @@ CopyKey = tuple[bytes, int, frozenset[tuple[str, str]]]
 def copy_key(message: NewMessage, changed: Collection[str]) -> CopyKey:
     """Return what a message and its copies have in common: body, birth, and all properties but those ``changed``.
 
-    Two messages have it in common only where it makes no difference which of them is meant.
+    Two messages have it in common only if they are interchangeable.
     """
     pairs = parse_properties(message.properties).items()
     return message.body, message.born_timestamp, frozenset(pair for pair in pairs if pair[0] not in changed)

@@ -1,7 +1,7 @@
 """Messages that are delivered later, by one of the delay levels; each waits in a queue of its level.
 
-Such a message is stored in ``SCHEDULE_TOPIC_XXXX``, whose units carry the time of delivery, and stored once more where
-it belongs when that has come: on time, in the order of its level, and never early. How far each level is done is kept
+Such a message is stored in ``SCHEDULE_TOPIC_XXXX``, whose units have the time of delivery, and stored again where
+it belongs when that has come: on time, in the order of its level, and never early. The progress of each level is kept
 in ``config/delayOffset.json``, never ahead of what is on the disk. What was delivered since then is found in its queue
 after a crash, where RocketMQ delivers it again.
 (Rules: remoting.md 4.7; store.md 10.5, 11.1. RocketMQ: ``ScheduleMessageService``, ``HookUtils``.)
@@ -41,9 +41,9 @@ _DELAY, _REAL_TOPIC, _REAL_QUEUE_ID = DELAY.encode(), REAL_TOPIC.encode(), REAL_
 _TIMER_PREFIX = TIMER_PREFIX.encode()
 _TIMER_NAMES = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
 _AT_ONCE = 200
-"""Messages that one tick delivers of a level at most: others want their turn."""
+"""Most messages of a level that one tick delivers, so that others get their turn."""
 _AGAIN_MS = 1000
-"""How long to wait when the store takes nothing."""
+"""How long to wait if the store refuses messages."""
 
 
 def delay_level(message: NewMessage) -> int:
@@ -57,7 +57,7 @@ def delay_level(message: NewMessage) -> int:
 
 
 def with_real_place(message: NewMessage) -> bytes:
-    """Return the properties of a message with the topic and queue that it is meant for."""
+    """Return the properties of a message with its real topic and queue."""
     properties = message.properties
     if _REAL_TOPIC in message.pairs or _REAL_QUEUE_ID in message.pairs:  # it has waited before
         pairs = parse_properties(properties)
@@ -66,10 +66,10 @@ def with_real_place(message: NewMessage) -> bytes:
 
 
 class DelayedMessages:
-    """A detour into the queues of the levels, and the clockwork that brings messages back; levels count from 1."""
+    """A put hook that stores messages in the queues of levels, and a ticker that delivers them; levels count from 1."""
 
     def __init__(self, store: "MessageStore", state: BrokerState, saves: Saves, folder: Path, now: int) -> None:
-        """Load how far each level is done from the folder ``config``.
+        """Load the progress of the levels from the folder ``config``.
 
         Raises:
             FormatError: the file cannot be read.
@@ -83,11 +83,11 @@ class DelayedMessages:
         self._version = data_version(table) if table else DataVersion(0, 0, now)
         self._saved = dict(self._offsets)
         self._to_save: tuple[int, dict[int, int], int] | None = None
-        """Offsets that can be written once the log is on the disk up to an address: that, they, and their time (ms)."""
+        """Offsets to be written once the log is flushed up to an address: address, offsets, and their time (ms)."""
         self._delivered: set[tuple[int, int]] = set()
-        """Level and queue offset of messages that had been delivered before a crash."""
+        """Level and queue offset of messages that were delivered before a crash."""
         self._next_save = now + state.settings.delay_offset_interval_ms
-        self._due: dict[int, int] = {}  # by level with messages: when to look at the first
+        self._due: dict[int, int] = {}  # when the first message is due, by level with messages
         for level in range(1, len(self._levels) + 1):
             self._take_up(level, now)
         if store.was_recovered and (not table or "dataVersion" in table):  # not from 4.x: since when is not known
@@ -95,19 +95,19 @@ class DelayedMessages:
 
     @property
     def offsets(self) -> dict[int, int]:
-        """The queue offset that is next, by level; a level that never had a message is not there."""
+        """The next queue offset by level; levels that never had a message are missing."""
         return self._offsets
 
     @property
     def version(self) -> DataVersion:
-        """How new the offsets are that were saved last."""
+        """The version of the offsets that were saved last."""
         return self._version
 
     def replace(self, table: Table, text: bytes) -> None:
-        """Take over how far the levels of a master are done, and keep its text as it is.
+        """Take over the progress of a master's levels, and keep its text unchanged.
 
         Raises:
-            FormatError: the table is none of delay offsets.
+            FormatError: it is not a table of delay offsets.
         """
         offsets, version = delay_offsets(table), data_version(table)
         if (offsets, version) != (self._offsets, self._version):
@@ -120,7 +120,7 @@ class DelayedMessages:
             return None
         level = min(delay_level(message), len(self._levels))
         if level:
-            if _TIMER_PREFIX in message.properties:  # a level counts more than a time
+            if _TIMER_PREFIX in message.properties:  # a level takes precedence over a time
                 pairs = parse_properties(message.properties)
                 kept = {name: value for name, value in pairs.items() if name not in _TIMER_NAMES}
                 message.properties = build_properties(kept)
@@ -150,7 +150,7 @@ class DelayedMessages:
         return soonest
 
     def save(self, now: int) -> None:
-        """Write how far each level is done, if that has changed and is on the disk."""
+        """Write the progress of the levels, if it has changed and is on the disk."""
         store = self._store
         if store.flushed_offset >= store.log.end_offset:
             self._save(dict(self._offsets), now)
@@ -174,7 +174,7 @@ class DelayedMessages:
                 self._due[level] = now
 
     def _find_delivered(self, since: int) -> None:
-        """Find what was delivered from a time (ms) on and is not counted in the offsets."""
+        """Find messages that were delivered from a time (ms) on and are not included in the offsets."""
         store = self._store
         for level in self._due:
             queue, offset = store.queue(SCHEDULE_TOPIC, level - 1), self._offsets[level]
@@ -182,7 +182,7 @@ class DelayedMessages:
             before = DeliveredBefore(store, DELAY, since, queue.units(offset, 1)[0].physical_offset)
             while units := queue.units(offset, _AT_ONCE):
                 for unit in units:
-                    if unit.tags_code > store.log.last_timestamp:  # it was still to come
+                    if unit.tags_code > store.log.last_timestamp:  # it was not due yet
                         break
                     with contextlib.suppress(FormatError, NotFoundError, ValueError):
                         if before.takes(parse_stored(store.log.record(unit.physical_offset))):
@@ -207,7 +207,7 @@ class DelayedMessages:
             if not units:
                 break
             for unit in units:
-                # A clock that was set back must not hold messages for longer than their level says.
+                # A clock that was set back must not delay messages for longer than their level says.
                 if now < unit.tags_code <= now + self._levels[level - 1]:
                     self._due[level] = unit.tags_code
                     return

@@ -1,7 +1,7 @@
-"""Which messages had come to their queues before the broker was killed, though what it keeps of that does not say so.
+"""Which messages had reached their queues before the broker was killed, although its saved progress does not say so.
 
-How far delayed messages are delivered is written down at intervals. After a kill that is older than the log, which
-tells the rest: a message that is delivered keeps the properties with which it waited.
+The progress of delayed messages is saved at intervals. After a kill it is older than the log, which
+shows the rest: a delivered message keeps the properties that it had while it waited.
 """
 
 import zlib
@@ -24,10 +24,10 @@ _MessageKey = tuple[bytes, bytes, int, int, int]
 
 
 class DeliveredBefore:
-    """The messages that were delivered since some time; each is found once."""
+    """The messages that were delivered since a time; each is found once."""
 
     def __init__(self, store: "MessageStore", marked_by: str, since: int, after: int) -> None:
-        """Look for messages with a property.
+        """Prepare a search for messages with a property.
 
         Args:
             store: where they are.
@@ -42,7 +42,7 @@ class DeliveredBefore:
         self._found: dict[QueueKey, Counter[_MessageKey]] = {}
 
     def takes(self, waiting: StoredMessage) -> bool:
-        """Return whether a message that waits has been delivered; one without a unique key is not told from others."""
+        """Return whether a waiting message has been delivered; messages without a unique key are not distinguished."""
         properties = waiting.message.properties
         if not find_property(properties, _UNIQ_KEY):
             return False
@@ -58,7 +58,7 @@ class DeliveredBefore:
         return True
 
     def _of(self, key: "QueueKey") -> Counter[_MessageKey]:
-        """Return what was delivered into a queue, read from its end."""
+        """Return the messages delivered into a queue, read from its end."""
         counts: Counter[_MessageKey] = Counter()
         queue = self._store.queue(*key)
         stop = queue.next_offset if queue is not None else 0

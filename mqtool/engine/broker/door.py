@@ -1,4 +1,4 @@
-"""What the doors of a broker share: a session for each connection, an outbox, and the passing of time."""
+"""What the doors of a broker share: a session for each connection, an outbox, and ticks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -14,10 +14,10 @@ SessionOf = TypeVar("SessionOf", bound=Session)
 
 
 class Door(ABC, Generic[Sent, SessionOf]):
-    """Stands between the commands of a protocol and a broker: rules of a ``StreamServer``.
+    """Translates between the commands of a protocol and a broker: rules of a ``StreamServer``.
 
-    Several may stand before one broker. What one of them brings about for the peers of another waits in the outbox of
-    that, whose ``on_first`` has it taken.
+    A broker may have several. What one of them causes for the peers of another waits in the outbox of
+    the latter, whose ``on_first`` has it fetched.
     """
 
     def __init__(self, broker: BrokerController) -> None:
@@ -57,5 +57,5 @@ class Door(ABC, Generic[Sent, SessionOf]):
         return self.outbox.take()
 
     def next_tick(self, now: int) -> int:
-        """Return when something is due: at once where something is to be sent."""
+        """Return when something is due: at once if something is to be sent."""
         return now if self.outbox.waiting else self.broker.next_tick(now)

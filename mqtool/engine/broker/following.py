@@ -1,4 +1,4 @@
-"""What a slave knows of how it follows its master: which that is, how far it has come, and why it has stopped."""
+"""The state of a slave's replication: its master, its progress, and why it has stopped."""
 
 import enum
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ class FollowingStatus(enum.StrEnum):
     SEARCHING = "searching"
     """It does not know its master, or cannot reach it."""
     FOLLOWING = "following"
-    """It is connected and appends what comes."""
+    """It is connected and appends what it receives."""
     STOPPED = "stopped"
-    """It does not replicate, since that would damage its log, or there is no room: ``reason`` says why."""
+    """It does not replicate, as that would damage its log, or there is no space: ``reason`` says why."""
 
 
 @dataclass
@@ -27,18 +27,18 @@ class Following:
     reason: str = ""
     """Why it is not following."""
     unchecked: str = ""
-    """Why the logs could not be compared before the first report; empty where they were."""
+    """Why the logs could not be compared before the first report; empty if they were."""
     last_read_timestamp: int = 0
-    """When something last came from the master."""
+    """When something was last received from the master."""
     last_write_timestamp: int = 0
-    """When it was last told how far this log reaches."""
+    """When it was last told the end of this log."""
     bytes_per_second: int = 0
-    """Of the log, that came in the last second."""
+    """Bytes of the log received in the last second."""
     copied_timestamp: int = 0
     """When the master's tables were last copied."""
 
     def texts(self) -> dict[str, str]:
-        """Return it as a part of what a broker tells of itself (GET_BROKER_RUNTIME_INFO)."""
+        """Return it as a part of the broker's runtime information (GET_BROKER_RUNTIME_INFO)."""
         return {
             "replicationStatus": self.status,
             "replicationReason": self.reason,

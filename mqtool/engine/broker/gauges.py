@@ -1,4 +1,4 @@
-"""A gauge as it stands: what a part of a broker, or a door of it, tells of itself."""
+"""The current values of a gauge of a part of a broker, or of a door."""
 
 from typing import NamedTuple
 

@@ -1,7 +1,7 @@
-"""Those who wait until what they have stored is safe: on the disk (``flushDiskType=SYNC_FLUSH``), and with others.
+"""Requests that wait until their messages are safe: on the disk (``flushDiskType=SYNC_FLUSH``), and on slaves.
 
-Whoever runs the broker flushes the store as long as ``wants_flush`` says so, and lets it tick after that; whoever
-learns what others have (``LiveLog.confirmed_offset``) lets it tick, too.
+The owner of the broker flushes the store while ``wants_flush`` is true, and calls ``tick`` after that; it also
+calls ``tick`` when slaves have acknowledged more (``LiveLog.confirmed_offset``).
 (Rules: store.md 8.4. RocketMQ: ``GroupCommitService``.)
 """
 
@@ -21,7 +21,7 @@ _KEY, _DISK_KEY = "flush", "flush of the disk alone"
 
 
 class Safety(enum.Enum):
-    """What became of what was stored."""
+    """Whether stored messages are safe."""
 
     SAFE = "safe"
     NOT_ON_DISK = "not on the disk"
@@ -30,13 +30,13 @@ class Safety(enum.Enum):
 
 
 Told = Callable[[Safety, int], None]
-"""Takes what became of it, and the time (ms)."""
+"""Called with the result, and the time (ms)."""
 
 
 class GroupCommit:
-    """A clockwork that tells those who wait, in the order of their messages, whether it is so or takes too long.
+    """A ticker that answers waiting requests, in the order of their messages, when they are safe or it takes too long.
 
-    ``on_wanted`` is called when there is something to flush and was nothing before.
+    ``on_wanted`` is called when there is something to flush again.
     """
 
     def __init__(self, store: "MessageStore", state: BrokerState, room: WaitingRoom) -> None:
@@ -48,23 +48,23 @@ class GroupCommit:
 
     @property
     def is_any(self) -> bool:
-        """Whether somebody waits."""
+        """Whether requests wait."""
         return self._room.count(FLUSHES) > 0
 
     @property
     def wants_flush(self) -> bool:
-        """Whether somebody waits for the disk."""
+        """Whether requests wait for the disk."""
         store = self._store
         return self.is_any and store.is_sync and store.log.flushed_offset < store.log.end_offset
 
     def is_safe(self, flush_offset: int) -> bool:
-        """Return whether the log is safe up to an address; nobody has to wait for 0."""
+        """Return whether the log is safe up to an address; always true for 0."""
         return flush_offset <= 0 or flush_offset <= self._store.safe_offset
 
     def wait(self, flush_offset: int, session: Session, then: Told, now: int) -> None:
-        """Have ``then`` told whether the log is safe up to an address: as soon as it is, or when that fails.
+        """Call ``then`` with whether the log is safe up to an address: as soon as it is, or when that fails.
 
-        The disk and slaves have a time limit each; where both fail it is told of the slaves.
+        The disk and slaves have a time limit each; if both fail the slaves are reported.
         """
         settings, slaves = self._state.settings, self.slaves
         disk_deadline = now + settings.flush_timeout_ms
@@ -87,7 +87,7 @@ class GroupCommit:
     def _go_on_without(
         self, why: Safety, flush_offset: int, session: Session, deadline: int, then: Told, now: int
     ) -> None:
-        """Have ``then`` told how it is with the slaves, once it is known how it is with the disk."""
+        """Call ``then`` with the result for the slaves, once that for the disk is known."""
         store = self._store
         if not store.is_sync or flush_offset <= store.flushed_offset:
             then(why, now)
@@ -125,7 +125,7 @@ class GroupCommit:
         return self._store.log.confirmed_offset is not None
 
     def tick(self, now: int) -> None:
-        """Tell those whose messages are safe; all of them where nothing ever will be again."""
+        """Answer requests whose messages are safe; all of them if nothing will ever be safe again."""
         if self.is_any:
             self._room.release(_KEY, self._store.safe_offset, True, now)
             self._room.release(_DISK_KEY, self._store.flushed_offset, True, now)
@@ -134,7 +134,7 @@ class GroupCommit:
                     self._room.release(key, 1 << 63, False, now)
 
     def next_tick(self, now: int) -> int | None:
-        """Return when to look: at once where the first is safe."""
+        """Return when to check: at once if the first is safe."""
         for key, safe in ((_KEY, self._store.safe_offset), (_DISK_KEY, self._store.flushed_offset)):
             first = self._room.first(key)
             if first and (first.offset <= safe or self._store.failure is not None):

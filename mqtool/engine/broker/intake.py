@@ -1,4 +1,4 @@
-"""The way of a message into the store: straight, or by where it has to wait first."""
+"""How messages get into the store: directly, or through put hooks that make them wait first."""
 
 from collections.abc import Callable, Iterable, Set
 from typing import TYPE_CHECKING
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from mqtool.formats.new_message import NewMessage
 
 PutHook = Callable[["NewMessage", int], "AppendResult | None"]
-"""Changes a message, and where it goes, so that it waits elsewhere first; returns a result to refuse it."""
+"""Changes a message and its destination, so that it waits elsewhere first; returns a result to refuse it."""
 
 _OF_ONE_SENT_AGAIN = frozenset((DELAY.encode(),))
 
 
 class Intake:
-    """Stores messages, by a detour where their properties ask for one."""
+    """Stores messages, through put hooks if their properties require it."""
 
     def __init__(self, store: "MessageStore") -> None:
         self.store = store
@@ -25,7 +25,7 @@ class Intake:
         self._names: frozenset[bytes] = frozenset()
 
     def add_put_hook(self, names: Iterable[bytes], put_hook: PutHook) -> None:
-        """Have a detour asked, behind those that there are, for messages with a property of one of these names."""
+        """Add a put hook, after existing ones, for messages with a property of one of these names."""
         self._put_hooks.append((frozenset(names), put_hook))
         self._names |= self._put_hooks[-1][0]
 
@@ -42,15 +42,15 @@ class Intake:
         return self.store.append(message, now)
 
     def put_again(self, message: "NewMessage", now: int) -> "AppendResult":
-        """Store a message that a consumer has had: of what its properties ask for only a delay counts.
+        """Store a message that a consumer had: of its properties only a delay takes effect.
 
-        Those of a message in a batch were never asked for, nor seen whether its producer may ask for them.
+        Properties of messages in a batch never took effect, nor were permissions for them checked.
         """
         refused = self._put_hook(message, _OF_ONE_SENT_AGAIN & message.pairs.keys(), now)
         return self.store.append(message, now) if refused is None else refused
 
     def _put_hook(self, message: "NewMessage", asked_by: Set[bytes], now: int) -> "AppendResult | None":
-        """Ask the detours for properties of these names."""
+        """Call the put hooks for properties of these names."""
         for names, put_hook in self._put_hooks:
             if not names.isdisjoint(asked_by) and (refused := put_hook(message, now)) is not None:
                 return refused

@@ -1,8 +1,8 @@
-"""The role that a broker was given while it ran, kept in its store: it counts more than the settings it was given with.
+"""The role that a broker was given at runtime, kept in its store: it takes precedence over settings.
 
 Each change of roles among the brokers of a name has an epoch, one above the highest known. A broker that finds a higher
-one than its own at another of its name is a master no more. Who changes ``brokerRole`` in the settings afterwards
-decides again: the settings count then, and the epoch stays.
+one than its own at another of its name is no longer a master. If ``brokerRole`` in the settings is changed afterwards
+the settings count again, and the epoch stays.
 """
 
 from dataclasses import replace
@@ -17,12 +17,12 @@ from mqtool.errors import BadDataError, FormatError, NotFoundError
 from mqtool.formats.bodies import build_body, parse_body
 
 EPOCH = "replicationEpoch"
-"""Among what a broker tells of itself: the epoch of the last change of roles that it knows of."""
+"""Key in a broker's runtime information: the epoch of the last change of roles that it knows."""
 _FILE = "mqtoolRole.json"
 
 
 class KeptRole(NamedTuple):
-    """What a broker was made, and what its settings said when it was."""
+    """The role that a broker was given, and its settings at that time."""
 
     role: Role
     broker_id: int
@@ -35,7 +35,7 @@ def read_role(root: Path) -> KeptRole | None:
     """Return the role that the store under ``root`` keeps, None if it was never changed.
 
     Raises:
-        BadDataError: the file cannot be read: nothing tells whether this may be a master.
+        BadDataError: the file cannot be read, so it is unknown whether this may be a master.
     """
     path = root / "config" / _FILE
     try:
@@ -59,7 +59,7 @@ def write_role(root: Path, kept: KeptRole) -> None:
     """Keep a role; it is on the disk on return.
 
     Raises:
-        WriteError: the disk is full, or fails: the role before stays.
+        WriteError: the disk is full, or fails: the previous role stays.
     """
     body = {
         "role": kept.role,

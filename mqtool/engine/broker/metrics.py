@@ -1,6 +1,6 @@
-"""What a broker tells a Prometheus: gauges by the names and labels of RocketMQ's exporter.
+"""Prometheus gauges of a broker, with the names and labels of RocketMQ's exporter.
 
-What only clients know, latencies of the store, and bytes by topic are not told; rates are those of the last minute.
+Values known only to clients, latencies of the store, and bytes by topic are missing; rates are of the last minute.
 (Names: ``RMQMetricsCollector`` and ``MetricsCollectTask`` of rocketmq-exporter.)
 """
 
@@ -28,7 +28,7 @@ class _Progress(NamedTuple):
 
 
 class _View(NamedTuple):
-    """What the rows of a gauge are made of."""
+    """The data for the rows of gauges."""
 
     broker: "BrokerController"
     now: int  # ms
@@ -42,7 +42,7 @@ class _MetricFamily(NamedTuple):
 
 
 def gauges(broker: "BrokerController", now: int) -> Iterator[Gauge]:
-    """Yield every gauge as it stands at ``now`` (ms)."""
+    """Yield every gauge with its values at ``now`` (ms)."""
     view = _View(broker, now, list(_progress(broker, now)))
     for name, kind in _KINDS.items():
         yield Gauge(name, kind.meaning, kind.labels, list(kind.rows(view)))
@@ -59,7 +59,7 @@ def _place(broker: "BrokerController") -> tuple[str, str]:
 
 
 def _ends(broker: "BrokerController", wanted: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
-    """Yield of each topic how many messages have ever come to its queues."""
+    """Yield, for each topic, how many messages its queues have ever received."""
     totals: dict[str, int] = {}
     for topic, queue_id in broker.store.queues():
         queue = broker.store.queue(topic, queue_id)
@@ -144,7 +144,7 @@ def _shares_of_groups(kind: str, *, as_rate: bool) -> Callable[[_View], Iterable
 
 
 def _dead_letters(view: _View) -> Iterator[Row]:
-    """Yield how many dead letters each group has: nobody consumes them by itself."""
+    """Yield how many dead letters each group has: they are not consumed automatically."""
     for topic, end in _ends(view.broker, lambda topic: topic.startswith(DEAD_LETTER_PREFIX)):
         yield (topic.removeprefix(DEAD_LETTER_PREFIX), topic, "0", "1"), end
 
@@ -181,7 +181,7 @@ def _delivered_rate(view: _View) -> Iterator[Row]:
 
 
 def _of_slaves(value: Callable[["SlaveStatus"], float | None]) -> Callable[[_View], Iterable[Row]]:
-    """Return rows with a figure of each slave that has it."""
+    """Return rows with a value for each slave that has it."""
 
     def rows(view: _View) -> Iterator[Row]:
         slaves = view.broker.slaves
@@ -254,7 +254,7 @@ _KINDS = {
     ),
 }
 
-_KINDS |= {  # which the exporter does not have
+_KINDS |= {  # missing in the exporter
     "mqtool_replication_in_sync_count": _MetricFamily(
         "brokers that have the log of this master, itself included", ("cluster", "broker"), _replicas_in_sync
     ),
@@ -304,7 +304,7 @@ _RUNTIME = {
     "pull_threadpoolqueue_capacity": "pullThreadPoolQueueCapacity",
     "query_threadpool_queue_capacity": "queryThreadPoolQueueCapacity",
 }
-"""Figures of ``runtime_info``, by what the exporter calls them."""
+"""Values of ``runtime_info``, by their names in the exporter."""
 
 _RUNTIME_RATES = {
     "put_tps": "putTps",

@@ -42,7 +42,7 @@ class OrderInfo:
 
 
 class PopOrders:
-    """A clockwork that keeps what is held every 5 s where it has changed."""
+    """A ticker that saves what is held every 5 s if it has changed."""
 
     def __init__(self, folder: Path, now: int, saves: Saves) -> None:
         """Load the table below the folder ``config``.

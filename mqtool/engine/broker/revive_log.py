@@ -50,7 +50,7 @@ _TAGS, _REAL_TOPIC, _FIRST_POP_TIME = probe_of(TAGS), probe_of(REAL_TOPIC), prob
 _EARLIER_MS = 1000
 """How long before its end a check point comes to the log."""
 _AGAIN_MS = 1000
-"""How long to wait when the store takes nothing."""
+"""How long to wait if the store refuses messages."""
 _READ_AT_ONCE = 256
 _AT_ONCE = 200
 """Most check points and messages that one tick handles, so that others get their turn; the last may exceed it."""
@@ -62,7 +62,7 @@ class _Pending(NamedTuple):
 
 
 class ReviveLog:
-    """A clockwork that gives messages back whose time is over."""
+    """A ticker that returns messages whose time is over to their queues."""
 
     def __init__(
         self,

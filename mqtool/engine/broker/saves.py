@@ -46,7 +46,7 @@ class Round(NamedTuple):
 
 
 class Saves:
-    """A clockwork; ``on_wanted`` is called when there is something to take."""
+    """A ticker; ``on_wanted`` is called when there is something to take."""
 
     def __init__(self, room: WaitingRoom | None = None) -> None:
         self._room = room or WaitingRoom()

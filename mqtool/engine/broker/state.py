@@ -26,6 +26,6 @@ class BrokerState:
         return self.settings.broker_id if self.role is Role.SLAVE else MASTER_ID
 
     def listens_at(self, address: str) -> None:
-        """Take ``host:port`` for the address that clients know, and that messages are stored with."""
+        """Use ``host:port`` as the address that clients know, and that messages are stored with."""
         self.address = address
         self.store_host = parse_host(address)

@@ -75,11 +75,11 @@ _AT_ONCE = 500
 """Messages that one tick delivers at most: others want their turn."""
 _READ_AT_ONCE = 256
 _AGAIN_MS = 1000
-"""How long to wait when the store takes nothing."""
+"""How long to wait if the store refuses messages."""
 
 
 class Timers:
-    """A detour into ``TIMER_TOPIC``, and the clockwork that brings messages back."""
+    """A put hook that stores messages in ``TIMER_TOPIC``, and the ticker that delivers them."""
 
     def __init__(self, store: "MessageStore", state: BrokerState, saves: Saves, folder: Path, now: int) -> None:
         """Find the messages that wait; ``folder`` is the folder ``config``."""

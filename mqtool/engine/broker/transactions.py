@@ -73,7 +73,7 @@ _TOO_MANY = AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
 
 
 class Transactions:
-    """The half messages of a broker that are not done with, and the clockwork that asks for them."""
+    """The open half messages of a broker, and the ticker that checks them with producers."""
 
     def __init__(
         self,

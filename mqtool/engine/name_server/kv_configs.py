@@ -48,7 +48,7 @@ class KvConfigs:
         """Keep a value.
 
         Raises:
-            RefusedError: there are too many, or it is too long.
+            NameServerRefusedError: there are too many, or it is too long.
         """
         before = self.get(namespace, key)
         size = len(namespace) + len(key) + len(value)
@@ -126,7 +126,7 @@ def write_kv(path: Path, text: bytes) -> None:
 def _load(path: Path) -> dict[str, dict[str, str]]:
     with contextlib.suppress(FileNotFoundError):
         data = path.read_bytes()
-        if not data:  # a crash came between making and writing it
+        if not data:  # a crash between creating and writing it
             return {}
         table = parse_table(data).get("configTable") or {}
         try:

@@ -89,7 +89,7 @@ class NameServer:
         """Take a broker's registration in.
 
         Raises:
-            RefusedError: it does not count.
+            NameServerRefusedError: it does not count.
             LimitError: there are too many already; one of the same process (``is_own``) always has room.
         """
         name, address, cluster, broker_id, ha_address, silence_ms, acts_as_master = broker
@@ -128,7 +128,7 @@ class NameServer:
         """Return who serves a topic.
 
         Raises:
-            RefusedError: nobody does, or it is too early to say.
+            NameServerRefusedError: nobody does, or it is too early to say.
         """
         settings = self.settings
         if settings.wait_for_service and now - self._started < settings.wait_seconds * 1000:
@@ -157,7 +157,7 @@ class NameServer:
         """Return the topics that clusters and brokers are named by, and the address of a broker, if there is one.
 
         Raises:
-            RefusedError: lists are switched off.
+            NameServerRefusedError: lists are switched off.
         """
         self._check_lists()
         info = self.routes.cluster_info()
@@ -203,7 +203,7 @@ class NameServer:
         """Change settings, all or none.
 
         Raises:
-            RefusedError: one must not be changed so, has no effect here, or makes no sense.
+            NameServerRefusedError: one must not be changed so, has no effect here, or makes no sense.
         """
         if any(name in changes for name in _PROTECTED):
             raise NameServerRefusedError(NameServerReason.NOT_ALLOWED, "Can not update config in black list.")

@@ -1,5 +1,5 @@
-"""What a broker does for its clients, without a wire: plain values in, an outcome out.
+"""Operations of a broker for its clients, without a protocol: plain values in, an outcome out.
 
-An outcome is what was done, a ``RefusedError`` with a reason, or a ``Waiting``: that is told later, to what its
+An outcome is what was done, an ``OperationRefusedError`` with a reason, or a ``Waiting``, which later calls what its
 ``then`` is set to.
 """

@@ -35,7 +35,7 @@ def delete_account(access: AccessControl, access_key: str, now: int) -> None:
     """Delete an account.
 
     Raises:
-        RefusedError: there is none.
+        OperationRefusedError: there is none.
         WriteError: the disk is full, or fails.
     """
     if not access.delete(access_key, now):

@@ -52,7 +52,7 @@ class Acknowledgements:
         """Note that a group is done with a message; return the flush offset.
 
         Raises:
-            RefusedError: it was not given this message, or that cannot be stored.
+            OperationRefusedError: it was not given this message, or that cannot be stored.
             FormatError: the receipt is none.
         """
         group, topic, queue_id, offset = popped
@@ -72,7 +72,7 @@ class Acknowledgements:
         What is not kept any more is skipped.
 
         Raises:
-            RefusedError: a group was not given one of them, or that cannot be stored.
+            OperationRefusedError: a group was not given one of them, or that cannot be stored.
         """
         result: AppendResult | None = None
         for done in batch:
@@ -90,7 +90,7 @@ class Acknowledgements:
         """Hide a message for another time; where ``is_suspended``, giving it out again counts as no attempt.
 
         Raises:
-            RefusedError: there is no such message, or that cannot be stored.
+            OperationRefusedError: there is no such message, or that cannot be stored.
             FormatError: the receipt is none.
         """
         low, high = self._kept(popped.topic, popped.queue_id)

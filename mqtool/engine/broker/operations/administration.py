@@ -37,7 +37,7 @@ _QUEUES_OF_THREADS = {
     "query": 20_000,
     "ack": 100_000,
 }
-"""The queues of RocketMQ's threads and their lengths; here nothing waits, but tools look for the figures."""
+"""The queues of RocketMQ's threads and their lengths; here nothing waits, but tools expect the values."""
 _SEPARATORS = frozenset("\0\1\2")
 """What stands between the properties of a message."""
 _AT_START = AT_START | (STORE_SETTINGS - CHANGEABLE)
@@ -61,7 +61,7 @@ class SettingRequests:
         """Change settings, none of them if one cannot be changed.
 
         Raises:
-            RefusedError: one cannot be changed.
+            OperationRefusedError: one cannot be changed.
         """
         if any(name.startswith(_PROTECTED) for name in changes):
             raise OperationRefusedError(Reason.NOT_ALLOWED, "Can not update config in black list.")
@@ -88,7 +88,7 @@ def resume_check(transactions: Transactions, message_id: str, now: int) -> None:
     """Have a half message that was put aside be checked again.
 
     Raises:
-        RefusedError: it cannot be.
+        OperationRefusedError: it cannot be.
     """
     try:
         status = transactions.resume(parse_message_id(message_id), now)

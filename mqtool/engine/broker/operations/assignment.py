@@ -74,7 +74,7 @@ class Assignments:
         """Set how a group consumes a topic.
 
         Raises:
-            RefusedError: there is no such topic, group or mode, or it is a retry topic.
+            OperationRefusedError: there is no such topic, group or mode, or it is a retry topic.
             LimitError: no more modes are kept.
         """
         if topic.startswith(RETRY_PREFIX):

@@ -13,7 +13,7 @@ def checked_group(groups: SubscriptionGroups, name: str, now: int) -> Subscripti
     """Return a group that may consume.
 
     Raises:
-        RefusedError: there is no such group, or it may not.
+        OperationRefusedError: there is no such group, or it may not.
     """
     group = groups.find(name, now)
     if group is None:
@@ -27,7 +27,7 @@ def checked_topic(topics: Topics, name: str, queue_id: int) -> TopicConfig:
     """Return a topic that may be read and has a queue.
 
     Raises:
-        RefusedError: there is no such topic or queue, or it may not be read.
+        OperationRefusedError: there is no such topic or queue, or it may not be read.
     """
     topic = topics.get(name)
     if topic is None:

@@ -37,7 +37,7 @@ class ClientCalls:
         """Have a consumer tell how it is doing, in JSON.
 
         Raises:
-            RefusedError: it is not there, or too old.
+            OperationRefusedError: it is not there, or too old.
             UnavailableError: too many answers of it are expected already.
         """
         self._ask(client_call, now, then)
@@ -62,7 +62,7 @@ class ClientCalls:
             then: is told.
 
         Raises:
-            RefusedError: there is no such message, or the consumer is not there, or too old.
+            OperationRefusedError: there is no such message, or the consumer is not there, or too old.
             UnavailableError: too many answers of it are expected already.
         """
         try:
@@ -95,7 +95,7 @@ class ClientCalls:
         Those that do not tell are left out.
 
         Raises:
-            RefusedError: nobody is there.
+            OperationRefusedError: nobody is there.
             UnavailableError: too many answers of one of them are expected already.
         """
         online = self._clients.group(group)

@@ -45,7 +45,7 @@ class ClientRequests:
             Whether subscriptions are not those that a short heartbeat speaks of: they are wanted again.
 
         Raises:
-            RefusedError: there is too much of something in it; nothing of it is taken.
+            OperationRefusedError: there is too much of something in it; nothing of it is taken.
         """
         try:
             self._check(beat, session)
@@ -82,7 +82,7 @@ class ClientRequests:
         """See whether a filter will work here; of tags any does.
 
         Raises:
-            RefusedError: it will not.
+            OperationRefusedError: it will not.
         """
         if kind == "TAG":
             return

@@ -37,7 +37,7 @@ def wanted_by_expression(kind: str, expression: str) -> PullFilter:
     """Return the filter for an expression of one kind, TAG or SQL92.
 
     Raises:
-        RefusedError: it cannot be understood.
+        OperationRefusedError: it cannot be understood.
     """
     if len(expression) > MAX_OF_FILTER:
         remark = f"parse the consumer's subscription failed: it is longer than {MAX_OF_FILTER:,} characters"

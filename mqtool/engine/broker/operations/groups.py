@@ -30,7 +30,7 @@ class GroupRequests:
         """Make groups or change them, by the members that the table has; none of them if one has no proper name.
 
         Raises:
-            RefusedError: a group has no proper name, or no proper number of queues.
+            OperationRefusedError: a group has no proper name, or no proper number of queues.
             FormatError: another member is not what it should be.
             LimitError: there would be too many groups, or the settings of one are too long.
         """

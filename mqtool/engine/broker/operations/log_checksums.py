@@ -18,7 +18,7 @@ def log_checksums(store: "MessageStore", start: int, end: int, size: int) -> lis
     """Return the CRC-32 of each block of ``size`` bytes of the log from ``start`` to ``end``; the last may be shorter.
 
     Raises:
-        RefusedError: the log does not reach there, or that is too much at once.
+        OperationRefusedError: the log does not reach there, or that is too much at once.
     """
     if not store.log.min_offset <= start < end <= store.end_offset:
         text = f"the log covers {store.log.min_offset} to {store.end_offset}, not {start} to {end}"

@@ -48,7 +48,7 @@ def messages_by_key(
         most_bytes: of all together.
 
     Raises:
-        RefusedError: there is none.
+        OperationRefusedError: there is none.
     """
     records = [*_by_key(store, topic, key, kind, start, end, most, most_bytes)]
     if not records:
@@ -87,7 +87,7 @@ def message_at(store: "MessageStore", physical_offset: int) -> memoryview:
     """Return the record at an address.
 
     Raises:
-        RefusedError: there is none.
+        OperationRefusedError: there is none.
     """
     try:
         record = store.log.record(physical_offset)

@@ -44,7 +44,7 @@ class OffsetRequests:
         """Return what a group reads next of a queue; one that is new begins at 0 while the queue is young enough.
 
         Raises:
-            RefusedError: it has not read this queue, nor may it begin at 0.
+            OperationRefusedError: it has not read this queue, nor may it begin at 0.
         """
         offset = self._offsets.get(group, topic, queue_id)
         if offset < 0 and begins_at_zero:
@@ -66,7 +66,7 @@ class OffsetRequests:
         """Take what a group reads next of a queue; return whether it counts: a reset comes first.
 
         Raises:
-            RefusedError: there is no such group, topic or queue.
+            OperationRefusedError: there is no such group, topic or queue.
             LimitError: no more offsets are kept.
         """
         if self._groups.get(group) is None:
@@ -130,7 +130,7 @@ class OffsetRequests:
         consumers are told to do it themselves, as brokers before 5.0 have it.
 
         Raises:
-            RefusedError: there is no such topic, group, queue or offset, or nobody to be told.
+            OperationRefusedError: there is no such topic, group, queue or offset, or nobody to be told.
             LimitError: no more offsets are kept.
         """
         topic = self._topics.get(reset.topic)

@@ -82,7 +82,7 @@ class PopRequests:
             expression: its filter; empty or None: it wants all messages.
 
         Raises:
-            RefusedError: it gets no messages.
+            OperationRefusedError: it gets no messages.
             LimitError: no more consumer offsets are kept, or the attempt has too long a name.
         """
         until = asked_at + wait_ms
@@ -119,7 +119,7 @@ class PopRequests:
         """Return messages that stay where they are.
 
         Raises:
-            RefusedError: the group may not read them.
+            OperationRefusedError: the group may not read them.
         """
         self._check(group, topic, queue_id, now)
         parts: list[bytes] = []
@@ -138,7 +138,7 @@ class PopRequests:
         """Return whether there are messages, as soon as there are any, or at a time (ms) that there are none.
 
         Raises:
-            RefusedError: the group may not read them.
+            OperationRefusedError: the group may not read them.
         """
         self._check(request.group, request.topic, request.queue_id, now)
         key = _key(NOTIFICATIONS, request.topic, request.group, request.queue_id)
@@ -167,7 +167,7 @@ class PopRequests:
         """Return how many pops wait for the same.
 
         Raises:
-            RefusedError: the group may not read it.
+            OperationRefusedError: the group may not read it.
         """
         self._check(group, topic, queue_id, now)
         return self.room.count(POPS, _key(POPS, topic, group, queue_id))

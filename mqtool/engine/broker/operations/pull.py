@@ -89,7 +89,7 @@ class Pulls:
             is_lite: by a consumer that looks after everything itself.
 
         Raises:
-            RefusedError: it gets no messages.
+            OperationRefusedError: it gets no messages.
         """
         settings = self._state.settings
         if not settings.perm & _READ:

@@ -39,7 +39,7 @@ class Recalls:
         """Have a message not be delivered: what says so waits in the timer topic as it does.
 
         Raises:
-            RefusedError: there is no such message any more, or that cannot be stored.
+            OperationRefusedError: there is no such message any more, or that cannot be stored.
             FormatError: the handle or the group names something that nothing can be called.
         """
         handle = self._checked(topic, handle_text, now)

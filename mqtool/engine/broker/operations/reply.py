@@ -45,7 +45,7 @@ class Replies:
         """Push a reply to the client that has asked; ``then`` is told when that has it, or does not take it.
 
         Raises:
-            RefusedError: the reply cannot be, or that client is not there.
+            OperationRefusedError: the reply cannot be, or that client is not there.
             LimitError: there are too many topics.
             UnavailableError: too many answers of it are expected already.
         """

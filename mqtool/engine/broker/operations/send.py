@@ -115,7 +115,7 @@ class Sends:
             most_times: how often a message of a retry topic may be consumed, None for as often as its group says.
 
         Raises:
-            RefusedError: it is not stored.
+            OperationRefusedError: it is not stored.
             LimitError: there are too many topics or queues.
         """
         config = self.prepare(message, like, now)
@@ -142,7 +142,7 @@ class Sends:
         """Make of a message what is to be stored, and return its topic, which is made if need be.
 
         Raises:
-            RefusedError: it cannot be stored.
+            OperationRefusedError: it cannot be stored.
             LimitError: there are too many topics.
         """
         settings, config = self._state.settings, self._topic_of(message.topic, like, now)
@@ -185,7 +185,7 @@ class Sends:
             What became of it, None if the group has nothing consumed again.
 
         Raises:
-            RefusedError: it cannot be.
+            OperationRefusedError: it cannot be.
         """
         group = self._group(group_name, now)
         if not self._state.settings.perm & _WRITE:

@@ -94,7 +94,7 @@ class Statistics:
         """Return all queues of a topic.
 
         Raises:
-            RefusedError: there is no such topic.
+            OperationRefusedError: there is no such topic.
         """
         config, store = self._topic(topic), self._store
         queues = []
@@ -132,7 +132,7 @@ class Statistics:
         """Return of all queues of a topic when their messages were stored.
 
         Raises:
-            RefusedError: there is no such topic.
+            OperationRefusedError: there is no such topic.
         """
         store, spans = self._store, []
         for queue_id in range(self._topic(topic).write_queue_count):
@@ -158,7 +158,7 @@ class Statistics:
         """Return units of a queue from an offset on, ``MAX_UNITS`` at most.
 
         Raises:
-            RefusedError: there is no such queue.
+            OperationRefusedError: there is no such queue.
         """
         queue = self._store.queue(topic, queue_id)
         if queue is None:

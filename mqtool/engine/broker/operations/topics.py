@@ -35,7 +35,7 @@ class TopicRequests:
         """Make or change topics, none of them if one cannot be.
 
         Raises:
-            RefusedError: one cannot be.
+            OperationRefusedError: one cannot be.
             LimitError: there would be too many, or the settings of one are too long.
         """
         for config in configs:

@@ -28,7 +28,7 @@ def end_transaction(transactions: Transactions, end: End, now: int) -> None:
     """Deliver the message of a half message, or be done with it undelivered.
 
     Raises:
-        RefusedError: there is no such half message of this producer, its time is over, or nothing can be stored.
+        OperationRefusedError: no such half message of this producer, its time is over, or nothing can be stored.
     """
     half = transactions.half_at(end.physical_offset)
     if half is None:
