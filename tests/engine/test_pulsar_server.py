@@ -14,6 +14,7 @@ import mqtool
 from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
+from tests.commands.running import run
 from tests.engine.remoting.test_tls import settings, with_certificate
 
 pulsar = pytest.importorskip("pulsar")
@@ -124,6 +125,21 @@ def test_clients_are_told_where_to_find_the_broker(tmp_path: Path) -> None:
         mqtool.Broker(tmp_path / "store", pulsar=True, settings={"pulsarAdvertised": "nowhere"}),
     ):
         pass
+
+
+def test_a_subscription_goes_on_where_its_group_was_moved_a_moment_ago(broker: mqtool.Broker) -> None:
+    client = client_of(broker)
+    client.subscribe("t", "s", initial_position=EARLIEST).close()
+    producer = client.create_producer("t")
+    for number in range(4):
+        producer.send(b"%d" % number)
+    place = ("--group", "s", "--topic", "t", "--queue", "0", "--offset", "2", "--yes")
+    assert run("offset", "set", "-n", broker.name_server_address, *place).status == 0
+
+    received = bodies(client.subscribe("t", "s"), 2)
+    client.close()
+
+    assert received == [b"2", b"3"]
 
 
 # Where access is controlled

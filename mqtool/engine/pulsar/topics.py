@@ -383,8 +383,11 @@ class PulsarTopics:
     # Subscriptions
 
     def subscription(self, queue: QueueTopic, name: str) -> "Durable | None":
-        """Return a subscription that there is."""
-        return queue.subscriptions.get(name)
+        """Return a subscription that there is, where its group is now."""
+        there = queue.subscriptions.get(name)
+        if there is not None and there.is_durable and not there.subscription.consumers:
+            self._follow(there)  # consumers of RocketMQ may have read on a moment ago
+        return there
 
     def subscribe(self, queue: QueueTopic, name: str, offset: int, now: int, *, is_durable: bool) -> Durable:
         """Return a subscription, made to begin at an offset if there is none.
