@@ -28,7 +28,7 @@ _DIALECT_4 = 4
 def allowed_networks(text: str) -> tuple[Network, ...]:
     """Return the networks that slaves may come from, of a list with commas between; empty: this machine's loopback.
 
-    >>> [str(one) for one in allowed_networks("10.0.0.0/8, 192.168.1.7")]
+    >>> [str(network) for network in allowed_networks("10.0.0.0/8, 192.168.1.7")]
     ['10.0.0.0/8', '192.168.1.7/32']
 
     Raises:

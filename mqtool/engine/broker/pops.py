@@ -135,18 +135,18 @@ class Pops:
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Move cursors behind what was given out after the offsets were last written."""
+        """Move cursors past messages that were delivered after the offsets were last written."""
         offsets = self._offsets
         if offsets.kept_at is None:
             return
         for point in self.log.given_out_since(offsets.kept_at):
             group, topic, queue_id = point.group, point.topic, point.queue_id
-            # A message whose invisible time was changed has a check point of its own, behind the cursor or at it.
+            # A message whose invisible time was changed has its own check point, before the cursor or at it.
             if offsets.get(group, topic, queue_id) <= point.offsets[-1]:
                 offsets.commit(group, topic, queue_id, point.offsets[-1] + 1)
 
     def retry_topics(self, topic: str, group: str) -> tuple[str, ...]:
-        """Return the topics where messages of a topic lie that a group did not acknowledge."""
+        """Return the topics with messages of a topic that a group did not acknowledge."""
         if self._state.settings.retry_topic_v2_enabled:
             return retry_topic(topic, group, is_v2=True), retry_topic(topic, group)
         return (retry_topic(topic, group),)
@@ -206,7 +206,7 @@ class Pops:
     def _keep(
         self, key: tuple[str, str, int], start: int, fetched: GetMessageResult, request: PopRequest, popped: Taken
     ) -> bool:
-        """Keep that messages are given out and put them into the answer; return whether that could be."""
+        """Record the delivery of messages and put them into the answer; return whether that succeeded."""
         topic, group, queue_id = key
         now, broker_name = popped.pop_time, self._state.settings.broker_name
         offsets = _queue_offsets(fetched.parts)
@@ -235,7 +235,7 @@ class Pops:
         return True
 
     def cursor(self, topic: str, group: str, queue_id: int, init_mode: int = 0) -> int:
-        """Return what a pop of a queue begins with; a group that never read it begins as it wants to."""
+        """Return the offset at which a pop of a queue begins; a new group begins as it requests."""
         offset = self._offsets.get(group, topic, queue_id)
         if offset != UNKNOWN:
             return offset
@@ -284,7 +284,7 @@ class Pops:
     def hide(
         self, popped: PoppedMessage, receipt: Receipt, invisible_ms: int, now: int, *, is_suspended: bool
     ) -> AppendResult:
-        """Have a message be hidden for another time from now on, by a check point of its own."""
+        """Hide a message for another time from now on, by its own check point."""
         group, topic, queue_id, offset = popped
         name = receipt.broker_name
         point = CheckPoint(group, topic, queue_id, offset, (0,), now, invisible_ms, name, is_suspended)
@@ -295,7 +295,7 @@ class Pops:
         return self.acknowledge(ack, receipt.revive_queue_id, receipt.revive_time, now)
 
     def hide_in_order(self, popped: PoppedMessage, receipt: Receipt, invisible_ms: int, now: int) -> int | None:
-        """Have a message that was taken in order be hidden until another time.
+        """Hide a message that was popped in order until another time.
 
         Returns:
             That time, in ms; None if the group is done with the message.
@@ -309,13 +309,13 @@ class Pops:
         return until
 
     def _wake(self, topic: str, group: str, queue_id: int) -> None:
-        """Have those examined again who wait for messages of a queue, or of all queues."""
+        """Wake requests that wait for messages of a queue, or of all queues."""
         for kind in (POPS, NOTIFICATIONS):
             for queue_number in (-1, queue_id):
                 self._room.wake((kind.name, topic, group, queue_number))
 
     def delete_topic(self, topic: str, now: int) -> None:
-        """Delete the retry topics of a topic that is gone."""
+        """Delete the retry topics of a deleted topic."""
         for name in list(self._topics.configs):
             group = name.removeprefix(RETRY_PREFIX).removesuffix(topic)[:-1]
             if name.startswith(RETRY_PREFIX) and group and normal_topic(name, group) == topic:
@@ -324,7 +324,7 @@ class Pops:
 
 
 def _records(parts: Sequence[bytes]) -> Iterator[memoryview]:
-    """Yield the single records of parts in which they lie end to end."""
+    """Yield the single records of parts in which they are concatenated."""
     for chunk in parts:
         part = memoryview(chunk)
         for at, end in record_ends(part):

@@ -1,4 +1,4 @@
-"""Which consumer of a group may read a queue alone: orderly consumers lock their queues for a while.
+"""Exclusive access of consumers to queues: orderly consumers lock their queues for a while.
 
 (RocketMQ: ``RebalanceLockManager``.)
 """
@@ -10,7 +10,7 @@ from mqtool.engine.broker.limits import MAX_LOCKS, check_name, check_room
 from mqtool.formats.bodies import MessageQueue, QueueLocks
 
 LIFE_MS = 60_000
-"""A lock that its holder has not asked for again this long may be taken by another."""
+"""A lock that was not renewed for this long may be taken by another consumer."""
 _LOOK_INTERVAL_MS = 1000
 
 
@@ -23,7 +23,7 @@ class _Lock(NamedTuple):
 
 
 class LockTable:
-    """The locks of all groups; kept in memory only, so that after a restart each goes to the first who asks."""
+    """The locks of all groups; kept only in memory, so that after a restart each goes to the first consumer."""
 
     def __init__(self) -> None:
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
@@ -31,7 +31,7 @@ class LockTable:
         self._next_look = 0
 
     def lock(self, asked: QueueLocks, now: int) -> list[MessageQueue]:
-        """Give a consumer what it asks for; return the queues that are its own now.
+        """Lock queues for a consumer; return the queues that it holds now.
 
         Raises:
             LimitError: there are too many locks, or a name is too long; nothing is locked.
@@ -58,7 +58,7 @@ class LockTable:
         return granted
 
     def unlock(self, asked: QueueLocks) -> None:
-        """Let go of the queues that a consumer holds among those that it names."""
+        """Unlock those of the named queues that a consumer holds."""
         locks = self._locks.get(asked.group, {})
         for queue in asked.queues:
             if queue in locks and locks[queue].client_id == asked.client_id:

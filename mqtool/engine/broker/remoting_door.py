@@ -1,4 +1,4 @@
-"""The door of a broker for those who speak the remoting protocol: it knows which processor a request is for."""
+"""The door of a broker for the remoting protocol: it knows the processor of each request code."""
 
 from collections.abc import Iterable
 
@@ -71,7 +71,7 @@ class RemotingDoor(Door[RemotingCommand, RemotingSession]):
     def handle(self, command: RemotingCommand, peer: Peer, now: int) -> Iterable[Outgoing]:
         """Return what to send for a command."""
         broker, session = self.broker, self._sessions.get(peer) or self.session(peer)
-        if command.flag & RESPONSE:  # whose code may be that of a request
+        if command.flag & RESPONSE:  # its code may be that of a request
             session.answered(command, now)
             return self.outbox.take()
         if broker.access and (fault := access_fault(broker.access, command, peer.host)):

@@ -1,4 +1,4 @@
-"""How groups consume topics, by pull or by pop, where the broker says so: ``config/messageRequestMode.json``.
+"""How groups consume topics, by pull or by pop, as set at the broker: ``config/messageRequestMode.json``.
 
 (Rules: store.md 10.7. RocketMQ: ``MessageRequestModeManager``.)
 """
@@ -21,11 +21,11 @@ class RequestMode(NamedTuple):
     """How one group consumes one topic."""
 
     mode: str  # PULL or POP
-    share_count: int  # by pop: how many members after one in the list read its queues too; 0: all read all
+    share_count: int  # for pops: how many members after one in the list also read its queues; 0: all read all
 
 
 BY_PULL = RequestMode(PULL, -1)
-"""Where nobody has said anything else."""
+"""The default."""
 
 
 class RequestModes:
@@ -54,7 +54,7 @@ class RequestModes:
         self._saves.want(self._path, self._pieces)
 
     def replace(self, table: Table) -> None:
-        """Take over the table of a master; raises ``FormatError`` where it is none."""
+        """Take over the table of a master; raises ``FormatError`` if it is malformed."""
         modes = _parse(table)
         if modes != self._modes:
             self._modes = modes

@@ -1,10 +1,10 @@
-"""The revive log: what pops gave out, until it is acknowledged or given to the retry topic of its group.
+"""The revive log: popped messages, until they are acknowledged or stored in the retry topic of their group.
 
-Check points and acknowledgements are messages of ``rmq_sys_REVIVE_LOG_<cluster>``, which come there from the timer
+Check points and acknowledgements are messages of ``rmq_sys_REVIVE_LOG_<cluster>``, which arrive there from the timer
 topic when their time is over: a check point a second before the acknowledgements can be complete. The first check
-point of each revive queue is dealt with once its own time is over and all timer messages up to then have come; how far
-that is lies in the offsets of ``CID_RMQ_SYS_REVIVE_GROUP``. A broker of RocketMQ keeps it in the same way, so that each
-of the two revives what the other gave out.
+point of each revive queue is handled once its own time is over and all timer messages up to then have arrived; that
+progress is in the offsets of ``CID_RMQ_SYS_REVIVE_GROUP``. A broker of RocketMQ keeps it in the same way, so that each
+of the two revives what the other delivered.
 (Rules: remoting.md 3.4; store.md 11.5. RocketMQ: ``PopReviveService``.)
 """
 
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 _TAGS, _REAL_TOPIC, _FIRST_POP_TIME = probe_of(TAGS), probe_of(REAL_TOPIC), probe_of(FIRST_POP_TIME)
 _EARLIER_MS = 1000
-"""How long before its end a check point comes to the log."""
+"""How long before its end a check point reaches the log."""
 _AGAIN_MS = 1000
 """How long to wait if the store refuses messages."""
 _READ_AT_ONCE = 256
@@ -74,7 +74,7 @@ class ReviveLog:
         timers: Timers,
         now: int,
     ) -> None:
-        """Take up what the log of an earlier run holds."""
+        """Load the log of an earlier run."""
         self._intake = intake
         self._store = intake.store
         self._state = state
@@ -92,16 +92,16 @@ class ReviveLog:
     # Writing
 
     def add(self, point: CheckPoint, queue_id: int, now: int) -> AppendResult:
-        """Keep a check point.
+        """Store a check point.
 
         Raises:
-            FormatError: it names something that nothing can be called.
+            FormatError: it has an invalid name.
         """
         deliver = point.revive_time - _EARLIER_MS
         return self._put(CHECK_POINT_TAG, point.unique_key(), build_check_point(point), queue_id, deliver, now)
 
     def acknowledge(self, ack: Acknowledgement, queue_id: int, revive_time: int, now: int) -> AppendResult:
-        """Keep that messages of a check point are done with.
+        """Store an acknowledgement of messages of a check point.
 
         Args:
             ack: says which.
@@ -110,7 +110,7 @@ class ReviveLog:
             now: the time, in ms.
 
         Raises:
-            FormatError: it names something that nothing can be called.
+            FormatError: it has an invalid name.
         """
         return self._put(ack.tag, ack.unique_key(), build_ack(ack), queue_id, revive_time, now)
 
@@ -134,11 +134,11 @@ class ReviveLog:
                     self._take(queue_id, offset)
 
     def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        """Take a message that has got into the log."""
+        """Handle a message that has reached the log."""
         self._take(queue_id, next_offset - 1)
 
     def _take(self, queue_id: int, offset: int) -> None:
-        """Take a message of the log for what it is."""
+        """Handle a message of the log by its kind."""
         self._read[queue_id] = offset
         stored = self._message(self.topic, queue_id, offset)
         if stored is None:
@@ -166,7 +166,7 @@ class ReviveLog:
             return None
 
     def given_out_since(self, timestamp: int) -> list[CheckPoint]:
-        """Return the check points, of this log and of those that wait to come to it, of pops since a time (ms)."""
+        """Return the check points of pops since a time (ms), in this log or on their way to it."""
         points = []
         for topic, queue_id in self._store.queues():
             if topic not in (TIMER_TOPIC, self.topic):
@@ -187,7 +187,7 @@ class ReviveLog:
     # Reviving
 
     def tick(self, now: int) -> None:
-        """Deal with the check points whose time is over."""
+        """Handle the check points whose time is over."""
         if now < self._not_before:
             return
         has_revived, left = False, _AT_ONCE
@@ -204,7 +204,7 @@ class ReviveLog:
                 if self._points.get(point.key) is point:
                     del self._points[point.key]
                 self._commit(queue_id, offset if pending else self._read[queue_id])
-        if has_revived:  # so that a process that is killed now does not do it again
+        if has_revived:  # so that it is not repeated if the process is killed now
             try:
                 self._offsets.keep(now)
             except WriteError as error:
@@ -226,7 +226,7 @@ class ReviveLog:
         self._offsets.commit(REVIVE_GROUP, self.topic, queue_id, offset)
 
     def _revive(self, point: CheckPoint, now: int) -> int | None:
-        """Give back what is not done with; return how many messages, None if the store does not take them all."""
+        """Return unacknowledged messages to their group; returns their number, None if the store refuses some."""
         count = 0
         if self._topics.get(normal_topic(point.topic, point.group)) is None or not self._groups.get(point.group):
             return count
@@ -242,7 +242,7 @@ class ReviveLog:
         return count
 
     def _again(self, point: CheckPoint, message: NewMessage, now: int) -> NewMessage:
-        """Return a message as its group gets it once more."""
+        """Return a message in the form in which its group gets it again."""
         topic, host = point.topic, self._state.store_host
         if not topic.startswith(RETRY_PREFIX):
             topic = retry_topic(topic, point.group, is_v2=self._state.settings.retry_topic_v2_enabled)

@@ -1,4 +1,4 @@
-"""What a broker is to others of its name, as its settings say, and the ways of replication that there are not here.
+"""The role of a broker among others of its name, by its settings, and unsupported kinds of replication.
 
 (Rules: replication.md 1, 10. RocketMQ: ``BrokerStartup``, ``BrokerConfig``.)
 """
@@ -19,22 +19,22 @@ HA_SETTINGS = frozenset(
         "haDialect",
     )
 )
-"""Who gives one of these wants replication: a port for it that is taken is an error then."""
+"""If one of these is set, replication is wanted: then a port that is in use is an error."""
 
 _DIALECTS = (4, 5)
 _WITHOUT_REPLICAS = 4
-"""The dialect that knows no inSyncReplicas: a SYNC_MASTER waits for one slave."""
+"""The dialect without inSyncReplicas: a SYNC_MASTER waits for one slave."""
 _REFUSED = {
     "enableControllerMode": "a controller would choose the master, and slaves would use another protocol",
     "enableDLegerCommitLog": "DLedger logs can be read here, but not written",
     "duplicationEnable": "the log would be written by others",
     "enableSlaveActingMaster": "a slave would act as its master through other masters",
 }
-"""Settings that ask for another way of replication, and why it cannot be served."""
+"""Settings for unsupported kinds of replication, and why they are not supported."""
 
 
 def role_of(settings: BrokerSettings) -> Role:
-    """Return the role that settings ask for.
+    """Return the configured role.
 
     Raises:
         UsageError: there is no such role.
@@ -46,7 +46,7 @@ def role_of(settings: BrokerSettings) -> Role:
 
 
 def remarks(settings: BrokerSettings) -> list[str]:
-    """Return what to say when a broker starts: which settings do less than they seem to."""
+    """Return warnings for the start of a broker: settings that do less than they seem to."""
     role, texts = role_of(settings), []
     if role is Role.SYNC_MASTER and settings.ha_dialect != _WITHOUT_REPLICAS and settings.in_sync_replicas == 1:
         texts.append(
@@ -68,7 +68,7 @@ def check_roles(configured: Mapping[str, str], settings: BrokerSettings) -> None
 
     Args:
         configured: all that is set, by RocketMQ's names.
-        settings: what comes of it.
+        settings: as parsed.
 
     Raises:
         UsageError: it cannot be.

@@ -1,8 +1,8 @@
-"""Tables that have changed and are to be written, and those who wait until they are on the disk.
+"""Changed tables that have to be written, and requests that wait until they are on the disk.
 
-The rules say that a table has changed. Whoever runs the broker takes all that have (``take``), writes them in a thread
-and says when that is done (``finished``); what changes meanwhile is written together after that, so a thousand new
-topics cost a few files. Where nobody does so (``on_wanted`` is None) each table is written when it changes.
+The rules note changes of tables. The owner of the broker takes all changed tables (``take``), writes them in a thread
+and reports when that is done (``finished``); changes meanwhile are written together after that, so a thousand new
+topics need only a few writes. Without that (``on_wanted`` is None) each table is written when it changes.
 """
 
 import logging
@@ -22,7 +22,7 @@ _AGAIN_MS = 1000
 """How long to wait after a disk was full."""
 
 Write = Callable[[Path, bytes], None]
-"""Puts a text in the place of a file, on the disk on return; called in a thread, so it reads nothing of the rules."""
+"""Replaces a file by a text and syncs it; called in a thread, so it must not access the rules."""
 
 
 class Save(NamedTuple):
@@ -30,18 +30,18 @@ class Save(NamedTuple):
 
     path: Path
     pieces: Callable[[], Iterable[bytes]]
-    """Gives the text as it is now, in pieces of about a millisecond; between two of them the table may change."""
+    """Yields the current text, in pieces of about a millisecond, between which the table may change."""
     write: Write
 
     def run(self) -> None:
-        """Write it here and now."""
+        """Write it immediately."""
         self.write(self.path, b"".join(self.pieces()))
 
 
 class Round(NamedTuple):
     """Files that are written together, one after the other."""
 
-    changes: int  # how many there had been when it began
+    changes: int  # number of changes when it began
     saves: list[Save]
 
 
@@ -52,19 +52,19 @@ class Saves:
         self._room = room or WaitingRoom()
         self.on_wanted: Callable[[], None] | None = None
         self.changes = 0
-        """How many there have been."""
+        """Number of changes."""
         self._changes_before = 0
-        self._saved = 0  # so many of them are on the disk
+        self._saved = 0  # number of changes on the disk
         self._wanted: dict[Path, Save] = {}
         self._is_taken = False
         self._not_before: int | None = None  # ms
         self._is_failing = False
 
     def want(self, path: Path, pieces: Callable[[], Iterable[bytes]], write: Write = save_data) -> None:
-        """Have a file written soon, or now where nobody takes what is to be written.
+        """Write a file soon, or immediately if nobody takes saves.
 
         Raises:
-            WriteError: it is written now, and the disk is full, or fails.
+            WriteError: it is written immediately, and the disk is full, or fails.
         """
         save = Save(path, pieces, write)
         if self.on_wanted is None:
@@ -79,7 +79,7 @@ class Saves:
             self.on_wanted()
 
     def take(self) -> Round | None:
-        """Return what is to be written, None for nothing now; it is ``finished`` before there is more."""
+        """Return what has to be written, None for nothing now; call ``finished`` before taking more."""
         if not self._wanted or self._is_taken or self._not_before is not None:
             return None
         saves, self._wanted = [*self._wanted.values()], {}
@@ -87,7 +87,7 @@ class Saves:
         return Round(self.changes, saves)
 
     def finished(self, done: Round, failed: dict[Path, MqtoolError], now: int) -> None:
-        """Tell those who have waited for a round; where files failed, why the first did."""
+        """Answer the requests that have waited for a round; if files failed, with the first error."""
         self._is_taken = False
         if failed:
             self._wanted = {save.path: save for save in done.saves if save.path in failed} | self._wanted
@@ -111,14 +111,14 @@ class Saves:
         return self.changes if self.changes != self._changes_before else 0
 
     def wait(self, changes: int, session: Session, then: Callable[[MqtoolError | None, int], None], now: int) -> None:
-        """Have ``then`` told when the first ``changes`` are on the disk, or why they are not."""
+        """Call ``then`` when the first ``changes`` are on the disk, or with the error."""
         if changes <= self._saved or self.on_wanted is None:
             then(None, now)
         else:
             self._room.add(Waiting(SAVES, _KEY, session, None, _wait_on, then, offset=changes))
 
     def finish(self) -> None:
-        """Write what is still to be written; from now on all is written at once.
+        """Write pending changes; from now on everything is written immediately.
 
         Raises:
             WriteError: the disk is full, or fails.
@@ -130,15 +130,15 @@ class Saves:
             del self._wanted[save.path]
 
     def tick(self, now: int) -> None:
-        """Have what has failed be tried again."""
+        """Retry what has failed."""
         if self._not_before is not None and now >= self._not_before:
             self._not_before = None
             self._tell()
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
-        """Return when something is to be tried again."""
+        """Return when something has to be retried."""
         return self._not_before
 
 
 def _wait_on(is_due: bool, now: int) -> None:
-    """There is nothing to give before all is written."""
+    """Return None: there is nothing before everything is written."""

@@ -1,4 +1,4 @@
-"""Who is at the other end, whatever protocol he speaks, and what a broker tells or asks him of its own accord."""
+"""The program at the other end of a connection, in any protocol, and the calls that a broker makes to it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -80,7 +80,7 @@ ClientCall = TellRunningInfo | Consume | TellOffsets | TakeReply
 
 
 class Told(NamedTuple):
-    """The answer to a question: what it asks for, or why that cannot be."""
+    """The answer to a call: its result, or why there is none."""
 
     value: Any = None
     refusal: OperationRefusedError | None = None
@@ -91,9 +91,9 @@ ThenTold = Callable[[Told | None, int], None]
 
 
 class Session:
-    """A program at the other end of a connection: one object for as long as that lasts, a key for dicts.
+    """A program at the other end of a connection: one object per connection, usable as a key.
 
-    A door makes a class of its own of this, which knows how to tell and to ask something.
+    Each door has its own subclass, which implements notifications and calls.
     """
 
     __slots__ = ("address", "host", "identity", "language", "version")
@@ -106,15 +106,15 @@ class Session:
         self.version = 0
 
     def notify(self, notice: Notice) -> None:
-        """Tell something."""
+        """Send a notification."""
         raise NotImplementedError
 
     def understands(self, client_call: ClientCall) -> bool:
-        """Return whether the program at the other end can be asked something."""
+        """Return whether the program at the other end supports a call."""
         raise NotImplementedError
 
     def ask(self, client_call: ClientCall, due: int, then: ThenTold) -> None:
-        """Ask something; ``then`` gets the answer, or None when it has not come by ``due`` (ms).
+        """Make a call; ``then`` gets the answer, or None if it has not come by ``due`` (ms).
 
         Raises:
             UnavailableError: too many answers are expected already.

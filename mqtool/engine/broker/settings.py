@@ -10,7 +10,7 @@ MASTER_ID = 0
 
 
 class Role(enum.StrEnum):
-    """What a broker is to others of its name (``brokerRole``)."""
+    """The role of a broker among others of its name (``brokerRole``)."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -19,7 +19,7 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings(Settings):
-    """What ``broker.conf`` may say besides the settings of its store; all else in such a file has no effect here."""
+    """The settings in ``broker.conf``, besides those of its store; others in such a file have no effect here."""
 
     # Who it is
     cluster_name: str = setting("brokerClusterName", "DefaultCluster")
@@ -131,4 +131,4 @@ AT_START = frozenset(
         "tokenPublicAlg",
     )
 )
-"""Settings that are examined when a broker starts: its names, and what it has from its first moment on."""
+"""Settings that are used only at startup: names, and others that are fixed from then on."""

@@ -1,4 +1,4 @@
-"""What a broker goes by, and what may change while it runs: its settings, its address and its role."""
+"""The mutable state of a broker: its settings, its address and its role."""
 
 from mqtool.engine.broker.roles import role_of
 from mqtool.engine.broker.settings import MASTER_ID, BrokerSettings, Role
@@ -6,7 +6,7 @@ from mqtool.formats.hosts import parse_host
 
 
 class BrokerState:
-    """Settings, address and role, shared by all parts of a broker: who reads them here sees what they are now."""
+    """The current settings, address and role, shared by all parts of a broker."""
 
     def __init__(self, settings: BrokerSettings, address: str) -> None:
         self.settings = settings
@@ -22,7 +22,7 @@ class BrokerState:
 
     @property
     def broker_id(self) -> int:
-        """By which others of its name tell it from them: a master has one whatever its settings say."""
+        """The id of this broker among others of its name: a master's is fixed whatever its settings say."""
         return self.settings.broker_id if self.role is Role.SLAVE else MASTER_ID
 
     def listens_at(self, address: str) -> None:

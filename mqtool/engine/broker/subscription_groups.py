@@ -79,11 +79,11 @@ class SubscriptionGroups:
         return self._groups.get(group)
 
     def find(self, group: str, now: int) -> SubscriptionGroup | None:
-        """Return a group that a client names; it is made where that is allowed and the name is one."""
+        """Return a group that a client names; it is created if that is allowed and the name is valid."""
         return self._groups.get(group) or self.find_all((group,), now)[0]
 
     def find_all(self, names: Iterable[str], now: int) -> list[SubscriptionGroup | None]:
-        """Return the groups that a client names, as ``find`` does; those that are new are written at once.
+        """Return the groups that a client names, as ``find`` does; new ones are written together.
 
         Raises:
             LimitError: there would be too many.
@@ -102,7 +102,7 @@ class SubscriptionGroups:
         return [self._groups.get(name) for name in names]
 
     def update(self, change: Table, now: int) -> SubscriptionGroup:
-        """Make a group, or change one, as an administrator wants it; members that are not given keep their values.
+        """Create a group, or change one; members that are not given keep their values.
 
         Raises:
             FormatError: a member is not what it should be.

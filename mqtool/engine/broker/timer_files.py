@@ -1,8 +1,8 @@
-"""The timer wheel and the timer log, as a broker that stops leaves them to the one that continues.
+"""The timer wheel and the timer log, as a stopping broker leaves them for the next one.
 
-While it runs, ours keeps in memory what waits and looks at neither. One of RocketMQ reads a wheel second by second, in
-order, but what it finds overdue in the queue of the timer topic it delivers by three threads in any order: an
-acknowledgement may then come before its check point, and a message that is done with is given out once more.
+At runtime mqtool keeps waiting messages in memory and uses neither. RocketMQ reads a wheel second by second, in
+order, but overdue messages in the queue of the timer topic are delivered by three threads in any order: an
+acknowledgement may then precede its check point, so that an acknowledged message is delivered again.
 (Rules: store.md 11.3. RocketMQ: ``TimerMessageStore.doEnqueue``, ``TimerWheel``, ``TimerLog``.)
 """
 
@@ -37,7 +37,7 @@ class Timed(NamedTuple):
 
 
 def write_timer_files(root: Path, file_size: int | None, messages: Iterable[Timed], now: int) -> int:
-    """Put a wheel and a log with these messages in the place of those of a store.
+    """Replace wheel and log of a store by ones with these messages.
 
     Args:
         root: the store.
@@ -99,7 +99,7 @@ def _placed(delay: int) -> tuple[int, int]:
 
 
 def replace_file(path: Path, beside: Path, size: int, pieces: Mapping[int, bytes | bytearray]) -> None:
-    """Put a file in the place of another, with zeros around its pieces; its bytes are on the disk on return.
+    """Replace a file by one with zeros around the given pieces, and sync its bytes.
 
     Args:
         path: of the file.

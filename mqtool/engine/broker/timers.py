@@ -1,13 +1,13 @@
-"""Messages that are delivered at a time of their own, to the second (5.x); each waits in ``TIMER_TOPIC`` until then.
+"""Messages that are delivered at a given time, to the second (5.x); each waits in ``TIMER_TOPIC`` until then.
 
-All that wait are kept in memory, found again at the start in the queue of that topic: what is due up to the time that
-``config/timercheck`` names has been delivered. Timer wheel and timer log are written at the stop, and emptied with the
+All waiting messages are kept in memory, and found at startup in the queue of that topic: those due up to the time in
+``config/timercheck`` have been delivered. Timer wheel and timer log are written at the stop, and emptied with the
 first delivery: after a kill a broker of RocketMQ that takes over reads the queue again from the first message that
 waits, and delivers those after it once more that were delivered before.
 
-Unique keys are no names: a producer that sends a message again sends its key again, and each is delivered. Two things
-alone keep a message from that: a recall, which removes all that have its key and are due in the same second, sent
-before or after it, and a copy that RocketMQ put in its place because it is far ahead.
+Unique keys are not unique: a producer that sends a message again repeats its key, and each is delivered. Two things only
+prevent delivery: a recall, which removes all messages with its key that are due in the same second, sent
+before or after it, and a copy by which RocketMQ replaced it because it is far ahead.
 (Rules: remoting.md 4.8; store.md 11.3. RocketMQ: ``TimerMessageStore``, ``HookUtils``.)
 """
 

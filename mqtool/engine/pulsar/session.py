@@ -53,7 +53,7 @@ class PulsarSession(Session):
         self.peer = peer
         try:
             self.born_host = parse_host(peer.address)
-        except ValueError:  # a client that had gone before anybody looked has no address
+        except ValueError:  # a client that is already gone has no address
             self.born_host = _NOBODY
         self.reached_at = ""
         """``host:port`` of this side."""

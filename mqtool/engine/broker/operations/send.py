@@ -55,7 +55,7 @@ _MULTI_TAG = "MULTI_TAG"
 _MAX_OF_BATCH_TOPIC = 127
 _FIRST_RETRY_LEVEL = 3
 _WRITE = int(Perm.WRITE)  # an operator of an enum takes a microsecond
-_new_tuple = tuple.__new__  # by this a named tuple is made in a third of the time
+_new_tuple = tuple.__new__  # creates a named tuple in a third of the time
 
 
 class NewTopic(NamedTuple):

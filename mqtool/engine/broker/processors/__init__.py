@@ -1,1 +1,1 @@
-"""What a broker answers, one file a family of requests; each has a table ``PROCESSORS`` of codes."""
+"""The answers of a broker, one file per family of requests; each has a table ``PROCESSORS`` of codes."""

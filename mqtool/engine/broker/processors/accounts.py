@@ -1,6 +1,6 @@
 """Accounts of ACL 1.0, shown and changed by request: what ``mqadmin`` of 4.x has commands for.
 
-Where access control is off, or what is wanted makes no sense, nothing is changed and the answer says so.
+If access control is off, or the request is invalid, nothing is changed and the answer says so.
 (Rules: remoting.md 8.2. RocketMQ: ``AdminBrokerProcessor``, ``PlainPermissionManager.updateAccessConfig``.)
 """
 

@@ -74,7 +74,7 @@ def _update_config(broker: "BrokerController", request: "BrokerRequest") -> "Ans
 
 
 def _printable(text: str) -> str:
-    """Return text for a log: what a terminal would act on is written as Python writes it."""
+    """Return text for a log: control characters are escaped as in Python."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
@@ -251,7 +251,7 @@ def _clean_expired_queues(broker: "BrokerController", request: "BrokerRequest") 
 
 
 def _export_pop_records(_broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Say that all records of pop consumers are in the store: none was ever anywhere else."""
+    """Answer that all records of pop consumers are in the store: none was ever elsewhere."""
     return request.command.answer()
 
 

@@ -1,4 +1,4 @@
-"""Queues shared out by the broker, for clients that leave that to it: QUERY_ASSIGNMENT and the modes that go with it.
+"""Queues assigned by the broker, for clients that leave that to it: QUERY_ASSIGNMENT and request modes.
 
 (Rules: remoting.md 3.3, 6.5. RocketMQ: ``QueryAssignmentProcessor``.)
 """
@@ -18,7 +18,7 @@ _BROADCASTING = ("BROADCASTING", 0)
 
 
 def query(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Tell a consumer which queues of a topic are its own; no list at all has it ask again later."""
+    """Return the queues of a topic assigned to a consumer; without a list it asks again later."""
     asked = parse_body(request.command.body)
     topic, group, client_id = (_text(asked, name) for name in ("topic", "consumerGroup", "clientId"))
     strategy, is_broadcast = str(asked.get("strategyName")), asked.get("messageModel") in _BROADCASTING

@@ -1,4 +1,4 @@
-"""Who sends a request, by the signature that it carries, and whether he may.
+"""The sender of a request, by its signature, and whether it is permitted.
 
 (Rules: remoting.md 8.1. RocketMQ: ``PlainAccessValidator``, ``AclSigner``.)
 """
@@ -38,7 +38,7 @@ def access_fault(access: AccessControl, command: RemotingCommand, host: str) -> 
 
 
 def is_signed(command: RemotingCommand, secret_key: str) -> bool:
-    """Return whether a request carries the signature that its sender's secret makes."""
+    """Return whether a request has the signature made with its sender's secret."""
     presented, fields = command.ext_fields.get(SIGNATURE, "").encode("utf-8", "replace"), command.ext_fields
     if hmac.compare_digest(presented, signature(fields, command.body, secret_key).encode()):
         return True

@@ -1,4 +1,4 @@
-"""Clients that come and go: heartbeats, the lists of who is there, locks of queues.
+"""Clients: heartbeats, lists of clients, locks of queues.
 
 (Rules: remoting.md 3.3, 3.6. RocketMQ: ``ClientManageProcessor``, ``ConsumerManageProcessor``,
 ``AdminBrokerProcessor``.)
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def heartbeat(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Note a client; the groups that it changes are told before it gets its answer."""
+    """Note a client; the groups that it changes are notified before it gets its answer."""
     command, session, now = request
-    if broker.access:  # without that it is a text of any length, which means nothing
+    if broker.access:  # otherwise it is a meaningless text of any length
         identity = command.ext_fields.get(ACCESS_KEY, "")
         check_name(identity, "access key")
         session.identity = identity
@@ -42,14 +42,14 @@ def heartbeat(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 
 
 def unregister(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Forget a client that says good-bye."""
+    """Unregister a client."""
     _, producer_group, consumer_group = parse_header(UnregisterClient, request.command.ext_fields)
     broker.client_requests.unregister(request.session, producer_group, consumer_group)
     return request.command.answer()
 
 
 def check_config(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Tell a consumer whether its filter will work here."""
+    """Answer whether a consumer's filter works here."""
     members = parse_body(request.command.body).get("subscriptionData")
     if isinstance(members, dict):
         subscription = parse_subscription(members)
@@ -105,19 +105,19 @@ def _producer(client: ClientChannelInfo) -> dict[str, Any]:
         "clientId": client.client_id,
         "language": client.session.language,
         "lastUpdateTimestamp": client.last_heard,
-        "remoteIP": f"/{client.session.address}",  # as Java tells an address
+        "remoteIP": f"/{client.session.address}",  # in Java's form
         "version": client.session.version,
     }
 
 
 def lock(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Lock queues for a consumer, those that no other holds."""
+    """Lock queues for a consumer, unless another one holds them."""
     granted = broker.locks.lock(parse_queue_locks(request.command.body), request.now)
     return request.command.answer(body=build_locked_queues(granted))
 
 
 def unlock(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Let go of the queues of a consumer."""
+    """Unlock the queues of a consumer."""
     broker.locks.unlock(parse_queue_locks(request.command.body))
     return request.command.answer()
 

@@ -1,4 +1,4 @@
-"""Consumers: how far they have read, resets, and questions that are passed on to them.
+"""Consumers: their offsets, resets, and calls that are passed on to them.
 
 (Rules: remoting.md 3.2, 3.7. RocketMQ: ``ConsumerManageProcessor``, ``AdminBrokerProcessor``, ``Broker2Client``.)
 """
@@ -65,14 +65,14 @@ def reset(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 
 
 def clone_offsets(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Have a group continue where another is."""
+    """Copy the offsets of another group."""
     source, target, topic, _ = parse_header(CloneGroupOffset, request.command.ext_fields)
     broker.offset_requests.clone(source, target, topic)
     return request.command.answer()
 
 
 def correction_offsets(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Tell of each queue how far all groups have read it."""
+    """Return, for each queue, how far all groups have read it."""
     topic, group, left_out = parse_header(QueryCorrectionOffset, request.command.ext_fields)
     least = broker.offset_requests.least(topic, group, (left_out or "").split(","))
     return request.command.answer(body=build_body({"correctionOffsets": least}))
@@ -99,18 +99,18 @@ def _of_queue(
     return answer
 
 
-# Questions that are passed on
+# Calls that are passed on
 
 
 def running_info(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Let a consumer tell how it is doing."""
+    """Request running information from a consumer."""
     client_call = TellRunningInfo(*parse_header(GetRunningInfo, request.command.ext_fields))
     broker.client_calls.running_info(client_call, request.now, _pass_back(request))
     return None
 
 
 def consume_directly(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Let a consumer consume one message now."""
+    """Make a consumer consume one message now."""
     group, client_id, message_id, *names = parse_header(ConsumeDirectly, request.command.ext_fields)
     broker.client_calls.consume(
         group, client_id or "", message_id or "", (names[0], names[1]), request.now, _pass_back(request)
@@ -119,7 +119,7 @@ def consume_directly(broker: "BrokerController", request: "BrokerRequest") -> "A
 
 
 def _pass_back(request: "BrokerRequest") -> ThenText:
-    """Return what answers a request with what a consumer has told."""
+    """Return a function that answers a request with a consumer's answer."""
     command, session, _ = request
 
     def then(result: bytes | OperationRefusedError, now: int) -> None:

@@ -1,4 +1,4 @@
-"""Answers to requests that have stored something, which wait until that is safe.
+"""Answers to requests that have stored something, which wait until it is safe.
 
 (Rules: remoting.md 3.2. RocketMQ: ``DefaultMessageStore.handleDiskFlushAndHA``.)
 """
@@ -23,7 +23,7 @@ _CODES = {
 def acknowledged(
     broker: "BrokerController", request: "BrokerRequest", answer: RemotingCommand, flush_offset: int
 ) -> "Answer":
-    """Return the answer to a request that has stored a message, nothing yet where it must wait for the disk."""
+    """Return the answer to a request that has stored a message, None if it must wait for the disk."""
     if broker.group_commit.is_safe(flush_offset):
         return answer
     session, changes = request.session, broker.saves.changes_of_request

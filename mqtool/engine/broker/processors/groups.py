@@ -45,14 +45,14 @@ def get(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 
 
 def delete(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Forget a group, and its offsets where that is asked for."""
+    """Delete a group, and its offsets if requested."""
     group, clean_offset, remove_offset = parse_header(DeleteGroup, request.command.ext_fields)
     broker.group_requests.delete([group], request.now, with_offsets=clean_offset or remove_offset)
     return request.command.answer()
 
 
 def delete_list(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Forget several groups, and their offsets where that is asked for."""
+    """Delete several groups, and their offsets if requested."""
     body = request.command.body
     with_offsets = parse_body(body).get("cleanOffset") is True
     broker.group_requests.delete(names_in(body, "groupNameList"), request.now, with_offsets=with_offsets)

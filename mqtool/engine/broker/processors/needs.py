@@ -1,10 +1,10 @@
-"""What the sender of each request must be allowed to do where access is controlled: a row for every request code.
+"""The permissions that each request needs if access is controlled: a row for every request code.
 
-A code that has no row is for administrators. Where a request names a message and no topic, the topic of the message
-counts: the one that it is for, if it waits for its time or for the end of its transaction.
+A code without a row is for administrators. If a request names a message and no topic, the topic of the message
+counts: its real topic, if it waits for its time or for the end of its transaction.
 
-ACL 1.0 of RocketMQ asks for nothing at all where it has no rule of its own, as for most of what administrators ask,
-for messages by their address, for pops and for locks; all of those have rows here.
+ACL 1.0 of RocketMQ needs no permission if it has no rule, as for most requests of administrators,
+for messages by address, for pops and for locks; all of these have rows here.
 (Rules: remoting.md 8.2. RocketMQ: ``PlainAccessResource``, and ``RocketMQAction`` of 5.x.)
 """
 
@@ -34,7 +34,7 @@ class AdminNeededError(Exception):
 
 
 def needs(command: RemotingCommand, topic_at: TopicAt) -> Iterable[Need]:
-    """Return what the sender of a request must be allowed to do.
+    """Return the permissions that a request needs.
 
     Raises:
         AdminNeededError: it must be an administrator.
@@ -76,7 +76,7 @@ def _group_if_named(command: RemotingCommand, topic_at: TopicAt) -> Iterable[Nee
 
 
 def _popped(command: RemotingCommand, topic_at: TopicAt) -> Iterable[Need]:  # noqa: ARG001
-    """Yield the needs of a request about a message that was popped, of its topic or of what is given out again."""
+    """Yield the permissions for a request about a popped message, of its topic or of its retry topic."""
     return _of_popped(command.ext_fields.get("consumerGroup", ""), command.ext_fields.get("topic", ""))
 
 
@@ -125,7 +125,7 @@ def _consume(command: RemotingCommand, topic_at: TopicAt) -> Iterator[Need]:
 
 
 def _message_at(offset: int, permission: int, topic_at: TopicAt) -> Iterable[Need]:
-    """Yield what the message at an address needs: nothing where there is none, as the answer will say."""
+    """Yield the permissions for the message at an address: none if there is no message, as the answer will say."""
     topic = topic_at(offset)
     return () if topic is None else (Need(topic, permission),)
 

@@ -117,7 +117,7 @@ def _found(command: RemotingCommand, fields: dict[str, str], parts: "list[memory
 
 
 def peek(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Answer with messages that stay where they are."""
+    """Answer with messages, without taking them."""
     command = request.command
     topic, queue_id, most, group = parse_header(Peek, command.ext_fields)
     try:
@@ -191,7 +191,7 @@ def batch_ack(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 
 
 def _parse_batch(members: Table, broker_name: str) -> Done:
-    """Return what one member of a body acknowledges."""
+    """Return the acknowledgements of one member of a body."""
     try:
         group, start, pop_time = str(members["c"]), int(members["so"]), int(members["pt"])
         topic = flagged_topic(str(members["t"]), group, str(members.get("r") or "0"))

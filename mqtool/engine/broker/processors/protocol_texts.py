@@ -1,17 +1,17 @@
-"""Protocol text: remarks that clients and tools of RocketMQ look for, or show as they are. None of them may change.
+"""Protocol texts: remarks that clients and tools of RocketMQ match on, or show. They must not change.
 
-Whatever else a remark says is for people. A ``RefusedError`` brings its text along, in RocketMQ's words where it has
-some: whoever reads the log of a client finds the same there with any broker.
+Other remarks are only for people. An ``OperationRefusedError`` has its text, in RocketMQ's words if it has
+some, so that the log of a client is the same with any broker.
 """
 
 FOUND = "FOUND"
 NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 """The status of a pop."""
 OFFSET_RESET = "OFFSET_RESET"
-"""A pull that continues elsewhere because an administrator wants it so."""
+"""A pull that continues elsewhere because of a reset by an administrator."""
 PREVIOUSLY_RESET = "Offset has been previously reset"
-"""An offset that is not taken because a reset comes first."""
+"""An offset that is ignored because a reset is pending."""
 ACL_EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
-"""How the remark of a request begins that its sender may not make: clients know it by that, its code is that of any."""
+"""Prefix of the remark on a request without permission: clients recognize it by that, as its code is general."""
 REJECT_REQUEST = "[REJECTREQUEST]system busy, start flow control for a while"
-"""What a slave answers to who would write, or may not read."""
+"""The answer of a slave to writes, and to reads that are not allowed."""

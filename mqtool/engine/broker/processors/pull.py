@@ -25,7 +25,7 @@ _CODES = {
     StoreStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 
-# Bits and codes as plain numbers: a flag takes as long to test as all else that is checked.
+# Bits and codes as plain numbers: testing a flag takes as long as all other checks.
 _FOUND, _LITE = int(ResponseCode.SUCCESS), int(RequestCode.LITE_PULL_MESSAGE)
 _COMMIT_OFFSET, _SUSPEND = int(PullSysFlag.COMMIT_OFFSET), int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
@@ -56,7 +56,7 @@ def pull(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 def _answer(opaque: int, queue_offset: int, pulled: PullOutcome) -> RemotingCommand:
     (status, next_offset, low, high, parts, _, _), topic, group, is_reset, suggested, is_corrected = pulled
     code = _FOUND if status is StoreStatus.FOUND else _CODES.get(status)
-    if code is None:  # an empty queue: only who asks for its beginning may wait for it
+    if code is None:  # an empty queue: only a request for its beginning may wait
         code = ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
     if code == ResponseCode.PULL_OFFSET_MOVED and not is_corrected:
         code = ResponseCode.PULL_RETRY_IMMEDIATELY

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def recall(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Have a message not be delivered."""
+    """Recall a message."""
     command, session, now = request
     topic, handle, group = parse_header(RecallMessage, command.ext_fields)
     marks = {MSG_REGION: broker.settings.region}

@@ -33,7 +33,7 @@ REASONS = {int(code): reason for reason, code in CODES.items()}
 
 
 def refusal(command: RemotingCommand, refused: OperationRefusedError, header: Any = None) -> RemotingCommand:
-    """Return the answer that says no, with the fields that clients expect of any answer, where there are such."""
+    """Return the answer of a refusal, with the fields that clients expect in any answer."""
     if header is not None:
         fields = build_header(header)
     else:

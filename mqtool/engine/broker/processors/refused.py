@@ -1,7 +1,7 @@
-"""Requests that are known and not served here: each is refused with the reason, for whoever reads the answer.
+"""Known requests that are not served here: each is refused with the reason.
 
 A broker of RocketMQ refuses what it does not know with REQUEST_CODE_NOT_SUPPORTED; so does this one, except for what
-every master without a controller refuses in words of its own.
+every master without a controller refuses with its own text.
 """
 
 from collections.abc import Mapping

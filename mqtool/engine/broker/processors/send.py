@@ -40,7 +40,7 @@ _REMARKS = {
 
 _WITH_MAX_TIMES = int(Version.V3_4_9)
 _PUT_OK = PutStatus.PUT_OK  # faster than an attribute of an enum
-_new_tuple = tuple.__new__  # by this a named tuple is made in a third of the time
+_new_tuple = tuple.__new__  # creates a named tuple in a third of the time
 
 # Sending
 
@@ -60,7 +60,7 @@ def _send(broker: "BrokerController", request: "BrokerRequest", *, short: bool) 
     if recall_handle is not None:
         more = {"recallHandle": build_handle(recall_handle)}
     elif is_inner_batch:
-        more = {"batchUniqId": key.decode("utf-8", "replace")}  # by this a client knows that all have one id
+        more = {"batchUniqId": key.decode("utf-8", "replace")}  # shows clients that all have one id
     return _answer(broker, request, result, queue_id, key, more)
 
 
@@ -120,7 +120,7 @@ def _marks(broker: "BrokerController") -> dict[str, str]:
 
 
 def _reply(broker: "BrokerController", request: "BrokerRequest", *, short: bool) -> "Answer":
-    """Push a reply to the client that has asked; keep it, and answer who replies, when that client has it."""
+    """Push a reply to the requesting client; when that client has it, store it and answer the replier."""
     command, session, now = request
     header = parse_header(Send, command.ext_fields, short=short)
     message = _message(header, command.body, session.born_host)
@@ -140,7 +140,7 @@ def _reply(broker: "BrokerController", request: "BrokerRequest", *, short: bool)
 def _replied(
     broker: "BrokerController", request: "BrokerRequest", replied: Replied | OperationRefusedError, queue_id: int
 ) -> "Answer":
-    """Return the answer to who replies, unless it must wait for the disk."""
+    """Return the answer to the replier, unless it must wait for the disk."""
     command = request.command
     if isinstance(replied, OperationRefusedError):
         return command.answer(CODES[replied.reason], _marks(broker), remark=replied.text)

@@ -1,4 +1,4 @@
-"""Sessions of those who speak the remoting protocol, and the requests that a broker makes to them."""
+"""Sessions of remoting clients, and the requests that a broker sends to them."""
 
 from collections.abc import Callable, Mapping
 
@@ -75,7 +75,7 @@ class RemotingSession(Session):
         self._outbox = outbox
         try:
             self.born_host = parse_host(peer.address)
-        except ValueError:  # a client that had gone before anybody looked has no address
+        except ValueError:  # a client that is already gone has no address
             self.born_host = _NOBODY
 
     def reply(self, answer: RemotingCommand, now: int) -> None:  # noqa: ARG002 - a ``Then`` of the waiting room
@@ -85,12 +85,12 @@ class RemotingSession(Session):
     def reply_when_saved(
         self, saves: Saves, command: RemotingCommand, answer: RemotingCommand, changes: int, now: int
     ) -> None:
-        """Send the answer to a command when the first ``changes`` of tables are on the disk, or say that they are not.
+        """Send the answer to a command when the first ``changes`` of tables are on the disk, or an error.
 
         Args:
             saves: knows.
             command: is answered.
-            answer: is sent where all is well.
+            answer: sent on success.
             changes: how many; 0 for none.
             now: the time, in ms.
         """
@@ -102,12 +102,12 @@ class RemotingSession(Session):
         saves.wait(changes, self, then, now)
 
     def tell(self, code: int, ext_fields: Mapping[str, str], body: bytes = b"") -> None:
-        """Send a request that wants no answer."""
+        """Send a request without an answer."""
         request = RemotingCommand(code, ONEWAY, self._outbox.next_opaque(), dict(ext_fields), body)
         self._outbox.put(self.peer, request)
 
     def call(self, request: RemotingCommand, due: int, then: Then) -> None:
-        """Send a request; ``then`` gets its answer, or None when it has not come by ``due`` (ms).
+        """Send a request; ``then`` gets its answer, or None if it has not come by ``due`` (ms).
 
         Raises:
             UnavailableError: too many answers of this client are expected already.
@@ -124,13 +124,13 @@ class RemotingSession(Session):
         self._outbox.put(self.peer, request)
 
     def answered(self, answer: RemotingCommand, now: int) -> None:
-        """Take the answer to a request; one that nobody waits for is dropped."""
+        """Handle the answer to a request; unexpected ones are dropped."""
         waiting = self._outbox.room.take(("call", self), answer.opaque)
         if waiting is not None and waiting.then is not None:
             waiting.then(answer, now)
 
     def notify(self, notice: Notice) -> None:
-        """Tell something."""
+        """Send a notification."""
         if isinstance(notice, ConsumersChanged):
             self.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, build_header(ConsumerGroup(notice.group)))
         elif isinstance(notice, OffsetsReset):
@@ -166,7 +166,7 @@ class RemotingSession(Session):
 
 
 def by_queue_of(topic: str, broker_name: str, offsets: Mapping[int, int]) -> dict[MessageQueue, int]:
-    """Return offsets by queue, as bodies have them."""
+    """Return offsets by queue, in the form of bodies."""
     return {MessageQueue(topic, broker_name, queue_id): offset for queue_id, offset in offsets.items()}
 
 
@@ -196,7 +196,7 @@ _SINCE = {
     TellOffsets: Version.V3_0_7,
     TakeReply: 0,  # who asks for a reply by its property takes it
 }
-"""From which version on a client can be asked something."""
+"""The first version of clients that can handle each call."""
 
 
 def _request_of(client_call: ClientCall) -> RemotingCommand:

@@ -1,6 +1,6 @@
-"""What a slave refuses: whatever would be stored, or would be undone by the next copy of the master's tables.
+"""What a slave refuses: requests that store something, or that the next copy of the master's tables would undo.
 
-The answers are those of 5.x. There changes of topics and groups are taken, and undone a minute later without a word;
+The answers are those of 5.x. There changes of topics and groups are accepted, and silently undone a minute later;
 they are refused here as 4.9 does it. (Rules: replication.md 7.2, 7.3. RocketMQ: ``SendMessageProcessor.rejectRequest``,
 ``PullMessageProcessor.rejectRequest``, ``EndTransactionProcessor``, ``AdminBrokerProcessor``.)
 """
@@ -53,7 +53,7 @@ _READS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
 def refusal_by_slave(code: int, state: BrokerState) -> RefusedRequest | None:
-    """Return why a slave does not do what a request wants; None if it does, and of a master."""
+    """Return why a slave refuses a request; None if it does not, or is a master."""
     if state.role is not Role.SLAVE:
         return None
     if code in _READS and not state.settings.slave_read_enabled:

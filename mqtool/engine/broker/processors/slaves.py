@@ -1,4 +1,4 @@
-"""What slaves, and those who look after them, ask a master.
+"""Requests of slaves, and about slaves, to a master.
 
 (Rules: remoting.md 3.8. RocketMQ: ``AdminBrokerProcessor``, ``HAService``.)
 """
@@ -61,7 +61,7 @@ def timer_check_point(broker: "BrokerController", request: "BrokerRequest") -> "
 
 
 def timer_metrics(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Return how many timer messages wait for each topic: that is counted by who delivers them, and not kept here."""
+    """Return how many timer messages wait for each topic: RocketMQ counts them, but no counts are kept here."""
     if not broker.settings.timer_enabled:
         return request.command.answer(ResponseCode.SYSTEM_ERROR, remark="The timer message store is null")
     version = version_members(DataVersion(0, broker.broker_stats.started, 0))
@@ -69,18 +69,18 @@ def timer_metrics(broker: "BrokerController", request: "BrokerRequest") -> "Answ
 
 
 def reset_flush_offset(broker: "BrokerController", request: "BrokerRequest") -> "Answer":  # noqa: ARG001
-    """Forget up to where the master has flushed: a master knows that itself, and changes nothing."""
+    """Reset the master's flushed offset: a master knows its own, so nothing changes."""
     return request.command.answer()
 
 
 def checksums(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Tell the checksums of blocks of the log."""
+    """Return the checksums of blocks of the log."""
     start, end, size = parse_header(LogBlocks, request.command.ext_fields)
     return request.command.answer(body=build_body({"checksums": log_checksums(broker.store, start, end, size)}))
 
 
 def change_role(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Have this broker take no messages, take them again, or begin again in another role; tell where its log ends."""
+    """Make this broker stop or resume accepting messages, or restart in another role; return the end of its log."""
     step, role, broker_id, epoch = parse_header(ChangeRole, request.command.ext_fields)
     changes = broker.role_changes
     if step == "stop":

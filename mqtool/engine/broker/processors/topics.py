@@ -74,7 +74,7 @@ def names_in(body: bytes, member: str) -> list[str]:
     """Return the names that a member of a body lists.
 
     Raises:
-        FormatError: it lists none, or something else.
+        FormatError: it is not a list of names.
     """
     listed = parse_body(body).get(member)
     if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):

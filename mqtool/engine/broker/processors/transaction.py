@@ -1,4 +1,4 @@
-"""The end of a transaction, as its producer tells it: END_TRANSACTION.
+"""The end of a transaction, sent by its producer: END_TRANSACTION.
 
 (Rules: remoting.md 4.6. RocketMQ: ``EndTransactionProcessor``.)
 """
@@ -20,7 +20,7 @@ def _end_transaction(broker: "BrokerController", request: "BrokerRequest") -> "A
     header = parse_header(EndTransaction, request.command.ext_fields)
     is_commit = _IS_COMMIT.get(header.commit_or_rollback)
     if is_commit is None:
-        return None  # the producer does not know yet: it will be asked
+        return None  # the producer does not know yet: there will be a check
     end = End(
         header.producer_group,
         header.commit_log_offset,
