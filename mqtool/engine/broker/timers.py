@@ -5,8 +5,8 @@ All waiting messages are kept in memory, and found at startup in the queue of th
 first delivery: after a kill a broker of RocketMQ that takes over reads the queue again from the first message that
 waits, and delivers those after it once more that were delivered before.
 
-Unique keys are not unique: a producer that sends a message again repeats its key, and each is delivered. Two things only
-prevent delivery: a recall, which removes all messages with its key that are due in the same second, sent
+Unique keys are not unique: a producer that sends a message again repeats its key, and each is delivered. Two things
+alone prevent that: a recall, which removes all messages with its key that are due in the same second, sent
 before or after it, and a copy by which RocketMQ replaced it because it is far ahead.
 (Rules: remoting.md 4.8; store.md 11.3. RocketMQ: ``TimerMessageStore``, ``HookUtils``.)
 """
