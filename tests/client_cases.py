@@ -88,10 +88,11 @@ class Held(NamedTuple):
 def process(steps: list[Step]) -> list[Step]:
     """Return the steps with what our process queue makes of them."""
     queue: ProcessQueue[Held] = ProcessQueue(now=0)
-    return [_process(queue, step) for step in steps]
+    taken: list[Held] = []
+    return [_process(queue, step, taken) for step in steps]
 
 
-def _process(queue: ProcessQueue[Held], step: Step) -> Step:
+def _process(queue: ProcessQueue[Held], step: Step, taken: list[Held]) -> Step:
     messages = [Held(offset, bytes(size)) for offset, size in step["messages"]]
     found: Step = {"do": step["do"], "messages": step["messages"]}
     match step["do"]:
@@ -101,11 +102,16 @@ def _process(queue: ProcessQueue[Held], step: Step) -> Step:
             offset = queue.remove(messages, now=0)
             found["result"] = -1 if offset is None else offset
         case "take":
-            found |= {"most": step["most"], "result": [one.queue_offset for one in queue.take(step["most"], now=0)]}
+            more = queue.take(step["most"], now=0)
+            taken += more
+            found |= {"most": step["most"], "result": [held.queue_offset for held in more]}
         case "commit":
             found["result"] = queue.commit()
+            taken.clear()
         case "rollback":
-            queue.rollback()
+            queue.put_back(taken)
+            taken.clear()
         case "again":
             queue.put_back(messages)
+            taken.clear()
     return found | {"count": queue.count, "size": queue.size, "span": queue.span, "holds": len(queue) > 0}

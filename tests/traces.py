@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 from mqtool.formats.codes import RequestCode
-from mqtool.formats.remoting import RemotingCommand, parse_frame
+from mqtool.formats.remoting import RemotingCommand
+from tests.frames import parse_frame
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "traces"
 TRACES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))

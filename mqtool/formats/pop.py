@@ -8,7 +8,6 @@ the pop is over. A receipt (``POP_CK``) says which check point a message belongs
 
 import base64
 import binascii
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -277,15 +276,3 @@ def parse_bits(text: str) -> list[int]:
     if bits.bit_length() > _MAX_OFFSETS:
         raise FormatError(f"a set of {bits.bit_length():,} offsets", offset=0)
     return [place for place in range(bits.bit_length()) if bits >> place & 1]
-
-
-def build_bits(places: Iterable[int]) -> str:
-    """Return a set of places as clients write it.
-
-    >>> build_bits([0, 2, 9])
-    'BQI='
-    """
-    bits = 0
-    for place in places:
-        bits |= 1 << place
-    return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()

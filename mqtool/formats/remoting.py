@@ -95,22 +95,6 @@ class RemotingCommand:
 # Bytes to commands
 
 
-def parse_frame(data: bytes | bytearray) -> RemotingCommand:
-    """Return the command of one whole frame.
-
-    Raises:
-        FormatError: the lengths do not fit together, or the header cannot be read.
-    """
-    if len(data) < _PREFIX.size:
-        raise FormatError("a frame has at least 8 bytes", offset=0)
-    length, header_size = _PREFIX.unpack_from(data)
-    serialize_type = header_size >> 24
-    end = 8 + (header_size & 0xFFFFFF)
-    if length + 4 != len(data) or end > len(data):
-        raise FormatError("the lengths in a frame do not fit together", offset=0)
-    return parse_command(serialize_type, data[8:end], bytes(data[end:]))
-
-
 def parse_command(serialize_type: int, header: bytes | bytearray, body: bytes) -> RemotingCommand:
     """Return the command of a header and a body.
 

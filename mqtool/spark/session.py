@@ -60,12 +60,6 @@ class JavaMissingError(MqtoolError):
         )
 
 
-class SparkFailedError(MqtoolError):
-    """A job that Spark gave up."""
-
-    exit_code = Status.FAULT
-
-
 def need_pyspark() -> None:
     """Make sure that there is a pyspark that has all that the jobs need.
 

@@ -11,7 +11,7 @@ import pytest
 from mqtool.engine.repair.doctor.case import Case as DoctorCase
 from mqtool.engine.repair.doctor.diagnosis import examine
 from mqtool.engine.repair.doctor.surroundings import look_around
-from mqtool.engine.repair.java_recovery.plan import BrokerVerdict, recover_as
+from mqtool.engine.repair.java_recovery.plan import BrokerVerdict
 from mqtool.engine.repair.java_recovery.start import BrokerView
 from mqtool.engine.store.paths import DEFAULT_DELAY_LEVELS, StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -20,6 +20,7 @@ from tests.damage import Case, cases
 from tests.differential.java_store import Answer, JavaStore, at_once, each_version, scratch, settings
 from tests.differential.random_damage import CASES, SEED, random_case
 from tests.differential.verdicts import digest, index_collides
+from tests.engine.repair.recorded import recover_as
 from tests.golden import copy_of, copy_store, golden_store, manifest
 
 pytestmark = pytest.mark.java

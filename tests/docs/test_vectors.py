@@ -7,9 +7,9 @@ import zlib
 import pytest
 
 from mqtool.formats.hashing import java_hash
-from mqtool.formats.remoting import parse_frame
 from mqtool.formats.stored_message import parse_stored
 from tests.docs.pages import FORMAT
+from tests.frames import parse_frame
 
 STORE = (FORMAT / "store.md").read_text()
 REMOTING = (FORMAT / "remoting.md").read_text()

@@ -16,8 +16,8 @@ from mqtool.formats.remoting import (
     build_frame,
     frame_buffers,
     parse_command,
-    parse_frame,
 )
+from tests.frames import parse_frame
 from tests.traces import TRACES, recorded
 
 texts = st.text(st.characters(codec="utf-8"), max_size=30)

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from mqtool.engine.repair.checks import CHECKS
 from mqtool.engine.repair.doctor.case import Case, Effect, open_store
-from mqtool.engine.repair.doctor.diagnosis import Diagnosis, diagnose
+from mqtool.engine.repair.doctor.diagnosis import Diagnosis, examine
 from mqtool.engine.repair.doctor.surroundings import look_around
-from mqtool.engine.repair.java_recovery.plan import recover_as
 from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
 from mqtool.formats.settings import parse_settings
 from tests.commands.running import run
+from tests.engine.repair.recorded import recover_as
 
 Broken = Callable[[str, str, str], None]
 
@@ -33,7 +33,7 @@ def follow(store: Path, config: StoreConfig, broken: Broken) -> None:
     settings = store.with_name("broker.conf")
     settings.write_text("".join(f"{key}={value}\n" for key, value in config.settings.items()))
     case = _case(store, settings)
-    found = diagnose(case)
+    found = examine(case)[1]
     _agree(case, found, config, broken)
     done: list[tuple[str, str]] = []
     for _ in range(_MAX_STEPS):
@@ -48,9 +48,9 @@ def follow(store: Path, config: StoreConfig, broken: Broken) -> None:
         done.append(step)
         if not _carry_out(step, store, broken):
             return
-        if _INTO in step[1] and step[0] in {one.code for one in diagnose(_case(_new_store(store), settings))}:
+        if _INTO in step[1] and step[0] in {one.code for one in examine(_case(_new_store(store), settings))[1]}:
             broken("agreement", f"circle {step[0]}", f"doctor finds it again in what {step[1]} has made")
-        found = diagnose(_case(store, settings))
+        found = examine(_case(store, settings))[1]
 
 
 def _case(store: Path, settings: Path) -> Case:

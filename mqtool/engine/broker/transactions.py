@@ -195,11 +195,6 @@ class Transactions:
                 yield parse_stored(self._store.log.record(unit.physical_offset))
             start += len(units)
 
-    @property
-    def open_count(self) -> int:
-        """How many transactions have not come to their end."""
-        return len({id(copies) for copies in self._open.values()})
-
     def put_hook(self, message: NewMessage, now: int) -> AppendResult | None:  # noqa: ARG002
         """Make a half message of one that a transaction decides on."""
         if message.pairs.get(_TRANSACTION) != b"true":

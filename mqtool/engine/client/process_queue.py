@@ -32,7 +32,7 @@ class ProcessQueue(Generic[Message]):
     """The unfinished messages of one queue, by queue offset.
 
     Concurrent consumers ``remove`` messages in any order. Orderly ones ``take`` the first, which then are under way
-    until ``commit``, ``rollback`` or ``put_back``. ``count`` and ``size`` (of bodies, in bytes) include those.
+    until ``commit`` or ``put_back``. ``count`` and ``size`` (of bodies, in bytes) include those.
     """
 
     def __init__(self, now: int) -> None:
@@ -139,10 +139,6 @@ class ProcessQueue(Generic[Message]):
         self.size -= sum(len(message.body) for message in self._under_way.values())
         self._under_way.clear()
         return offset
-
-    def rollback(self) -> None:
-        """Have all that is under way wait again."""
-        self.put_back(list(self._under_way.values()))
 
     def put_back(self, messages: Iterable[Message]) -> None:
         """Have some of what is under way wait again."""

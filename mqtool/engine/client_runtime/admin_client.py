@@ -1,7 +1,6 @@
 """What administrators have brokers do, for asyncio: topics, groups, offsets; what they ask is in ``admin_queries``."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
 
 from mqtool.engine.client import calls
 from mqtool.engine.client_runtime import admin_changes, offset_moves
@@ -10,8 +9,6 @@ from mqtool.engine.client_runtime.admin_queries import AdminQueries
 from mqtool.engine.client_runtime.offset_moves import KeptOffset, Position
 from mqtool.errors import UsageError
 from mqtool.formats.topics import RETRY_PREFIX
-
-T = TypeVar("T")
 
 _PERMS = {"rw": 6, "r": 4, "w": 2}
 

@@ -14,7 +14,7 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from mqtool.engine.client import calls, mirroring, sending
 from mqtool.engine.client.calls import PulledRecords
@@ -39,7 +39,6 @@ from mqtool.formats.inner_batch import messages_of
 from mqtool.formats.message import Message
 from mqtool.formats.topics import SYSTEM_GROUP_PREFIXES
 
-T = TypeVar("T")
 Place = tuple[str, int]
 """A broker of the target and a queue id there."""
 

@@ -65,8 +65,6 @@ def to_compare(pieces: Sequence[RecordPrefix], masters: Extent) -> list[RecordPr
 # Where two logs part
 
 BLOCK_SIZE = 1 << 20
-MAX_BLOCKS = 64
-"""Of one request."""
 MAX_COMPARED = 16 << 20
 """Bytes of one request."""
 _SIZES = (1 << 14, 1 << 8, 1 << 2, 1)

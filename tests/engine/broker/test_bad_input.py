@@ -25,10 +25,11 @@ from mqtool.engine.remoting.server import Handler
 from mqtool.errors import FormatError, MqtoolError
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.peer import Peer
-from mqtool.formats.remoting import Outgoing, RemotingCommand, frame_buffers, parse_frame
+from mqtool.formats.remoting import Outgoing, RemotingCommand, frame_buffers
 from tests import bad_input
 from tests.engine.broker.asking import Asking, broker_at_work
 from tests.engine.store.live import NOW, new_message
+from tests.frames import parse_frame
 
 PEERS = [Peer(number, "192.0.2.1", 4000 + number) for number in range(8)]
 

@@ -1,10 +1,12 @@
 """Pops against a simple model of what a group may be given when, across restarts; and what stores of others hold."""
 
+import base64
 import contextlib
 import itertools
 import re
 import shutil
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from mqtool.engine.broker import timers
 from mqtool.formats.bodies import build_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import TopicConfig
-from mqtool.formats.pop import Receipt, build_bits, build_receipt, parse_receipt
+from mqtool.formats.pop import Receipt, build_receipt, parse_receipt
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.property_names import POP_CK
 from mqtool.formats.remoting import Outgoing, RemotingCommand
@@ -110,6 +112,12 @@ def hide(asking: Asking, one: Given, invisible: int) -> Given:
     return Given(one.name, one.topic, one.queue_id, one.queue_offset, text, one.times)
 
 
+def bits_of(places: Iterable[int]) -> str:
+    """Return a set of places as clients write it."""
+    bits = sum(1 << place for place in set(places))
+    return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
+
+
 def acknowledge_all(asking: Asking, some: list[Given]) -> int:
     """Acknowledge deliveries in one request, by the body that clients make of them."""
     acks: dict[tuple[Any, ...], list[int]] = {}
@@ -127,7 +135,7 @@ def acknowledge_all(asking: Asking, some: list[Given]) -> int:
             "rq": receipt.revive_queue_id,
             "pt": receipt.pop_time,
             "it": receipt.invisible_ms,
-            "b": build_bits(places),
+            "b": bits_of(places),
         }
         for (flag, queue_id, receipt), places in acks.items()
     ]

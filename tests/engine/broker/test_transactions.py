@@ -57,6 +57,11 @@ def end_sent(asking: Asking, sent: dict[str, str], decision: int, **given: Any) 
     return end(asking, int(sent["msgId"][-16:], 16), int(sent["queueOffset"]), decision, **given)
 
 
+def open_count(asking: Asking) -> int:
+    """Return how many transactions have not come to their end: several half messages may be copies of one."""
+    return len({id(copies) for copies in asking.broker.transactions._open.values()})
+
+
 def messages(asking: Asking, topic: str, queue_id: int = 0) -> Iterator[StoredMessage]:
     """Yield the messages of a queue."""
     queue = asking.store.queue(topic, queue_id)
@@ -122,7 +127,7 @@ def test_what_is_rolled_back_is_never_delivered(tmp_path: Path) -> None:
         end_sent(asking, sent, COMMIT)  # too late
 
         assert bodies(asking, "Orders", 1) == []
-        assert asking.broker.transactions.open_count == 0
+        assert open_count(asking) == 0
 
 
 def test_a_delayed_message_of_a_transaction_is_delayed_once_it_is_committed(tmp_path: Path) -> None:
@@ -146,13 +151,13 @@ def test_an_end_that_names_another_transaction_is_refused(wrong: dict[str, Any],
 
         assert answer is not None
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert asking.broker.transactions.open_count == 1
+        assert open_count(asking) == 1
 
 
 def test_a_producer_that_does_not_know_gets_no_answer(tmp_path: Path) -> None:
     with broker_at_work(tmp_path) as asking:
         assert end_sent(asking, begin(asking, "one"), UNKNOWN) is None
-        assert asking.broker.transactions.open_count == 1
+        assert open_count(asking) == 1
 
 
 def test_behind_its_own_time_only_the_answer_to_a_check_counts(tmp_path: Path) -> None:
@@ -233,7 +238,7 @@ def test_a_half_message_is_put_aside_after_so_many_checks(tmp_path: Path) -> Non
         [given_up] = messages(asking, GIVEN_UP_TOPIC)
         assert parse_properties(given_up.message.properties)["TRANSACTION_CHECK_TIMES"] == "15"
         assert asking.broker.topics.get(GIVEN_UP_TOPIC) is not None
-        assert asking.broker.transactions.open_count == 0
+        assert open_count(asking) == 0
 
 
 def test_a_half_message_that_was_put_aside_can_be_checked_again(tmp_path: Path) -> None:
@@ -242,7 +247,7 @@ def test_a_half_message_that_was_put_aside_can_be_checked_again(tmp_path: Path) 
         for _ in range(17):
             checks(asking)
         [aside] = messages(asking, GIVEN_UP_TOPIC)
-        assert asking.broker.transactions.open_count == 0
+        assert open_count(asking) == 0
 
         def resume(offset: int) -> int:
             return asking.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=f"7F00000100002A9F{offset:016X}").code
@@ -253,7 +258,7 @@ def test_a_half_message_that_was_put_aside_can_be_checked_again(tmp_path: Path) 
         again = parse_header(CheckTransaction, asked.ext_fields)
         end(asking, again.commit_log_offset, again.tran_state_table_offset, COMMIT)
         assert bodies(asking, "Orders", 1) == ["t"]
-        assert asking.broker.transactions.open_count == 0
+        assert open_count(asking) == 0
 
         # Nothing but half messages becomes one.
         [delivered] = messages(asking, "Orders", 1)
@@ -313,7 +318,7 @@ def test_what_is_committed_is_delivered_once_whatever_happens_between(
         with broker_at_work(root, now) as asking:
             register(asking)
             open_names = [name for name in copies if name not in (*committed, *rolled_back)]
-            assert asking.broker.transactions.open_count == len(open_names)
+            assert open_count(asking) == len(open_names)
             for name in copies:
                 known[name] = len(copies[name]) - 1
             for kind, pick in part:
@@ -355,7 +360,7 @@ def test_the_open_transactions_of_a_recorded_store_are_taken_over(name: str, tmp
     delivered = {one["keys"] for one in stored if one["topic"] == "TxOrders" and one["sys_flag"] == COMMIT}
     with broker_at_work(root, max(one["store_timestamp"] for one in stored) + 1, **config) as asking:
         register(asking, "PID_txn_GID_tx")
-        assert asking.broker.transactions.open_count == 3
+        assert open_count(asking) == 3
 
         asked = [parse_properties(parse_stored(one.body).message.properties) for one in checks(asking)]
 

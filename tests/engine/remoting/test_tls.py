@@ -14,8 +14,9 @@ from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.remoting.server import RemotingServer
 from mqtool.engine.streams.tls import TlsMode, TlsSettings
 from mqtool.errors import NotFoundError, UnavailableError, UsageError
-from mqtool.formats.remoting import RemotingCommand, build_frame, parse_frame
+from mqtool.formats.remoting import RemotingCommand, build_frame
 from tests.engine.remoting.test_server import ECHO, LARGE, Raw, Rules, on_a_loop, raw
+from tests.frames import parse_frame
 
 
 @pytest.fixture(scope="module")

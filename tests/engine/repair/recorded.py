@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from mqtool.engine.repair.java_recovery.start import BrokerView
+from mqtool.engine.repair.java_recovery.plan import BrokerVerdict, start, with_losses
+from mqtool.engine.repair.java_recovery.start import BrokerStart, BrokerView
 from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
 from tests.golden import manifest
 
 VERSIONS = {"4.9.7": "4.9", "5.3.3": "5.3", "5.5.0": "5.5"}
@@ -71,3 +73,20 @@ def without_chance(state: dict[str, Any], old: set[str], version: str) -> dict[s
 def index_names(store: Path) -> set[str]:
     """Return the names of the index files of a store."""
     return {path.name for path in (store / "index").glob("*")}
+
+
+def recover_as(reader: StoreReader, version: str, *, losses: bool = True, digests: bool = False) -> BrokerVerdict:
+    """Return what a broker of a version ("4.9", "5.3" or "5.5") would do; nothing is written to the store.
+
+    Args:
+        reader: the store.
+        version: of the broker.
+        losses: also read the whole log for messages that are lost to consumers.
+        digests: also read every unit of every queue.
+    """
+    broker = BrokerStart(reader, version)
+    try:
+        verdict = start(broker, digests)
+        return with_losses([broker], [verdict])[0] if losses else verdict
+    finally:
+        broker.close()

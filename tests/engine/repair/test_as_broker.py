@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from mqtool.engine.repair.java_recovery.files import RULES, DraftFile, Scratch
 from mqtool.engine.repair.java_recovery.index import BrokerIndex, BrokerIndexFile, IndexHead
 from mqtool.engine.repair.java_recovery.log import Checks, Outcome, Walk, check_record
-from mqtool.engine.repair.java_recovery.plan import BrokerVerdict, recover_as
+from mqtool.engine.repair.java_recovery.plan import BrokerVerdict
 from mqtool.engine.repair.java_recovery.queues import BrokerQueue
 from mqtool.engine.repair.java_recovery.start import BrokerStart
 from mqtool.engine.repair.journal import undo
@@ -34,7 +34,16 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
 from mqtool.formats import checkpoint, consume_queue, index_file, scan
 from tests.damage import Case, apply_ops, cases, flips, snapshot
-from tests.engine.repair.recorded import TIMES, VERSIONS, config_of, index_names, seen, states_of, without_chance
+from tests.engine.repair.recorded import (
+    TIMES,
+    VERSIONS,
+    config_of,
+    index_names,
+    recover_as,
+    seen,
+    states_of,
+    without_chance,
+)
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
 
 VERDICTS = [(case, version) for case in cases() for version in VERSIONS]

@@ -15,7 +15,7 @@ import pytest
 
 from mqtool.engine.repair.checks import CHECKS
 from mqtool.engine.repair.doctor.case import Case, Effect, open_store
-from mqtool.engine.repair.doctor.diagnosis import CAUSES, SEVERITIES, Diagnosis, diagnose, examine
+from mqtool.engine.repair.doctor.diagnosis import CAUSES, SEVERITIES, Diagnosis, examine
 from mqtool.engine.repair.doctor.pages import PAGES
 from mqtool.engine.repair.doctor.surroundings import FileSystem, User, look_around
 from mqtool.engine.repair.findings import Severity
@@ -107,7 +107,7 @@ class Patient:
         return Case(reader.root, settings, file if self.with_config else None, around, reader, self.version)
 
     def diagnose(self) -> list[Diagnosis]:
-        return diagnose(self.case())
+        return examine(self.case())[1]
 
 
 def settings_of(name: str) -> dict[str, str]:
@@ -654,7 +654,7 @@ def test_nothing_stands_in_the_way_on_a_sound_store(name: str, with_config: bool
     patient = Patient(copy_of(name, tmp_path), settings_of(name), with_config)
 
     case = patient.case()
-    found = diagnose(case)
+    found = examine(case)[1]
 
     assert [one for one in found if one.severity is not Severity.NOTE] == []
     assert case.problems == []

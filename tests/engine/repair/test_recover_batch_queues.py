@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.repair.java_recovery.plan import recover_as
 from mqtool.engine.repair.plan import Plan, carry_out, plan_repair
 from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.reader import StoreReader
+from tests.engine.repair.recorded import recover_as
 from tests.golden import copy_of, golden_store, manifest
 from tests.judge.store import JudgedStore
 from tests.laws.repairs import IN_PLACE, Direct, config_of

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from mqtool.engine.repair.doctor.case import Case, Effect, open_store
-from mqtool.engine.repair.doctor.diagnosis import diagnose
+from mqtool.engine.repair.doctor.diagnosis import examine
 from mqtool.engine.repair.doctor.surroundings import look_around
-from mqtool.engine.repair.java_recovery.plan import recover_as
 from mqtool.engine.store.paths import StoreConfig
+from tests.engine.repair.recorded import recover_as
 from tests.golden import copy_of, manifest
 
 _FIRST = f"timerlog/{0:020}"
@@ -72,7 +72,7 @@ def test_a_broker_is_foretold_to_start_where_it_did(name: str, tmp_path: Path) -
     config = StoreConfig({key: str(value) for key, value in manifest("timer-533-clean")["config"].items()})
     reader = open_store(store, config)
     case = Case(reader.root, config.settings, None, look_around([reader.root, *reader.paths.commit_log]), reader)
-    stops = {one.code for one in diagnose(case) if one.effect is Effect.STOPS and one.severity != "note"}
+    stops = {one.code for one in examine(case)[1] if one.effect is Effect.STOPS and one.severity != "note"}
 
     assert {version: recover_as(open_store(store, config), version).starts for version in ("5.3", "5.5")} == {
         "5.3": starts,

@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mqtool.engine.broker.operations.log_checksums import MAX_BLOCKS
 from mqtool.engine.replication import comparing
 from mqtool.engine.replication.comparing import (
-    MAX_BLOCKS,
     MAX_COMPARED,
     Extent,
     RecordPrefix,

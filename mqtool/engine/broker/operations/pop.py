@@ -19,7 +19,6 @@ from mqtool.engine.store.live_pull import EVERYTHING, PullFilter, fetch
 from mqtool.formats.codes import Perm
 
 MAX_MESSAGES = 32
-ALL_QUEUES = -1
 _LATE_MS = 500
 """A pop that has been under way for so much longer than it would wait is not worth an answer."""
 _READ = int(Perm.READ)

@@ -1,4 +1,4 @@
-"""``diagnose``: why a broker does not start on a store, or does not deliver, and the command to run next."""
+"""``examine``: why a broker does not start on a store, or does not deliver, and the command to run next."""
 
 import dataclasses
 import functools
@@ -60,7 +60,6 @@ class Diagnosis:
 STOPS, LOSES, HIDES, HINDERS, NOTHING = Effect
 
 _ASIDE = "mkdir -p {aside} && mv --backup=numbered -- {path} {aside}/"
-_QUEUES = "mqtool rebuild queues {of_topic}{at}"
 _INDEX = "mqtool rebuild index {at}"
 _CONFIG = "mqtool rebuild config {at}"
 _RECOVER = "mqtool recover{whole} {at}"
@@ -287,11 +286,6 @@ def examine_rights(
     severity = SEVERITIES[cause.effect]
     diagnosis = Diagnosis(code, severity, cause.effect, versions, cause.title, len(signs), signs[:MAX_SEEN], commands)
     return [StartOutcome(versions, False, (f"see {code} below",))], [diagnosis]
-
-
-def diagnose(case: Case) -> list[Diagnosis]:
-    """Return the causes that ``examine`` finds."""
-    return examine(case)[1]
 
 
 def _is_told(diagnoses: list[Diagnosis], version: str, outcome: str) -> bool:

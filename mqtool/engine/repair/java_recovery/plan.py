@@ -1,7 +1,7 @@
 """What a broker of a given version would do to a store at startup: predicted, and carried out.
 
-``recover_as`` predicts it and writes nothing; ``plan_as_broker`` and ``apply_as_broker`` do to the store what the
-broker would have done by the time it has started and was stopped cleanly. What a broker truncates keeps its
+``start`` and ``with_losses`` predict it and write nothing; ``plan_as_broker`` and ``apply_as_broker`` do to the store
+what the broker would have done by the time it has started and was stopped cleanly. What a broker truncates keeps its
 bytes: only positions in its memory move, so that the next start may find old records again.
 """
 
@@ -112,33 +112,6 @@ class BrokerVerdict:
         if self.endless:
             lines.append(self.endless)
         return [*lines, *self.remarks]
-
-
-def recover_as(
-    reader: StoreReader,
-    version: str,
-    losses: bool = True,
-    digests: bool = False,
-    progress: Progress = lambda _: None,
-) -> BrokerVerdict:
-    """Return what a broker would do; nothing is written to the store.
-
-    Args:
-        reader: the store.
-        version: "4.9", "5.3" or "5.5".
-        losses: also read the whole log for messages that are lost to consumers.
-        digests: also read every unit of every queue.
-        progress: called with the number of bytes of the log done so far.
-
-    Raises:
-        UsageError: no such version, or a kind of store that is not covered.
-    """
-    broker = BrokerStart(reader, version, progress=progress)
-    try:
-        verdict = start(broker, digests)
-        return with_losses([broker], [verdict])[0] if losses else verdict
-    finally:
-        broker.close()
 
 
 def start(broker: BrokerStart, digests: bool = False) -> BrokerVerdict:
