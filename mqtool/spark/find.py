@@ -25,7 +25,6 @@ from mqtool.spark.tables import GONE
 
 _COLUMNS = tuple(BUILDERS)
 _PLACE = {"position": "bigint", "record": "binary"}
-SCHEMA = spark_schema({**{name: BUILDERS[name].type for name in _COLUMNS if name != CORRUPT}, **_PLACE})
 """The columns of the table ``messages``, the actual address of a message, and its whole record."""
 _FOUND = spark_schema({**{name: BUILDERS[name].type for name in _COLUMNS}, **_PLACE})
 """A row with a ``_corrupt_record`` is not a match, but a place that could not be read."""
@@ -74,7 +73,7 @@ def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: 
 
 
 def messages(spark: Any, items: Sequence[FindTask]) -> tuple[Any, Any]:
-    """Return the DataFrame of the messages that fit, columns ``SCHEMA``, each once, and an observation of it.
+    """Return the DataFrame of the messages that fit, each once, and an observation of it.
 
     Items share no message, so nothing is shuffled. The observation counts, while the DataFrame is read, the messages
     (``found``) and the places that were scanned and could not be read (``unread``).

@@ -12,6 +12,7 @@ import numpy as np
 from mqtool.engine.repair.placement import place, records_in
 from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.disk import LOST_AND_FOUND
+from mqtool.engine.store.file_kinds import CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, OF_STORE
 from mqtool.engine.store.file_queue import is_segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -23,12 +24,9 @@ _DEEP = 4
 _MAX_FOLDERS = 10_000
 _LOOKED_AT = 3
 _LONGEST = 8 << 20
-_OTHERS = {
-    "consumequeue", "consumequeue_ext", "consumequeue_rocksdb", "batchconsumequeue", "index", "config", "timerlog",
-    "compaction", LOST_AND_FOUND,
-}  # fmt: skip
+_OTHERS = {LOST_AND_FOUND, *(kind.name for kind in OF_STORE if kind.levels and kind is not COMMIT_LOG)}
 """Folders of a store that do not hold a log."""
-_OF_STORE = ("consumequeue", "config", "checkpoint")
+_OF_STORE = (CONSUME_QUEUE.name, CONFIG.name, CHECKPOINT.name)
 """Names that show that a folder is a store."""
 
 

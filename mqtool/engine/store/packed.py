@@ -25,6 +25,7 @@ import numpy as np
 import zstandard
 
 from mqtool.engine.store.disk import write_all, writing
+from mqtool.engine.store.file_kinds import COMMIT_LOG, KINDS, STORE_NAMES
 from mqtool.engine.store.mapping import Bytes, map_file, reading
 from mqtool.engine.store.remote import Content, ListedFile, RemotePath, place, stamp_of
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, UsageError
@@ -33,9 +34,9 @@ READ_PACKED = "only info, dump, stats, verify (of the log) and find --scan read 
 _SEGMENT = re.compile(r"[0-9]{20}")
 _PACKED = re.compile(r"([0-9]{20})\.(gz|zst)")
 _ARCHIVE = re.compile(r".\.(tar|tar\.gz|tgz|tar\.zst|tzst)$", re.IGNORECASE)
-_NO_LOG = {"consumequeue", "consumequeue_ext", "batchconsumequeue", "timerlog", "compactionLog", "compactionCq"}
+_OTHER_ADDRESSES = {kind.name for kind in KINDS if kind.has_addresses and kind is not COMMIT_LOG}
+_NO_LOG = _OTHER_ADDRESSES | {"compactionLog", "compactionCq"}
 """Folders with files named by addresses that are not of the log."""
-_PARTS = ("commitlog", "consumequeue", "consumequeue_rocksdb", "index", "config")
 
 _PIECE = 1 << 20
 _REMOTE_PIECE = 4 << 20
@@ -542,7 +543,7 @@ class Archive:
         """Return the folders with a log, or else the topmost ones with other parts of a store."""
         roots = {_root_of(key) for key in self.members if _is_of_log(key.split("/"))}
         if not roots:
-            holding = [key for key, entries in self._folders.items() if any(part in entries for part in _PARTS)]
+            holding = [key for key, entries in self._folders.items() if not STORE_NAMES.isdisjoint(entries)]
             depths = {key: len(key.split("/")) if key else 0 for key in holding}
             least = min(depths.values(), default=0)
             roots = {key for key, depth in depths.items() if depth == least}

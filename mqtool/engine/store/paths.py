@@ -7,26 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from mqtool.engine.store import file_kinds
 from mqtool.engine.store.file_queue import is_segment_name
 from mqtool.engine.store.mapping import read_file, reading
 from mqtool.engine.store.packed import plain_name
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats.settings import parse_settings
 
-SIZES = (
-    "mappedFileSizeCommitLog",
-    "mappedFileSizeConsumeQueue",
-    "mappedFileSizeConsumeQueueExt",
-    "mapperFileSizeBatchConsumeQueue",
-    "mappedFileSizeTimerLog",
-    "maxHashSlotNum",
-    "maxIndexNum",
-)
-"""Keys of a broker whose values are sizes of files."""
-
 STORE_SETTINGS = frozenset(
     (
-        *SIZES,
+        *file_kinds.DEFAULT_SIZES,
         "cleanFileForciblyEnable",
         "cleanResourceInterval",
         "deleteCommitLogFilesInterval",
@@ -130,17 +120,20 @@ def _segment_folders(root: Path, prefix: str) -> list[Path]:
     )
 
 
-_PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
-_QUEUES = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
+_QUEUES = frozenset(kind.name for kind in file_kinds.QUEUE_KINDS)
 
 
 def _is_log(folder: Path) -> bool:
     """Return whether a folder is that of a log: it holds segments and nothing of a store, and is not a queue's."""
-    if folder.name == "timerlog" or folder.resolve().parent.parent.name in _QUEUES or not folder.is_dir():
+    if (
+        folder.name == file_kinds.TIMER_LOG.name
+        or folder.resolve().parent.parent.name in _QUEUES
+        or not folder.is_dir()
+    ):
         return False
     with reading(folder):
         names = {path.name for path in folder.iterdir()}
-    return names.isdisjoint(_PARTS) and any(is_segment_name(plain_name(name)) for name in names)
+    return names.isdisjoint(file_kinds.STORE_NAMES) and any(is_segment_name(plain_name(name)) for name in names)
 
 
 class StorePaths:
@@ -186,21 +179,26 @@ class StorePaths:
                 "config): give the directory that contains them with -s"
             )
 
-    def _name_parts(self, root: Path) -> None:
-        self.consume_queue = root / "consumequeue"
-        self.consume_queue_rocksdb = root / "consumequeue_rocksdb"
-        self.consume_queue_ext = root / "consumequeue_ext"
-        self.batch_consume_queue = root / "batchconsumequeue"
-        self.index = root / "index"
-        self.checkpoint = root / "checkpoint"
-        self.abort = root / "abort"
-        self.lock = root / "lock"
-        self.rocksdb_store = root / "rocksdbstore"
-        self.timer_wheel = root / "timerwheel"
-        self.timer_log = root / "timerlog"
-        self.config = root / "config"
-        self.compaction = root / "compaction"
-        self.timer_check = self.config / "timercheck"
+    def _name_parts(self, base: Path) -> None:
+        self._base = base
+        self.consume_queue = self.place(file_kinds.CONSUME_QUEUE)
+        self.consume_queue_rocksdb = self.place(file_kinds.CONSUME_QUEUE_ROCKSDB)
+        self.consume_queue_ext = self.place(file_kinds.CONSUME_QUEUE_EXT)
+        self.batch_consume_queue = self.place(file_kinds.BATCH_CONSUME_QUEUE)
+        self.index = self.place(file_kinds.INDEX)
+        self.checkpoint = self.place(file_kinds.CHECKPOINT)
+        self.abort = self.place(file_kinds.ABORT)
+        self.lock = self.place(file_kinds.LOCK)
+        self.rocksdb_store = self.place(file_kinds.ROCKSDB_STORE)
+        self.timer_wheel = self.place(file_kinds.TIMER_WHEEL)
+        self.timer_log = self.place(file_kinds.TIMER_LOG)
+        self.timer_check = self.place(file_kinds.TIMER_CHECK)
+        self.config = self.place(file_kinds.CONFIG)
+        self.compaction = self.place(file_kinds.COMPACTION)
+
+    def place(self, kind: file_kinds.FileKind) -> Path:
+        """Return where the file, or the folder, of a kind is."""
+        return self._base / kind.parent / kind.name if kind.parent else self._base / kind.name
 
     def log_alone(self) -> Self:
         """Return the same as if nothing but the log were there."""
@@ -224,14 +222,14 @@ class StorePaths:
                 if not folder.is_dir():
                     raise NotFoundError(f"{folder} (storePathCommitLog) is not a directory")
             return folders
-        if not config.flag("enableDLegerCommitLog") and (self.root / "commitlog").is_dir():
-            return [self.root / "commitlog"]
+        if not config.flag("enableDLegerCommitLog") and (self.root / file_kinds.COMMIT_LOG.name).is_dir():
+            return [self.root / file_kinds.COMMIT_LOG.name]
         dledger = [folder for folder in _segment_folders(self.root, "dledger-*/data") if folder.parent.is_dir()]
         if dledger:
             self.dledger = dledger[0].parent
             self.remarks.append(f"the commit log is a DLedger log in {self.dledger.name}/data")
             return dledger[:1]
-        folders = _segment_folders(self.root, "commitlog")
+        folders = _segment_folders(self.root, file_kinds.COMMIT_LOG.name)
         if folders:
             listed = ", ".join(folder.name for folder in folders)
             self.remarks.append(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from mqtool.engine.store import rocksdb
+from mqtool.engine.store import file_kinds, rocksdb
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt
 from mqtool.engine.store.disk import LOST_AND_FOUND
@@ -31,10 +31,10 @@ from mqtool.formats.topics import SCHEDULE_TOPIC, has_folder
 
 QueueKey = tuple[str, int]
 _Queue = TypeVar("_Queue", bound=FileQueue)
-_SIZE_KEYS: dict[type[FileQueue], str] = {
-    ConsumeQueue: "mappedFileSizeConsumeQueue",
-    BatchConsumeQueue: "mapperFileSizeBatchConsumeQueue",
-    ConsumeQueueExt: "mappedFileSizeConsumeQueueExt",
+_KINDS: dict[type[FileQueue], file_kinds.FileKind] = {
+    ConsumeQueue: file_kinds.CONSUME_QUEUE,
+    BatchConsumeQueue: file_kinds.BATCH_CONSUME_QUEUE,
+    ConsumeQueueExt: file_kinds.CONSUME_QUEUE_EXT,
 }
 CLOCK_STEP_MS = 600_000
 """Store timestamps follow the log except for steps of the broker's clock up to this."""
@@ -278,7 +278,7 @@ class StoreReader:
 
     def _open_queue(self, kind: type[_Queue], key: QueueKey, folder: Path) -> _Queue:
         make: Callable[..., _Queue] = kind
-        queue = make(*key, folder, self.config.size(_SIZE_KEYS[kind]))
+        queue = make(*key, folder, self.config.size(_KINDS[kind].size_setting))
         queue.remarks = self.remarks
         return queue
 
@@ -395,7 +395,7 @@ class StoreReader:
         """The timer log, None if there is none."""
         if self.is_left_out(self.paths.timer_log) or not self.paths.timer_log.is_dir():
             return None
-        return FileQueue([self.paths.timer_log], self.config.size("mappedFileSizeTimerLog"))
+        return FileQueue([self.paths.timer_log], self.config.size(file_kinds.TIMER_LOG.size_setting))
 
     def _page(self, path: Path, schema: Any, size: int) -> Any | None:
         if self.is_left_out(path) or not path.exists():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mqtool.engine.store import rocksdb
+from mqtool.engine.store import file_kinds, rocksdb
 from mqtool.engine.store.commit_log import ROWS, STEP
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import read_file
@@ -31,18 +31,6 @@ _SAMPLED_MESSAGES = 32
 _FEW = 256  # messages for which no kernels are loaded
 _SECRETS = ("password", "secret", "credential")
 """A setting whose name holds one of these words is not shown."""
-_KINDS = {
-    "consumequeue": "consume queues",
-    "consumequeue_ext": "consume queues",
-    "consumequeue_rocksdb": "consume queues",
-    "batchconsumequeue": "consume queues",
-    "index": "index",
-    "timerlog": "timer",
-    "timerwheel": "timer",
-    "config": "config",
-    "rocksdbstore": "rocksdbstore",
-    "compaction": "compaction",
-}
 
 
 def describe(store: StoreReader) -> Section:
@@ -256,7 +244,7 @@ class _Describer:
     def timer(self) -> Section | None:
         """Return the files of timer messages, None if there are none."""
         paths, log = self.store.paths, self.store.timer_log
-        wheels = sorted(path.name for path in self.store.root.glob("timerwheel*") if path.is_file())
+        wheels = sorted(path.name for path in self.store.root.glob(f"{file_kinds.TIMER_WHEEL.name}*") if path.is_file())
         if not wheels and log is None:
             return None
         check = self.store.timer_check
@@ -342,9 +330,10 @@ class _Describer:
         if paths.dledger and path.is_relative_to(paths.dledger):
             return "DLedger"
         top = path.relative_to(self.store.root).parts[0]
-        if path.parent != self.store.root or top.startswith("timerwheel"):
-            return _KINDS.get(top.partition(".")[0], f"other ({top})")
-        return "small files"
+        kind = file_kinds.BY_NAME.get(top.partition(".")[0])  # the timer wheel has snapshots with a number
+        if path.parent == self.store.root and kind is not file_kinds.TIMER_WHEEL:
+            return file_kinds.SMALL
+        return kind.label if kind and kind.label not in (file_kinds.SMALL, file_kinds.COMMIT_LOG.label) else f"other ({top})"
 
     def versions(self) -> Section:
         """Return which versions of RocketMQ were used, and what shows it."""

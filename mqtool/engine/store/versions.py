@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from mqtool.engine.store import rocksdb
+from mqtool.engine.store import file_kinds, rocksdb
 from mqtool.engine.store.mapping import read_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
@@ -104,20 +104,11 @@ def find_evidence(store: StoreReader, first: Sequence[Message], last: Sequence[M
 
 def _files(store: StoreReader) -> Iterator[Evidence]:
     root, paths = store.root, store.paths
-    for path, release in (
-        (root / "rocksdbstore", "5.4.0"),
-        (root / "compaction", "5.1.0"),
-        (root / "abort.bak", "5.0.0"),
-        (root / "brokerIdentity", "5.1.1"),
-        (root / "epochFileCheckpoint", "5.0.0"),
-        (paths.timer_wheel, "5.0.0"),
-        (paths.timer_log, "5.0.0"),
-        (paths.timer_check, "5.0.0"),
-        (paths.consume_queue_ext, "4.1.0"),
-    ):
-        if path.exists():
-            yield Evidence(f"{paths.relative(path)} exists", since(release))
-    if any(root.glob("timerwheel.*")):
+    for kind in file_kinds.KINDS:
+        path = paths.place(kind)
+        if kind.since and path.exists():
+            yield Evidence(f"{paths.relative(path)} exists", since(kind.since))
+    if any(root.glob(f"{file_kinds.TIMER_WHEEL.name}.*")):
         yield Evidence("there are snapshots of the timer wheel", since("5.3.4"))
     if store.batch_consume_queues:
         yield Evidence("there are queues of inner batches", since("5.0.0"))
@@ -135,10 +126,7 @@ def _files(store: StoreReader) -> Iterator[Evidence]:
         yield Evidence("the log is a DLedger log", since("4.5.0"))
     if len(paths.commit_log) > 1:
         yield Evidence("the log is spread over several folders", since("4.9.2"))
-    if (
-        all(path.exists() for path in (paths.lock, paths.checkpoint, paths.config))
-        and not (root / "rocksdbstore").exists()
-    ):
+    if all(path.exists() for path in (paths.lock, paths.checkpoint, paths.config)) and not paths.rocksdb_store.exists():
         yield Evidence("there is no rocksdbstore", before("5.4.0"), certain=False)
 
 

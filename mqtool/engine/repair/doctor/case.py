@@ -17,9 +17,10 @@ from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.recover.plan import has_work
 from mqtool.engine.repair.verify.store import Level, verify_store
 from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.file_kinds import DEFAULT_SIZES
 from mqtool.engine.store.file_queue import is_segment_name
 from mqtool.engine.store.mapping import give_back_memory
-from mqtool.engine.store.paths import SIZES, StoreConfig
+from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.queue_view import queue_keys
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.versions import RELEASES, conclude, find_evidence
@@ -33,17 +34,6 @@ VERSIONS = {"4.9": "4.9.3", "5.3": "5.2.0", "5.5": "5.5.0"}
 """The brokers that are checked, and the release of ``RELEASES`` that stands for each."""
 ALL = tuple(VERSIONS)
 FIVE = ("5.3", "5.5")
-
-DEFAULT_SIZES = {
-    "mappedFileSizeCommitLog": 1 << 30,
-    "mappedFileSizeConsumeQueue": 6_000_000,
-    "mappedFileSizeConsumeQueueExt": 50_331_648,
-    "mapperFileSizeBatchConsumeQueue": 13_800_000,
-    "mappedFileSizeTimerLog": 104_857_600,
-    "maxHashSlotNum": 5_000_000,
-    "maxIndexNum": 20_000_000,
-}
-"""A broker's defaults for settings that are not configured."""
 
 MENDED_SEGMENTS = 3
 """How many of the last segments ``mqtool recover`` reads after a clean stop."""
@@ -305,10 +295,10 @@ def open_store(root: Path, config: StoreConfig) -> StoreReader:
     if not all(folder.is_dir() for folder in folders) or not any(map(_holds_segments, folders)):
         settings.pop("storePathCommitLog", None)
         settings.pop("readOnlyCommitLogStorePaths", None)
-    malformed = {key for key in SIZES if _is_malformed(settings, key)}
+    malformed = {key for key in DEFAULT_SIZES if _is_malformed(settings, key)}
     settings = dict(_without(settings, malformed).settings)
     config = StoreConfig(settings)
-    inferring = StoreReader(root, _without(settings, SIZES))
+    inferring = StoreReader(root, _without(settings, DEFAULT_SIZES))
     wrong = {key for key, lengths in sizes_of(inferring).items() if contradicts(lengths, config.size(key))}
     return StoreReader(root, _without(settings, wrong))
 

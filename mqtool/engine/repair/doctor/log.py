@@ -11,6 +11,7 @@ from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.java_recovery.files import refused_timer_files
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.disk import LOST_AND_FOUND
+from mqtool.engine.store.file_kinds import BATCH_CONSUME_QUEUE, BY_NAME
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import CLOCK_STEP_MS
 from mqtool.errors import MqtoolError
@@ -23,12 +24,6 @@ _HUGE = 1 << 30
 _LONGEST_V1_TOPIC = 127
 _LOOKED_AT = 200
 _RECOVERED_SEGMENTS = 10
-_BATCH_QUEUES = "batchconsumequeue"
-_QUEUE_SIZES = {
-    "consumequeue": "mappedFileSizeConsumeQueue",
-    "consumequeue_ext": "mappedFileSizeConsumeQueueExt",
-    _BATCH_QUEUES: "mapperFileSizeBatchConsumeQueue",
-}
 _QUEUES = "mqtool rebuild queues {of_topic}{at}"
 _RECOVER_ALL = "mqtool recover --abnormal {at}"
 TIMER = f"mqtool pull --topic {TIMER_TOPIC} --queue 0 {{at}}"
@@ -94,13 +89,11 @@ def queue_strays(case: Case) -> Iterator[Sign]:
     """Yield files among those of a queue that do not belong there."""
     for finding in case.found("QUEUE-STRAY"):
         path = case.root / (finding.file or "")
-        kind = (finding.file or "").partition("/")[0]
-        knowing = FIVE if kind == _BATCH_QUEUES else None  # those that know such queues
+        kind = BY_NAME[(finding.file or "").partition("/")[0]]
+        knowing = FIVE if kind is BATCH_CONSUME_QUEUE else None  # those that know such queues
         if path.is_dir():
             yield Sign.of(finding, versions=knowing or ("4.9",), effect=Effect.NOTHING if knowing else None)
-        elif (
-            path.is_file() and path.name.isdigit() and path.stat().st_size in sizes_of(case.reader)[_QUEUE_SIZES[kind]]
-        ):
+        elif path.is_file() and path.name.isdigit() and path.stat().st_size in sizes_of(case.reader)[kind.size_setting]:
             text = "a queue file whose name is not padded to 20 digits: it is read out of order"
             yield dataclasses.replace(_unpadded(case, finding, path, text, Effect.HIDES), versions=knowing)
         else:

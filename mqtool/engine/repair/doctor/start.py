@@ -6,26 +6,15 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mqtool.engine.repair.doctor.case import (
-    DEFAULT_SIZES,
-    FIVE,
-    Case,
-    Effect,
-    Sign,
-    contradicts,
-    log_folders,
-    sizes_of,
-)
+from mqtool.engine.repair.doctor.case import FIVE, Case, Effect, Sign, contradicts, log_folders, sizes_of
 from mqtool.engine.repair.doctor.surroundings import User
 from mqtool.engine.store.disk import LOST_AND_FOUND
+from mqtool.engine.store.file_kinds import DEFAULT_SIZES, OF_STORE
 from mqtool.engine.store.mapping import read_file
 from mqtool.formats.property_names import CRC32
 from mqtool.formats.topics import TIMER_TOPIC
 
-_OF_A_BROKER = (
-    "abort", "batchconsumequeue", "checkpoint", "compaction", "config", "consumequeue", "index", "lock",
-    "rocksdbstore", "timerlog", "timerwheel",
-)  # fmt: skip
+_OF_A_BROKER = frozenset(kind.name for kind in OF_STORE if kind.is_opened)
 _BROKER_COMMANDS = ("BrokerStartup", "BrokerContainerStartup", "mqbroker")
 _READ, _WRITE, _ENTER = 4, 2, 1
 _FORCED_CLEAN, _NO_WRITE = 0.85, 0.90

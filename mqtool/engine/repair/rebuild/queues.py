@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.store.dispatch import QueueKey, Units
+from mqtool.engine.store.file_kinds import BATCH_CONSUME_QUEUE, CONSUME_QUEUE, CONSUME_QUEUE_EXT, QUEUE_KINDS
 from mqtool.engine.store.file_queue import FileQueue, segment_name
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 Packed = npt.NDArray[np.void]
 """Units in the layout of a file."""
 
-FOLDERS = ("consumequeue", "batchconsumequeue", "consumequeue_ext")
+FOLDERS = tuple(kind.name for kind in QUEUE_KINDS)
 PENDING = 16 << 20
 """Bytes of units that wait in memory until they are written, queue by queue."""
 _STEP = 4 << 20
@@ -376,8 +377,8 @@ class QueueBuilder:
     def kinds(self) -> set[str]:
         """Return the folders that are not empty."""
         batches = {queue.unit_size != consume_queue.UNIT_SIZE for queue in self.queues.values()}
-        return {FOLDERS[1] if is_batch else FOLDERS[0] for is_batch in batches} | {
-            FOLDERS[2] for queue in self.queues.values() if queue.ext is not None
+        return {(BATCH_CONSUME_QUEUE if is_batch else CONSUME_QUEUE).name for is_batch in batches} | {
+            CONSUME_QUEUE_EXT.name for queue in self.queues.values() if queue.ext is not None
         }
 
     def shake(self) -> None:

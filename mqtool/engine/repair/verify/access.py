@@ -11,6 +11,7 @@ from typing import NamedTuple
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.store.disk import inside
+from mqtool.engine.store.file_kinds import ABORT, COMMIT_LOG, COMPACTION, CONFIG, OF_STORE, ROCKSDB_STORE
 from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.paths import StorePaths
 from mqtool.engine.store.reader import StoreReader
@@ -56,14 +57,16 @@ class _Unread(NamedTuple):
 
 def _unread(reader: StoreReader) -> Iterator[_Unread]:
     paths = reader.paths
-    for root in (paths.consume_queue, paths.consume_queue_ext, paths.batch_consume_queue):
-        yield from _root(root) or _unread_inside(root, depth=3)
-    for root in (paths.consume_queue_rocksdb, paths.index, paths.timer_log):
-        yield from _root(root) or _unread_inside(root)
-    yield from _root(paths.config) or _unread_config(paths)
-    yield from _root(paths.compaction) or _unread_tables(paths.compaction)
-    for path in (paths.timer_wheel, paths.checkpoint, paths.lock):
-        yield from _unread_file(path, path)
+    for kind in OF_STORE:
+        path = paths.place(kind)
+        if kind is CONFIG:
+            yield from _root(path) or _unread_config(paths)
+        elif kind is COMPACTION:
+            yield from _root(path) or _unread_tables(path)
+        elif kind.levels and kind not in (COMMIT_LOG, ROCKSDB_STORE):  # of these other rules hold
+            yield from _root(path) or _unread_inside(path, kind.levels)
+        elif not kind.levels and kind.is_opened and kind is not ABORT:  # whose existence tells all
+            yield from _unread_file(path, path)
 
 
 def _root(folder: Path) -> list[_Unread]:
