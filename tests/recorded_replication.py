@@ -12,7 +12,7 @@ STREAMS = sorted(path.name.removesuffix(".jsonl.xz") for path in FOLDER.glob("*.
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedBytes:
     """A report or a frame as it was on the wire."""
 
     time: int  # ms
@@ -22,15 +22,15 @@ class Recorded:
     wire: bytes
 
 
-def recorded(name: str) -> list[Recorded]:
+def recorded(name: str) -> list[RecordedBytes]:
     """Return what a stream consists of, in order of arrival at the recorder."""
     found = []
     for line in lzma.decompress((FOLDER / f"{name}.jsonl.xz").read_bytes()).splitlines():
         fields = orjson.loads(line)
         if fields.get("dir") == ">":
-            found.append(Recorded(fields["t"], True, fields["report"], b"", bytes.fromhex(fields["hex"])))
+            found.append(RecordedBytes(fields["t"], True, fields["report"], b"", bytes.fromhex(fields["hex"])))
         elif fields.get("dir") == "<":
             body = base64.b64decode(fields["body"])
             wire = bytes.fromhex(fields["header"]) + body
-            found.append(Recorded(fields["t"], False, fields["offset"], body, wire))
+            found.append(RecordedBytes(fields["t"], False, fields["offset"], body, wire))
     return found

@@ -403,9 +403,10 @@ def twice(sources: dict[str, str]) -> dict[str, list[str]]:
 
 
 def test_no_class_name_stands_for_two_things() -> None:
-    found = twice(sources(BESIDE))
+    for tops in (BESIDE, ("tests",)):
+        found = twice(sources(tops))
 
-    assert not found, "\n".join(f"{name}: {', '.join(at)}" for name, at in found.items())
+        assert not found, "\n".join(f"{name}: {', '.join(at)}" for name, at in found.items())
 
 
 def test_a_class_name_that_stands_for_two_things_is_seen() -> None:

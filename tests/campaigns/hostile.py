@@ -663,7 +663,7 @@ async def _be_honest(broker: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class AttackRow:
     """What an attack came to."""
 
     attack: Attack
@@ -673,8 +673,11 @@ class Row:
 
 
 async def run_hostile(
-    folder: Path, seconds: float, attacks: Sequence[Attack] = ATTACKS, tell: Callable[[Row], None] = lambda _: None
-) -> list[Row]:
+    folder: Path,
+    seconds: float,
+    attacks: Sequence[Attack] = ATTACKS,
+    tell: Callable[[AttackRow], None] = lambda _: None,
+) -> list[AttackRow]:
     """Carry out attacks, so long each, and tell of each when it is over.
 
     Raises:
@@ -703,7 +706,7 @@ async def run_hostile(
                 await one.run(attacker)
                 while not (seen := await _told(honest)).count:  # it was not served once: it has to be
                     await asyncio.sleep(0.01)
-                rows.append(Row(one, seen, _most_memory(process.pid), attacker.refused))
+                rows.append(AttackRow(one, seen, _most_memory(process.pid), attacker.refused))
                 tell(rows[-1])
                 await attacker.client.close()
                 await attacker.names.close()
@@ -755,7 +758,7 @@ def main() -> None:
         asyncio.run(run_hostile(Path(name), given.seconds, attacks, _print))
 
 
-def _print(row: Row) -> None:
+def _print(row: AttackRow) -> None:
     honest = row.honest
     print(
         f"| {row.attack.sends} | {row.attack.limit} | {row.refused:,} | {honest.count:,} "

@@ -71,7 +71,7 @@ _NONSENSE: tuple[Any, ...] = (42, "LATER", object(), [], False, ValueError)
 
 
 @dataclass
-class Outcome:
+class HostileOutcome:
     """What happened, and what must not have."""
 
     did: Counter[str] = field(default_factory=Counter)
@@ -80,7 +80,7 @@ class Outcome:
     violations: list[str] = field(default_factory=list)
 
 
-class Served:
+class ServedInProcess:
     """``mqtool serve`` in a process of its own, always on the same ports and store."""
 
     def __init__(self, folder: Path) -> None:
@@ -121,7 +121,7 @@ class Program:
 
     def __init__(self, name_servers: str, folder: Path, seed: int, *, all_kinds: bool) -> None:
         self._folder = folder
-        self.outcome = Outcome()
+        self.outcome = HostileOutcome()
         self.acknowledged: set[bytes] = set()
         self.consumed: dict[str, set[bytes]] = {}
         self.is_over = threading.Event()
@@ -273,12 +273,12 @@ class Program:
 
     def _poll_on(self, name: str, lite: mqtool.LitePullConsumer) -> None:
         while not self.is_over.is_set():
-            with contextlib.suppress(ListenerError, MqtoolError), lite.batch(500) as messages:
+            with contextlib.suppress(BlockError, MqtoolError), lite.batch(500) as messages:
                 self._take(name, messages)
 
     def _pop_on(self, pop: mqtool.PopConsumer) -> None:
         while not self.is_over.is_set():
-            with contextlib.suppress(ListenerError, MqtoolError):
+            with contextlib.suppress(BlockError, MqtoolError):
                 if self._chance.random() < 0.5:
                     with pop.batch(500) as messages:
                         self._take("pop", messages)
@@ -290,7 +290,7 @@ class Program:
     def _pull_on(self, pull: mqtool.PullConsumer) -> None:
         offsets: dict[mqtool.MessageQueue, int] = {}
         while not self.is_over.is_set():
-            with contextlib.suppress(ListenerError, MqtoolError):
+            with contextlib.suppress(BlockError, MqtoolError):
                 for queue in pull.fetch_message_queues(TOPIC):
                     pulled = pull.pull(queue, offsets.get(queue, 0))
                     self._take("pull", pulled.messages)
@@ -300,7 +300,7 @@ class Program:
 
     def _take(self, name: str, messages: Sequence[ConsumerMessage]) -> None:
         if self._chance.random() < 0.01 * len(messages) and not self.is_calm.is_set():
-            raise ListenerError
+            raise BlockError
         self.consumed[name] |= {one.body for one in messages}
 
     # In a loop of the program's own
@@ -334,7 +334,7 @@ class Program:
             await asyncio.wait([task])
             self.outcome.longest_shutdown_s = max(self.outcome.longest_shutdown_s, time.monotonic() - begun)
             error = None if task.cancelled() else task.exception()
-            if error and not isinstance(error, MqtoolError | ListenerError):
+            if error and not isinstance(error, MqtoolError | BlockError):
                 self.outcome.violations.append(f"{work.__name__} ended with {error!r}")
 
     async def _aio_lite(self) -> None:
@@ -512,7 +512,7 @@ class _Bank:
 _CONSUMING: dict[str, Any] = {"consume_from_where": ConsumeFrom.FIRST_OFFSET, "consume_thread_max": 8}
 
 
-class ListenerError(Exception):
+class BlockError(Exception):
     """What the program raises in a block."""
 
 
@@ -523,7 +523,9 @@ def mute_server() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def disturb(served: Served, program: Program, seconds: float, wanted: Collection[str], chance: random.Random) -> None:
+def disturb(
+    served: ServedInProcess, program: Program, seconds: float, wanted: Collection[str], chance: random.Random
+) -> None:
     """Kill and stop the broker for a time."""
     begun = time.monotonic()
     while (spent := time.monotonic() - begun) < seconds or (
@@ -542,14 +544,16 @@ def disturb(served: Served, program: Program, seconds: float, wanted: Collection
             served.signal(signal.SIGCONT)
 
 
-def run(folder: Path, seconds: float, seed: int, wanted: Collection[str] = (), *, all_kinds: bool = True) -> Outcome:
+def run(
+    folder: Path, seconds: float, seed: int, wanted: Collection[str] = (), *, all_kinds: bool = True
+) -> HostileOutcome:
     """Run a hostile program for a time, on a slow machine until it has done what is wanted; return what came of it.
 
     Without ``all_kinds`` nobody pops, pulls by offset, or lives in a loop: what is popped and dropped takes long to
     come again.
     """
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-    served = Served(folder)
+    served = ServedInProcess(folder)
     served.start()
     try:
         with mute_server() as mute:

@@ -79,7 +79,7 @@ class Sent:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class KillOutcome:
     """What a campaign came to."""
 
     kills: int
@@ -227,7 +227,7 @@ class Served:
         assert line.startswith(b"mqtool: ready"), self.log.read_text()
 
 
-async def run_kills(folder: Path, kills: int, seed: int, java: str | None = None) -> Outcome:
+async def run_kills(folder: Path, kills: int, seed: int, java: str | None = None) -> KillOutcome:
     """Kill a broker so many times, and hold what is there against what its producers know.
 
     Raises:
@@ -269,7 +269,7 @@ async def run_kills(folder: Path, kills: int, seed: int, java: str | None = None
     log = served.log.read_text()
     assert "Traceback" not in log, log
     verify(served.store)
-    return Outcome(
+    return KillOutcome(
         kills,
         in_first_second,
         before_ready,

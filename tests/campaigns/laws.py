@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.differential.java_store import VERSIONS, JavaStore
-from tests.laws.cases import Case, case_of
+from tests.laws.cases import LawCase, case_of
 from tests.laws.java import case_for_java, load
 from tests.laws.laws import Violation, check
 from tests.laws.repairs import CommandLine, Direct
@@ -70,7 +70,7 @@ def main() -> int:
                     known[_name(row)] += 1
                     if known[_name(row)] > _MAX_EACH:
                         continue
-                    case = Case(**{**row["case"], "damages": Case.from_json(json.dumps(row["case"])).damages})
+                    case = LawCase(**{**row["case"], "damages": LawCase.from_json(json.dumps(row["case"])).damages})
                     if known[_name(row)] == 1 and options.shrink and options.how == "direct":
                         smaller = shrink(case, Violation(row["law"], row["cause"], row["message"]))
                         row["shrunk"] = json.loads(smaller.to_json())
@@ -96,7 +96,7 @@ def _options() -> argparse.Namespace:
 
 
 def _one(text: str) -> int:
-    case = case_of(int(text)) if text.isdecimal() else Case.from_json(text)
+    case = case_of(int(text)) if text.isdecimal() else LawCase.from_json(text)
     print(case.to_json())
     result = check(case)
     print(result.outcome)
@@ -171,7 +171,7 @@ def _work_with_java(seeds: Iterable[int], pipe: Connection, scratch: Path | None
             pipe.send({"seed": seed, "counted": counted, "violations": violations})
 
 
-def _violation(seed: int, case: Case, one: Violation) -> Row:
+def _violation(seed: int, case: LawCase, one: Violation) -> Row:
     what = {"seed": seed, "law": one.law, "cause": one.cause, "mend": case.mend, "message": one.message}
     return {**what, "case": json.loads(case.to_json())}
 

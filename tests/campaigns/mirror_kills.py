@@ -48,7 +48,7 @@ _LEAST_UP_S, _MAX_UP_S = 0.5, 2.5
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class MirrorOutcome:
     """What a campaign came to."""
 
     kills: int  # of the mirror
@@ -104,7 +104,7 @@ class Setup:
         return clusters
 
 
-async def run_kills(folder: Path, kills: int, brokers: float, seed: int, setup: Setup | None = None) -> Outcome:
+async def run_kills(folder: Path, kills: int, brokers: float, seed: int, setup: Setup | None = None) -> MirrorOutcome:
     """Kill a mirror so many times, and for a share of that a broker; hold both clusters against each other.
 
     Raises:
@@ -154,7 +154,7 @@ async def run_kills(folder: Path, kills: int, brokers: float, seed: int, setup: 
     log = (folder / "mirror.log").read_text()
     assert "Traceback" not in log, log
     twice = check(here, there, names_of, stays=stays)
-    return Outcome(kills, broker_kills, sum(map(len, here.values())), twice, time.monotonic() - begun)
+    return MirrorOutcome(kills, broker_kills, sum(map(len, here.values())), twice, time.monotonic() - begun)
 
 
 def check(source: Rows, target: Rows, names: dict[str, str], *, stays: bool) -> int:

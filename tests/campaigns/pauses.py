@@ -83,7 +83,7 @@ class _Spread:
         return 0.0
 
 
-class _Watch:
+class _LoopWatch:
     """Watches the loop of the thread that makes it."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class _Watch:
 
 async def watched(main: Coroutine[Any, Any, Any], path: Path) -> Any:
     """Do something in a loop that is watched, and write what there was to see."""
-    watch = _Watch()
+    watch = _LoopWatch()
     try:
         return await main
     finally:

@@ -237,7 +237,7 @@ def content(state: State) -> dict[str, Any]:
 
 
 @dataclasses.dataclass
-class Trial:
+class KillTrial:
     """One command on one damaged store: what there was, what it leaves undisturbed, and when it can be killed."""
 
     name: str
@@ -250,7 +250,7 @@ class Trial:
     undo_calls: range  # none where the store stays as it is
 
     @classmethod
-    def of(cls, name: str, command: str, place: Path) -> "Trial":
+    def of(cls, name: str, command: str, place: Path) -> "KillTrial":
         """Try it undisturbed, and undo."""
         number = len(list(place.glob("damaged/*")))
         store = _damaged(name, place / "damaged" / str(number))
@@ -393,7 +393,7 @@ class Campaign:
         self.chance = random.Random(seed)
         self.counts: Counter[tuple[str, str, str]] = Counter()
         self.followed: Counter[str] = Counter()
-        self.trials: list[Trial] = []
+        self.trials: list[KillTrial] = []
         self._turns: list[Iterator[int]] = []
 
     @property
@@ -410,7 +410,7 @@ class Campaign:
                 print(f"{number:,} trials, {self.kills:,} kills", flush=True)
             which = number % len(self.cases)
             if number < len(self.cases):
-                trial = Trial.of(*self.cases[which], self.place)
+                trial = KillTrial.of(*self.cases[which], self.place)
                 self.trials.append(trial)
                 self._turns.append(itertools.cycle(self.chance.sample(trial.calls, len(trial.calls))))
             try:
@@ -419,7 +419,7 @@ class Campaign:
                 error.add_note(f"{self.trials[which].name} of {self.trials[which].store}, trial {number}")
                 raise
 
-    def _try(self, trial: Trial, call: int, number: int) -> None:
+    def _try(self, trial: KillTrial, call: int, number: int) -> None:
         whom = "parent" if sum(divmod(number, len(self.cases))) % 2 else "child"  # in turns, of each command too
         kill = Kill(call, whom, self.chance.choice(["before", "half", "behind"]))
         with _copy(trial.store, self.place) as root:
@@ -448,7 +448,7 @@ class Campaign:
             now = look(root)
             assert now == trial.before, _difference(trial.before, now)
 
-    def _kill_again(self, trial: Trial, root: Path, what: str) -> None:
+    def _kill_again(self, trial: KillTrial, root: Path, what: str) -> None:
         """Kill what follows as well, if it comes so far."""
         whom = self.chance.choice(["child", "parent"])
         what = what if trial.is_undone else "again"
@@ -460,7 +460,7 @@ class Campaign:
             trial.run(root, kill)
         self._count(trial, whom, "undone" if what == "undo" else "again")
 
-    def _count(self, trial: Trial, whom: str, window: str) -> None:
+    def _count(self, trial: KillTrial, whom: str, window: str) -> None:
         _, first, killed = COUNTS.all
         if killed and (window == "at work" or first):
             self.counts[trial.name, window, whom] += 1

@@ -40,7 +40,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class ReplicationKills:
     """What a campaign came to."""
 
     kills: dict[str, int]
@@ -51,7 +51,7 @@ class Outcome:
     by_java: int
 
 
-class Member:
+class RestartedProcess:
     """A process that is started again on the same ports and the same store whenever it was killed."""
 
     def __init__(self, folder: Path, name: str, words: list[str]) -> None:
@@ -102,9 +102,9 @@ def _free_port() -> int:
                 return port
 
 
-def _broker(folder: Path, name: str, name_server: str, port: int, settings: dict[str, str]) -> Member:
+def _broker(folder: Path, name: str, name_server: str, port: int, settings: dict[str, str]) -> RestartedProcess:
     words = ["--no-namesrv", "-n", name_server, "--port", str(port), "-s", str(folder / name)]
-    return Member(folder, name, words + [f"--set={key}={value}" for key, value in settings.items()])
+    return RestartedProcess(folder, name, words + [f"--set={key}={value}" for key, value in settings.items()])
 
 
 def log_of(store: Path) -> bytes:
@@ -123,7 +123,7 @@ async def _until_at_rest(master: Path, slave: Path) -> None:
             await asyncio.sleep(0.2)
 
 
-async def run_kills(folder: Path, kills: int, seed: int, java: str | None = None) -> Outcome:
+async def run_kills(folder: Path, kills: int, seed: int, java: str | None = None) -> ReplicationKills:
     """Kill so many times, and hold what is there against what the producers know.
 
     Raises:
@@ -132,7 +132,7 @@ async def run_kills(folder: Path, kills: int, seed: int, java: str | None = None
     chance = random.Random(seed)
     names, port = _free_port(), _free_port()
     name_server = f"127.0.0.1:{names}"
-    of_names = Member(folder, "names", ["--no-broker", "--namesrv-port", str(names)])
+    of_names = RestartedProcess(folder, "names", ["--no-broker", "--namesrv-port", str(names)])
     master = _broker(folder, "master", name_server, port, MASTER)
     slave = _broker(folder, "slave", name_server, _free_port(), SLAVE)
     victims = {"master": [master], "slave": [slave], "both": [master, slave]}
@@ -182,7 +182,7 @@ async def run_kills(folder: Path, kills: int, seed: int, java: str | None = None
     assert b'"kind":"range"' not in rows, rows
     assert b'"kind":"queue"' not in rows, rows
     resent = sum(one.attempts > 1 for one in sent)
-    return Outcome(counts, len(sent), resent, stored_again, len(log_of(master.store)), len(sent_by_java))
+    return ReplicationKills(counts, len(sent), resent, stored_again, len(log_of(master.store)), len(sent_by_java))
 
 
 def main() -> None:

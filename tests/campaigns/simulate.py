@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.simulation.scenario import Outcome, Size, run_seed
+from tests.simulation.scenario import SimulationOutcome, Size, run_seed
 
 MEMORY = Path("/dev/shm")
 """Where stores are fast; without it they are where temporary files are."""
@@ -46,7 +46,7 @@ def size_of(clients: int) -> Size:
     return Size((producers, producers), (groups, groups), (members, members), (3, 3), (30.0, 30.0))
 
 
-def run(seed: int, size: Size | None = None, on_note: Callable[[str], None] | None = None) -> Outcome:
+def run(seed: int, size: Size | None = None, on_note: Callable[[str], None] | None = None) -> SimulationOutcome:
     """Run one seed in a folder that is gone afterwards."""
     folder = MEMORY if MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="mqtool-simulation-", dir=folder) as name:

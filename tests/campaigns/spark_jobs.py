@@ -68,7 +68,7 @@ _QUERY = Query(texts=("1",))
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class DamagedStore:
     """A damaged store, what it was before, and where answers may be put."""
 
     seed: int
@@ -131,16 +131,16 @@ def hold(spark: Any, seeds: Sequence[int], folder: Path, seconds: dict[str, floa
     ]  # fmt: skip
 
 
-def made(seed: int, size: int, folder: Path) -> Held:
+def made(seed: int, size: int, folder: Path) -> DamagedStore:
     """Make the store of a seed."""
     case = case_of(seed)
     store = Store(str(case.build(folder / "store")))
     save_some_offsets(store, random.Random(seed))
     called = f"{case.base}: {', '.join(case.kinds)}"
-    return Held(seed, called, store, Store(str(golden_store(case.base))), size, folder)
+    return DamagedStore(seed, called, store, Store(str(golden_store(case.base))), size, folder)
 
 
-def held_against(spark: Any, job: str, some: Sequence[Held], wanted: dict[int, Any]) -> dict[int, str]:
+def held_against(spark: Any, job: str, some: Sequence[DamagedStore], wanted: dict[int, Any]) -> dict[int, str]:
     """Return where a job answers otherwise than its command, by seed.
 
     One job answers for several stores; where it answers otherwise than the command does of all of them, or where that
@@ -167,7 +167,7 @@ def held_against(spark: Any, job: str, some: Sequence[Held], wanted: dict[int, A
     return {} if found == answer else {one.seed: told(found, answer)}
 
 
-def _asked(job: str, ask: Callable[[Held], Iterable[Hashable]], held: Held) -> Iterable[Hashable]:
+def _asked(job: str, ask: Callable[[DamagedStore], Iterable[Hashable]], held: DamagedStore) -> Iterable[Hashable]:
     """Ask of a store that both command lines take: where its log lies elsewhere they refuse it (``test_spark.py``)."""
     if job == "rebuild":
         refuse_log(held.store.open())
@@ -176,7 +176,9 @@ def _asked(job: str, ask: Callable[[Held], Iterable[Hashable]], held: Held) -> I
     return ask(held)
 
 
-def joined(job: str, some: Sequence[Held], answers: Sequence["collections.Counter[Any]"]) -> "collections.Counter[Any]":
+def joined(
+    job: str, some: Sequence[DamagedStore], answers: Sequence["collections.Counter[Any]"]
+) -> "collections.Counter[Any]":
     """Return what commands answer of some stores as one job answers it."""
     whole = collections.Counter[Any]()
     for one, answer in zip(some, answers, strict=True):
@@ -233,27 +235,27 @@ def told(found: Any, wanted: Any) -> str:
     return f"{more.total():,} in Spark only {shown[0]}, {less.total():,} by the command only {shown[1]}"
 
 
-def _verified(held: Held) -> Iterable[Hashable]:
+def _verified(held: DamagedStore) -> Iterable[Hashable]:
     return ((repr(one),) for one in verify_store(held.store.open(), Level.FULL))
 
 
-def _found(held: Held) -> Iterable[Hashable]:
+def _found(held: DamagedStore) -> Iterable[Hashable]:
     return ((message.position,) for message in Search(held.store.open(), _QUERY).messages())
 
 
-def _compared(held: Held) -> Iterable[Hashable]:
+def _compared(held: DamagedStore) -> Iterable[Hashable]:
     return ((one.side, one.left_count, one.right_count, one.physical_offset, one.topic) for one in _differences(held))
 
 
-def _differences(held: Held) -> Iterable[Difference]:
+def _differences(held: DamagedStore) -> Iterable[Difference]:
     return compare_keys(held.store.open(), held.other.open(), Messages())
 
 
-def _counted_as_compared(held: Held) -> Iterable[Hashable]:
+def _counted_as_compared(held: DamagedStore) -> Iterable[Hashable]:
     return ((one.side, one.left_count, one.right_count) for one in _differences(held))
 
 
-COMMANDS: dict[str, Callable[[Held], Iterable[Hashable]]] = {
+COMMANDS: dict[str, Callable[[DamagedStore], Iterable[Hashable]]] = {
     "verify": _verified,
     "stats --by topic": lambda held: _counted(held.store, By.TOPIC),
     "stats --by queue": lambda held: _counted(held.store, By.QUEUE),
@@ -266,23 +268,23 @@ COMMANDS: dict[str, Callable[[Held], Iterable[Hashable]]] = {
 """What the command of each job answers of a store, as rows."""
 
 
-def _verified_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
+def _verified_on_spark(spark: Any, some: Sequence[DamagedStore]) -> Iterable[Hashable]:
     for row in verify.findings(spark, [one.store for one in some], Level.FULL, some[0].size).collect():
         yield row["store"], repr(verify.finding_of(row.asDict()))
 
 
-def _counted_on_spark(spark: Any, some: Sequence[Held], by: By) -> Iterable[Hashable]:
+def _counted_on_spark(spark: Any, some: Sequence[DamagedStore], by: By) -> Iterable[Hashable]:
     for row in stats.counts(spark, [one.store for one in some], by, Selection(), some[0].size).collect():
         if row["records"]:
             yield tuple(row[name] for name in KEYS[by]), row["messages"], row["size"], row["body_size"]
 
 
-def _found_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
+def _found_on_spark(spark: Any, some: Sequence[DamagedStore]) -> Iterable[Hashable]:
     planned = find.plan([(one.store, _QUERY) for one in some], some[0].size, True)
     return ((row["store"], row["position"]) for row in find.messages(spark, planned.items)[0].collect())
 
 
-def _exported_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
+def _exported_on_spark(spark: Any, some: Sequence[DamagedStore]) -> Iterable[Hashable]:
     into = some[0].folder / "out"
     try:
         export.run(spark, [one.store for one in some], into, export.ExportSelection(), some[0].size)
@@ -294,7 +296,7 @@ def _exported_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
         shutil.rmtree(into, ignore_errors=True)
 
 
-def _compared_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
+def _compared_on_spark(spark: Any, some: Sequence[DamagedStore]) -> Iterable[Hashable]:
     from pyspark.sql import functions
 
     frames = [
@@ -305,7 +307,7 @@ def _compared_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
         yield row["store"], *row[:5]
 
 
-def _progress_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
+def _progress_on_spark(spark: Any, some: Sequence[DamagedStore]) -> Iterable[Hashable]:
     frame, observed = offsets.progress(spark, [one.store for one in some], some[0].size)
     rows = frame.collect()
     unread = observed.get["unread"]  # of all stores
@@ -318,7 +320,7 @@ def _progress_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
     yield from ["unread in none of them"] * unread
 
 
-ON_SPARK: dict[str, Callable[[Any, Sequence[Held]], Iterable[Hashable]]] = {
+ON_SPARK: dict[str, Callable[[Any, Sequence[DamagedStore]], Iterable[Hashable]]] = {
     "verify": _verified_on_spark,
     "stats --by topic": lambda spark, some: _counted_on_spark(spark, some, By.TOPIC),
     "stats --by queue": lambda spark, some: _counted_on_spark(spark, some, By.QUEUE),
@@ -330,7 +332,7 @@ ON_SPARK: dict[str, Callable[[Any, Sequence[Held]], Iterable[Hashable]]] = {
 """What a job answers of some stores."""
 
 
-def _rebuilt_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
+def _rebuilt_on_spark(spark: Any, some: Sequence[DamagedStore]) -> Iterable[Hashable]:
     (one,) = some
     into = one.folder / "two"
     try:
@@ -340,16 +342,16 @@ def _rebuilt_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
         shutil.rmtree(into, ignore_errors=True)
 
 
-ALONE: dict[str, Callable[[Any, Sequence[Held]], Iterable[Hashable]]] = {"rebuild": _rebuilt_on_spark}
+ALONE: dict[str, Callable[[Any, Sequence[DamagedStore]], Iterable[Hashable]]] = {"rebuild": _rebuilt_on_spark}
 """The same of a job that takes one store."""
 
 
-def _found_in_pieces(held: Held) -> Iterable[Hashable]:
+def _found_in_pieces(held: DamagedStore) -> Iterable[Hashable]:
     items = find.plan([(held.store, _QUERY)], held.size, True).items
     return ((row["position"],) for row in _rows(map(find.find, items)) if row[CORRUPT] is None)
 
 
-IN_PIECES: dict[str, Callable[[Held], Iterable[Hashable]]] = {
+IN_PIECES: dict[str, Callable[[DamagedStore], Iterable[Hashable]]] = {
     "verify": lambda held: ((one,) for one in pieces_of_verify(held.store, Level.FULL, held.size).elements()),
     "stats --by topic": lambda held: _counted_in_pieces(held.store, By.TOPIC, held.size),
     "stats --by queue": lambda held: _counted_in_pieces(held.store, By.QUEUE, held.size),

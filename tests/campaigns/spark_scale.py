@@ -93,7 +93,7 @@ def make_store(root: Path, segments: int, queues: int, messages: int) -> Path:
     return root
 
 
-class Process(NamedTuple):
+class MeasuredProcess(NamedTuple):
     """A process of this machine, with the bytes of its own memory: what it has of files is the system's to take."""
 
     number: int
@@ -102,13 +102,13 @@ class Process(NamedTuple):
     own: int
 
 
-def _processes() -> Iterator[Process]:
+def _processes() -> Iterator[MeasuredProcess]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
                 name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
                 own = sum(1024 * int(size) for size in _OWN.findall((folder / "status").read_text()))
-                yield Process(int(folder.name), int(rest.split()[1]), name, own)
+                yield MeasuredProcess(int(folder.name), int(rest.split()[1]), name, own)
 
 
 def watched(command: list[str]) -> tuple[float, dict[str, int], str]:
@@ -130,7 +130,7 @@ def watched(command: list[str]) -> tuple[float, dict[str, int], str]:
     return time.monotonic() - began, most, said
 
 
-def _kinds(found: dict[int, Process], root: int) -> Iterator[tuple[str, int]]:
+def _kinds(found: dict[int, MeasuredProcess], root: int) -> Iterator[tuple[str, int]]:
     for one in found.values():
         names, above = [], one
         while above.number != root and above.parent in found:

@@ -104,7 +104,7 @@ class Round:
         self.random = random.Random(seed)
         self.loss = [*LOSSES][seed % len(LOSSES)]
         self.folder = folder
-        self.stores = {name: Growing(folder, name) for name in ("a", "b")}
+        self.stores = {name: GrowingStore(folder, name) for name in ("a", "b")}
         self.query: subprocess.Popen[bytes] | None = None
         self.kills = collections.Counter[str]()
         self.violations: list[str] = []
@@ -224,7 +224,7 @@ class Round:
             time.sleep(0.1)
 
 
-class Growing:
+class GrowingStore:
     """A store of which a broker has written so much."""
 
     def __init__(self, folder: Path, name: str) -> None:

@@ -764,7 +764,7 @@ def read_rows(stream: IO[bytes], count: int) -> Iterator[dict[str, Any]]:
             line, count = b"", count - 1
 
 
-class Broker:
+class AppendingBroker:
     """Writes a log and a queue as a broker does: into files as long as they will ever be, made before they are used."""
 
     segment = 2048
@@ -806,7 +806,7 @@ class Broker:
 
 
 def test_following_shows_what_is_appended_and_never_half_of_it(tmp_path: Path, start: Start) -> None:
-    broker = Broker(tmp_path)
+    broker = AppendingBroker(tmp_path)
     expected = broker.append(3)
     process = start("dump", "commitlog", "-s", tmp_path, "--follow", "--body", "none")
     assert process.stdout
@@ -833,7 +833,7 @@ def test_following_shows_what_is_appended_and_never_half_of_it(tmp_path: Path, s
 
 
 def test_following_ends_at_its_limit_and_selects(tmp_path: Path, start: Start) -> None:
-    broker = Broker(tmp_path)
+    broker = AppendingBroker(tmp_path)
     broker.append(2)
     process = start("dump", "commitlog", "-s", tmp_path, "--follow", "--limit", 5, "--tag", "T1")
     assert process.stdout
@@ -976,7 +976,7 @@ def test_a_unit_counts_when_two_looks_have_seen_the_same(tmp_path: Path) -> None
 
 
 def test_what_a_broker_is_just_writing_is_no_damage(tmp_path: Path, start: Start) -> None:
-    broker = Broker(tmp_path)
+    broker = AppendingBroker(tmp_path)
     written = broker.append(3)
     at, data = broker.next()
     broker.write(at, data[:-20])

@@ -26,10 +26,10 @@ IN_PLACE = ("recover", "recover --as-broker", "rebuild", "apply", "undo")
 ANEW = ("rebuild --into", "salvage", "import", "export")
 """Commands that make something beside it."""
 SMALL = ("--set", "mappedFileSizeCommitLog=65536", "--set", "maxHashSlotNum=100", "--set", "maxIndexNum=250")
-Prepare = Callable[[Mounts, "Place"], object]
+Prepare = Callable[[Mounts, "CrampedStore"], object]
 
 
-class Place:
+class CrampedStore:
     """A damaged store on a small disk of its own, and what the commands need that lies elsewhere."""
 
     def __init__(self, mounts: Mounts, damaged: Path, place: Path, command: str) -> None:
@@ -83,15 +83,15 @@ def refused(ran: Ran, status: Status, said: str, before: Snapshot, after: Snapsh
     }
 
 
-def the_store(mounts: Mounts, place: Place) -> None:
+def the_store(mounts: Mounts, place: CrampedStore) -> None:
     mounts.read_only(place.store)
 
 
-def the_disk(mounts: Mounts, place: Place) -> None:
+def the_disk(mounts: Mounts, place: CrampedStore) -> None:
     mounts.again(place.disk, "ro")
 
 
-def the_log(mounts: Mounts, place: Place) -> None:
+def the_log(mounts: Mounts, place: CrampedStore) -> None:
     mounts.read_only(place.store / "commitlog")
 
 
@@ -112,7 +112,7 @@ def test_a_read_only_disk_is_named(
     what: Prepare, commands: tuple[str, ...], said: str, damaged: Path, mounts: Mounts, tmp_path: Path
 ) -> None:
     for command in commands:
-        place = Place(mounts, damaged, tmp_path / command, command)
+        place = CrampedStore(mounts, damaged, tmp_path / command, command)
         what(mounts, place)
         before = snapshot(place.disk)
 
@@ -123,7 +123,7 @@ def test_a_read_only_disk_is_named(
 
 def test_a_store_on_a_read_only_disk_can_be_salvaged_to_another(damaged: Path, mounts: Mounts, tmp_path: Path) -> None:
     for command in ANEW:
-        place = Place(mounts, damaged, tmp_path / command, command)
+        place = CrampedStore(mounts, damaged, tmp_path / command, command)
         place.into = tmp_path / command / "elsewhere"
         the_disk(mounts, place)
         before = snapshot(place.disk)
@@ -138,7 +138,7 @@ def test_a_store_on_a_read_only_disk_can_be_salvaged_to_another(damaged: Path, m
 def test_where_no_journal_can_be_made_the_way_out_is_told(
     command: str, is_owner: bool, damaged: Path, open_place: Path, mounts: Mounts
 ) -> None:
-    place = Place(mounts, damaged, open_place / "place", command)
+    place = CrampedStore(mounts, damaged, open_place / "place", command)
     if is_owner:  # the broker's user in a folder of root's
         for path in (place.store, *place.store.rglob("*")):
             os.chown(path, NOBODY, NOBODY)
@@ -163,7 +163,7 @@ def test_where_no_journal_can_be_made_the_way_out_is_told(
 def test_the_brokers_user_mends_with_a_journal_that_root_made_room_for(
     damaged: Path, open_place: Path, mounts: Mounts
 ) -> None:
-    place = Place(mounts, damaged, open_place / "place", "recover")
+    place = CrampedStore(mounts, damaged, open_place / "place", "recover")
     for path in (place.store, *place.store.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     before = snapshot(place.store)
@@ -178,7 +178,7 @@ def test_the_brokers_user_mends_with_a_journal_that_root_made_room_for(
 
 @pytest.mark.parametrize("command", IN_PLACE)
 def test_somebody_elses_store_is_not_changed(command: str, damaged: Path, open_place: Path, mounts: Mounts) -> None:
-    place = Place(mounts, damaged, open_place / "place", command)
+    place = CrampedStore(mounts, damaged, open_place / "place", command)
     before = snapshot(place.disk)
 
     ran = run_as(NOBODY, *place.arguments())
@@ -190,7 +190,7 @@ def test_somebody_elses_store_is_not_changed(command: str, damaged: Path, open_p
 def test_nothing_is_made_where_this_user_may_not_write(
     command: str, damaged: Path, open_place: Path, mounts: Mounts
 ) -> None:
-    place = Place(mounts, damaged, open_place / "place", command)
+    place = CrampedStore(mounts, damaged, open_place / "place", command)
     before = snapshot(place.disk)
 
     ran = run_as(NOBODY, *place.arguments())
@@ -200,7 +200,7 @@ def test_nothing_is_made_where_this_user_may_not_write(
 
 @pytest.mark.parametrize("command", [*IN_PLACE[:3], "undo", *(name for name in ANEW if name != "import")])
 def test_a_store_that_may_not_be_read_is_named(command: str, damaged: Path, open_place: Path, mounts: Mounts) -> None:
-    place = Place(mounts, damaged, open_place / "place", command)
+    place = CrampedStore(mounts, damaged, open_place / "place", command)
     place.store.chmod(0o700)
     before = snapshot(place.disk)
 
@@ -213,7 +213,7 @@ def test_a_store_that_may_not_be_read_is_named(command: str, damaged: Path, open
 def test_a_disk_that_becomes_full_leaves_everything_as_it_was(
     command: str, damaged: Path, mounts: Mounts, tmp_path: Path
 ) -> None:
-    place = Place(mounts, damaged, tmp_path, command)
+    place = CrampedStore(mounts, damaged, tmp_path, command)
     tried = 0
     for free in range(0, DISK_SIZE, BLOCK * STEP):
         fill(place.disk, free)
@@ -234,7 +234,7 @@ def test_a_disk_that_becomes_full_leaves_everything_as_it_was(
 def test_room_for_a_new_store_is_asked_for_before_it_is_begun(
     command: str, damaged: Path, mounts: Mounts, tmp_path: Path
 ) -> None:
-    place = Place(mounts, damaged, tmp_path, command)
+    place = CrampedStore(mounts, damaged, tmp_path, command)
     fill(place.disk, 20 * BLOCK)
     before = snapshot(place.disk)
 
@@ -244,7 +244,7 @@ def test_room_for_a_new_store_is_asked_for_before_it_is_begun(
 
 
 def test_an_undo_needs_no_room(damaged: Path, mounts: Mounts, tmp_path: Path) -> None:
-    place = Place(mounts, damaged, tmp_path, "undo")
+    place = CrampedStore(mounts, damaged, tmp_path, "undo")
     fill(place.disk, 0)
 
     assert run(*place.arguments()).status == Status.OK
@@ -252,7 +252,7 @@ def test_an_undo_needs_no_room(damaged: Path, mounts: Mounts, tmp_path: Path) ->
 
 
 def test_an_undo_that_cannot_go_on_says_so_and_goes_on_later(damaged: Path, mounts: Mounts, tmp_path: Path) -> None:
-    place = Place(mounts, damaged, tmp_path, "undo")
+    place = CrampedStore(mounts, damaged, tmp_path, "undo")
     the_log(mounts, place)
 
     stuck = run(*place.arguments())

@@ -28,7 +28,7 @@ OF_GROUPS = {"group", "missed", "repeated", "skipped", "next"}
 """Fields of a plan's rows that only those of consumer groups fill."""
 
 
-class Terminal(io.StringIO):
+class TypedInput(io.StringIO):
     """Standard input of somebody who types."""
 
     def isatty(self) -> bool:
@@ -96,7 +96,7 @@ def test_without_an_answer_nothing_is_changed(store: Path, arguments: list[str])
 
 @pytest.mark.parametrize(("answer", "status"), [("y\n", Status.OK), ("n\n", Status.DAMAGE), ("", Status.INTERRUPTED)])
 def test_a_terminal_is_asked(store: Path, monkeypatch: pytest.MonkeyPatch, answer: str, status: Status) -> None:
-    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    monkeypatch.setattr(sys, "stdin", TypedInput(answer))
     before = snapshot(store)
 
     ran = run("everything", "-s", store)

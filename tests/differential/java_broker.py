@@ -173,7 +173,7 @@ async def mqadmin(version: str, folder: Path, name_server: str, *options: str) -
         yield MqAdmin(process, name_server)
 
 
-class Client:
+class JavaClientAtWork:
     """A client of one version in a JVM that is told what to do line by line, and says what happens."""
 
     def __init__(self, process: Process) -> None:
@@ -227,24 +227,24 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def pop_client(version: str, folder: Path, *arguments: str) -> AsyncIterator[Client]:
+async def pop_client(version: str, folder: Path, *arguments: str) -> AsyncIterator[JavaClientAtWork]:
     """Start ``PopClient.java`` with its arguments, and wait until it consumes."""
     async with _client("PopClient.java", version, folder, *arguments) as client:
         yield client
 
 
 @contextlib.asynccontextmanager
-async def group_client(version: str, folder: Path, *arguments: str) -> AsyncIterator[Client]:
+async def group_client(version: str, folder: Path, *arguments: str) -> AsyncIterator[JavaClientAtWork]:
     """Start ``GroupClient.java`` with its arguments, and wait until it consumes."""
     async with _client("GroupClient.java", version, folder, *arguments) as client:
         yield client
 
 
 @contextlib.asynccontextmanager
-async def _client(source_name: str, version: str, folder: Path, *arguments: str) -> AsyncIterator[Client]:
+async def _client(source_name: str, version: str, folder: Path, *arguments: str) -> AsyncIterator[JavaClientAtWork]:
     source = Path(__file__).with_name(source_name)
     async with _jvm(version, folder, [str(source), *arguments]) as process:
-        client = Client(process)
+        client = JavaClientAtWork(process)
         assert await client.said() == "started"
         yield client
 

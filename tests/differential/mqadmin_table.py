@@ -25,7 +25,7 @@ VERSION = "5.3.3"
 BROKER_NAME = "broker-java"
 
 
-class Target(NamedTuple):
+class AdminTarget(NamedTuple):
     """A name server with its one broker."""
 
     name_server: str
@@ -201,7 +201,7 @@ _MASKS = (
 )
 
 
-def words(printed: str, target: Target) -> collections.Counter[str]:
+def words(printed: str, target: AdminTarget) -> collections.Counter[str]:
     """Return the words of an output, without what is another in every run."""
     text = printed.replace(target.broker, "<broker>").replace(target.name_server, "<name server>")
     for pattern, instead in _MASKS:
@@ -210,26 +210,26 @@ def words(printed: str, target: Target) -> collections.Counter[str]:
 
 
 @contextlib.asynccontextmanager
-async def real(folder: Path) -> AsyncIterator[Target]:
+async def real(folder: Path) -> AsyncIterator[AdminTarget]:
     """Run a real name server and broker."""
     async with (
         running_name_server(VERSION, folder / "name-server", free_port()) as name_server,
         running_broker(VERSION, folder / "broker", name_server, free_port()) as broker,
     ):
-        yield Target(name_server, broker)
+        yield AdminTarget(name_server, broker)
 
 
 @contextlib.asynccontextmanager
-async def ours(folder: Path) -> AsyncIterator[Target]:
+async def ours(folder: Path) -> AsyncIterator[AdminTarget]:
     """Run mqtool's, where access is controlled."""
     accounts = folder / "plain_acl.yml"
     accounts.write_text(ACCOUNTS)
     settings = BrokerSettings(broker_name=BROKER_NAME, acl_enabled=True, acl_file=str(accounts))
     async with Cluster(NameServerConfig(), [BrokerConfig(folder / "ours", settings=settings)]) as cluster:
-        yield Target(cluster.name_server_address, cluster.broker_addresses[0])
+        yield AdminTarget(cluster.name_server_address, cluster.broker_addresses[0])
 
 
-async def ask(admin: MqAdmin, target: Target, folder: Path, commands: str) -> AsyncIterator[tuple[str, str]]:
+async def ask(admin: MqAdmin, target: AdminTarget, folder: Path, commands: str) -> AsyncIterator[tuple[str, str]]:
     """Yield each command and what it printed."""
     exported = folder / target.broker.rpartition(":")[2]
     exported.mkdir()

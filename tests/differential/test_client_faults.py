@@ -31,7 +31,7 @@ from mqtool import (
 from mqtool.engine.client.rebalance import averagely
 from mqtool.engine.client_runtime.blocking.background import background
 from mqtool.errors import CallbackError, MqtoolError, Status, UnavailableError, UsageError
-from tests.campaigns.hostile_programs import Served
+from tests.campaigns.hostile_programs import ServedInProcess
 from tests.commands.running import run as run_command
 from tests.differential.test_python_clients import (
     EVERY_BROKER,
@@ -172,7 +172,7 @@ def test_whatever_is_raised_by_a_strategy_selector_and_hook(target: Target, topi
             raise errors.pop()
         return averagely(queues, members, own)
 
-    class Raises(mqtool.Hook):
+    class RaisingHook(mqtool.Hook):
         def before_send(self, messages: Sequence[ProducerMessage], group: str) -> None:
             if messages[0].body == b"never":
                 raise SystemExit(group)
@@ -182,7 +182,7 @@ def test_whatever_is_raised_by_a_strategy_selector_and_hook(target: Target, topi
 
     seen = Seen()
     with consumer(target, topic, topic, seen, strategy=strategy) as made:
-        with mqtool.Producer("P", target.name_server, hooks=[Raises()]) as sending:
+        with mqtool.Producer("P", target.name_server, hooks=[RaisingHook()]) as sending:
             for arguments in ({"selector": selector}, {}):
                 with pytest.raises(CallbackError):
                     sending.send(ProducerMessage(topic, b"never"), **arguments)  # type: ignore[arg-type]
@@ -288,7 +288,7 @@ def stoppable(target: Target, folder: Path) -> Iterator[tuple[Target, Callable[[
     if (pid := target.pid) is not None:
         yield target, lambda number: os.kill(pid, number)
         return
-    served = Served(folder)
+    served = ServedInProcess(folder)
     served.start()
     try:
         yield Target(served.name_server, OURS), served.signal

@@ -27,7 +27,7 @@ from mqtool.formats.config_tables import TopicConfig
 from tests.differential.conftest import jars
 from tests.differential.java_broker import (
     POM,
-    Client,
+    JavaClientAtWork,
     broker_process,
     free_port,
     group_client,
@@ -54,7 +54,7 @@ class Delivery(NamedTuple):
     body: str
 
 
-class Seen:
+class NotingListener:
     """A listener that notes what it is given."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Seen:
         ]
 
 
-def by_java(client: Client) -> list[Delivery]:
+def by_java(client: JavaClientAtWork) -> list[Delivery]:
     """Return what the members in Java were given."""
     return [
         Delivery((topic, broker, int(queue)), int(offset), body)
@@ -115,7 +115,7 @@ async def create_topic(address: str) -> None:
                 await asyncio.sleep(0.2)
 
 
-def member(name_server: str, topic: str, seen: Seen, **options: Any) -> aio.PushConsumer:
+def member(name_server: str, topic: str, seen: NotingListener, **options: Any) -> aio.PushConsumer:
     first, orderly = ConsumeFrom.FIRST_OFFSET, topic == ORDERLY
     chosen = PushConsumerOptions(consume_from_where=first, orderly=orderly, **options)
     made = aio.PushConsumer(topic, seen, name_server, chosen)
@@ -127,7 +127,7 @@ def own(consumer: aio.PushConsumer, topic: str) -> set[Queue]:
     return {(one.topic, one.broker_name, one.queue_id) for one in consumer.queues() if one.topic == topic}
 
 
-async def of_java(client: Client, topic: str) -> set[Queue]:
+async def of_java(client: JavaClientAtWork, topic: str) -> set[Queue]:
     found = (await client.ask(f"queues {topic}")).split()
     return {(topic, broker, int(queue)) for broker, _, queue in (one.partition(":") for one in found)}
 
@@ -141,7 +141,7 @@ async def of_java(client: Client, topic: str) -> set[Queue]:
 )
 def test_members_in_java_and_python_share_topics(version: str, broker: str, who_leaves: str, tmp_path: Path) -> None:
     jars(version, POM)
-    python = {CONCURRENTLY: Seen(), ORDERLY: Seen()}
+    python = {CONCURRENTLY: NotingListener(), ORDERLY: NotingListener()}
     java: list[Delivery] = []
     sent: dict[str, list[str]] = {CONCURRENTLY: [], ORDERLY: []}
 
@@ -218,7 +218,7 @@ def test_members_in_java_and_python_share_topics(version: str, broker: str, who_
 )
 def test_a_producer_goes_on_with_the_other_broker_when_one_is_killed(version: str, tmp_path: Path) -> None:
     jars(version, POM)
-    seen = Seen()
+    seen = NotingListener()
     acknowledged: list[str] = []
 
     async def failed_over() -> None:
@@ -269,7 +269,7 @@ def test_a_producer_goes_on_with_the_other_broker_when_one_is_killed(version: st
 )
 def test_consumers_read_from_the_slave_of_a_master_that_is_killed(version: str, tmp_path: Path) -> None:
     jars(version, POM)
-    seen = Seen()
+    seen = NotingListener()
 
     async def read() -> None:
         async with Cluster(NameServerConfig()) as names, contextlib.AsyncExitStack() as stack:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from mqtool.engine.cluster import run
-from tests.engine.streams.test_server import LineServer, Rules
+from tests.engine.streams.test_server import LineRules, LineServer
 
 MOST = 16
 """Of a turn: what is due by then waits for no more."""
@@ -91,7 +91,7 @@ def test_a_loop_turns_to_others_while_hundreds_of_connections_are_there_to_be_ta
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test() -> None:
-        server = LineServer(Rules(), clock=lambda: 0)
+        server = LineServer(LineRules(), clock=lambda: 0)
         port = await server.listen("127.0.0.1", 0)
         clients = [socket.create_connection(("127.0.0.1", port), 20) for _ in range(300)]  # the system takes so many
         assert await most_of_a_turn(lambda: len(server._connections), 300) <= MOST

@@ -22,7 +22,7 @@ from tests.engine.lines_door import ROW
 from tests.wire_client import Client, consumer, messages_in
 
 
-class Served(NamedTuple):
+class ServedDoor(NamedTuple):
     broker: mqtool.Broker
     remoting: Client
     reader: asyncio.StreamReader
@@ -43,13 +43,13 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def served(store: Path, **settings: Any) -> AsyncIterator[Served]:
+async def served(store: Path, **settings: Any) -> AsyncIterator[ServedDoor]:
     settings = {"linesPort": 0, **settings}
     async with asyncio.timeout(60), mqtool.Broker(store, settings=settings) as broker:
         host, port = broker.door_addresses["lines"].split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         remoting = Client(broker.address)
-        yield Served(broker, remoting, reader, writer)
+        yield ServedDoor(broker, remoting, reader, writer)
         await remoting.close()
         writer.close()
 
@@ -98,7 +98,7 @@ def test_a_clock_that_is_moved_moves_all_doors(tmp_path: Path) -> None:
         clock = mqtool.VirtualClock()
         async with asyncio.timeout(60), mqtool.Broker(tmp_path, clock=clock, settings={"linesPort": 0}) as broker:
             reader, writer = await asyncio.open_connection(*broker.door_addresses["lines"].split(":"))
-            by_lines = Served(broker, Client(broker.address), reader, writer)
+            by_lines = ServedDoor(broker, Client(broker.address), reader, writer)
             await by_lines.remoting.send(b"now", topic="T")
             await by_lines.remoting.send(b"later", topic="T", pairs={"DELAY": "3"})
             assert await by_lines.say("next T 0") == "now"

@@ -42,7 +42,7 @@ class Damage:
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class LawCase:
     """One case; ``settings``: mqtool is told the sizes of the store's files, else it infers them."""
 
     base: str
@@ -54,7 +54,7 @@ class Case:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> "Case":
+    def from_json(cls, text: str) -> "LawCase":
         fields: dict[str, Any] = json.loads(text)
         damages = [Damage(**one) for one in fields.pop("damages")]
         return cls(damages=damages, **fields)
@@ -76,11 +76,11 @@ class Case:
         return store
 
 
-def case_of(seed: int) -> Case:
+def case_of(seed: int) -> LawCase:
     """Return the case of a seed: always the same one."""
     chance = random.Random(seed)
     base = base_of(chance.choices(list(BASES), weights=list(BASES.values()))[0])
     kinds = WITH_PROPERTIES if seed >= WITH_PROPERTIES_FROM else DAMAGES
     damages = [Damage(*draw(base, chance, kinds)) for _ in range(chance.choice((1, 1, 2)))]
     mend = chance.choices(list(REPAIRS), weights=list(REPAIRS.values()))[0]
-    return Case(base.name, damages, mend, chance.random() < 0.7)
+    return LawCase(base.name, damages, mend, chance.random() < 0.7)

@@ -14,14 +14,14 @@ from tests.differential.java_store import Answer, JavaStore
 from tests.golden import copy_store, manifest
 from tests.judge.log import Record
 from tests.judge.store import JudgedStore, Key
-from tests.laws.cases import Case, case_of
+from tests.laws.cases import LawCase, case_of
 from tests.laws.repairs import Direct, config_of
 
 _MENDS = {"recover --abnormal": 6, "recover --abnormal --cut": 1, "salvage": 2}
 _MAX_NAMED = 3
 
 
-def case_for_java(seed: int) -> Case:
+def case_for_java(seed: int) -> LawCase:
     """Return the case of a seed, with a mend that looks at all of a store and leaves queues in files."""
     case = case_of(seed)
     mend = random.Random(f"java {seed}").choices(list(_MENDS), weights=list(_MENDS.values()))[0]
@@ -56,7 +56,7 @@ def load(seed: int, brokers: list[JavaStore], scratch: Path | None) -> dict[str,
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _mend(case: Case, folder: Path) -> tuple[Path, str] | None:
+def _mend(case: LawCase, folder: Path) -> tuple[Path, str] | None:
     """Return the repaired store, and what was said of it; None where there is none."""
     store = case.build(folder)
     config = config_of(case.base, store, is_told=True)
@@ -75,7 +75,7 @@ def _mend(case: Case, folder: Path) -> tuple[Path, str] | None:
     return store, "\n".join(plan.remarks)
 
 
-def _faults(java: JavaStore, case: Case, store: Path, remarks: str) -> Iterator[str]:
+def _faults(java: JavaStore, case: LawCase, store: Path, remarks: str) -> Iterator[str]:
     config: dict[str, Any] = dict(manifest(case.base)["config"])
     if case.mend == "salvage":
         config.pop("commitLogPaths", None)
@@ -102,7 +102,7 @@ def _faults(java: JavaStore, case: Case, store: Path, remarks: str) -> Iterator[
     yield from _lost(answer, wanted, kept)
 
 
-def _refusal(version: str, case: Case, store: Path) -> str:
+def _refusal(version: str, case: LawCase, store: Path) -> str:
     """Return why a broker of a version does not start, as mqtool tells it; nothing where it does."""
     told = config_of(case.base, store, is_told=True)
     return Direct().plan(store, told, f"recover --as-broker {version[:3]}").refusal or ""
@@ -120,7 +120,7 @@ def _lost(answer: Answer, wanted: list[Key], kept: dict[Key, Record]) -> Iterato
         yield f"serves {len(wanted) - len(lost)} of {len(wanted)}; not {lost[:_MAX_NAMED]}"
 
 
-def _is_read(version: str, case: Case, records: Iterable[Record]) -> bool:
+def _is_read(version: str, case: LawCase, records: Iterable[Record]) -> bool:
     """Tell whether a version knows the records of a store: 4.9 has no long topics, no inner batches, no timer."""
     if not version.startswith("4"):
         return True

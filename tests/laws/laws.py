@@ -34,9 +34,9 @@ from tests.judge.index import key_hash
 from tests.judge.log import Record
 from tests.judge.store import JudgedStore, Key
 from tests.laws import advice
-from tests.laws.cases import Case
+from tests.laws.cases import LawCase
 from tests.laws.damages import base_of
-from tests.laws.repairs import IN_PLACE, Direct, Told, config_of
+from tests.laws.repairs import IN_PLACE, Direct, StatedLosses, config_of
 
 _MAX_NAMED = 4
 _SPARSE = 1 << 18
@@ -73,7 +73,7 @@ class SlowError(Exception):
     """A case took longer than it may."""
 
 
-def check(case: Case, scratch: Path | None = None, runner: Direct | None = None) -> Result:
+def check(case: LawCase, scratch: Path | None = None, runner: Direct | None = None) -> Result:
     """Carry out a case in a folder of its own below ``scratch`` and hold every law against it; ``runner`` mends."""
     folder = Path(tempfile.mkdtemp(dir=scratch, prefix="laws-"))
     runner = runner or Direct()
@@ -124,7 +124,7 @@ def _used_by_commands() -> float:
 class _Check:
     """One case on its way."""
 
-    def __init__(self, case: Case, folder: Path, runner: Direct) -> None:
+    def __init__(self, case: LawCase, folder: Path, runner: Direct) -> None:
         self.case = case
         self.runner = runner
         self.store = case.build(folder)
@@ -172,7 +172,7 @@ class _Check:
         state = state_of(self.store)
         after = self.judged(self.store)
         if "broker" in mend:
-            self.as_told_by_broker(Told.of(plan.losses), after)
+            self.as_told_by_broker(StatedLosses.of(plan.losses), after)
         else:
             self.conserved(plan, after)
             self.at_rest(plan)
@@ -183,7 +183,7 @@ class _Check:
 
     def conserved(self, plan: Plan, after: JudgedStore) -> None:
         """Hold messages, queue offsets and keys before and after against each other."""
-        told, unread = Told.of(plan.losses), self.unread_end(plan)
+        told, unread = StatedLosses.of(plan.losses), self.unread_end(plan)
         before, mend = self.before, self.case.mend
         kept = after.messages()
         were = before.messages(misplaced=not mend.startswith("rebuild"))
@@ -200,7 +200,7 @@ class _Check:
                 if any(one.digest() not in kept.get(key, ()) for key in one.keys):
                     topic, queue_id, offset = one.keys[0]
                     there -= {*one.keys, *((topic, queue_id, offset + place) for place in range(one.batch_size))}
-            if cried := there.difference(Told(ranges=told.ranges).lacks(there)):
+            if cried := there.difference(StatedLosses(ranges=told.ranges).lacks(there)):
                 self.broken("conservation", "cried", f"told as lost, and there: {_some(sorted(cried))}")
         self.tell_of_light_queues(told)
         if untold := told.lacks(lost):
@@ -292,7 +292,7 @@ class _Check:
                 found[record.topic, record.digest()] += 1
         return found
 
-    def restored_in(self, new: JudgedStore, told: Told) -> set[Key]:
+    def restored_in(self, new: JudgedStore, told: StatedLosses) -> set[Key]:
         """Return the places whose messages, damaged as they were, are in a new store what they once were.
 
         Also of those whose damaged properties were written anew, with what could be read, as is told.
@@ -349,7 +349,7 @@ class _Check:
             for key in record.keys
         }
 
-    def tell_of_light_queues(self, told: Told) -> None:
+    def tell_of_light_queues(self, told: StatedLosses) -> None:
         """A message that is told as lost under its own queue is told as lost in its light queues as well."""
         for record in (*self.before.records.values(), *self.before.misplaced):
             if len(record.keys) > 1 and not told.lacks(record.keys[:1]):
@@ -501,7 +501,7 @@ class _Check:
                     "surprise", f"bytes {_kind(file)}", f"bytes of {file} changed outside of the plan: {_some(outside)}"
                 )
 
-    def as_told_by_broker(self, told: Told, after: JudgedStore) -> None:
+    def as_told_by_broker(self, told: StatedLosses, after: JudgedStore) -> None:
         """Hold what a verdict foretold against what has gone, and what is there and no unit of its queue leads to."""
         kept = after.messages()
         rows = [one for one in self.before.records.values() if one.keys and not one.is_placeholder]

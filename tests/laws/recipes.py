@@ -2,7 +2,7 @@
 
 import json
 
-from tests.laws.cases import Case
+from tests.laws.cases import LawCase
 
 _ROWS = {
     "a record that reads well stays as it is beside one that comes back": (
@@ -1578,7 +1578,7 @@ _ROWS = {
 }  # fmt: skip
 
 RECIPES = {
-    name: Case.from_json(json.dumps({"base": base, "mend": mend, "damages": [{"kind": "recipe", "ops": ops}]}))
+    name: LawCase.from_json(json.dumps({"base": base, "mend": mend, "damages": [{"kind": "recipe", "ops": ops}]}))
     for name, (base, mend, ops) in _ROWS.items()
 }
 """Cases by what must be so."""

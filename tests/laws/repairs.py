@@ -47,7 +47,7 @@ IN_PLACE: dict[str, Request] = {
 
 
 @dataclasses.dataclass
-class Told:
+class StatedLosses:
     """What a mend said that it gives up: ranges of queue offsets, or counts by topic where it says no more."""
 
     ranges: dict[tuple[str, int], list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
@@ -55,7 +55,7 @@ class Told:
     remarks: list[str] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def of(cls, losses: Iterable[Loss]) -> "Told":
+    def of(cls, losses: Iterable[Loss]) -> "StatedLosses":
         told = cls()
         for loss in losses:
             queue_id, start, stop = (getattr(loss, name, None) for name in _PLACE)
@@ -110,10 +110,10 @@ class Direct:
     def findings(self, store: Path, config: StoreConfig) -> list[Finding]:
         return list(verify_store(StoreReader(store, config)))
 
-    def salvage(self, store: Path, config: StoreConfig, into: Path) -> Told:
+    def salvage(self, store: Path, config: StoreConfig, into: Path) -> StatedLosses:
         plan = plan_salvage(StoreReader(store, config))
         salvage(plan, into, Disk())
-        told = Told(counts=collections.Counter(plan.lost), remarks=plan.remarks)
+        told = StatedLosses(counts=collections.Counter(plan.lost), remarks=plan.remarks)
         for one in plan.skipped:
             if one.known:
                 stop = one.known.queue_offset + one.known.batch_size
@@ -122,13 +122,13 @@ class Direct:
             told.add(topic, queue_id, run.start, run.start + run.length)
         return told
 
-    def export_and_import(self, store: Path, config: StoreConfig, sizes: StoreConfig, into: Path) -> Told:
+    def export_and_import(self, store: Path, config: StoreConfig, sizes: StoreConfig, into: Path) -> StatedLosses:
         file = into.with_suffix(".jsonl")
         with writing_file(Disk(), file) as sink:
             search = Search(StoreReader(store, config), Query(rolled_back=True), use_index=False)
             export(search.messages(lambda _: None), JsonLines(sink.write))
         done = import_files([file], into, sizes, Disk())
-        return Told(counts=collections.Counter(done.placeholders), remarks=done.remarks)
+        return StatedLosses(counts=collections.Counter(done.placeholders), remarks=done.remarks)
 
 
 class RefusedError(MqtoolError):
@@ -168,15 +168,15 @@ class CommandLine(Direct):
             raise AssertionError(f"verify ended with {status} of {sorted(worst)}")
         return found
 
-    def salvage(self, store: Path, config: StoreConfig, into: Path) -> Told:
+    def salvage(self, store: Path, config: StoreConfig, into: Path) -> StatedLosses:
         _, rows = self._run(["salvage"], store, config, "--into", str(into))
-        return Told(counts=collections.Counter({row["topic"]: row["lost"] for row in rows if "lost" in row}))
+        return StatedLosses(counts=collections.Counter({row["topic"]: row["lost"] for row in rows if "lost" in row}))
 
-    def export_and_import(self, store: Path, config: StoreConfig, sizes: StoreConfig, into: Path) -> Told:
+    def export_and_import(self, store: Path, config: StoreConfig, sizes: StoreConfig, into: Path) -> StatedLosses:
         file = into.with_suffix(".jsonl")
         self._run(["export"], store, config, "--into", str(file))
         self._run(["import", str(file)], None, sizes, "--into", str(into))
-        return Told()
+        return StatedLosses()
 
     def _run(
         self, words: list[str], store: Path | None, config: StoreConfig | None, *more: str

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from tests.damage import Operation
-from tests.laws.cases import Case, Damage
+from tests.laws.cases import Damage, LawCase
 from tests.laws.damages import BASES, base_of, redraw
 from tests.laws.laws import Result, Violation, check
 
@@ -12,7 +12,7 @@ _MAX_TRIES = 60
 _TRIES_A_STORE = 4
 
 
-def shrink(case: Case, violation: Violation, check: Callable[[Case], Result] = check) -> Case:
+def shrink(case: LawCase, violation: Violation, check: Callable[[LawCase], Result] = check) -> LawCase:
     """Return a smaller case that violates the same law for the same cause, or the case itself; ``check`` judges it."""
     left = _MAX_TRIES
     while True:
@@ -27,7 +27,7 @@ def shrink(case: Case, violation: Violation, check: Callable[[Case], Result] = c
             return case
 
 
-def _smaller(case: Case) -> Iterator[Case]:
+def _smaller(case: LawCase) -> Iterator[LawCase]:
     """Yield cases that are smaller in one way each, the best guesses first."""
     for number in range(len(case.damages)):
         if len(case.damages) > 1:
@@ -36,7 +36,7 @@ def _smaller(case: Case) -> Iterator[Case]:
         for ops in _fewer(damage.ops):
             yield _with(case, [*case.damages[:number], Damage(damage.kind, ops), *case.damages[number + 1 :]])
     if not case.settings:
-        yield Case(case.base, case.damages, case.mend)
+        yield LawCase(case.base, case.damages, case.mend)
     size = len(base_of(case.base).records)
     for name in sorted(
         (name for name in BASES if len(base_of(name).records) < size), key=lambda n: len(base_of(n).records)
@@ -45,11 +45,11 @@ def _smaller(case: Case) -> Iterator[Case]:
             chance = random.Random(f"{name} {number}")
             damages = [Damage(kind, redraw(base_of(name), kind, chance)) for kind in case.kinds]
             if all(damage.ops for damage in damages):
-                yield Case(name, damages, case.mend, case.settings)
+                yield LawCase(name, damages, case.mend, case.settings)
 
 
-def _with(case: Case, damages: list[Damage]) -> Case:
-    return Case(case.base, damages, case.mend, case.settings)
+def _with(case: LawCase, damages: list[Damage]) -> LawCase:
+    return LawCase(case.base, damages, case.mend, case.settings)
 
 
 def _fewer(ops: list[Operation]) -> Iterator[list[Operation]]:

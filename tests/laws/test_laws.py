@@ -7,12 +7,12 @@ import pytest
 
 from mqtool.engine.repair.plan import Loss, Plan
 from mqtool.engine.store.paths import StoreConfig
-from tests.laws.cases import WITH_PROPERTIES_FROM, Case, Damage, case_of
+from tests.laws.cases import WITH_PROPERTIES_FROM, Damage, LawCase, case_of
 from tests.laws.damages import BASES, KINDS, base_of
 from tests.laws.laws import Result, Violation, check, existed, state_of
 from tests.laws.laws import _Check as Check
 from tests.laws.recipes import RECIPES
-from tests.laws.repairs import Direct, Told
+from tests.laws.repairs import Direct, StatedLosses
 from tests.laws.shrinking import shrink
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")
@@ -32,7 +32,7 @@ def test_what_was_once_violated_is_kept(name: str, tmp_path: Path) -> None:
 
 def test_delay_levels_are_not_taken_from_a_record_that_ends_in_the_properties_of_another(tmp_path: Path) -> None:
     cut = {"op": "excise", "file": "commitlog/00000000000000000000", "at": 1226, "len": 341, "keep": True}
-    case = Case("txn-533-clean", [Damage("by hand", [cut])], "recover --abnormal", settings=False)
+    case = LawCase("txn-533-clean", [Damage("by hand", [cut])], "recover --abnormal", settings=False)
 
     assert check(case, tmp_path).violations == []
 
@@ -45,13 +45,15 @@ def test_a_case_that_works_without_end_is_slow(tmp_path: Path) -> None:
             while True:
                 pass
 
-    assert [one.cause for one in check(Case("txn-533-kill", [], "recover"), tmp_path, Endless()).violations] == ["slow"]
+    assert [one.cause for one in check(LawCase("txn-533-kill", [], "recover"), tmp_path, Endless()).violations] == [
+        "slow"
+    ]
 
 
 def test_a_seed_makes_the_same_case_again_and_its_text_tells_all_of_it() -> None:
     for seed in range(50):
         assert case_of(seed) == case_of(seed)
-        assert Case.from_json(case_of(seed).to_json()) == case_of(seed)
+        assert LawCase.from_json(case_of(seed).to_json()) == case_of(seed)
 
 
 def test_every_kind_of_damage_and_every_store_comes() -> None:
@@ -62,10 +64,10 @@ def test_every_kind_of_damage_and_every_store_comes() -> None:
 
 
 def test_a_loss_that_nobody_tells_is_seen_and_one_that_is_told_is_none(tmp_path: Path) -> None:
-    whole = Check(Case("txn-533-kill", [], "recover --abnormal"), tmp_path / "whole", Direct())
+    whole = Check(LawCase("txn-533-kill", [], "recover --abnormal"), tmp_path / "whole", Direct())
     record = next(one for one in whole.before.records.values() if len(one.keys) == 1)
     zero = {"op": "zero", "file": "commitlog/00000000000000000000", "at": record.position, "len": record.size}
-    damaged = Check(Case("txn-533-kill", [Damage("by hand", [zero])], "recover"), tmp_path / "damaged", Direct())
+    damaged = Check(LawCase("txn-533-kill", [Damage("by hand", [zero])], "recover"), tmp_path / "damaged", Direct())
     topic, queue_id, offset = record.keys[0]
     told = Loss(topic, 1, record.size, "gone", queue_id, offset, offset + 1)
 
@@ -79,11 +81,11 @@ def test_a_loss_that_nobody_tells_is_seen_and_one_that_is_told_is_none(tmp_path:
 
 
 def test_a_queue_offset_existed_if_its_unit_is_left_or_others_stand_around_it(tmp_path: Path) -> None:
-    whole = Check(Case("mixed-533-clean", [], "recover"), tmp_path / "whole", Direct()).before
+    whole = Check(LawCase("mixed-533-clean", [], "recover"), tmp_path / "whole", Direct()).before
     zero = {"op": "zero", "file": "commitlog/00000000000000000000", "at": 0, "len": 335}
     units = {"op": "delete", "path": "consumequeue/OrderEvents/0"}
-    one = Case("mixed-533-clean", [Damage("by hand", [zero])], "recover")
-    both = Case("mixed-533-clean", [Damage("by hand", [zero, units])], "recover")
+    one = LawCase("mixed-533-clean", [Damage("by hand", [zero])], "recover")
+    both = LawCase("mixed-533-clean", [Damage("by hand", [zero, units])], "recover")
     first = ("OrderEvents", 0, 0)
 
     assert first in existed(one.base, Check(one, tmp_path / "one", Direct()).before, 0)
@@ -93,18 +95,18 @@ def test_a_queue_offset_existed_if_its_unit_is_left_or_others_stand_around_it(tm
 
 def test_messages_that_a_broker_hides_without_a_word_are_seen(tmp_path: Path) -> None:
     gone = Damage("by hand", [{"op": "delete", "path": "consumequeue/pay_events/0"}])
-    one = Check(Case("mixed-533-clean", [gone], "recover --as-broker 5.3"), tmp_path, Direct())
+    one = Check(LawCase("mixed-533-clean", [gone], "recover --as-broker 5.3"), tmp_path, Direct())
     plan = one.runner.plan(one.store, one.config, one.case.mend)
 
-    one.as_told_by_broker(Told.of(plan.losses), one.before)
+    one.as_told_by_broker(StatedLosses.of(plan.losses), one.before)
     assert one.violations == []
 
-    one.as_told_by_broker(Told(), one.before)
+    one.as_told_by_broker(StatedLosses(), one.before)
     assert [(law.cause, "('pay_events', 0, 0)" in law.message) for law in one.violations] == [("hidden", True)]
 
 
 def test_a_byte_a_time_and_a_mode_that_are_not_given_back_are_seen(tmp_path: Path) -> None:
-    store = Case("txn-533-kill", [], "recover").build(tmp_path)
+    store = LawCase("txn-533-kill", [], "recover").build(tmp_path)
     before = state_of(store)
     checkpoint = store / "checkpoint"
 
@@ -119,10 +121,10 @@ def test_a_byte_a_time_and_a_mode_that_are_not_given_back_are_seen(tmp_path: Pat
 def test_a_case_shrinks_to_what_it_takes() -> None:
     lost = Damage("index_file", [{"op": "delete", "path": "index"}])
     zeros = Damage("page_zeroed", [{"op": "zero", "file": "checkpoint", "at": 0, "len": 64}])
-    case = Case("mixed-533-clean", [lost, zeros], "rebuild index", settings=False)
+    case = LawCase("mixed-533-clean", [lost, zeros], "rebuild index", settings=False)
     violation = Violation("return", "checkpoint", "")
 
-    def check_zeros(case: Case) -> Result:
+    def check_zeros(case: LawCase) -> Result:
         at_fault = [op for damage in case.damages for op in damage.ops if op["op"] == "zero" and op["len"] >= 16]
         return Result("mended", [violation] if at_fault and case.base.startswith("mixed") else [])
 
@@ -146,7 +148,7 @@ def test_a_case_shrinks_to_what_it_takes() -> None:
 def test_a_record_that_came_apart_is_lost_or_what_it_was_and_never_a_guess(
     address: int, damage: dict[str, Any], tmp_path: Path
 ) -> None:
-    one = Check(Case("special-533-clean", [Damage("by hand", [damage])], "recover --abnormal"), tmp_path, Direct())
+    one = Check(LawCase("special-533-clean", [Damage("by hand", [damage])], "recover --abnormal"), tmp_path, Direct())
     plan = one.runner.plan(one.store, one.config, one.case.mend)
     one.runner.carry_out(one.store, one.config, plan)
     was, now = base_of("special-533-clean").judged.records[address], one.judged(one.store).records[address]

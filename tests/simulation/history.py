@@ -34,7 +34,7 @@ class Kind(enum.Enum):
 
 
 @dataclass
-class Sent:
+class ProducedMessage:
     """A message, and what its producer knows of it."""
 
     body: str
@@ -89,7 +89,7 @@ class GroupHistory:
         """Tell whether a message is for this group."""
         return topic in self.topics and (not self.tags or tag in self.tags)
 
-    def cannot_take(self, sent: Sent) -> bool:
+    def cannot_take(self, sent: ProducedMessage) -> bool:
         """Tell whether its listeners fail with a message whenever it comes."""
         return self.has_poison and sent.is_poison
 
@@ -110,7 +110,7 @@ class History:
             is_unwanted: tells of a queue and an offset whether a message lies there that a group does not want; None
                 where its broker is not there to be asked.
         """
-        self.sent: dict[str, Sent] = {}
+        self.sent: dict[str, ProducedMessage] = {}
         self.groups: dict[str, GroupHistory] = {}
         self.last_fault_s = 0.0
         """When a fault last ended that may have two members of a group believe that a queue is theirs."""
@@ -195,7 +195,7 @@ class History:
 
     # When all is quiet
 
-    def missing(self, group: GroupHistory, member: str | None = None) -> list[Sent]:
+    def missing(self, group: GroupHistory, member: str | None = None) -> list[ProducedMessage]:
         """Return the messages that were acknowledged, and that a group, or one member, has not consumed."""
         return [
             one
@@ -207,7 +207,7 @@ class History:
             and (member not in group.consumed_by.get(one.body, ()) if member else one.body not in group.consumed)
         ]
 
-    def poison(self, group: GroupHistory) -> list[Sent]:
+    def poison(self, group: GroupHistory) -> list[ProducedMessage]:
         """Return the messages that must have become dead letters of a group."""
         return [
             one

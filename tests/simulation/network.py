@@ -58,7 +58,7 @@ class Network:
         self.is_down = False
         self.opened: list[Stream] = []
         self._chance = chance
-        self._listening: dict[tuple[str, int], Listener] = {}
+        self._listening: dict[tuple[str, int], VirtualServer] = {}
         self._next_port = 30_000
         self._held: list[Stream] = []
         self.bytes_sent = 0
@@ -98,15 +98,15 @@ class Network:
 
     # Who is there
 
-    def listen(self, host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> "Listener":
+    def listen(self, host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> "VirtualServer":
         """Take connections from now on."""
         if (host, port) in self._listening:
             raise OSError(98, "Address already in use")
-        listener = Listener(self, _process(), host, port, factory)
+        listener = VirtualServer(self, _process(), host, port, factory)
         self._listening[host, port] = listener
         return listener
 
-    def forget(self, listener: "Listener") -> None:
+    def forget(self, listener: "VirtualServer") -> None:
         """Take no more connections."""
         self._listening.pop(listener.address, None)
 
@@ -166,7 +166,7 @@ def _reset() -> ConnectionResetError:
     return ConnectionResetError(104, "Connection reset by peer")
 
 
-class Listener:
+class VirtualServer:
     """Stands for an ``asyncio.Server``."""
 
     def __init__(
@@ -178,7 +178,7 @@ class Listener:
         self._network = network
 
     @property
-    def sockets(self) -> "list[Listener]":
+    def sockets(self) -> "list[VirtualServer]":
         """The sockets: it stands for its own."""
         return [self]
 
@@ -357,7 +357,7 @@ class NetworkLoop(VirtualLoop):
 
     async def create_server(  # type: ignore[override]
         self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, **_: Any
-    ) -> Listener:
+    ) -> VirtualServer:
         """Listen."""
         return self.network.listen(host, port, protocol_factory)
 

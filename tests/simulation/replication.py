@@ -61,7 +61,7 @@ _CHECKED = 0.2
 
 
 @dataclass
-class Outcome:
+class ReplicationOutcome:
     """What a simulation came to."""
 
     seed: int
@@ -144,7 +144,7 @@ class ReplicationScenario:
         self.loop = loop
         self.seconds = seconds
         self.world = World(seed, folder, loop, on_note)
-        self.outcome = Outcome(seed)
+        self.outcome = ReplicationOutcome(seed)
         self._chance = chance = random.Random(f"replication {seed}")
         self.is_sync = chance.random() < 0.6
         self.has_operator = chance.random() < 0.5
@@ -163,7 +163,7 @@ class ReplicationScenario:
         self._restarts: list[asyncio.Task[None]] = []
         self._work: list[asyncio.Future[Any]] = []
 
-    async def run(self) -> Outcome:
+    async def run(self) -> ReplicationOutcome:
         """Run it to its end; what must not be is said in the outcome."""
         try:
             with contextlib.ExitStack() as stack:
@@ -565,7 +565,9 @@ def _queues(member: MemberHost) -> dict[Any, int]:
 
 def run_seed(
     seed: int, folder: Path, seconds: tuple[float, float] = SECONDS, on_note: Callable[[str], None] | None = None
-) -> Outcome:
+) -> ReplicationOutcome:
     """Run the simulation of a seed in an empty folder; ``seconds`` are those of work under faults."""
-    outcome: Outcome = simulate(seed, lambda loop: ReplicationScenario(seed, folder, loop, seconds, on_note).run())
+    outcome: ReplicationOutcome = simulate(
+        seed, lambda loop: ReplicationScenario(seed, folder, loop, seconds, on_note).run()
+    )
     return outcome

@@ -49,7 +49,7 @@ from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from tests.simulation.history import MAX_TIMES, GroupHistory, History, Kind, Sent, ViolationError, queue_of
+from tests.simulation.history import MAX_TIMES, GroupHistory, History, Kind, ProducedMessage, ViolationError, queue_of
 from tests.simulation.network import Line, NetworkLoop
 from tests.simulation.virtual_loop import Process
 from tests.simulation.world import STORE_SETTINGS, BrokerHost, NameServerHost, Server, World, simulate
@@ -77,7 +77,7 @@ class Size:
 
 
 @dataclass
-class Outcome:
+class SimulationOutcome:
     """What a simulation came to."""
 
     seed: int
@@ -149,7 +149,7 @@ class Scenario:
         self.loop = loop
         self.world = World(seed, folder, loop, on_note)
         self.size = size
-        self.outcome = Outcome(seed)
+        self.outcome = SimulationOutcome(seed)
         self.history = History(self._is_unwanted)
         self.name_servers: list[NameServerHost] = []
         self.brokers: list[BrokerHost] = []
@@ -171,7 +171,7 @@ class Scenario:
         self._hosts += 1
         return f"10.{net}.{self._hosts >> 8}.{self._hosts & 255}"
 
-    async def run(self) -> Outcome:
+    async def run(self) -> SimulationOutcome:
         """Run it to its end; what must not be is said in the outcome."""
         log = _Faults()
         logging.getLogger("mqtool").addHandler(log)
@@ -602,7 +602,7 @@ class Scenario:
         lane = chance.choice([self._send_each, self._send_in_order, self._send_async, self._send_batches])
         producer: Producer
         if chance.random() < 0.25:
-            bank = Bank(self)
+            bank = LocalTransactions(self)
             group = f"{name}-group"
             producer = process.context.run(lambda: TransactionProducer(group, bank, addresses, options, clock))
             lane = self._send_in_transactions
@@ -621,15 +621,17 @@ class Scenario:
 
         self._must_end.append(process.start(self._guard(live())))
 
-    def _new(self, lane: str, topic: str, number: int, *, may_be_poison: bool = False) -> tuple[Sent, ProducerMessage]:
+    def _new(
+        self, lane: str, topic: str, number: int, *, may_be_poison: bool = False
+    ) -> tuple[ProducedMessage, ProducerMessage]:
         chance = self._chance
         is_poison = may_be_poison and chance.random() < 0.02
         body = f"{topic} {lane} {number}{' poison' if is_poison else ''}"
         tag = chance.choice(TAGS)
-        sent = self.history.sent[body] = Sent(body, topic, tag, lane, number, is_poison)
+        sent = self.history.sent[body] = ProducedMessage(body, topic, tag, lane, number, is_poison)
         return sent, ProducerMessage(topic, body.encode(), tags=tag, keys=lane)
 
-    def _acknowledge(self, sent: Sent, result: SendResult, *, has_place: bool = True) -> None:
+    def _acknowledge(self, sent: ProducedMessage, result: SendResult, *, has_place: bool = True) -> None:
         sent.is_acknowledged = True
         if has_place:
             sent.place = (result.queue, result.queue_offset)
@@ -1005,13 +1007,13 @@ class ListenerError(Exception):
     """What listeners raise now and then."""
 
 
-class Bank:
+class LocalTransactions:
     """The local side of transactions: each ends as its message says, or is not decided at once."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
 
-    async def execute_local_transaction(self, message: ProducerMessage, sent: Sent) -> TransactionState:  # noqa: ARG002
+    async def execute_local_transaction(self, message: ProducerMessage, sent: ProducedMessage) -> TransactionState:  # noqa: ARG002
         """Decide, or not."""
         scenario = self._scenario
         sent.is_acknowledged = True
@@ -1027,7 +1029,7 @@ class Bank:
         return _state_of(sent)
 
 
-def _state_of(sent: Sent) -> TransactionState:
+def _state_of(sent: ProducedMessage) -> TransactionState:
     return TransactionState.ROLLBACK if sent.is_rolled_back else TransactionState.COMMIT
 
 
@@ -1056,7 +1058,9 @@ def _trace(error: BaseException | None) -> str:
 
 def run_seed(
     seed: int, folder: Path, size: Size | None = None, on_note: Callable[[str], None] | None = None
-) -> Outcome:
+) -> SimulationOutcome:
     """Run the simulation of a seed in an empty folder."""
-    outcome: Outcome = simulate(seed, lambda loop: Scenario(seed, folder, loop, size or Size(), on_note).run())
+    outcome: SimulationOutcome = simulate(
+        seed, lambda loop: Scenario(seed, folder, loop, size or Size(), on_note).run()
+    )
     return outcome

@@ -16,7 +16,7 @@ from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.process_queue import ProcessQueue
 from mqtool.formats.bodies import MessageQueue
 from tests.campaigns.simulate import run, size_of
-from tests.simulation.history import GroupHistory, History, Kind, Sent, ViolationError
+from tests.simulation.history import GroupHistory, History, Kind, ProducedMessage, ViolationError
 from tests.simulation.network import NetworkLoop
 from tests.simulation.scenario import Size
 from tests.simulation.world import simulate
@@ -94,7 +94,7 @@ def _message(offset: int, body: str = "", reconsume_times: int = 0) -> ConsumerM
 def history() -> History:
     history = History(lambda *_: False)
     for number in range(3):
-        sent = Sent(f"T L {number}", "T", "red", "L", number, is_acknowledged=True)
+        sent = ProducedMessage(f"T L {number}", "T", "red", "L", number, is_acknowledged=True)
         history.sent[sent.body] = sent
     return history
 

@@ -333,7 +333,11 @@ class _Describer:
         kind = file_kinds.BY_NAME.get(top.partition(".")[0])  # the timer wheel has snapshots with a number
         if path.parent == self.store.root and kind is not file_kinds.TIMER_WHEEL:
             return file_kinds.SMALL
-        return kind.label if kind and kind.label not in (file_kinds.SMALL, file_kinds.COMMIT_LOG.label) else f"other ({top})"
+        return (
+            kind.label
+            if kind and kind.label not in (file_kinds.SMALL, file_kinds.COMMIT_LOG.label)
+            else f"other ({top})"
+        )
 
     def versions(self) -> Section:
         """Return which versions of RocketMQ were used, and what shows it."""

@@ -84,7 +84,7 @@ class WatchingDisk(RecordingDisk):
 
 
 @dataclasses.dataclass
-class Sent:
+class SentMessage:
     """A message that a client has sent."""
 
     body: str
@@ -96,7 +96,7 @@ class Sent:
 class Clients:
     """A producer and a consumer of one broker, and what they know."""
 
-    def __init__(self, broker: BrokerController, now: int, sent: dict[str, Sent]) -> None:
+    def __init__(self, broker: BrokerController, now: int, sent: dict[str, SentMessage]) -> None:
         self.broker = broker
         self.door = RemotingDoor(broker)
         self.store = broker.store
@@ -104,7 +104,7 @@ class Clients:
         self.sent = sent
         self._asked: dict[int, str] = {}  # bodies by opaque
         self._opaque = 0
-        self.unflushed: list[Sent] = []
+        self.unflushed: list[SentMessage] = []
         broker.clients.register_producer("PG", ClientChannelInfo(self.door.session(PRODUCER), "p", now))
 
     def ask(self, code: int, name: str, body: bytes = b"", **ext_fields: Any) -> None:
@@ -136,16 +136,16 @@ class Clients:
                 one = self.sent[parse_stored(command.body).message.body.decode()]
                 self.end(one, (header.commit_log_offset, header.tran_state_table_offset))
 
-    def send(self, topic: str, queue_id: int, is_wanted: bool = True, **pairs: Any) -> Sent:
+    def send(self, topic: str, queue_id: int, is_wanted: bool = True, **pairs: Any) -> SentMessage:
         """Send a message with a body of its own."""
         name = f"{topic} {queue_id} {len(self.sent)}"
-        self.sent[name] = Sent(name, is_wanted=is_wanted)
+        self.sent[name] = SentMessage(name, is_wanted=is_wanted)
         text = "".join(f"{key}\x01{value}\x02" for key, value in {"UNIQ_KEY": name.replace(" ", "-"), **pairs}.items())
         header = Send("PG", topic, "TBW102", 4, queue_id, 0, self.now, 0, text)
         self.ask(RequestCode.SEND_MESSAGE, name, name.encode(), **build_header(header))
         return self.sent[name]
 
-    def end(self, one: Sent, half: tuple[int, int]) -> None:
+    def end(self, one: SentMessage, half: tuple[int, int]) -> None:
         """End a transaction as its producer means to."""
         decision = COMMIT if one.is_wanted else ROLLBACK
         fields: dict[str, Any] = {
@@ -172,12 +172,12 @@ class Clients:
         return found
 
 
-def worked(base: Path, disk: WatchingDisk, seed: int) -> dict[str, Sent]:
+def worked(base: Path, disk: WatchingDisk, seed: int) -> dict[str, SentMessage]:
     """Let clients work with a broker, and return what they know."""
     chance = random.Random(seed)
     store = MessageStore(base / "store", CONFIG, now=NOW, disk=disk, usage=half_full)
     clients = Clients(BrokerController(store, NOW), NOW, {})
-    begun: list[Sent] = []
+    begun: list[SentMessage] = []
     backs: list[str] = []
     for step in range(90):
         clients.now += STEP_MS
@@ -201,7 +201,7 @@ def worked(base: Path, disk: WatchingDisk, seed: int) -> dict[str, Sent]:
                     [unit] = queue.units(len(backs), 1)
                     original = parse_stored(store.log.record(unit.physical_offset))
                     name = f"{original.message.body.decode()} again"
-                    clients.sent[name] = Sent(name)
+                    clients.sent[name] = SentMessage(name)
                     backs.append(name)
                     fields: dict[str, Any] = {
                         "offset": unit.physical_offset,
@@ -236,7 +236,7 @@ def reopened(root: Path) -> tuple[MessageStore, bool]:
     return store, True
 
 
-def check(root: Path, sent: dict[str, Sent], cut: int, is_exact: bool) -> tuple[int, bool]:
+def check(root: Path, sent: dict[str, SentMessage], cut: int, is_exact: bool) -> tuple[int, bool]:
     """Start a broker on what is left, let all come to its end, and hold what there is against what clients know.
 
     Returns:
@@ -244,7 +244,7 @@ def check(root: Path, sent: dict[str, Sent], cut: int, is_exact: bool) -> tuple[
     """
     store, was_repaired = reopened(root)
     known = {
-        name: Sent(name, one.acknowledged_at, one.is_wanted)
+        name: SentMessage(name, one.acknowledged_at, one.is_wanted)
         for name, one in sent.items()
         if one.acknowledged_at is not None and one.acknowledged_at <= cut
     }
@@ -253,7 +253,7 @@ def check(root: Path, sent: dict[str, Sent], cut: int, is_exact: bool) -> tuple[
         clients = Clients(
             BrokerController(store, start),
             start,
-            {name: Sent(name, is_wanted=one.is_wanted) for name, one in sent.items()},
+            {name: SentMessage(name, is_wanted=one.is_wanted) for name, one in sent.items()},
         )
         for (topic, _group), queues in clients.broker.offsets._offsets.items():
             for queue_id, offset in queues.items():
@@ -285,7 +285,7 @@ def check(root: Path, sent: dict[str, Sent], cut: int, is_exact: bool) -> tuple[
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> tuple[WatchingDisk, dict[str, Sent]]:
+def work(tmp_path_factory: pytest.TempPathFactory) -> tuple[WatchingDisk, dict[str, SentMessage]]:
     base = tmp_path_factory.mktemp("work")
     disk = WatchingDisk(base)
     return disk, worked(base, disk, seed=1)
@@ -293,7 +293,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> tuple[WatchingDisk, dict[s
 
 @pytest.mark.parametrize(("sample", "chance"), [*enumerate([*Left, random.Random(1)])])
 def test_every_message_is_delivered_once_whenever_the_broker_ends(
-    sample: int, chance: Chance, work: tuple[WatchingDisk, dict[str, Sent]], tmp_path: Path
+    sample: int, chance: Chance, work: tuple[WatchingDisk, dict[str, SentMessage]], tmp_path: Path
 ) -> None:
     disk, sent = work
     cuts = trial_cuts(disk, sample)
@@ -305,7 +305,7 @@ def test_every_message_is_delivered_once_whenever_the_broker_ends(
 
 
 def test_a_transaction_of_which_the_disk_has_the_end_and_not_the_message_is_asked_for_again(
-    work: tuple[WatchingDisk, dict[str, Sent]], tmp_path: Path
+    work: tuple[WatchingDisk, dict[str, SentMessage]], tmp_path: Path
 ) -> None:
     disk, sent = work
     of_the_end = next(at for at, (_, arguments, _) in enumerate(disk.calls) if OP_TOPIC.encode() in _written(arguments))
@@ -335,7 +335,9 @@ def _is_closed(disk: WatchingDisk, cut: int) -> bool:
     return any(name == "remove" and "abort" in str(arguments[0]) for name, arguments, _ in disk.calls[:cut])
 
 
-def try_one(disk: WatchingDisk, sent: dict[str, Sent], cut: int, chance: Chance, place: Path) -> tuple[int, bool]:
+def try_one(
+    disk: WatchingDisk, sent: dict[str, SentMessage], cut: int, chance: Chance, place: Path
+) -> tuple[int, bool]:
     """Leave what a broker leaves that ends after ``cut`` calls, and check it."""
     left = place / "left"
     disk.leave(cut, chance, left)

@@ -47,7 +47,7 @@ def consumer(kind: str, broker: mqtool.Broker, *hooks: Hook, **more: Any) -> Any
     return made
 
 
-class Told(Hook):
+class NotingHook(Hook):
     """Notes what it is told, and what the program says in between."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ EACH = [note for body in BODIES for note in whole(body)]
 def test_who_asks_for_the_next_message_or_ends_the_block_is_done_with_the_last(
     broker: mqtool.Broker, kind: str
 ) -> None:
-    told = Told()
+    told = NotingHook()
     with consumer(kind, broker, told) as one:
         for message in one:
             told.notes.append(message.body)
@@ -87,7 +87,7 @@ def test_who_asks_for_the_next_message_or_ends_the_block_is_done_with_the_last(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_with_asyncio(broker: mqtool.Broker, kind: str) -> None:
-    told = Told()
+    told = NotingHook()
 
     async def run() -> None:
         async with consumer(f"aio {kind}", broker, told) as one:
@@ -102,7 +102,7 @@ def test_the_same_with_asyncio(broker: mqtool.Broker, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hook_is_told_what_ended_the_block(broker: mqtool.Broker, kind: str) -> None:
-    told = Told()
+    told = NotingHook()
     with pytest.raises(KeyError), consumer(kind, broker, told) as one:
         for message in one:
             told.notes.append(message.body)
@@ -114,7 +114,7 @@ def test_a_hook_is_told_what_ended_the_block(broker: mqtool.Broker, kind: str) -
 def test_a_message_comes_later_whose_consumer_is_shut_down_while_the_program_is_at_it(
     broker: mqtool.Broker, kind: str
 ) -> None:
-    told = Told()
+    told = NotingHook()
     one = consumer(kind, broker, told)
     one.start()
     told.notes.append(next(one).body)
@@ -124,7 +124,7 @@ def test_a_message_comes_later_whose_consumer_is_shut_down_while_the_program_is_
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_is_told_when_its_block_ends(broker: mqtool.Broker, kind: str) -> None:
-    told = Told()
+    told = NotingHook()
 
     def work(one: Any, error: Exception | None) -> None:
         with one.batch() as messages:
@@ -146,7 +146,7 @@ def test_a_batch_is_told_when_its_block_ends(broker: mqtool.Broker, kind: str) -
 
 @pytest.mark.parametrize("kind", [*KINDS, "pull"])
 def test_what_is_given_at_once_counts_as_consumed_at_once(broker: mqtool.Broker, kind: str) -> None:
-    told = Told()
+    told = NotingHook()
     if kind == "pull":
         with mqtool.PullConsumer("G", broker.name_server_address, hooks=[told]) as pulling:
             queue = pulling.fetch_message_queues("Orders")[0]
@@ -161,7 +161,7 @@ def test_what_is_given_at_once_counts_as_consumed_at_once(broker: mqtool.Broker,
 
 
 def test_who_commits_in_a_loop_is_done_with_the_message_then(broker: mqtool.Broker) -> None:
-    told = Told()
+    told = NotingHook()
     one = consumer("lite", broker, told, auto_commit=False)
     one.start()
     told.notes.append(next(one).body)
@@ -184,7 +184,7 @@ class Fails(Hook):
 def test_a_hook_that_fails_is_logged_once_and_keeps_no_message_back(
     broker: mqtool.Broker, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, second = Told(), Told()
+    first, second = NotingHook(), NotingHook()
     with consumer(kind, broker, first, Fails(), second) as one:
         for message in one:
             for told in (first, second):

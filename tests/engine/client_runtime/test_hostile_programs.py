@@ -475,7 +475,7 @@ def test_a_fresh_transaction_producer_is_asked_about_what_a_dead_one_has_left() 
 
     asked = Listener()
 
-    class Commits(Silent):
+    class SilentCommits(Silent):
         def check_local_transaction(self, message: ConsumerMessage) -> TransactionState:
             asked.seen.append(message)
             return TransactionState.COMMIT
@@ -485,7 +485,7 @@ def test_a_fresh_transaction_producer_is_asked_about_what_a_dead_one_has_left() 
         with mqtool.TransactionProducer("T", Silent(), broker.name_server_address) as dead:
             dead.send_in_transaction(ProducerMessage("Orders", b"left behind"))
         options = ProducerOptions(topics=["Orders"])
-        with mqtool.TransactionProducer("T", Commits(), broker.name_server_address, options):
+        with mqtool.TransactionProducer("T", SilentCommits(), broker.name_server_address, options):
             until(lambda: [one.body for one in stored(broker, "Orders")] == [b"left behind"])
     assert asked.seen
 

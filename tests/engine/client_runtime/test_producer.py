@@ -227,7 +227,7 @@ def test_a_producer_that_does_not_run_sends_nothing(broker: mqtool.Broker) -> No
 # Transactions
 
 
-class Listener:
+class ObedientTransactions:
     """Does as it is told; remembers what it was asked."""
 
     def __init__(self) -> None:
@@ -247,7 +247,7 @@ class Listener:
 
 
 def test_a_transaction_decides_what_is_delivered(broker: mqtool.Broker) -> None:
-    with mqtool.TransactionProducer("tx", Listener(), broker.name_server_address) as producer:
+    with mqtool.TransactionProducer("tx", ObedientTransactions(), broker.name_server_address) as producer:
         for state in (TransactionState.COMMIT, TransactionState.ROLLBACK):
             result = producer.send_in_transaction(ProducerMessage("Orders", state.name.encode()), state)
             assert (result.status, result.transaction_state) == (SendStatus.SEND_OK, state)
@@ -257,7 +257,7 @@ def test_a_transaction_decides_what_is_delivered(broker: mqtool.Broker) -> None:
 
 def test_an_exception_of_the_local_transaction_is_the_callers(broker: mqtool.Broker) -> None:
     with (
-        mqtool.TransactionProducer("tx", Listener(), broker.name_server_address) as producer,
+        mqtool.TransactionProducer("tx", ObedientTransactions(), broker.name_server_address) as producer,
         pytest.raises(ZeroDivisionError),
     ):
         producer.send_in_transaction(ProducerMessage("Orders", b"failed"), ZeroDivisionError())
@@ -265,7 +265,7 @@ def test_an_exception_of_the_local_transaction_is_the_callers(broker: mqtool.Bro
 
 def test_a_broker_that_heard_nothing_asks_and_is_answered() -> None:
     clock = mqtool.VirtualClock()
-    listener = Listener()
+    listener = ObedientTransactions()
     listener.answer = TransactionState.COMMIT
     with (
         mqtool.Broker(clock=clock) as broker,

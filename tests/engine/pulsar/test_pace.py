@@ -34,7 +34,7 @@ class Fragile(Entries):
         return super().entry(offset)
 
 
-class Taker:
+class TimedTaker:
     """A consumer's side that notes when it is given what."""
 
     def __init__(self) -> None:
@@ -49,15 +49,15 @@ class Taker:
         """Note nothing."""
 
 
-def joined(subscription: PulsarSubscription, kind: SubscriptionType) -> Taker:
-    taker = Taker()
+def joined(subscription: PulsarSubscription, kind: SubscriptionType) -> TimedTaker:
+    taker = TimedTaker()
     consumer = PulsarConsumer(taker, 0, "c")
     subscription.add(consumer, kind, 0)
     subscription.flow(consumer, 1 << 20)
     return taker
 
 
-def live(subscription: PulsarSubscription, taker: Taker, until: int) -> None:
+def live(subscription: PulsarSubscription, taker: TimedTaker, until: int) -> None:
     """Have a subscription give out what it may until a time, as a door does."""
     now = taker.now
     while now <= until:

@@ -54,7 +54,7 @@ class Entries:
         return offset + 1
 
 
-class Client:
+class ConsumerSide:
     """A consumer's side: what it was given and has neither acknowledged nor given back."""
 
     def __init__(self, machine: "Subscribed") -> None:
@@ -91,15 +91,15 @@ class Subscribed(RuleBasedStateMachine):
         self.log = Entries()
         self.numbers = itertools.count()
         self.acked: set[tuple[int, int]] = set()  # offset of an entry and index of a message of it
-        self.holders: dict[int, Client] = {}
-        self.active: Client | None = None
+        self.holders: dict[int, ConsumerSide] = {}
+        self.active: ConsumerSide | None = None
         self.asked_again: set[int] = set()
 
     @initialize(target=clients, kind=st.sampled_from([*SubscriptionType, SubscriptionType.KEY_SHARED]))
     def begin(self, kind: SubscriptionType) -> Any:
         self.kind = kind
         self.subscription = PulsarSubscription("s", self.log, Cursor(0), "persistent://public/default/t")
-        self.there: dict[Client, PulsarConsumer] = {}
+        self.there: dict[ConsumerSide, PulsarConsumer] = {}
         for number in range(6):
             self.send(1 + 4 * (number == 4), number == 5, KEYS[number % 3], 0, False)
         joined = [self.join(name, 0) for name in (["c1"] if kind is SubscriptionType.EXCLUSIVE else ["c1", "c2"])]
@@ -123,8 +123,8 @@ class Subscribed(RuleBasedStateMachine):
             self.acked |= {(made.offset, index) for index in range(made.messages)}
 
     @rule(target=clients, name=st.sampled_from(["c1", "c2", "c3", "c3"]), priority=st.sampled_from([0, 0, 1]))
-    def join(self, name: str, priority: int) -> Client:
-        client = Client(self)
+    def join(self, name: str, priority: int) -> ConsumerSide:
+        client = ConsumerSide(self)
         consumer = PulsarConsumer(client, next(self.numbers), name, priority, KeyPolicy())
         try:
             self.subscription.add(consumer, self.kind, self.now)
@@ -135,7 +135,7 @@ class Subscribed(RuleBasedStateMachine):
         return client
 
     @rule(client=consumes(clients))
-    def leave(self, client: Client) -> None:
+    def leave(self, client: ConsumerSide) -> None:
         if (consumer := self.there.pop(client, None)) is not None:
             self.asked_again |= set(client.has)
             self.subscription.remove(consumer, self.now)
@@ -143,24 +143,24 @@ class Subscribed(RuleBasedStateMachine):
             client.has.clear()
 
     @rule(client=clients, permits=st.sampled_from([1, 3, 20]))
-    def flow(self, client: Client, permits: int) -> None:
+    def flow(self, client: ConsumerSide, permits: int) -> None:
         if (consumer := self.there.get(client)) is not None:
             client.granted += permits
             self.subscription.flow(consumer, permits)
 
     @rule(client=clients, is_backed_up=st.booleans())
-    def back_up(self, client: Client, is_backed_up: bool) -> None:
+    def back_up(self, client: ConsumerSide, is_backed_up: bool) -> None:
         client.is_backed_up = is_backed_up
 
     @rule(client=clients, data=st.data())
-    def ack(self, client: Client, data: st.DataObject) -> None:
+    def ack(self, client: ConsumerSide, data: st.DataObject) -> None:
         if client in self.there and client.has:
             offset = data.draw(st.sampled_from(sorted(client.has)))
             self._acked(offset, client.has.pop(offset))
             self.subscription.ack(offset)
 
     @rule(client=clients, data=st.data())
-    def ack_some(self, client: Client, data: st.DataObject) -> None:
+    def ack_some(self, client: ConsumerSide, data: st.DataObject) -> None:
         """Acknowledge some messages of a batch; clients repeat sets, and widen them after a redelivery."""
         if client in self.there and client.has:
             offset = data.draw(st.sampled_from(sorted(client.has)))
@@ -173,7 +173,7 @@ class Subscribed(RuleBasedStateMachine):
 
     @precondition(lambda self: self.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER))
     @rule(client=clients, data=st.data())
-    def ack_all(self, client: Client, data: st.DataObject) -> None:
+    def ack_all(self, client: ConsumerSide, data: st.DataObject) -> None:
         if client in self.there and client.has:
             until = data.draw(st.sampled_from(sorted(client.has)))
             for entry in {one.offset: one for one in self.log.all[: until + 1]}.values():
@@ -188,7 +188,7 @@ class Subscribed(RuleBasedStateMachine):
             self.subscription.ack(offset, left)
 
     @rule(client=clients, all_of_it=st.booleans(), data=st.data())
-    def redeliver(self, client: Client, all_of_it: bool, data: st.DataObject) -> None:
+    def redeliver(self, client: ConsumerSide, all_of_it: bool, data: st.DataObject) -> None:
         if (consumer := self.there.get(client)) is None:
             return
         offsets = None
@@ -214,7 +214,7 @@ class Subscribed(RuleBasedStateMachine):
         if all((offset, index) in self.acked for index in range(messages)):
             self.holders.pop(offset, None)
 
-    def delivered(self, client: Client, entry: Entry, given: int, count: int) -> None:
+    def delivered(self, client: ConsumerSide, entry: Entry, given: int, count: int) -> None:
         assert not entry.is_marker
         for index in range(entry.messages):
             assert bool(given >> index & 1) == ((entry.offset, index) not in self.acked), (
@@ -270,7 +270,7 @@ class Subscribed(RuleBasedStateMachine):
             self.subscription.remove(consumer, self.now)
         self.holders.clear()
         self.asked_again |= {entry.offset for entry in self.log.all}
-        last = Client(self)
+        last = ConsumerSide(self)
         consumer = self.there[last] = PulsarConsumer(last, 1 << 20, "last")
         self.subscription.add(consumer, self.kind, self.now)
         last.granted = 1 << 30

@@ -23,7 +23,7 @@ from mqtool.formats import commit_log, consume_queue, index_file, kernels
 PAUSE = 0.0002
 
 
-class Broker:
+class CopyingBroker:
     """Writes what ``source`` holds to ``target``."""
 
     def __init__(self, source: Path, target: Path) -> None:
@@ -103,7 +103,7 @@ class Broker:
 def main() -> None:
     """Work while holding the lock."""
     source, target = Path(sys.argv[1]), Path(sys.argv[2])
-    broker = Broker(source, target)
+    broker = CopyingBroker(source, target)
     with (target / "lock").open("r+b") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         print("locked", flush=True)  # noqa: T201

@@ -20,7 +20,7 @@ from tests.damage import Operation, apply_ops, snapshot
 from tests.golden import copy_of, golden_store, manifest
 from tests.judge.store import JudgedStore, Key
 from tests.laws.damages import base_of, draw
-from tests.laws.repairs import Told, config_of
+from tests.laws.repairs import StatedLosses, config_of
 
 BASES = [
     "mixed-533-kill",
@@ -42,9 +42,9 @@ def wrong_in(store: Path) -> list[str]:
     return [str(found) for found in verify_store(StoreReader(store)) if found.severity != "note"]
 
 
-def told_by(merge: Merge) -> Told:
+def told_by(merge: Merge) -> StatedLosses:
     """Return all that a merge says is lost, moved or left out."""
-    told = Told(counts=collections.Counter(merge.plan.lost))
+    told = StatedLosses(counts=collections.Counter(merge.plan.lost))
     for one in merge.plan.skipped:
         if one.known:
             known = one.known

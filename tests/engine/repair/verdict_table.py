@@ -64,7 +64,7 @@ is full of, and ends the log there.
 """
 
 
-class Row(NamedTuple):
+class RecipeRow(NamedTuple):
     """How many messages are left of one recipe."""
 
     recipe: str
@@ -85,7 +85,7 @@ class Row(NamedTuple):
         return f"| `{self.recipe}` | {self.there} | {' | '.join(brokers)} | {self.ours} | {more} | {self.foretold} |"
 
 
-def page(rows: list[Row]) -> str:
+def page(rows: list[RecipeRow]) -> str:
     """Return the whole page."""
     return _PAGE.format(
         recipes=len(rows),
@@ -98,7 +98,7 @@ def page(rows: list[Row]) -> str:
     )
 
 
-def row_of(case: Case) -> Row:
+def row_of(case: Case) -> RecipeRow:
     """Damage a golden store, let each broker and ``recover`` have it, and count."""
     with tempfile.TemporaryDirectory() as folder:
         store, config = case.store(Path(folder)), config_of(case.base)
@@ -107,7 +107,9 @@ def row_of(case: Case) -> Row:
         carry_out(store, config, plan_repair(store, config, "recover", {"mode": "abnormal"}), Disk())
         reader = StoreReader(store, config)
         ours = _count(_sound_messages(reader), _units(reader))
-    return Row(case.name, len(there), tuple(kept for kept, _ in brokers), ours, sum(agrees for _, agrees in brokers))
+    return RecipeRow(
+        case.name, len(there), tuple(kept for kept, _ in brokers), ours, sum(agrees for _, agrees in brokers)
+    )
 
 
 def _broker_keeps(case: Case, version: str, store: Path, there: list[Message]) -> tuple[int | None, bool]:

@@ -17,7 +17,7 @@ from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.live_log import LiveLog
 from mqtool.formats.peer import Peer
-from tests.recorded_replication import STREAMS, Recorded, recorded
+from tests.recorded_replication import STREAMS, RecordedBytes, recorded
 
 SEGMENT = 4096
 
@@ -61,7 +61,7 @@ class Slave:
         return [one.physical_offset for one in self.frames if not one.body]
 
 
-class Line:
+class MasterWithSlaves:
     """A master and the slaves that are connected to it; ``now`` is in ms."""
 
     def __init__(self, log: LiveLog, **given: int | bool | None) -> None:
@@ -109,7 +109,7 @@ class Line:
 
 def test_nothing_is_sent_before_the_first_report_and_then_the_last_segment(tmp_path: Path) -> None:
     with a_log(tmp_path, 2 * SEGMENT + 100) as log:
-        line = Line(log)
+        line = MasterWithSlaves(log)
         slave = line.connect()
         line.wait(4000)
         assert slave.frames == []
@@ -122,7 +122,7 @@ def test_nothing_is_sent_before_the_first_report_and_then_the_last_segment(tmp_p
 @pytest.mark.parametrize("first", [1, 7, SEGMENT - 1, SEGMENT, SEGMENT + 5])
 def test_frames_begin_where_the_first_report_says_and_end_at_segments(tmp_path: Path, first: int) -> None:
     with a_log(tmp_path, 3 * SEGMENT + 10) as log:
-        slave = Line(log, batch_size=1500).connect(first)
+        slave = MasterWithSlaves(log, batch_size=1500).connect(first)
 
         assert b"".join(one.body for one in slave.frames) == contents(first, 3 * SEGMENT + 10)
         for offset, size in slave.bodies:
@@ -135,13 +135,13 @@ def test_frames_begin_where_the_first_report_says_and_end_at_segments(tmp_path: 
 def test_a_slave_is_sent_the_frames_that_a_real_master_has_sent(tmp_path: Path, name: str) -> None:
     stream = recorded(name)
     first = min(one.offset for one in stream if not one.is_report)
-    groups: list[list[Recorded]] = []  # a real master looks at its log every 100 ms
+    groups: list[list[RecordedBytes]] = []  # a real master looks at its log every 100 ms
     for one in (one for one in stream if one.body):
         if not groups or one.time - groups[-1][-1].time > 60:
             groups.append([])
         groups[-1].append(one)
     with a_log(tmp_path, first, segment=1 << 16) as log:
-        line, slave = Line(log), None
+        line, slave = MasterWithSlaves(log), None
         line.now = stream[0].time
         for one in stream:
             line.now = max(line.now, one.time)
@@ -162,7 +162,7 @@ def test_a_slave_is_sent_the_frames_that_a_real_master_has_sent(tmp_path: Path, 
 
 def test_new_bytes_leave_as_soon_as_they_are_written(tmp_path: Path) -> None:
     with a_log(tmp_path, 100) as log:
-        line, news = Line(log), []
+        line, news = MasterWithSlaves(log), []
         line.master.on_news = lambda: news.append(log.end_offset)
         slave = line.connect(100)
         news.clear()
@@ -183,7 +183,7 @@ def test_new_bytes_leave_as_soon_as_they_are_written(tmp_path: Path) -> None:
 
 def test_who_is_silent_for_too_long_is_hung_up_on(tmp_path: Path) -> None:
     with a_log(tmp_path, 100) as log:
-        line = Line(log, heartbeat_ms=2000, housekeeping_ms=6000)
+        line = MasterWithSlaves(log, heartbeat_ms=2000, housekeeping_ms=6000)
         silent, once, good = line.connect(), line.connect(100), line.connect(100)
         for _ in range(5):
             line.wait(1000)
@@ -201,7 +201,7 @@ def test_who_is_silent_for_too_long_is_hung_up_on(tmp_path: Path) -> None:
 
 def test_a_heartbeat_is_due_when_nothing_was_sent_since_the_connection_began(tmp_path: Path) -> None:
     with a_log(tmp_path, 100) as log:
-        line = Line(log, heartbeat_ms=1000)
+        line = MasterWithSlaves(log, heartbeat_ms=1000)
         slave = line.connect()
         line.wait(1500)
         line.report(slave, 100)
@@ -219,7 +219,7 @@ def test_a_slave_whose_log_is_longer_is_never_sent_bytes_that_do_not_belong_ther
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with a_log(tmp_path, 100) as log:
-        line = Line(log, required_slaves=1, heartbeat_ms=1000)
+        line = MasterWithSlaves(log, required_slaves=1, heartbeat_ms=1000)
         with caplog.at_level(logging.WARNING):
             ahead = line.connect(150)
             grow(log, 500)
@@ -243,7 +243,7 @@ def test_a_slave_whose_log_is_longer_is_never_sent_bytes_that_do_not_belong_ther
 def test_what_was_not_sent_is_not_acknowledged(tmp_path: Path) -> None:
     with a_log(tmp_path, 100) as log:
         for is_old in (False, True):
-            line = Line(log, required_slaves=1, counts_whatever_was_acknowledged=is_old)
+            line = MasterWithSlaves(log, required_slaves=1, counts_whatever_was_acknowledged=is_old)
             slave = line.connect(50)
             line.report(slave, log.end_offset + 1000)
             grow(log, 10)
@@ -256,7 +256,7 @@ def test_a_slave_below_the_first_byte_gets_heartbeats_and_the_reason_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with a_log(tmp_path, 3 * SEGMENT) as log:
-        line = Line(log, heartbeat_ms=1000)
+        line = MasterWithSlaves(log, heartbeat_ms=1000)
         late, reading = line.connect(), line.connect(2 * SEGMENT)
         log.remove_first()()
         with caplog.at_level(logging.WARNING):
@@ -271,7 +271,7 @@ def test_it_is_said_when_retention_removes_what_a_slave_has_not_had(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with a_log(tmp_path, 3 * SEGMENT) as log:
-        line = Line(log, heartbeat_ms=1000)
+        line = MasterWithSlaves(log, heartbeat_ms=1000)
         slave = line.connect()
         line.master.backed_up(slave.peer, True)
         line.report(slave, 1)
@@ -285,7 +285,7 @@ def test_it_is_said_when_retention_removes_what_a_slave_has_not_had(
 
 def test_retention_may_wait_for_what_a_slave_has_not_acknowledged(tmp_path: Path) -> None:
     with a_log(tmp_path, 2 * SEGMENT) as log:
-        line = Line(log)
+        line = MasterWithSlaves(log)
         slave = line.connect(0)
         [reader] = log.readers
         assert (slave.bodies, reader.wanted_offset) == ([], 2 * SEGMENT)
@@ -304,7 +304,7 @@ def test_retention_may_wait_for_what_a_slave_has_not_acknowledged(tmp_path: Path
 
 def test_a_slave_that_does_not_read_has_nothing_more_made_for_it(tmp_path: Path) -> None:
     with a_log(tmp_path, 100) as log:
-        line = Line(log, heartbeat_ms=1000, housekeeping_ms=10_000)
+        line = MasterWithSlaves(log, heartbeat_ms=1000, housekeeping_ms=10_000)
         slave = line.connect(100)
         line.master.backed_up(slave.peer, True)
         grow(log, 50)
@@ -318,7 +318,7 @@ def test_a_slave_that_does_not_read_has_nothing_more_made_for_it(tmp_path: Path)
 
 def test_no_more_is_sent_in_a_second_than_is_allowed(tmp_path: Path) -> None:
     with a_log(tmp_path, 3000) as log:
-        line = Line(log, bytes_per_second=1000, batch_size=300, heartbeat_ms=400)
+        line = MasterWithSlaves(log, bytes_per_second=1000, batch_size=300, heartbeat_ms=400)
         slave = line.connect(1)
         sent = []
         for _ in range(4):
@@ -333,7 +333,7 @@ def test_no_more_is_sent_in_a_second_than_is_allowed(tmp_path: Path) -> None:
 
 def test_as_many_connections_must_have_acknowledged_as_are_required(tmp_path: Path) -> None:
     with a_log(tmp_path, 100) as log:
-        line, told = Line(log, required_slaves=2), []
+        line, told = MasterWithSlaves(log, required_slaves=2), []
         line.master.on_confirmed = lambda: told.append(log.confirmed_offset)
         assert log.confirmed_offset == 0
         first, second, third = line.connect(100), line.connect(), line.connect(60)
@@ -356,7 +356,7 @@ def test_as_many_connections_must_have_acknowledged_as_are_required(tmp_path: Pa
 
 def test_by_4_9_whatever_was_ever_acknowledged_counts_and_a_slave_must_be_near(tmp_path: Path) -> None:
     with a_log(tmp_path, 100) as log:
-        line = Line(log, required_slaves=1, counts_whatever_was_acknowledged=True, most_behind=50)
+        line = MasterWithSlaves(log, required_slaves=1, counts_whatever_was_acknowledged=True, most_behind=50)
         assert not line.master.may_get(10)
         slave = line.connect()
         assert (line.master.may_get(49), line.master.may_get(50)) == (True, False)  # counted from its first moment
@@ -370,7 +370,7 @@ def test_by_4_9_whatever_was_ever_acknowledged_counts_and_a_slave_must_be_near(t
 
 def test_lag_is_told_in_bytes_and_time(tmp_path: Path) -> None:
     with a_log(tmp_path, 100) as log:
-        line = Line(log, max_gap=100, heartbeat_ms=500)
+        line = MasterWithSlaves(log, max_gap=100, heartbeat_ms=500)
         slave = line.connect(100)
         fresh = line.connect()
         line.wait(3000)
@@ -413,7 +413,9 @@ def test_whatever_slaves_do_they_get_the_log_and_only_what_they_got_is_acknowled
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], required: int, allowed: int | None
 ) -> None:
     with a_log(tmp_path_factory.mktemp("log"), 3000) as log:
-        line = Line(log, required_slaves=required, bytes_per_second=allowed, batch_size=700, heartbeat_ms=1000)
+        line = MasterWithSlaves(
+            log, required_slaves=required, bytes_per_second=allowed, batch_size=700, heartbeat_ms=1000
+        )
         for action, number in steps:
             slave = line.slaves[number % len(line.slaves)] if line.slaves else None
             if action == "grow":

@@ -258,7 +258,7 @@ def test_the_last_records_of_a_log_are_those_that_were_stored_last(tmp_path: Pat
     assert found == expected
 
 
-class FullDisk(Disk):
+class DiskWithoutRoom(Disk):
     """A disk without room for the log beyond an address of a segment."""
 
     room = 1 << 60
@@ -278,7 +278,7 @@ class FullDisk(Disk):
 
 
 def test_a_full_disk_stops_the_bytes_that_come_until_there_is_room(tmp_path: Path) -> None:
-    name, disk = "mixed-533-clean", FullDisk()
+    name, disk = "mixed-533-clean", DiskWithoutRoom()
     stream = log_of(name)
     config = StoreConfig(settings_of(name))
     with contextlib.closing(MessageStore(tmp_path / "store", config, now=0, usage=half_full, disk=disk)) as store:

@@ -44,7 +44,7 @@ class Lines:
             raise FormatError("a line without end", offset=0)
 
 
-class Rules:
+class LineRules:
     """Remembers who comes and goes; a line that begins with ``later`` is answered by the next tick."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Rules:
 class LineServer(StreamServer[bytes, str]):
     """Serves lines."""
 
-    rules: Rules
+    rules: LineRules
 
     def new_frames(self) -> Lines:
         return Lines()
@@ -86,8 +86,8 @@ class LineServer(StreamServer[bytes, str]):
 
 
 @contextlib.asynccontextmanager
-async def served(limits: Limits | None = None, tls: TlsSettings | None = None) -> AsyncIterator[tuple[Rules, int]]:
-    rules = Rules()
+async def served(limits: Limits | None = None, tls: TlsSettings | None = None) -> AsyncIterator[tuple[LineRules, int]]:
+    rules = LineRules()
     server = LineServer(rules, tls, limits, clock=lambda: 0)
     port = await server.listen("127.0.0.1", 0)
     try:
