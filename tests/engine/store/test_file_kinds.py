@@ -8,7 +8,7 @@ import pytest
 from mqtool.engine.store.file_kinds import BY_NAME, COMMIT_LOG, KINDS, OF_STORE
 from tests.golden import GOLDEN_NAMES, golden_store
 
-LAYOUT = Path(__file__).parents[3] / "docs" / "format" / "store.md"
+LAYOUT = (Path(__file__).parents[3] / "docs" / "format" / "store").with_suffix(".md")
 _OF_A_LOG = re.compile(r"dledger-\w+|commitlog-\w+")
 """Folders whose names a setting tells."""
 _NEVER_WRITTEN = {"transaction"}
