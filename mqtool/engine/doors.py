@@ -1,8 +1,8 @@
-"""The doors of a broker: a row for each protocol by which others come in, and one for each set of pages over HTTP.
+"""The doors of a broker: a row for each protocol, and one for each set of HTTP pages.
 
-A door (``broker/door.py``) stands between the commands of its protocol and the operations of a broker; a server
+A door (``broker/door.py``) translates between the commands of its protocol and the operations of a broker; a server
 (``StreamServer``) owns its sockets, and the door is the server's rules. What a door has to send waits in its outbox,
-which wakes the server of that door: so what comes in by one door reaches those who wait at another.
+which wakes the server of that door: so requests of one protocol reach clients that wait at another door.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,16 +22,16 @@ Server = TypeVar("Server", bound=StreamServer[Any, Any])
 
 
 class Entrance(NamedTuple):
-    """A protocol by which others come to a broker."""
+    """A protocol that a broker serves."""
 
     setting: str
-    """Its port, among the settings of a broker; nobody listens where that is not given."""
+    """The setting for its port; without it there is no server."""
     make: Callable[["BrokerController", TlsSettings, Limits, Clock], StreamServer[Any, Any]]
     """Returns a server whose rules are the door."""
 
 
 def _remoting(broker: "BrokerController", tls: TlsSettings, limits: Limits, clock: Clock) -> StreamServer[Any, Any]:
-    # With a broker numpy comes in, which a name server alone does not need.
+    # A broker needs numpy, which a name server alone does not.
     from mqtool.engine.broker.remoting_door import RemotingDoor
     from mqtool.engine.remoting.server import RemotingServer
 
@@ -55,13 +55,13 @@ def _pulsar(broker: "BrokerController", tls: TlsSettings, limits: Limits, clock:
 
 
 def joined(door: "Door[Any, Any]", server: Server) -> Server:
-    """Return the server of a door, which is woken from now on when the door has something to send."""
+    """Return the server of a door; from now on it is woken when the door has something to send."""
     door.outbox.on_first = server.turn_soon
     return server
 
 
 class Pages(NamedTuple):
-    """Pages over HTTP beside a door."""
+    """HTTP pages beside a door."""
 
     setting: str
     make: Callable[[Mapping[str, StreamServer[Any, Any]]], "HttpServer"]
@@ -85,19 +85,19 @@ PULSAR = "pulsar"
 PULSAR_ADMIN = "pulsar admin"
 """The pages for administrators of Pulsar."""
 REMOTING = "broker"
-"""The door that every broker has, and of which name servers tell."""
+"""The door that every broker has, and that name servers list."""
 
 DOORS: dict[str, Entrance] = {
     REMOTING: Entrance("listenPort", _remoting),
     PULSAR: Entrance("pulsarPort", _pulsar),
 }
-"""By what they are called where it is said where they listen."""
+"""By their names in the list of addresses."""
 
 
 PAGES: dict[str, Pages] = {
     PULSAR_ADMIN: Pages("pulsarAdminPort", _pulsar_admin),
 }
-"""By what they are called where it is said where they are."""
+"""By their names in the list of URLs."""
 
 
 def further_settings() -> dict[str, str]:
@@ -107,10 +107,10 @@ def further_settings() -> dict[str, str]:
 
 
 def further_ports(settings: Mapping[str, str]) -> dict[str, int]:
-    """Return the ports of doors beside ``REMOTING`` and of pages that settings ask for, by name; 0 is one that is free.
+    """Return the configured ports of doors beside ``REMOTING`` and of pages, by name; 0 is a free one.
 
     Raises:
-        UsageError: a port is none.
+        UsageError: a port is invalid.
     """
     return {
         name: parse_port(setting, settings[setting])

@@ -1,6 +1,6 @@
-"""Pages over HTTP in the event loop of whoever serves them: uvicorn has the sockets, an ASGI application the pages.
+"""HTTP pages in the caller's event loop: uvicorn has the sockets, an ASGI application the pages.
 
-Nothing is written to a log but what fails, signals stay with the program, and what clients cost is bounded.
+Only failures are logged, signals stay with the program, and the cost of clients is bounded.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ Application = Callable[[Any, Any, Any], Coroutine[Any, Any, None]]
 """As ASGI has it: scope, receive and send."""
 
 _CLIENT_SECONDS = 10.0
-"""For how long a client may say nothing, and a request may take to arrive."""
+"""How long a client may be silent, and a request may take to arrive."""
 _ANSWER_LOOKS = 6
 """How many times as long an answer may take."""
 _STOP_SECONDS = 2
@@ -30,7 +30,7 @@ class HttpServer:
     """Serves an application on a port, from ``listen`` to ``stop``; made in an event loop."""
 
     def __init__(self, application: Application, most_connections: int = 100) -> None:
-        """Make a server that has so many clients at a time; more are turned away."""
+        """Create a server with a limited number of clients at a time; more are rejected."""
 
         class HttpConnection(_Connection):
             most = most_connections
@@ -82,7 +82,7 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):  # type: ignore[misc]
-    """One that leaves signals alone and waits to be told, without looking ten times a second."""
+    """A server that does not handle signals, and waits for an event instead of polling ten times a second."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -98,7 +98,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
 
 
 class _Connection(H11Protocol):  # type: ignore[misc]
-    """One that ends where its client does not continue."""
+    """A connection that ends if its client is idle."""
 
     most = 0
 
@@ -110,7 +110,7 @@ class _Connection(H11Protocol):  # type: ignore[misc]
         self.loop.call_later(_CLIENT_SECONDS, self._look, None, 0)
 
     def _look(self, before: Any, looks: int) -> None:
-        """Close the connection if since the last look nothing was asked, or what was asked is not all here."""
+        """Close the connection if since the last check no request came, or the current one is still incomplete."""
         if self.transport.is_closing():
             return
         request = self.cycle

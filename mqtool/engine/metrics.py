@@ -1,6 +1,6 @@
-"""The gauges of brokers for a Prometheus, as a page; the library ``prometheus-client`` says how it is written.
+"""The gauges of brokers as a page for Prometheus, formatted by the library ``prometheus-client``.
 
-What it tells is read in the event loop, where nothing changes meanwhile; a thread makes text of it.
+Values are read in the event loop, so that they are consistent; a thread formats them.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _MAX_CLIENTS = 32
 
 
 class _Read(Collector):
-    """Gauges as they were read."""
+    """A snapshot of gauges."""
 
     def __init__(self, gauges: list[Gauge]) -> None:
         self._gauges = gauges
@@ -49,7 +49,7 @@ class _Read(Collector):
 async def metrics_served(
     brokers: "Sequence[BrokerController]", host: str, port: int, clock: Callable[[], int] = wall_clock
 ) -> AsyncIterator[str]:
-    """Serve the gauges of brokers until the block ends, and give the address.
+    """Serve the gauges of brokers until the block ends; yields the address.
 
     Args:
         brokers: of this event loop.

@@ -1,7 +1,7 @@
-"""What a master has lost that its slaves have: it gets that back before it takes messages.
+"""What a master has lost and its slaves have: it is copied back before the master accepts messages.
 
-A slave gets bytes as soon as they are written. After a loss of power the log of a master may end before those of its
-slaves, and whatever it stored then would lie where they have other messages: they could not follow it any more.
+A slave gets bytes as soon as they are written. After a power failure the log of a master may end before those of its
+slaves, and new messages would be at addresses where they have others, so that they could no longer follow it.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 15.0
-"""How long to wait for a slave: one that has lost its master registers every few seconds."""
+"""How long to wait for a slave: one without a master registers every few seconds."""
 _LOOK_SECONDS = 0.5
 _MAX_BLANK = 64 << 20
 
@@ -37,17 +37,17 @@ async def take_missing_tail(
     *,
     is_short: bool,
 ) -> None:
-    """Append what slaves have beyond the end of the log of a master; what may be lost is said.
+    """Append what slaves have beyond the end of a master's log; logs possible losses.
 
     Args:
-        store: of a master that was not stopped in good order, and takes no messages yet.
-        slaves: returns the addresses of its slaves that are known by now.
+        store: of a master that was not stopped cleanly, and does not accept messages yet.
+        slaves: returns the known addresses of its slaves.
         credentials: by which requests to them are signed.
-        is_short: the log is likely to lack messages: a slave is waited for.
+        is_short: the log probably lacks messages: wait for a slave.
 
     Raises:
         WriteError: the disk fails.
-        BadDataError: what a slave has after that are no messages.
+        BadDataError: what a slave has after that are not messages.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + (_WAIT_SECONDS if is_short else 0)
@@ -85,9 +85,9 @@ async def _take_from(store: "MessageStore", address: str, credentials: Credentia
     """Append what one slave has beyond the end of the log.
 
     Raises:
-        NotToldError: it does not tell, or has another log.
+        NotToldError: it refuses, or has another log.
         UnavailableError: it cannot be reached.
-        BadDataError: what it has are no messages.
+        BadDataError: what it has are not messages.
         WriteError: the disk fails.
     """
     client = RemotingClient([address], credentials=credentials)

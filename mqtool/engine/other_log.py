@@ -1,4 +1,4 @@
-"""The log of another broker of the same name, asked for by requests: ends, records, checksums.
+"""Requests for the log of another broker of the same name: ends, records, checksums.
 
 (Rules: remoting.md 3.8.)
 """
@@ -16,11 +16,11 @@ _ASK_MS = 3000
 
 
 class NotToldError(MqtoolError):
-    """A broker does not tell what was asked."""
+    """A broker refuses a request."""
 
 
 class OtherLog:
-    """Asks one broker; each call raises ``UnavailableError`` where no answer comes."""
+    """Sends requests to one broker; each call raises ``UnavailableError`` if there is no answer."""
 
     def __init__(self, client: RemotingClient) -> None:
         self._client = client
@@ -29,7 +29,7 @@ class OtherLog:
         """Return the answer to a request without fields.
 
         Raises:
-            NotToldError: it is refused.
+            NotToldError: the request is refused.
         """
         answer = await self._client.invoke(RemotingCommand(code))
         if answer.code != ResponseCode.SUCCESS:

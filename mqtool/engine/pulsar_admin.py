@@ -1,6 +1,6 @@
-"""The pages for administrators of Pulsar, and for clients that look topics up over HTTP: a row of ``PAGES`` for each.
+"""The HTTP pages for administrators of Pulsar, and for topic look-ups of clients: a row of ``PAGES`` for each.
 
-What a page has changed is on the disk before it answers. (Rules: docs/pulsar.md.)
+Changes are on the disk before a page answers. (Rules: docs/pulsar.md.)
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _DONE, _BAD = 204, 400
 
 
 class _Asked(NamedTuple):
-    """What a page is asked for."""
+    """A request for a page."""
 
     admin: PulsarAdmin
     path: Mapping[str, str]
@@ -35,7 +35,7 @@ class _Asked(NamedTuple):
     now: int  # ms
     broker: str
     page: str
-    """``host:port`` by which both are reached from where the question came."""
+    """``host:port`` of both, as seen by the client."""
 
     @property
     def topic(self) -> PulsarTopicName:
@@ -163,11 +163,11 @@ PAGES: list[tuple[str, str, Callable[[_Asked], Any]]] = [
 
 
 _FOR_CLIENTS = frozenset((_TOPIC + "/partitions", _LOOKUP, _SCHEMA, _SCHEMA + "/{version:int}"))
-"""Pages for everybody who may produce to a topic, or consume of it; the others are for administrators."""
+"""Pages for clients that may produce to a topic, or consume from it; the others are for administrators."""
 
 
 def pulsar_admin(server: PulsarServer) -> HttpServer:
-    """Return the pages of a broker that serves Pulsar's clients, to be listened for beside it."""
+    """Return the pages of a broker that serves Pulsar's clients."""
     admin, saves = PulsarAdmin(server.rules), server.rules.broker.saves
     visitor = Session("", "")
 
@@ -206,7 +206,7 @@ def pulsar_admin(server: PulsarServer) -> HttpServer:
 
 async def _body(request: Request) -> Any:
     """Return what the body of a request holds, None for nothing."""
-    if "origin" in request.headers and request.method != "GET":  # a page of somebody else in a browser
+    if "origin" in request.headers and request.method != "GET":  # a foreign page in a browser
         raise AdminError(FORBIDDEN, "Pages of other sites are not allowed to change anything here")
     data = bytearray()
     async for piece in request.stream():
@@ -220,7 +220,7 @@ async def _body(request: Request) -> Any:
 
 
 async def _saved(saves: Saves, visitor: Session, now: int) -> None:
-    """Return when what was changed is on the disk; raises ``MqtoolError`` where that cannot be."""
+    """Wait until changes are on the disk; raises ``MqtoolError`` if that fails."""
     if not (changes := saves.changes_of_request):
         return
     done: asyncio.Future[MqtoolError | None] = asyncio.get_running_loop().create_future()

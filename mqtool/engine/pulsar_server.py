@@ -31,11 +31,11 @@ class PulsarServer(StreamServer[Command, Frame]):
         return self.port
 
     def new_frames(self) -> PulsarFrameDecoder:
-        """Return what cuts the stream of a new connection into commands."""
+        """Return a decoder for the stream of a new connection."""
         return PulsarFrameDecoder(self.rules.topics.most_message + PADDING)
 
     def opened(self, connection: Any, address: Any) -> Peer:
-        """Take a connection in; by the address that it has reached its client is answered where the broker is."""
+        """Add a connection; its local address is the broker's address for this client."""
         peer = super().opened(connection, address)
         host, port = connection.transport.get_extra_info("sockname")[:2]
         session = self.rules.session(peer)
@@ -44,7 +44,7 @@ class PulsarServer(StreamServer[Command, Frame]):
         return peer
 
     def dispatch(self, command: Command, peer: Peer, now: int) -> None:
-        """Have the rules do what a command asks for."""
+        """Pass a command to the rules."""
         try:
             self.rules.take(command, self.rules.session(peer), now)
         except FormatError as error:
@@ -54,9 +54,9 @@ class PulsarServer(StreamServer[Command, Frame]):
             self.end(peer, "request failed")
 
     def encode(self, command: Frame) -> list[Buffer]:
-        """Return what is written."""
+        """Return the bytes to write."""
         return [*command]
 
     def backed_up(self, peer: Peer, is_backed_up: bool) -> None:
-        """Have nothing given to a client that does not read what it was sent."""
+        """Stop deliveries to a client that does not read."""
         self.rules.backed_up(self.rules.session(peer), is_backed_up)

@@ -1,4 +1,4 @@
-"""``mqtool recover`` in a child: what it loads for that takes memory that a broker never needs again."""
+"""``mqtool recover`` in a child process: its memory is not needed by the broker afterwards."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A broker makes itself and its topics known: to the name server of its process, and to others elsewhere."""
+"""Registration of a broker and its topics: with the name server of its process, and with others."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SEARCH_MS = 3000
-"""How often a slave asks who its master is, while it does not know."""
+"""How often a slave without a known master asks for it."""
 
 
 class Registrar:
@@ -40,13 +40,13 @@ class Registrar:
         elsewhere: Sequence[RemotingClient],
         clock: Callable[[], int],
     ) -> None:
-        """Make one; nothing is told yet.
+        """Create one; nothing is registered yet.
 
         Args:
-            broker: is made known.
+            broker: to register.
             name_server: of this process, if there is one.
             peer: the broker, as that sees it.
-            elsewhere: clients of other name servers, one of each; they are closed in the end.
+            elsewhere: clients of other name servers, one for each; they are closed at the end.
             clock: tells the time in ms.
         """
         self._broker = broker
@@ -57,7 +57,7 @@ class Registrar:
         self._clock = clock
         self._wanted = asyncio.Event()
         self.master: MasterAddress | None = None
-        """Of a slave: where its master is, as far as name servers know; the last answer counts."""
+        """For a slave: the address of its master, according to the last answer of a name server."""
         self._master_changed = asyncio.Event()
 
     async def master_changed(self) -> None:
@@ -71,11 +71,11 @@ class Registrar:
         self._task = asyncio.create_task(self._register_on())
 
     def register_soon(self) -> None:
-        """Have all name servers told again."""
+        """Register with all name servers again, soon."""
         self._wanted.set()
 
     async def stop(self) -> None:
-        """Tell name servers that the broker goes."""
+        """Unregister from name servers."""
         self._task.cancel()
         identity = self._identity()
         if self._name_server is not None:
@@ -118,7 +118,7 @@ class Registrar:
             self._note_masters([answer for answer in answers if answer is not None])
 
     def _note_masters(self, answers: Sequence[RemotingCommand]) -> None:
-        """Take the master that the first of the name servers names which knows one."""
+        """Use the master of the first name server that knows one."""
         if self._broker.state.role is not Role.SLAVE or not answers:
             return
         responses = [parse_header(RegisterBrokerResponse, answer.ext_fields) for answer in answers]
@@ -140,7 +140,7 @@ class Registrar:
             self._master_changed = asyncio.Event()
 
     def _register_topics(self, configs: "Iterable[TopicConfig]") -> None:
-        """Tell of topics: the name server in here at once, before who has made them can ask for a route."""
+        """Register topics: with the local name server at once, before the creator of a topic can ask for its route."""
         self._register_here(self._registration(configs))
         if self._clients:
             self._wanted.set()
@@ -149,7 +149,7 @@ class Registrar:
         if self._name_server is not None:
             name, address, cluster, broker_id = self._identity()
             broker = Registering(name, address, cluster, broker_id, self._broker.state.ha_address)
-            with contextlib.suppress(NameServerRefusedError):  # it does not count: the next one may
+            with contextlib.suppress(NameServerRefusedError):  # refused: the next one may be accepted
                 registered = self._name_server.register(broker, registration, self._peer, self._clock(), is_own=True)
                 if not self._clients and self._broker.state.role is Role.SLAVE:
                     self._note_master(registered.master)
@@ -167,15 +167,15 @@ class Registrar:
         return BrokerIdentity(settings.broker_name, state.address, settings.cluster_name, state.broker_id)
 
     async def _tell(self, client: RemotingClient, command: RemotingCommand) -> RemotingCommand | None:
-        """Return the answer of a name server, None if it takes nothing."""
+        """Return the answer of a name server, None if it refuses."""
         answer = None
         try:
             answer = await client.invoke(replace(command))
             fault = f"it refused the request: {answer.remark}" if answer.code else ""
-        except MqtoolError as error:  # it is told again later
+        except MqtoolError as error:  # it will be retried
             fault = str(error)
         name_server = client.addresses[0]
-        if fault and name_server not in self._failing:  # said once, not every 30 s
+        if fault and name_server not in self._failing:  # logged once, not every 30 s
             log.warning("name server %s: %s", name_server, fault)
             self._failing.add(name_server)
         elif not fault and name_server in self._failing:

@@ -1,4 +1,4 @@
-"""The port of a broker for its slaves: where the rules of a master meet their connections.
+"""The port of a broker for its slaves: connects their sockets with the rules of a master.
 
 The stream has no authentication and no TLS: who may connect is decided by address.
 """
@@ -32,7 +32,7 @@ def allowed_networks(text: str) -> tuple[Network, ...]:
     ['10.0.0.0/8', '192.168.1.7/32']
 
     Raises:
-        UsageError: one is none.
+        UsageError: an entry is not a network.
     """
     try:
         return tuple(ipaddress.ip_network(item.strip()) for item in text.split(",") if item.strip()) or tuple(
@@ -43,7 +43,7 @@ def allowed_networks(text: str) -> tuple[Network, ...]:
 
 
 def master_settings(settings: BrokerSettings, role: Role) -> MasterSettings:
-    """Return what a master goes by, of the settings of a broker."""
+    """Return the settings of a master, from those of a broker."""
     is_dialect_4 = settings.ha_dialect == _DIALECT_4
     required = 0
     if role is Role.SYNC_MASTER:
@@ -61,17 +61,17 @@ def master_settings(settings: BrokerSettings, role: Role) -> MasterSettings:
 
 
 class ReplicationServer(StreamServer[int, list[Buffer]]):
-    """Listens for slaves, and stands between them and the rules of their master."""
+    """Listens for slaves, and connects them with the rules of their master."""
 
     new_frames = staticmethod(ReportParser)
     stranger = staticmethod(other_protocol)
     reads_on = True
 
     def __init__(self, broker: "BrokerController", limits: Limits, clock: Callable[[], int]) -> None:
-        """Make the server of a broker, which has its slaves waited for and told of from now on.
+        """Create the server of a broker; from now on sends wait for slaves, and statistics include them.
 
         Raises:
-            UsageError: its settings name a network that is none.
+            UsageError: its settings have an invalid network.
         """
         state = broker.state
         self.networks = allowed_networks(state.settings.ha_allow)
@@ -98,7 +98,7 @@ class ReplicationServer(StreamServer[int, list[Buffer]]):
         return all(network.is_loopback for network in self.networks)
 
     def check_room(self, connection: Any) -> None:
-        """Take in a connection that is new; one from elsewhere than slaves may come from is ended."""
+        """Accept a new connection, or end it if its address is not allowed."""
         super().check_room(connection)
         peer = connection.peer
         if self._is_allowed(peer.host):
@@ -112,18 +112,18 @@ class ReplicationServer(StreamServer[int, list[Buffer]]):
     def _is_allowed(self, host: str) -> bool:
         try:
             address = ipaddress.ip_address(host)
-        except ValueError:  # it has gone already
+        except ValueError:  # it is already gone
             return False
         return any(address in network for network in self.networks)
 
     def dispatch(self, command: int, peer: Peer, now: int) -> None:
-        """Give a report to the rules."""
+        """Pass a report to the rules."""
         self.master.reported(peer, command, now)
 
     def encode(self, command: list[Buffer]) -> list[Buffer]:
-        """Return what is written."""
+        """Return the bytes to write."""
         return command
 
     def backed_up(self, peer: Peer, is_backed_up: bool) -> None:
-        """Have nothing more made for a slave that does not read what it was sent."""
+        """Prepare nothing more for a slave that does not read."""
         self.master.backed_up(peer, is_backed_up)

@@ -1,7 +1,7 @@
-"""A broker in the role that it has now: it begins again in its process, on the same ports, when that is changed.
+"""A broker in its current role: when the role changes it restarts in its process, on the same ports.
 
-Before it is a master it asks the name servers which others there are of its name, and these for the epoch of the last
-change of roles that they know: where that is higher than its own, another has become the master in its place.
+Before it becomes a master it asks the name servers for others of its name, and these for the epoch of the last
+change of roles that they know: if that is higher than its own, another has become the master.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class RunningBroker(Protocol):
 
 
 class RoleKeeper:
-    """Runs a broker, one life after the other."""
+    """Runs a broker, restarting it when its role changes."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class RoleKeeper:
         """Make one; nothing runs yet.
 
         Args:
-            config: of the broker; what its store keeps of its role counts more.
-            name_servers: elsewhere, that are asked for others of its name.
+            config: of the broker; the role kept in its store takes precedence.
+            name_servers: remote ones, which are asked for others of its name.
             make: returns the broker, not started, in the role of the settings that it is given; besides it gets its
                 epoch, whether it was something else a moment before, and this, to be told of changes.
         """
@@ -71,7 +71,7 @@ class RoleKeeper:
         self._failed_cut = ""
 
     async def start(self) -> None:
-        """Begin in the role that the broker has by its store and its settings.
+        """Start in the role given by the store and the settings.
 
         Raises:
             UnavailableError: it would be a master, and there is another.
@@ -89,11 +89,11 @@ class RoleKeeper:
         await self._running.start()
 
     def listens_on(self, port: int) -> None:
-        """Have the next life listen on the port of this one."""
+        """Make the next run listen on the port of this one."""
         self._ports = replace(self._config, port=port)
 
     async def stop(self) -> None:
-        """End, after a change of roles that is under way."""
+        """Stop, after finishing a change of roles."""
         self._is_stopping.set()
         if self._changing is not None:
             await self._changing
@@ -101,11 +101,11 @@ class RoleKeeper:
             await self._running.stop()
 
     def change(self, kept: KeptRole) -> None:
-        """Have the broker begin again in another role."""
+        """Restart the broker in another role."""
         self._changing = asyncio.create_task(self._begin_anew(kept))
 
     def cut(self, at: int, now: KeptRole) -> str:
-        """Have the slave begin again without the end of its log, which is set aside; return why not, if it will not.
+        """Restart the slave without the end of its log, which is set aside; return why not, if it cannot.
 
         Args:
             at: where the log is to end.

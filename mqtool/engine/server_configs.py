@@ -1,4 +1,4 @@
-"""What name servers and brokers are given when they are to run: where they listen, and their settings."""
+"""The configuration of name servers and brokers: where they listen, and their settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class NameServerConfig:
     """Where a name server listens, and its settings."""
 
     host: str = "127.0.0.1"
-    port: int = 0  # 0: one that is free
+    port: int = 0  # 0: a free one
     settings: NameServerSettings = field(default_factory=NameServerSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
 
@@ -23,11 +23,11 @@ class NameServerConfig:
 class BrokerConfig:
     """Where a broker keeps its store and listens, and its settings."""
 
-    store: Path  # a folder, made if it is not there
+    store: Path  # a folder, created if missing
     host: str = "127.0.0.1"
-    port: int = 0  # 0: one that is free
+    port: int = 0  # 0: a free one
     settings: BrokerSettings = field(default_factory=BrokerSettings)
     store_settings: Mapping[str, str] = field(default_factory=dict)  # by RocketMQ's names
     tls: TlsSettings = field(default_factory=TlsSettings)
     further_ports: Mapping[str, int] = field(default_factory=dict)  # of other doors, by name: see ``doors.DOORS``
-    is_replicated: bool = False  # slaves are wanted: their ports must be free
+    is_replicated: bool = False  # for slaves: their ports must be free

@@ -1,7 +1,7 @@
-"""A slave at work: it finds its master, compares the logs, appends what comes, and copies the master's tables.
+"""A running slave: it finds its master, compares the logs, appends received bytes, and copies the master's tables.
 
-The rules of the stream stand in ``replication/follower.py``, of the comparison in ``replication/comparing.py``; here
-they meet sockets and the clock. (Rules: replication.md 2.5, 5, 6. RocketMQ: ``DefaultHAClient``, ``SlaveSynchronize``.)
+The rules of the stream are in ``replication/follower.py``, of the comparison in ``replication/comparing.py``; here
+they get sockets and a clock. (Rules: replication.md 2.5, 5, 6. RocketMQ: ``DefaultHAClient``, ``SlaveSynchronize``.)
 """
 
 import asyncio
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FAST_PORT_DISTANCE = 2
-"""How far below its own the port lies on which a master answers the requests that must not wait behind others."""
+"""Distance below its port of the port on which a master answers urgent requests."""
 _CONNECT_SECONDS = 3.0
 _AGAIN_SECONDS = (1.0, 2.0, 5.0)
-"""How long to wait after a connection was lost, the first time, the second, and from then on."""
+"""How long to wait after losing a connection: the first time, the second, and from then on."""
 _LOOK_AGAIN_SECONDS = 10.0
-"""How long to wait until the logs are compared again where they did not fit, or the disk was full."""
+"""How long to wait before comparing the logs again if they did not fit, or the disk was full."""
 _SPEED_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 _OUR_SETTING = "haDialect"
-"""That only brokers of mqtool have."""
+"""Settings that only brokers of mqtool have."""
 _CREDENTIALS = "innerClientAuthenticationCredentials"
 
 
@@ -64,7 +64,7 @@ def credentials_of(text: str) -> Credentials | None:
     Credentials(access_key='slave', secret_key='12345678')
 
     Raises:
-        UsageError: the setting names none.
+        UsageError: the setting has no account.
     """
     if not text.strip():
         return None
@@ -79,18 +79,18 @@ class StoppedError(MqtoolError):
 
 
 class _MasterLife(NamedTuple):
-    """A master from its start to its end: the next may have a shorter log, with other messages at its end."""
+    """One run of a master: the next one may have a shorter log, with different messages at its end."""
 
     address: str
-    begun: str  # when it was started, as it says; empty where it does not
+    begun: str  # when it was started, as it states; empty if it does not
 
     def may_be(self, other: "_MasterLife") -> bool:
-        """Return whether that is the same, as far as is known."""
+        """Return whether that is the same run, as far as is known."""
         return self.address == other.address and (self.begun == other.begun or not (self.begun and other.begun))
 
 
 class _Late(NamedTuple):
-    """Offsets of consumers, delay levels and timers that wait until the log has come to where their master's was."""
+    """Offsets of consumers, delay levels and timers that wait until the log has reached the end of the master's."""
 
     master: _MasterLife
     end: int
@@ -103,7 +103,7 @@ class Slave:
     """Keeps the store of a broker a copy of its master's, from ``start`` to ``stop``."""
 
     def __init__(self, broker: "BrokerController", registrar: Registrar, clock: Callable[[], int]) -> None:
-        """Make one; nothing is asked yet.
+        """Create one; nothing is requested yet.
 
         Raises:
             UsageError: a setting makes no sense.
@@ -117,24 +117,24 @@ class Slave:
         self._client: RemotingClient | None = None
         self._masters: Extent | None = None
         self._life = _MasterLife("", "")
-        """Of the master that was last asked for the ends of its log."""
+        """Run of the master that was last asked for the ends of its log."""
         self._followed: _MasterLife | None = None
-        """The master whose log is followed; None while its log and this one are not known to fit."""
+        """Run of the master whose log is followed; None while the logs are not known to fit."""
         self._copied_from = ""
-        """The master whose tables were last asked for."""
+        """Run of the master whose tables were last requested."""
         self._copied = asyncio.Event()
         self._late: _Late | None = None
-        self._said: dict[str, str] = {}  # what was last logged, by what it is about
+        self._said: dict[str, str] = {}  # last log messages, by subject
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start following."""
         settings = self._broker.settings
         if not settings.slave_read_enabled:
             log.warning("slaveReadEnable=false: consumers cannot read from this slave, even while its master is down")
         self._tasks = [asyncio.create_task(self._guarded(work)) for work in (self._follow_on, self._copy_on)]
 
     async def stop(self) -> None:
-        """Follow no more, and return when nothing is under way."""
+        """Stop following, and wait until nothing is in progress."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -142,7 +142,7 @@ class Slave:
             await self._client.close()
 
     async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have work begin again that a fault has ended: a slave that replicates nothing must not look as if it did."""
+        """Restart work that ended with an error: a slave that replicates nothing must not look as if it did."""
         while True:
             try:
                 await work()
@@ -182,7 +182,7 @@ class Slave:
                 await self._wait(_LOOK_AGAIN_SECONDS)
 
     async def _wait(self, seconds: float) -> None:
-        """Wait a while, or until another master is known."""
+        """Wait for a time, or until another master is known."""
         before = self._registrar.master
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -190,11 +190,11 @@ class Slave:
                     await self._registrar.master_changed()
 
     async def _until_master_is_known(self) -> None:
-        """Return when the name server has named a master, and others have its address."""
+        """Wait until the name server knows a master."""
         settings, registrar, following = self._broker.settings, self._registrar, self._following
         while (master := self._master) is None or not (master.ha_address or settings.ha_master_address):
             if settings.ha_master_address and master is None:
-                break  # its tables and contents cannot be asked for, but its log can be had
+                break  # its tables and records cannot be requested, but its log can be followed
             why = (
                 "no name server knows its master"
                 if master is None
@@ -207,12 +207,12 @@ class Slave:
 
     @property
     def _master(self) -> "MasterAddress | None":
-        """The master that name servers name; a moment after a change of roles that may still be this broker."""
+        """The master according to name servers; shortly after a change of roles it may still be this broker."""
         master = self._registrar.master
         return master if master is not None and master.address not in ("", self._broker.address) else None
 
     def _has_other_master(self) -> bool:
-        """Return whether name servers name another master than the one that is followed."""
+        """Return whether the master according to name servers differs from the one that is followed."""
         master, following = self._master, self._following
         if master is None:
             return False
@@ -260,7 +260,7 @@ class Slave:
             stream.abort()
 
     async def _first_bytes(self) -> bytes | None:
-        """Return what an empty slave cannot ask the stream for, if it is to have the whole log."""
+        """Return the bytes that an empty slave cannot request from the stream, if it needs the whole log."""
         extent = self._masters
         if self._store.end_offset or extent is None or not extent.end_offset:
             return None
@@ -309,18 +309,18 @@ class Slave:
         return None
 
     def _go_on_with(self, master: _MasterLife) -> None:
-        """Follow a master, whose offsets are waited for; those that an earlier life told are worth nothing now."""
+        """Follow a master and wait for its offsets; those of an earlier run are worthless now."""
         self._followed = master
         if self._late is not None and self._late.master != master:
             self._late = None
 
     async def _stop_or_cut(self, misfit: str, ours: Extent, masters: Extent) -> NoReturn:
-        """Have the end of a log that has diverged cut off, where no slave has ever acknowledged any of it.
+        """Cut off the diverged end of the log, if no slave has ever acknowledged any of it.
 
-        Does not return where that is done: the broker begins again then.
+        Does not return then: the broker restarts.
 
         Raises:
-            StoppedError: it is not; what is different, and what can be done.
+            StoppedError: it is not cut; the text says what differs, and what can be done.
         """
         at = await self._fork(ours, masters)
         if at is None:
@@ -422,7 +422,7 @@ class Slave:
                     await self._registrar.master_changed()
 
     async def _while_it_is_master(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do what takes long where the master does not answer; it is left off when another is known."""
+        """Do something that takes long if the master does not answer; it is abandoned when another master is known."""
         tasks = [asyncio.create_task(work), asyncio.create_task(self._registrar.master_changed())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -435,7 +435,7 @@ class Slave:
             raise done[0]
 
     async def _until_late_are_due(self) -> None:
-        """Take over the offsets that wait, when their messages are here: what is done by them must not be lost."""
+        """Apply waiting offsets once their messages have arrived."""
         while (late := self._late) is not None:
             if self._is_due(late):
                 tables = self._broker.copied_tables
@@ -448,7 +448,7 @@ class Slave:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     def _is_due(self, late: _Late) -> bool:
-        """Return whether the messages by which offsets were told are here, and not others at their addresses."""
+        """Return whether the messages of waiting offsets have arrived, rather than others at their addresses."""
         is_here = self._store.end_offset >= late.end
         return is_here and self._followed is not None and self._followed.may_be(late.master)
 
@@ -467,10 +467,10 @@ class Slave:
             await self._copy_one(client, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, tables.take_request_modes)
 
     async def _ask_for_offsets(self, client: RemotingClient, fast_client: RemotingClient, address: str) -> None:
-        """Have the offsets of a master wait for their messages, unless others of the same life of it do."""
+        """Request the offsets of a master and make them wait for their messages, unless others of the same run wait."""
         master, _ = await self._life_of(client, address)
         if self._late is not None and self._late.master == master:
-            return  # the end of a log that grows is never reached by who always takes the latest
+            return  # always taking the latest would never reach the end of a growing log
         offsets = await self._body(client, RequestCode.GET_ALL_CONSUMER_OFFSET)
         delay_offsets = await self._body(client, RequestCode.GET_ALL_DELAY_OFFSET)
         check_point = await self._body(fast_client, RequestCode.GET_TIMER_CHECK_POINT, may_be_none=True)
@@ -478,7 +478,7 @@ class Slave:
         self._late = _Late(master, end, offsets, delay_offsets, check_point) if still == master else None
 
     async def _life_of(self, client: RemotingClient, address: str) -> tuple[_MasterLife, int]:
-        """Return since when a master runs, and where its log ends; nothing and 0 where it does not say."""
+        """Return the start time of a master, and the end of its log; empty and 0 if it does not say."""
         info = await self._body(client, RequestCode.GET_BROKER_RUNTIME_INFO)
         return _life_and_end(info, address)
 
@@ -486,7 +486,7 @@ class Slave:
         self._take(code, await self._body(client, code), take)
 
     async def _body(self, client: RemotingClient, code: int, *, may_be_none: bool = False) -> bytes:
-        """Return what answers a request, b"" where nothing does."""
+        """Return the body of the answer to a request, b"" without one."""
         try:
             answer = await client.invoke(RemotingCommand(code))
         except MqtoolError as error:
@@ -506,13 +506,13 @@ class Slave:
             except MqtoolError as error:
                 self._say(f"table {code}", f"a table of the master was not copied (request {code}): {error}")
 
-    # What is told
+    # Logging
 
     def _set(self, status: FollowingStatus, reason: str) -> None:
         self._following.status, self._following.reason = status, reason
 
     def _say(self, about: str, sentence: str) -> None:
-        """Log a sentence, once until something else is to be said."""
+        """Log a sentence, unless it repeats the last one."""
         if self._said.get(about) != sentence:
             self._said[about] = sentence
             log.warning("%s", sentence)
@@ -557,7 +557,7 @@ class _HaStream(asyncio.Protocol):
         self._end(HangUpError(f"the master closed the connection{reason}"))
 
     async def until_end(self, is_left: Callable[[], bool]) -> None:
-        """Report when nothing comes, until the connection ends or is left for another; raises why it has."""
+        """Send reports while nothing comes, until the connection ends or is abandoned; raises the reason."""
         counted, counted_at = 0, self._clock()
         while not self._ended.done():
             if is_left():

@@ -188,7 +188,7 @@ class MessageTrace(Hook):
         else:
             self._waiting.append(_Told((unique_key, *keys), text))
 
-    # What is told
+    # Records
 
     def before_send(self, messages: Sequence[ProducerMessage], group: str) -> Any:  # noqa: ARG002
         """Record when it began."""

@@ -27,7 +27,7 @@ _SWAP_SECONDS = 90.0
 _LOOK_SECONDS = 0.2
 _MAX_GROUPS_TOLD = 20
 _OUR_SETTING = "haDialect"
-"""That only brokers of mqtool have."""
+"""Settings that only brokers of mqtool have."""
 _EPOCH, _STATUS, _END = "replicationEpoch", "replicationStatus", "commitLogMaxOffset"
 
 

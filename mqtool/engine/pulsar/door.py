@@ -125,7 +125,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             "watch_topics_close": self._watch_no_more,
         }
 
-    # What the server calls
+    # For the server
 
     def new_session(self, peer: Peer) -> PulsarSession:
         """Return a session for a connection that has none."""

@@ -48,7 +48,7 @@ class PulsarFrameDecoder:
         return len(self.pending)
 
     def receive(self, data: bytes) -> None:
-        """Take bytes off the wire."""
+        """Add received bytes."""
         self.pending += data
 
     def commands(self) -> Generator[Command, None, None]:

@@ -1,1 +1,1 @@
-"""The wire: bytes of connections to commands and back, servers and clients."""
+"""The remoting protocol: bytes to commands and back, servers and clients."""

@@ -1,4 +1,4 @@
-"""A client's end of a connection: requests out, answers back to whoever asked."""
+"""A client's end of a connection: sends requests, and returns their answers."""
 
 import asyncio
 import contextlib
@@ -22,21 +22,21 @@ log = logging.getLogger(__name__)
 
 CONNECT_MS = 3000
 TIMEOUT_MS = 3000
-"""What Java clients allow themselves."""
+"""The default of Java clients."""
 
 PATIENCE_MS = 1000
-"""How long a server may take while there is another to ask."""
+"""How long to wait for a server if there is another one."""
 
 SILENT_MS = 1000
 """A connection over which nothing has come for so long, while an answer was due, is given up: its server may be gone
 without a word, or something in between has forgotten it. (RocketMQ: ``clientCloseSocketIfTimeout``.)"""
 
 _MAX_OPAQUE = 0x7FFFFFFF
-_MAX_UNSENT = 1 << 16  # bytes that wait for the end of a turn; with more the transport tells whether to pause
+_MAX_UNSENT = 1 << 16  # bytes that wait for the end of a turn; beyond that the transport decides whether to pause
 
 Answering = RemotingCommand | Coroutine[Any, Any, RemotingCommand | None] | None
 OnRequest = Callable[[RemotingCommand], Answering]
-"""Answers what a server asks, at once or later."""
+"""Answers requests of a server, at once or later."""
 
 
 def split_addresses(text: str) -> list[str]:
@@ -45,18 +45,18 @@ def split_addresses(text: str) -> list[str]:
 
 
 def own_address() -> str:
-    """Return the address under which others see this machine."""
+    """Return the address of this machine as seen by others."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses the way there
+        probe.connect(("192.0.2.1", 9))  # sends nothing, only selects a route
         return str(probe.getsockname()[0])
     return "127.0.0.1"
 
 
 class RemotingClient:
-    """Asks one server, of several that can answer alike: the first that can be reached, until it fails.
+    """Sends requests to one of several equivalent servers: the first reachable one, until it fails.
 
-    Connects when first asked, and again after a loss. Any number of requests may be under way at a time. Not sent twice
-    is a request whose answer does not come: it may have been carried out.
+    Connects on the first request, and again after a loss. Many requests may be in progress. A request without an
+    answer is not repeated: it may have been carried out.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class RemotingClient:
             connection.forget(command.opaque)
 
     async def invoke_any(self, command: RemotingCommand, timeout_ms: int = TIMEOUT_MS) -> RemotingCommand:
-        """Send a request that may be sent twice to one server after the other, until one answers in time.
+        """Send a repeatable request to one server after the other, until one answers in time.
 
         Raises:
             UnavailableError: none does.
@@ -105,7 +105,7 @@ class RemotingClient:
             begun = loop.time()
             try:
                 return await self.invoke(command, min(left, PATIENCE_MS) if servers_left else left)
-            except asyncio.CancelledError:  # who asks has less time than patience: the next call is to do better
+            except asyncio.CancelledError:  # the caller's time is shorter than the wait: prepare for the next call
                 connection = self._connection
                 if servers_left and self.addresses[0] == first and (connection is None or connection.heard_at < begun):
                     self._prefer_another()
@@ -134,7 +134,7 @@ class RemotingClient:
         connection.write(self._signed(command))
 
     async def close(self) -> None:
-        """End the connection once what was sent has left, and make none any more."""
+        """Close the connection after sending pending data, and do not reconnect."""
         self._is_closed = True
         if self._connection:
             await self._connection.close()
@@ -203,13 +203,13 @@ class RemotingClient:
         self.addresses.append(self.addresses.pop(0))
 
     def _fell_silent(self, connection: "_ClientConnection") -> None:
-        """Give a connection up, and turn to another server where there is one."""
+        """Give up a connection, and switch to another server if there is one."""
         self._give_up(connection)
         if len(self.addresses) > 1:
             self._prefer_another()
 
     def _give_up(self, connection: "_ClientConnection | None") -> None:
-        """Use a connection no more, from now on: that it is lost is known only in a later turn."""
+        """Stop using a connection immediately: its loss is reported only in a later turn."""
         if connection:
             connection.abort("stopped responding, and the connection was closed")
             if connection is self._connection:
@@ -217,7 +217,7 @@ class RemotingClient:
 
 
 class _Expected(NamedTuple):
-    """What becomes an answer, and until when it may come."""
+    """The future of an answer, and its deadline."""
 
     answer: "asyncio.Future[RemotingCommand]"
     deadline: float  # of the loop's clock
@@ -225,10 +225,10 @@ class _Expected(NamedTuple):
 
 
 class _ClientConnection(asyncio.Protocol):
-    """One connection, as long as it lasts.
+    """One connection.
 
-    What is written in one turn of the loop goes out at its end in one piece: a system call takes longer than all else
-    that a request needs. For the same reason one timer looks after all answers, the one that is due first.
+    Writes of one turn of the loop are sent together at its end: a system call takes longer than everything else
+    for a request. For the same reason there is one timer for all answers, for the earliest deadline.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class _ClientConnection(asyncio.Protocol):
         return UnavailableError(f"{self.address} {self._ended_by}", self.address)
 
     def abort(self, why: str) -> None:
-        """End the connection at once, since its server did something."""
+        """Abort the connection, because of something that its server did."""
         self._ended_by = why
         self.transport.abort()
 
@@ -297,7 +297,7 @@ class _ClientConnection(asyncio.Protocol):
         return answer
 
     def forget(self, opaque: int) -> None:
-        """Expect an answer no longer."""
+        """Stop expecting an answer."""
         answer = self._expected.pop(opaque).answer
         if not (answer.cancel() or answer.cancelled()):
             answer.exception()  # so that asyncio does not report an exception that nobody retrieved
@@ -307,8 +307,8 @@ class _ClientConnection(asyncio.Protocol):
         self._loop.call_at(deadline, self._look, deadline)
 
     def _look(self, deadline: float) -> None:
-        """Give up what is overdue."""
-        if self.is_lost or deadline != self._next_look:  # an earlier look has been set since
+        """Fail overdue requests."""
+        if self.is_lost or deadline != self._next_look:  # an earlier check was scheduled since
             return
         self._next_look = math.inf
         overdue = [
@@ -325,11 +325,11 @@ class _ClientConnection(asyncio.Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the server has yet to read what came before."""
+        """Whether the server has not read earlier data yet."""
         return not self._writable.is_set()
 
     async def until_writable(self) -> None:
-        """Wait until the server has read enough of what came before."""
+        """Wait until the server has read enough of earlier data."""
         await self._writable.wait()
 
     def write(self, command: RemotingCommand) -> None:
@@ -354,7 +354,7 @@ class _ClientConnection(asyncio.Protocol):
             self.transport.writelines(unsent)
 
     async def close(self) -> None:
-        """End the connection; what a server that does not read has not taken after a while is dropped."""
+        """Close the connection; data that the server does not read in time is dropped."""
         self._ended_by = self._ended_by or "was disconnected, because this client was shut down"
         self._send()
         self.transport.close()

@@ -1,4 +1,4 @@
-"""The clock that broker, name server and clients are given, unless a test moves another."""
+"""The default clock of broker, name server and clients; tests may use another."""
 
 import time
 

@@ -8,7 +8,7 @@ from mqtool.formats.remoting import MAX_FRAME, MAX_HEADER, RemotingCommand, pars
 
 _HEAD = struct.Struct(">II")
 _HEAD_SIZE = _HEAD.size
-_PULSAR_CONNECT = b"\x08\x02"  # its first field, the kind of the command, which is CONNECT
+_PULSAR_CONNECT = b"\x08\x02"  # its first field, the kind of command: CONNECT
 
 
 def other_protocol(data: bytes | bytearray) -> str | None:
@@ -31,31 +31,31 @@ def other_protocol(data: bytes | bytearray) -> str | None:
 
 
 class Connection:
-    """Cut a byte stream into commands.
+    """Splits a byte stream into commands.
 
-    Bytes may arrive in any pieces; a command comes out as soon as its last byte is in. What is kept between two pieces
-    is less than a frame, and nothing is set aside for a length that was only announced. Whoever owns the socket feeds
-    this class, and closes the connection when it raises: what follows a broken frame cannot be told apart.
+    Bytes may arrive in any pieces; a command is returned as soon as its last byte has arrived. At most an incomplete
+    frame is kept between two pieces, and no memory is reserved for an announced length. The owner of the socket feeds
+    this class, and closes the connection if it raises: data after a broken frame cannot be parsed.
     """
 
     __slots__ = ("_data", "_wanted")
 
     def __init__(self) -> None:
         self._data: bytes | bytearray = b""
-        self._wanted = _HEAD_SIZE  # no command can be complete before so many bytes are here
+        self._wanted = _HEAD_SIZE  # bytes needed for the next command
 
     @property
     def pending(self) -> bytes | bytearray:
-        """What has come and is no command yet."""
+        """Received bytes of an incomplete command."""
         return self._data
 
     @property
     def pending_size(self) -> int:
-        """How many bytes of an incomplete frame are kept."""
+        """The number of bytes of an incomplete frame."""
         return len(self._data)
 
     def receive(self, data: bytes) -> None:
-        """Take bytes off the wire."""
+        """Add received bytes."""
         if not self._data:
             self._data = data
         elif type(self._data) is bytearray:
@@ -65,7 +65,7 @@ class Connection:
             self._data += data
 
     def commands(self) -> Generator[RemotingCommand, None, None]:
-        """Yield the commands that are complete, each once; who stops before the last and closes this continues later.
+        """Yield complete commands, each once; if the iterator is closed early the rest comes with the next call.
 
         Raises:
             FormatError: a frame is longer than ``MAX_FRAME``, its header than ``MAX_HEADER``, or it is none.

@@ -25,12 +25,12 @@ class Handler(ServerRules[RemotingCommand], Protocol):
     """
 
     def handle(self, command: RemotingCommand, peer: Peer, now: int) -> Iterable[Outgoing]:
-        """Take a command. What this raises becomes an answer with code 1."""
+        """Handle a command. An exception becomes an answer with code 1."""
         ...
 
 
 class RemotingServer(StreamServer[RemotingCommand, RemotingCommand]):
-    """Stands between connections and a handler."""
+    """Connects sockets with a handler."""
 
     new_frames = staticmethod(Connection)
     encode = staticmethod(frame_buffers)
@@ -47,12 +47,12 @@ class RemotingServer(StreamServer[RemotingCommand, RemotingCommand]):
         self.handler = handler
 
     def dispatch(self, command: RemotingCommand, peer: Peer, now: int) -> None:
-        """Give a command to the handler and send what it returns."""
+        """Pass a command to the handler and send what it returns."""
         try:
             for to, outgoing in self.handler.handle(command, peer, now):
                 if command.is_oneway and to is peer and outgoing.is_response and outgoing.opaque == command.opaque:
                     continue
-                if connection := self._connections.get(to):  # as ``send`` does, for a call less
+                if connection := self._connections.get(to):  # like ``send``, but one call less
                     connection.put(frame_buffers(outgoing))
         except Exception as error:
             if isinstance(error, MqtoolError):

@@ -77,11 +77,11 @@ class ReportParser:
 
     @property
     def pending_size(self) -> int:
-        """How many bytes that is."""
+        """Their number."""
         return len(self._data)
 
     def receive(self, data: bytes) -> None:
-        """Take bytes off the wire."""
+        """Add received bytes."""
         self._data = self._data + data if self._data else bytes(data)
 
     def commands(self) -> Generator[int, None, None]:
@@ -123,7 +123,7 @@ class FrameParser:
         return len(self._data)
 
     def receive(self, data: bytes) -> None:
-        """Take bytes off the wire."""
+        """Add received bytes."""
         self._data += data
 
     def commands(self) -> Iterator[FrameHead | Frame]:

@@ -1,1 +1,1 @@
-"""Servers of any protocol: sockets, limits, back pressure, turns, TLS."""
+"""Servers of any protocol: sockets, limits, back pressure, fairness, TLS."""

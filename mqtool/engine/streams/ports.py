@@ -1,4 +1,4 @@
-"""Where to listen: ports that are free together, addresses that only this machine reaches."""
+"""Where to listen: related free ports, loopback addresses."""
 
 import contextlib
 import ipaddress
@@ -11,7 +11,7 @@ _ATTEMPTS = 100
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether nobody but this machine reaches who listens on a host."""
+    """Return whether a host is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -19,9 +19,9 @@ def is_loopback(host: str) -> bool:
 
 
 def free_port(host: str, distances: Iterable[int]) -> int:
-    """Return a port that nobody listens on, nor on those at some distances from it; 0 where none is found.
+    """Return a free port such that ports at some distances from it are free, too; 0 if none is found.
 
-    They are free when this returns, and anybody may take them then.
+    They are free on return, but not reserved.
 
     Raises:
         UnavailableError: the host has no such address.

@@ -1,4 +1,4 @@
-"""Why a socket cannot be had, in the words of the system."""
+"""Reasons for socket errors, in the words of the system."""
 
 import os
 import re

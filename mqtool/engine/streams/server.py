@@ -1,9 +1,9 @@
-"""A server of any protocol: the sockets between clients and the rules that answer them.
+"""A server for any protocol: the sockets between clients and the rules that answer them.
 
-What a connection may cost is bounded (``Limits``), whatever it carries: nothing is read from a peer that does not read
-what it is sent, who sends much at once has the rest of it handled after others, and where too much waits in all, the
-peer that holds most is cut off. A protocol says how its stream is cut into commands, what is done with each, and how
-what is sent is written.
+The cost of a connection is bounded (``Limits``), whatever its protocol: nothing is read from a peer that does not read
+its answers, large batches of a peer are handled in turns with others, and if too much waits in total, the
+peer that holds most is cut off. A protocol defines how its stream is split into commands, how each is handled and how
+answers are encoded.
 
 Cost: constant for each command, except for what the protocol does; the sweep of idle connections is linear in them.
 """
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _TAKEN_AT_ONCE = 16
-"""Connections in one turn of the loop: each takes some 100 µs. asyncio goes by the backlog that it was given."""
+"""Connections accepted in one turn of the loop: each takes some 100 µs. asyncio uses the backlog for that."""
 _SWEEP_SECONDS = 5.0
 _WARNED_SECONDS = 60.0
 _STOP_SECONDS = 2.0
@@ -50,9 +50,9 @@ TakenFrom = TypeVar("TakenFrom", covariant=True)
 
 
 class ServerRules(Protocol[SentBy]):
-    """What a server asks of the rules after it, whatever the protocol; ``now`` is in ms since 1970.
+    """The interface of a server to its rules, for any protocol; ``now`` is in ms since 1970.
 
-    Each call returns what to send to whom; to a peer that has gone nothing is sent.
+    Each call returns what to send to which peer; nothing is sent to a peer that is gone.
     """
 
     def closed(self, peer: Peer, now: int) -> Iterable[tuple[Peer, SentBy]]:
@@ -60,45 +60,45 @@ class ServerRules(Protocol[SentBy]):
         ...
 
     def tick(self, now: int) -> Iterable[tuple[Peer, SentBy]]:
-        """Do what the passing of time asks for."""
+        """Do periodic work."""
         ...
 
     def next_tick(self, now: int) -> int | None:
-        """Return when to call ``tick``: at once, after the commands that are here, where that is not after ``now``."""
+        """Return when to call ``tick``: immediately after the current commands if that is not after ``now``."""
         ...
 
 
 class FrameDecoder(Protocol[TakenFrom]):
-    """Cuts the stream of one connection into commands; less than a command is kept between two pieces."""
+    """Splits the stream of one connection into commands; keeps an incomplete command between two pieces."""
 
     @property
     def pending(self) -> bytes | bytearray:
-        """What has come and is no command yet."""
+        """Received bytes of an incomplete command."""
         ...
 
     @property
     def pending_size(self) -> int:
-        """How many bytes that is."""
+        """Their number."""
         ...
 
     def receive(self, data: bytes) -> None:
-        """Take bytes off the wire."""
+        """Add received bytes."""
         ...
 
     def commands(self) -> Generator[TakenFrom, None, None]:
-        """Yield the commands that are complete, each once; who stops before the last and closes this continues later.
+        """Yield complete commands, each once; if the iterator is closed early the rest comes with the next call.
 
         Raises:
-            FormatError: what has come is no command, nor the beginning of one; the connection is closed.
+            FormatError: the bytes are not a command, nor the beginning of one; the connection is closed.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a server bears; whoever asks for more loses the connection, the worst first."""
+    """Limits of a server; connections beyond them are closed, the worst first."""
 
-    high_water: int = 1 << 20  # unsent bytes of a connection from which on nothing is read from it
+    high_water: int = 1 << 20  # unsent bytes of a connection at which reading from it stops
     unsent: int = 1 << 26  # of a connection; the longest frame is a quarter of that
     unsent_in_all: int = 1 << 28
     unfinished_in_all: int = 1 << 28  # bytes of frames that have begun
@@ -107,24 +107,24 @@ class Limits:
 
 
 def most_connections(servers: int = 2) -> int:
-    """Return how many connections one of some servers takes: what this process may open, except for what a store needs.
+    """Return how many connections each of some servers may have: what this process may open, minus a store's files.
 
-    Of the rest all have as many, a name server and a broker half each. Without files a store could store nothing.
+    It is shared equally, for example between a name server and a broker. Without files a store could store nothing.
     """
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max((files - _FILES_OF_STORE) // servers, 8) if files != resource.RLIM_INFINITY else sys.maxsize
 
 
 class StreamServer(ABC, Generic[Taken, Sent]):
-    """Listens, and stands between connections and rules, in one event loop.
+    """Listens, and connects sockets with rules, in one event loop.
 
-    What is sent for the commands of one read to whom they came from goes out in one write; what is sent to others, once
-    all that has arrived is handled. A connection that begins as one with TLS does is one: a protocol whose own streams
-    may begin with that byte has to be served with TLS only, or without.
+    Answers to the commands of one read are sent in one write; commands for other peers are sent once
+    everything received is handled. A connection that begins like TLS is TLS: a protocol whose own streams
+    may begin with that byte must be served only with TLS, or only without.
     """
 
     reads_on = False
-    """Whether a peer is read from that does not read what it is sent: for protocols in which it asks for nothing."""
+    """Whether to read from a peer that does not read: for protocols without answers."""
 
     def __init__(
         self,
@@ -141,11 +141,11 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self.clock = clock
         self._listeners: list[asyncio.Server] = []
         self._connections: dict[Peer, _ServerConnection[Taken, Sent]] = {}
-        self._waiting: list[_ServerConnection[Taken, Sent]] = []  # those with something to write
+        self._waiting: list[_ServerConnection[Taken, Sent]] = []  # with something to write
         self._peer_count = 0
         self._is_full = False
         self._next_warning: dict[str, float] = {}  # by protocol
-        self._unsent = 0  # at most so many bytes wait in sockets' buffers
+        self._unsent = 0  # upper bound of the bytes in sockets' buffers
         self._unfinished = 0
         self._end_of_turn: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -154,28 +154,28 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Event | None = None
 
-    # What a protocol knows
+    # For protocols
 
     @abstractmethod
     def new_frames(self) -> FrameDecoder[Taken]:
-        """Return what cuts the stream of a new connection into commands."""
+        """Return a decoder for the stream of a new connection."""
 
     @abstractmethod
     def dispatch(self, command: Taken, peer: Peer, now: int) -> None:
-        """Do what a command asks for, and ``send`` what comes of it. Nothing is raised."""
+        """Handle a command, and ``send`` the results. Must not raise."""
 
     @abstractmethod
     def encode(self, command: Sent) -> list[Buffer]:
-        """Return what is written for a command."""
+        """Return the bytes of a command."""
 
     def stranger(self, data: bytes | bytearray) -> str | None:  # noqa: ARG002
-        """Return which protocol a connection speaks that began with bytes of another, None if that is not known."""
+        """Return the other protocol of a connection by its first bytes, None if it is unknown."""
         return None
 
     def backed_up(self, peer: Peer, is_backed_up: bool) -> None:
-        """Note that much of what a peer was sent waits to be read, or that it does no longer."""
+        """Note that a peer does not read, or reads again."""
 
-    # What owns it calls
+    # For its owner
 
     async def listen(self, host: str, port: int) -> int:
         """Listen on a port, 0 for one that is free, and return its number; may be called for several.
@@ -203,7 +203,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         return int(listener.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Stop listening, send what is there to send, and end all connections."""
+        """Stop listening, send pending data, and end all connections."""
         for listener in self._listeners:
             listener.close()
         for handle in (self._sweeper, self._timer, self._end_of_turn):
@@ -225,39 +225,39 @@ class StreamServer(ABC, Generic[Taken, Sent]):
                 await self._all_gone.wait()
 
     def turn_soon(self) -> None:
-        """Have ``tick`` called soon, and written what comes of it; in the event loop."""
+        """Call ``tick`` soon, and write the results; only in the event loop."""
         if self._end_of_turn is None and self._all_gone is None:
             self._end_of_turn = self.loop.call_soon(self._finish_turn)
 
     def catch_up(self, now: int) -> None:
-        """Do all that is due by ``now``, to which the clock has jumped, and write what comes of it."""
+        """Do everything that is due by ``now``, to which the clock has jumped, and write the results."""
         self._finish_turn()
         while self._no_tick_before <= now and (due := self.rules.next_tick(now)) is not None and due <= now:
             self._finish_turn()
 
     def send(self, outgoing: Iterable[tuple[Peer, Sent]]) -> None:
-        """Send commands, each in one piece with what else waits for its peer."""
+        """Send commands, each together with other pending data for its peer."""
         for peer, command in outgoing:
             if connection := self._connections.get(peer):
                 connection.put(self.encode(command))
 
     def end(self, peer: Peer, reason: str) -> None:
-        """End a connection; what it has not been sent yet is dropped."""
+        """End a connection; unsent data is dropped."""
         if connection := self._connections.get(peer):
             connection.end(reason)
 
-    # What its connections call
+    # For its connections
 
     def opened(self, connection: "_ServerConnection[Taken, Sent]", address: Any) -> Peer:
-        """Take a connection in and return its peer."""
+        """Add a connection and return its peer."""
         self._peer_count += 1
-        host, port = address[:2] if isinstance(address, tuple) else ("", 0)  # a client that has gone has no address
+        host, port = address[:2] if isinstance(address, tuple) else ("", 0)  # a client that is gone has no address
         peer = Peer(self._peer_count, str(host).removeprefix("::ffff:"), port)
         self._connections[peer] = connection
         return peer
 
     def check_room(self, connection: "_ServerConnection[Taken, Sent]") -> None:
-        """End a connection that is new and one too many; of the first of them there is a warning."""
+        """End a new connection if there are too many; the first time logs a warning."""
         if len(self._connections) <= self.limits.connections:
             return
         connection.end("too many connections")
@@ -270,14 +270,14 @@ class StreamServer(ABC, Generic[Taken, Sent]):
             )
 
     def say_of_stranger(self, protocol: str, peer: Peer) -> None:
-        """Warn of a client that speaks another protocol, of each once a minute: it may try again without end."""
+        """Warn of a client of another protocol, once a minute for each protocol, as it may retry endlessly."""
         now = self.loop.time()
         if now >= self._next_warning.get(protocol, now):
             self._next_warning[protocol] = now + _WARNED_SECONDS
             log.warning("%s was refused: it speaks %s", peer.address, protocol)
 
     def lost(self, connection: "_ServerConnection[Taken, Sent]", unfinished: int) -> None:
-        """Let go of a connection that has ended."""
+        """Remove a connection that has ended."""
         del self._connections[connection.peer]
         if len(self._connections) < self.limits.connections:
             self._is_full = False
@@ -295,7 +295,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self._waiting.append(connection)
 
     def turn(self, now: int) -> None:
-        """Make sure that what waits is written, and that the next tick of the rules comes in time."""
+        """Write pending data, and schedule the next tick of the rules."""
         if self._end_of_turn is not None or self._all_gone is not None:
             return
         due = self.rules.next_tick(now)
@@ -333,14 +333,14 @@ class StreamServer(ABC, Generic[Taken, Sent]):
     # Bounds
 
     def unfinished_changed(self, difference: int) -> None:
-        """Count bytes of frames that have begun; where they are too many, end the connection that holds most."""
+        """Count bytes of incomplete frames; if there are too many, end the connection that holds most."""
         self._unfinished += difference
         if self._unfinished > self.limits.unfinished_in_all:
             worst = max(self._connections.values(), key=lambda connection: connection.unfinished)
             worst.end(f"{worst.unfinished:,} bytes of one unfinished frame, too many in total")
 
     def unsent_changed(self, connection: "_ServerConnection[Taken, Sent]", size: int) -> None:
-        """Count bytes that wait to be sent; where they are too many, end the connection that holds most."""
+        """Count unsent bytes; if there are too many, end the connection that holds most."""
         self._unsent += size - connection.unsent
         connection.unsent = size
         if size > self.limits.unsent:
@@ -361,7 +361,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
             self._unsent += size
 
     def _sweep(self) -> None:
-        """End the connections on which nothing has moved for too long."""
+        """End connections that have been idle for too long."""
         self._count_unsent()
         now = self.loop.time()
         for connection in [*self._connections.values()]:
@@ -399,14 +399,14 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
     def __init__(self, server: StreamServer[Taken, Sent]) -> None:
         self._server = server
         self._frames = server.new_frames()
-        self._parsed: collections.deque[Taken] = collections.deque()  # and not handled yet
+        self._parsed: collections.deque[Taken] = collections.deque()  # not handled yet
         self._out: list[Buffer] = []
         self._tls: TlsServerSide | None = None
         self._first = True
         self._is_reading = False
-        self._is_paused = False  # nothing is read
-        self._is_deaf = False  # what is written waits to be read
-        self._has_more = False  # of what was read something is still to be handled
+        self._is_paused = False  # reading is paused
+        self._is_deaf = False  # the peer does not read
+        self._has_more = False  # some of the received data has not been handled yet
         self.unsent = 0
         self.unfinished = 0
         self.moved = True
@@ -432,7 +432,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         self._handle()
 
     def _handle(self) -> None:
-        """Handle the commands that are here; where that takes long, the rest has its turn after others."""
+        """Handle received commands; if that takes long, the rest is handled after other connections."""
         server, frames, peer = self._server, self._frames, self.peer
         now, deadline = server.clock(), server.loop.time() + _TURN_SECONDS
         self._is_reading, self._has_more = True, False
@@ -441,7 +441,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         while not self._has_more:
             if not parsed:
                 try:
-                    # Several first: what the processor has in its cache for one serves the next.
+                    # Several at once, for the processor's cache.
                     parsed.extend(itertools.islice(commands, _AT_ONCE))
                 except FormatError as error:
                     fault = str(error)
@@ -476,7 +476,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         return sum(map(len, self._out)) > _WRITTEN_AT_ONCE
 
     def _go_on(self) -> None:
-        """Handle what is left of what was read, and continue reading."""
+        """Handle the rest of the received commands, and continue reading."""
         if self.transport.is_closing():
             return
         if self._has_more:
@@ -491,7 +491,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
             self.transport.pause_reading()
 
     def pause_writing(self) -> None:
-        # Who does not read answers may not ask on.
+        # A peer that does not read answers may not send more requests.
         self._is_deaf = not self._server.reads_on
         if self._is_deaf:
             self._pause()
@@ -506,16 +506,18 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         self._out.clear()
         self._server.lost(self, self.unfinished)
 
-    # What the server calls
+    # For the server
 
     def put(self, buffers: list[Buffer]) -> None:
         """Keep a frame for the next ``flush``."""
-        if not self._out and not self._is_reading:  # else it is written as soon as all that was read is handled
+        if (
+            not self._out and not self._is_reading
+        ):  # otherwise it is written once all received commands are handled
             self._server.wants_to_write(self)
         self._out += buffers
 
     def flush(self) -> None:
-        """Write what was put."""
+        """Write pending frames."""
         out = self._out
         if not out or self.transport.is_closing():
             return
@@ -533,7 +535,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
             self._server.unsent_changed(self, size)
 
     def end(self, reason: str, *, abort: bool = True) -> None:
-        """End this connection; unless told to ``abort``, what was written is still sent."""
+        """End this connection; without ``abort`` written data is still sent."""
         log.info("connection of %s closed: %s", self.peer, reason)
         if abort:
             self.transport.abort()
@@ -541,7 +543,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
             self.transport.close()
 
     def _begin(self, first: int) -> bool:
-        """Tell by its first byte whether this is TLS, and whether it is welcome."""
+        """Decide by the first byte whether this is TLS, and whether it is allowed."""
         tls = self._server.tls
         if first == HANDSHAKE and tls.context is not None:
             self._tls = TlsServerSide(tls.context)

@@ -1,4 +1,4 @@
-"""TLS of a server without its sockets: bytes of the wire in, plain bytes out, and back.
+"""Server-side TLS without sockets: encrypted bytes in, plain bytes out, and back.
 
 A RocketMQ server takes both on one port and tells them apart by the first byte. (RocketMQ: ``TlsMode``, ``TlsHelper``.)
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from mqtool.errors import NotFoundError, UsageError
 
 HANDSHAKE = 0x16
-"""The first byte of a connection with TLS; a frame would have to be longer than any may be to begin with it."""
+"""The first byte of a TLS connection; no frame can be long enough to begin with it."""
 
 _CHUNK = 1 << 18
 
@@ -31,7 +31,7 @@ class TlsMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Which connections to take, and the certificate for those with TLS; and how name servers are reached."""
+    """Which connections to accept, and the certificate for those with TLS; and how to connect to name servers."""
 
     mode: TlsMode = TlsMode.DISABLED
     context: ssl.SSLContext | None = None
@@ -39,13 +39,13 @@ class TlsSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> "TlsSettings":
-        """Return what settings by RocketMQ's names come to: ``tls.server.mode``, ``.certPath``, ``.keyPath`` and so on.
+        """Return the settings by RocketMQ's names: ``tls.server.mode``, ``.certPath``, ``.keyPath`` and so on.
 
-        Without a certificate there is no TLS. RocketMQ's own servers would make one up, which no client can check.
-        With ``tls.enable`` a broker registers by TLS elsewhere, and trusts what is in ``tls.client.trustCertPath``.
+        Without a certificate there is no TLS. RocketMQ's own servers would generate one, which no client can verify.
+        With ``tls.enable`` a broker registers with remote name servers by TLS, and trusts ``tls.client.trustCertPath``.
 
         Raises:
-            UsageError: a setting is not what it should be, or a certificate is wanted and missing.
+            UsageError: a setting is invalid, or a required certificate is missing.
             NotFoundError: a file cannot be read.
         """
         certificate, key = settings.get("tls.server.certPath"), settings.get("tls.server.keyPath")
@@ -86,11 +86,11 @@ def _client_check(settings: Mapping[str, str]) -> ssl.VerifyMode:
 
 
 def client_context(authorities: Path | None) -> ssl.SSLContext:
-    """Return how a client checks the servers that it connects to.
+    """Return the context with which a client verifies servers.
 
-    With authorities of one's own (a file of certificates, which may be the server's) a certificate must be theirs; for
-    which host it is made out is not asked: brokers are reached by addresses, and clients of RocketMQ do not ask either.
-    Without, it must be for that host, and of an authority that the system trusts.
+    With custom authorities (a file of certificates, which may be the server's) certificates must be issued by them; the
+    host is not verified: brokers are reached by addresses, and clients of RocketMQ do not verify it either.
+    Otherwise it must be for that host, by an authority that the system trusts.
 
     Raises:
         NotFoundError: the file cannot be read.
@@ -116,10 +116,10 @@ class TlsServerSide:
         self._to_wire = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._from_wire, self._to_wire, server_side=True)
         self._is_shaken = False
-        self.is_closed = False  # whether the peer has said that nothing follows
+        self.is_closed = False  # whether the peer has closed its side
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes off the wire and return the plain bytes that are complete.
+        """Add received bytes and return the decrypted ones.
 
         Afterwards there may be something ``to_send``.
 
@@ -143,9 +143,9 @@ class TlsServerSide:
         return b"".join(pieces)
 
     def send(self, data: bytes) -> None:
-        """Put plain bytes into what is ``to_send``; the handshake must be over, as it is once a request is here."""
+        """Encrypt bytes for ``to_send``; the handshake must be over, as it is after a request."""
         self._tls.write(data)
 
     def to_send(self) -> bytes:
-        """Return the bytes that must go out on the wire now."""
+        """Return the bytes that must be sent now."""
         return self._to_wire.read()
