@@ -510,9 +510,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
 
     def put(self, buffers: list[Buffer]) -> None:
         """Keep a frame for the next ``flush``."""
-        if (
-            not self._out and not self._is_reading
-        ):  # otherwise it is written once all received commands are handled
+        if not self._out and not self._is_reading:  # otherwise it is written once all received commands are handled
             self._server.wants_to_write(self)
         self._out += buffers
 
