@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import mqtool
+from mqtool.engine.store.file_kinds import KINDS
 from mqtool.formats import topics
 from mqtool.formats.property_names import OF_ROCKETMQ
 
@@ -523,6 +524,22 @@ def test_a_literal_name_is_seen() -> None:
     assert literal_names({"p.a": 'X = b"KEYS"', "p.b": 'X = topic.startswith("%RETRY%")'})
 
     assert literal_names({"p.a": '"""KEYS"""\noption(metavar="TAGS")\nX = "the TAGS property"'}) == []
+
+
+def literal_places(sources: dict[str, str]) -> list[str]:
+    """Return each place where a module builds the path of a kind of store file from a name of its own."""
+    return [
+        f"{module}:{node.lineno}: {node.right.value}"
+        for module, source in sources.items()
+        for node in ast.walk(_parsed(source))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Constant)
+        if node.right.value in {kind.name for kind in KINDS}
+    ]
+
+
+def test_paths_of_store_files_are_made_from_the_table_of_their_kinds() -> None:
+    assert literal_places(sources(["mqtool"])) == []
+    assert literal_places({"p.a": 'path = root / "index" / name', "p.b": 'part = "index"'}) == ["p.a:1: index"]
 
 
 DOORS = (

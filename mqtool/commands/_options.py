@@ -17,6 +17,7 @@ import click
 
 from mqtool.commands._completion import GROUP_NAME, TOPIC_NAME
 from mqtool.commands._output import Format, Output, Row, counted, to_json, with_times
+from mqtool.engine.store.file_kinds import COMMIT_LOG, CONSUME_QUEUE
 from mqtool.errors import NotFoundError, Status, UsageError, WriteError
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ def default_store() -> Path:
 
         return place(named)
     candidate = Path("store")
-    if (candidate / "commitlog").is_dir() or (candidate / "consumequeue").is_dir():
+    if (candidate / COMMIT_LOG.name).is_dir() or (candidate / CONSUME_QUEUE.name).is_dir():
         return candidate
     with contextlib.suppress(RuntimeError):  # where nothing tells the home of this user
         home = Path.home() / "store"

@@ -15,6 +15,7 @@ from pathlib import Path
 from mqtool.engine.repair.salvage.new_store import making
 from mqtool.engine.store import uploads
 from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.file_kinds import ABORT
 from mqtool.engine.store.remote import RemotePath, is_remote, place
 from mqtool.errors import MqtoolError, UsageError, WriteError
 
@@ -110,14 +111,14 @@ class Storage:
             WriteError: it cannot be written.
         """
         root = self._root.fresh()
-        if (root / "abort").exists() and (root / "abort").opened().read_all() == _MARK:
+        if (root / ABORT.name).exists() and (root / ABORT.name).opened().read_all() == _MARK:
             raise UsageError(
                 f"{root} contains the unfinished output of another run: if none is still running, remove it and try "
                 "again"
             )
         if root.exists():
             raise UsageError(f"{root} is not empty: choose a place where there is nothing yet")
-        abort = root / "abort"
+        abort = root / ABORT.name
         uploads.put_bytes(_MARK, abort)
         try:
             yield

@@ -13,6 +13,7 @@ from mqtool.commands._dump.request import DumpRequest
 from mqtool.commands._options import matching
 from mqtool.commands._output import Format, Row, printable
 from mqtool.engine.store import rocksdb
+from mqtool.engine.store.file_kinds import COMPACTION
 from mqtool.engine.store.mapping import read_file
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, NotFoundError, UsageError
 from mqtool.formats import config_tables
@@ -153,7 +154,7 @@ def _sources(ask: DumpRequest) -> Iterator[_TableSource]:
     if paths.single:
         yield _read(ask, paths.single)
         return
-    files = {path.name: path for path in (*_files(paths.config), *_files(paths.root / "compaction"))}
+    files = {path.name: path for path in (*_files(paths.config), *_files(paths.root / COMPACTION.name))}
     databases = [name for name in rocksdb.CONFIG_DATABASES if rocksdb.is_rocksdb(paths.config / name)]
     if not files and not databases:
         raise NotFoundError(f"{paths.root} has no tables under config/")

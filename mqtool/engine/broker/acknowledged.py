@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mqtool.engine.broker.config_files import save_data
 from mqtool.engine.store.disk import writing
+from mqtool.engine.store.file_kinds import CONFIG
 from mqtool.errors import WriteError
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class Acknowledged:
             end_offset: of its log.
             was_left: whether the store had not been closed.
         """
-        self._path = root / "config" / _FILE
+        self._path = root / CONFIG.name / _FILE
         self._descriptor = -1
         self._boot_id = _boot_id()
         noted, boot_id = _read(self._path)

@@ -48,6 +48,7 @@ from mqtool.engine.broker.timers import Timers
 from mqtool.engine.broker.topics import Topics, has_messages_of_all
 from mqtool.engine.broker.transactions import Transactions
 from mqtool.engine.broker.waiting_room import WaitingRoom
+from mqtool.engine.store.file_kinds import CONFIG, CONSUME_QUEUE
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.new_message import Host
 from mqtool.formats.properties import find_property, probe_of
@@ -115,7 +116,7 @@ class BrokerController:
         self.following = Following()
         self._next_store_tick = now
 
-        config = store.root / "config"
+        config = store.root / CONFIG.name
         self.intake = intake = Intake(store)
         self.room = room = WaitingRoom()
         self.saves = saves = Saves(room)
@@ -275,7 +276,7 @@ class BrokerController:
                 self.store.write_some_units()
             else:
                 self.store.write_units()
-            self.saves.want(self.store.root / "consumequeue" / topic, tuple, lambda _path, _data: remove())
+            self.saves.want(self.store.root / CONSUME_QUEUE.name / topic, tuple, lambda _path, _data: remove())
 
     def stop(self, now: int) -> None:
         """Write all tables; the store is closed by its owner.

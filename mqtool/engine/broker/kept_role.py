@@ -12,6 +12,7 @@ from typing import NamedTuple
 from mqtool.engine.broker.config_files import save_data
 from mqtool.engine.broker.roles import role_of
 from mqtool.engine.broker.settings import BrokerSettings, Role
+from mqtool.engine.store.file_kinds import CONFIG
 from mqtool.engine.store.mapping import reading
 from mqtool.errors import BadDataError, FormatError, NotFoundError
 from mqtool.formats.bodies import build_body, parse_body
@@ -37,7 +38,7 @@ def read_role(root: Path) -> KeptRole | None:
     Raises:
         BadDataError: the file cannot be read, so it is unknown whether this may be a master.
     """
-    path = root / "config" / _FILE
+    path = root / CONFIG.name / _FILE
     try:
         with reading(path):
             body = parse_body(path.read_bytes())
@@ -68,7 +69,7 @@ def write_role(root: Path, kept: KeptRole) -> None:
         "configuredRole": kept.configured_role,
         "configuredId": kept.configured_id,
     }
-    save_data(root / "config" / _FILE, build_body(body))
+    save_data(root / CONFIG.name / _FILE, build_body(body))
 
 
 def with_kept_role(settings: BrokerSettings, kept: KeptRole | None) -> tuple[BrokerSettings, int]:

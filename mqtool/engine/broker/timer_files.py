@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqtool.engine.store.disk import writing
+from mqtool.engine.store.file_kinds import TIMER_LOG, TIMER_WHEEL
 from mqtool.formats import timer
 from mqtool.formats.commit_log import MAGIC_BLANK
 from mqtool.formats.hashing import java_hash
@@ -51,7 +52,7 @@ def write_timer_files(root: Path, file_size: int | None, messages: Iterable[Time
     Raises:
         WriteError: the disk is full, or fails.
     """
-    folder, beside = root / "timerlog", root / "timer-tmp"
+    folder, beside = root / TIMER_LOG.name, root / "timer-tmp"
     with writing(folder):
         folder.mkdir(exist_ok=True)
         before = sorted(folder.iterdir())
@@ -62,7 +63,7 @@ def write_timer_files(root: Path, file_size: int | None, messages: Iterable[Time
     for number, data in enumerate(files if end else ()):
         replace_file(folder / f"{number * file_size:020d}", beside, file_size, {0: data})
     wheel = {number * _SLOT.size: slot for number, slot in slots.items()}
-    replace_file(root / "timerwheel", beside, timer.WHEEL_SIZE, wheel)
+    replace_file(root / TIMER_WHEEL.name, beside, timer.WHEEL_SIZE, wheel)
     return end
 
 

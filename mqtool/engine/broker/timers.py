@@ -29,6 +29,7 @@ from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.timer_files import PRECISION_MS, Timed, replace_file, write_timer_files
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.disk import writing
+from mqtool.engine.store.file_kinds import TIMER_CHECK
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import timer
 from mqtool.formats.layout import packer_of
@@ -86,7 +87,7 @@ class Timers:
         self._store = store
         self._state = state
         self._saves = saves
-        self._path = folder / "timercheck"
+        self._path = folder / TIMER_CHECK.name
         self._log_file_size = store.config.size("mappedFileSizeTimerLog")
         self._not_before = now
         self._waiting: list[tuple[int, int]] = []  # a heap of due times and queue offsets

@@ -31,6 +31,7 @@ from mqtool.engine.pulsar.queue_log import KeptEntries, QueueLog
 from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.engine.pulsar.schemas import Schema, check_new, check_reader, find
 from mqtool.engine.pulsar.subscription import PulsarSubscription
+from mqtool.engine.store.file_kinds import CONFIG
 from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.pulsar_subscriptions import SubscriptionState
@@ -124,7 +125,7 @@ class PulsarTopics:
             FormatError: the catalogue cannot be read.
         """
         self._broker = broker
-        config = broker.store.root / "config"
+        config = broker.store.root / CONFIG.name
         self.catalogue = Catalogue(config, broker.saves)
         self._files = CursorFiles(config, broker.saves)
         self._producer_files = ProducerFiles(config, broker.saves)

@@ -55,6 +55,7 @@ from mqtool.engine.store.disk import (
     scraps,
     take_owner,
 )
+from mqtool.engine.store.file_kinds import LOCK
 from mqtool.engine.store.locks import hold, hold_folder
 from mqtool.engine.store.mapping import read_file, reading
 from mqtool.errors import (
@@ -619,7 +620,7 @@ def holding(root: Path, disk: Disk) -> Iterator[None]:
         StoreInUseError: one of them is at work.
     """
     top = home_of(root)
-    with hold(root / "lock"):
+    with hold(root / LOCK.name):
         if not top.exists():
             _make_top(top, root, disk)
         with hold_folder(top):
@@ -1004,7 +1005,7 @@ def _about(home: Path) -> dict[str, Any]:
 def _lock_time(root: Path) -> int | None:
     """Return when ``lock`` was last written; a broker does so at startup, a repair never does."""
     try:
-        return (root / "lock").stat().st_mtime_ns
+        return (root / LOCK.name).stat().st_mtime_ns
     except FileNotFoundError:
         return None
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mqtool.engine.store.file_kinds import ABORT, CHECKPOINT
 from mqtool.errors import RecoveryNeededError
 from mqtool.formats import checkpoint
 from mqtool.formats.layout import packer_of
@@ -33,7 +34,7 @@ def was_left_by_us(root: Path) -> bool:
     Raises:
         RecoveryNeededError: another broker was killed.
     """
-    abort = root / "abort"
+    abort = root / ABORT.name
     if not abort.exists():
         return False
     if abort.read_bytes().endswith(_OURS):
@@ -46,8 +47,8 @@ class LiveCheckpoint:
 
     def __init__(self, root: Path, disk: "Disk", stored: Any | None) -> None:
         """Start with the values of ``stored``, the existing checkpoint."""
-        self._path = root / "checkpoint"
-        self._abort = root / "abort"
+        self._path = root / CHECKPOINT.name
+        self._abort = root / ABORT.name
         self._disk = disk
         self._index_timestamp = stored.index_timestamp if stored else 0
         self._master_flushed_offset = stored.master_flushed_offset if stored else 0

@@ -17,6 +17,7 @@ from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.appending import Appender
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatcher import Dispatcher
+from mqtool.engine.store.file_kinds import LOCK
 from mqtool.engine.store.health import DISK_IS_FULL, Health
 from mqtool.engine.store.live_checkpoint import LiveCheckpoint
 from mqtool.engine.store.live_queue import LiveQueue, QueueKey
@@ -101,7 +102,7 @@ class MessageStore:
         disk = disk or Disk()
         with contextlib.ExitStack() as stack:
             make_folders(self.root, config, disk)
-            stack.enter_context(hold(self.root / "lock"))
+            stack.enter_context(hold(self.root / LOCK.name))
             opened = Opened(self.root, config, disk, batch_topics, is_indexed=is_indexed)
             stack.callback(opened.let_go)
             self.was_recovered = opened.was_left

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mqtool.engine.store import live_dispatch, log_end
 from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.file_kinds import LOCK, ROCKSDB_STORE
 from mqtool.engine.store.index_file import DEFAULT_SHAPE, Shape
 from mqtool.engine.store.live_checkpoint import Reached, was_left_by_us
 from mqtool.engine.store.live_index import LiveIndex
@@ -40,7 +41,7 @@ def make_folders(root: Path, config: StoreConfig, disk: Disk) -> None:
         for new_folder in reversed(missing):
             disk.make_folder(new_folder)
             disk.sync_folder(new_folder.parent)
-    lock = root / "lock"
+    lock = root / LOCK.name
     if not lock.exists():
         disk.create(lock)
         disk.write(lock, 0, b"lock")
@@ -165,7 +166,7 @@ class Opened:
         slots, entries = config.size("maxHashSlotNum"), config.size("maxIndexNum")
         shape = next((file.shape for file in self._reader.index_files if file.shape), None) or DEFAULT_SHAPE
         shape = Shape(slots or shape.slots, entries or shape.entries)
-        has_tags = (self._root / "rocksdbstore").is_dir()  # created by RocketMQ 5.4 and later
+        has_tags = (self._root / ROCKSDB_STORE.name).is_dir()  # created by RocketMQ 5.4 and later
         index = LiveIndex(self._reader.paths.index, self._files, shape, has_tags)
         if self.was_left:
             index.keep_until(noted, self.log.store_timestamp)

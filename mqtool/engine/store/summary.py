@@ -13,6 +13,7 @@ from typing import Any
 
 from mqtool.engine.store import file_kinds, rocksdb
 from mqtool.engine.store.commit_log import ROWS, STEP
+from mqtool.engine.store.file_kinds import BROKER_IDENTITY
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import read_file
 from mqtool.engine.store.queue_view import open_queue
@@ -305,7 +306,7 @@ class _Describer:
         return {"readable": True, "count": len(member) if isinstance(member, dict | list) else 0}
 
     def _identity(self) -> str | None:
-        path = self.store.root / "brokerIdentity"
+        path = self.store.root / BROKER_IDENTITY.name
         return read_file(path, 1 << 16).decode("utf-8", "replace").strip() if path.is_file() else None
 
     def disk(self) -> list[Section]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from mqtool.engine.repair.doctor.case import FIVE, Case, Effect, Sign, contradicts, log_folders, sizes_of
 from mqtool.engine.repair.doctor.surroundings import User
 from mqtool.engine.store.disk import LOST_AND_FOUND
-from mqtool.engine.store.file_kinds import DEFAULT_SIZES, OF_STORE
+from mqtool.engine.store.file_kinds import COMMIT_LOG, DEFAULT_SIZES, OF_STORE
 from mqtool.engine.store.mapping import read_file
 from mqtool.formats.property_names import CRC32
 from mqtool.formats.topics import TIMER_TOPIC
@@ -161,7 +161,7 @@ def log_elsewhere(case: Case) -> Iterator[Sign]:
     paths = case.reader.paths
     folders = log_folders(case.root, case.settings)
     if not folders and case.are_settings_known and paths.commit_log:
-        folders = [case.root / "commitlog"]
+        folders = [case.root / COMMIT_LOG.name]
     if paths.dledger:
         return
     actual = [folder.resolve() for folder in paths.commit_log]

@@ -61,6 +61,7 @@ from mqtool.engine.store.dispatch import (
     inner_batch_topics,
 )
 from mqtool.engine.store.fast_path import FastPath, take_fast_path
+from mqtool.engine.store.file_kinds import INDEX
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import read_file
 from mqtool.engine.store.reader import StoreReader
@@ -297,7 +298,7 @@ def _build(rules: RebuildRules, into: Path, disk: Disk, jobs: int, progress: Pro
         if rules.queues:
             queues = QueueBuilder(reader, into, disk, Sizes.of(reader), rules.batch_topics, pool, jobs)
         if rules.index:
-            index = IndexBuilder(into / "index", disk, shape_of(reader), rules.kernels)
+            index = IndexBuilder(into / INDEX.name, disk, shape_of(reader), rules.kernels)
         parts = parts_to_walk(reader, rules.kernels, part_size(PART, jobs))
         reports = _told(in_order(pool, functools.partial(walk_stretch, rules), parts, jobs + 2), progress)
         for run in in_turn(log, reports):
@@ -744,7 +745,7 @@ def apply_rebuild(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
             _swap_queues(reader, journal, request)
         if request.index and (built.index_names or reader.paths.index.exists()):
             if built.index_names:
-                journal.move_in(journal.workspace / "index", reader.paths.index)
+                journal.move_in(journal.workspace / INDEX.name, reader.paths.index)
             else:
                 journal.remove(reader.paths.index)
             _note_index(reader, journal, built.index_timestamp)

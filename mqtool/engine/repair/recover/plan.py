@@ -41,6 +41,7 @@ from mqtool.engine.repair.verify.log import Run
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.disk import allocated
 from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, QueueKey, Units, by_topic
+from mqtool.engine.store.file_kinds import BATCH_CONSUME_QUEUE, INDEX
 from mqtool.engine.store.file_queue import FileQueue, segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -850,7 +851,7 @@ def _apply_batch_queues(
     into = journal.workspace / "batch"
     build_queues(reader, into, journal.disk, {topic for topic, _ in keys}, jobs, odd=odd)
     for topic, queue_id in keys:
-        draft = into / "batchconsumequeue" / topic / str(queue_id)
+        draft = into / BATCH_CONSUME_QUEUE.name / topic / str(queue_id)
         target = reader.paths.batch_consume_queue / topic / str(queue_id)
         if draft.exists():
             journal.move_in(draft, target)
@@ -884,11 +885,11 @@ def _apply_index(reader: StoreReader, keys: list[_Keys] | None, journal: Journal
     else:
         kernels = scan.kernels_for(reader.commit_log.total_size)
         journal.disk.make_folder(into)
-        builder = IndexBuilder(into / "index", journal.disk, shape_of(reader), kernels)
+        builder = IndexBuilder(into / INDEX.name, journal.disk, shape_of(reader), kernels)
         for run_keys in keys:
             run_keys.add_to(builder)
         builder.finish()
-    if (into / "index").exists():
-        journal.move_in(into / "index", reader.paths.index)
+    if (into / INDEX.name).exists():
+        journal.move_in(into / INDEX.name, reader.paths.index)
     elif reader.paths.index.exists():
         journal.remove(reader.paths.index)

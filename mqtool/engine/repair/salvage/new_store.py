@@ -34,6 +34,7 @@ from mqtool.engine.repair.verify.records import (
 from mqtool.engine.repair.verify.store_times import CONTEXT, corrections
 from mqtool.engine.store.disk import Disk, inside
 from mqtool.engine.store.dispatch import dispatch, inner_batch_topics, properties_of
+from mqtool.engine.store.file_kinds import ABORT, CHECKPOINT, COMMIT_LOG, CONFIG
 from mqtool.engine.store.locks import hold_folder
 from mqtool.engine.store.log_writer import Bytes, LogWriter, ends_in_crc, is_apart, mark_crcs, put_numbers
 from mqtool.engine.store.paths import StoreConfig
@@ -78,7 +79,7 @@ def refuse_used(root: Path) -> None:
 
 def is_unfinished(root: Path) -> bool:
     """Return whether a folder holds only what a killed ``making`` has left."""
-    abort = root / "abort"
+    abort = root / ABORT.name
     if not abort.is_file():
         return False
     with abort.open("rb") as file:
@@ -121,7 +122,7 @@ def making(root: Path, disk: Disk) -> Iterator[None]:
             _mark(root, disk)
             yield
             disk.sync_folder(root)
-            disk.remove(root / "abort")
+            disk.remove(root / ABORT.name)
             disk.sync_folder(root)
 
 
@@ -145,7 +146,7 @@ def _removed_on_failure(root: Path, folders: Sequence[Path], disk: Disk) -> Iter
 
 
 def _mark(root: Path, disk: Disk) -> None:
-    abort = root / "abort"
+    abort = root / ABORT.name
     disk.create(abort)
     disk.write(abort, 0, _MARK)
     disk.sync(abort)
@@ -154,7 +155,7 @@ def _mark(root: Path, disk: Disk) -> None:
 
 def _empty(root: Path, disk: Disk) -> None:
     """Empty a folder, ``abort`` last, as it says that the rest is incomplete."""
-    abort = root / "abort"
+    abort = root / ABORT.name
     if not abort.exists():
         _mark(root, disk)
     for path in inside(root):
@@ -204,8 +205,8 @@ class NewStore:
         self._has_crc = False  # the last message
         self._repaired: collections.Counter[str] = collections.Counter()
         self._left: collections.Counter[tuple[str, str]] = collections.Counter()  # codes, and what they say
-        disk.make_folder(root / "commitlog")
-        self.log = LogWriter(disk, root / "commitlog", file_size, start_offset)
+        disk.make_folder(root / COMMIT_LOG.name)
+        self.log = LogWriter(disk, root / COMMIT_LOG.name, file_size, start_offset)
 
     def put(
         self,
@@ -375,9 +376,9 @@ class NewStore:
     def copy_tables(self, tables: Mapping[str, bytes]) -> None:
         """Write tables into config/, by their names."""
         if tables:
-            self.disk.make_folder(self.root / "config")
+            self.disk.make_folder(self.root / CONFIG.name)
         for name, text in tables.items():
-            self._write(self.root / "config" / name, text)
+            self._write(self.root / CONFIG.name / name, text)
 
     def finish(self, version: str | None = None, jobs: int = 1, progress: Progress = lambda _: None) -> Built:
         """Build queues, index, tables and checkpoint, and return when everything is synced.
@@ -391,17 +392,17 @@ class NewStore:
         self.log.finish()
         reader = StoreReader(self.root, self.config)
         built = build(reader, self.root, self.disk, version=version, jobs=jobs, progress=progress)
-        self._write(self.root / "checkpoint", self._checkpoint(built))
+        self._write(self.root / CHECKPOINT.name, self._checkpoint(built))
         reader = StoreReader(self.root, self.config)
         queues: dict[tuple[str, int], Any] = {**reader.consume_queues, **reader.batch_consume_queues}
         for table in rebuild_config.tables(reader, ends={key: queue.max_offset() for key, queue in queues.items()}):
-            path = self.root / "config" / table.name
+            path = self.root / CONFIG.name / table.name
             if not path.parent.exists():
                 self.disk.make_folder(path.parent)
             self.disk.remove_tree(path)
             self._write(path, table.text)
-        if (self.root / "config").exists():
-            self.disk.sync_folder(self.root / "config")
+        if (self.root / CONFIG.name).exists():
+            self.disk.sync_folder(self.root / CONFIG.name)
         return built
 
     def write(self, name: str, text: bytes) -> None:

@@ -32,6 +32,7 @@ from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.consume_queue import ConsumeQueue
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.file_kinds import COMPACTION
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import read_file
 from mqtool.engine.store.paths import StoreConfig
@@ -687,7 +688,7 @@ def _not_copied(reader: StoreReader) -> Iterator[str]:
         yield "the queues of the new store are files: its broker needs storeType=default"
     if reader.paths.timer_log.is_dir():
         yield "the timer is not copied: the broker rereads delayed messages, and may deliver some twice"
-    if any((reader.root / "compaction").glob("compactionLog/*/*/*")):
+    if any((reader.root / COMPACTION.name).glob("compactionLog/*/*/*")):
         yield "compaction/ is not copied: the broker compacts again what the log contains"
 
 
