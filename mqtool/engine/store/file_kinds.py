@@ -1,8 +1,8 @@
-"""The kinds of files that a store has: one row each, from which all take it who go through them.
+"""The kinds of files in a store, a row each: whoever lists them reads this table.
 
-``StorePaths`` says where they lie, ``info`` what they are counted as, ``verify`` which of them cannot be read,
-``doctor`` which a broker opens, and readers of remote and packed stores which of them are no log.
-(Rules: store.md 1.1.)
+``StorePaths`` takes their places from it, ``info`` how their bytes are counted and what they show about versions,
+``verify`` what may be unreadable, ``doctor`` what a broker opens and default sizes, and readers of remote
+and packed stores which of them are not of the log. (Rules: store.md 1.1.)
 """
 
 from typing import NamedTuple
@@ -22,19 +22,19 @@ class FileKind(NamedTuple):
     parent: str = ""
     """The folder of the store that it is in, "" for the store's own."""
     has_addresses: bool = False
-    """Whether its files are called by addresses, as segments of the log are."""
+    """Whether its files are named by addresses, as segments of the log are."""
     shows_store: bool = False
-    """Whether a folder that has it is taken for a store."""
+    """Whether a folder with it is taken for a store."""
     is_opened: bool = True
     """Whether brokers open it whenever they start."""
     sizes: tuple[tuple[str, int], ...] = ()
-    """The keys of a broker that say how large its files are, and what it takes without them."""
+    """The settings of a broker for the sizes of its files, with their defaults."""
     since: str = ""
-    """The release before which no broker made it, "" if all do, or if more than its existence tells that."""
+    """The first release that makes it; "" if all do, or if its existence alone does not tell."""
 
     @property
     def size_setting(self) -> str:
-        """The key of a broker that says how long its files are."""
+        """The setting of a broker for the length of its files."""
         return self.sizes[0][0]
 
 
@@ -84,4 +84,4 @@ BY_NAME = {kind.name: kind for kind in OF_STORE}
 QUEUE_KINDS = tuple(kind for kind in KINDS if kind.levels == QUEUE_LEVELS)
 STORE_NAMES = frozenset(kind.name for kind in KINDS if kind.shows_store)
 DEFAULT_SIZES = {key: size for kind in KINDS for key, size in kind.sizes}
-"""The keys of a broker whose values are sizes of files, and the sizes without them."""
+"""The settings of a broker whose values are sizes of files, with their defaults."""

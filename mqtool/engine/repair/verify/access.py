@@ -63,9 +63,9 @@ def _unread(reader: StoreReader) -> Iterator[_Unread]:
             yield from _root(path) or _unread_config(paths)
         elif kind is COMPACTION:
             yield from _root(path) or _unread_tables(path)
-        elif kind.levels and kind not in (COMMIT_LOG, ROCKSDB_STORE):  # of these other rules hold
+        elif kind.levels and kind not in (COMMIT_LOG, ROCKSDB_STORE):  # these two are checked elsewhere
             yield from _root(path) or _unread_inside(path, kind.levels)
-        elif not kind.levels and kind.is_opened and kind is not ABORT:  # whose existence tells all
+        elif not kind.levels and kind.is_opened and kind is not ABORT:  # only its existence matters
             yield from _unread_file(path, path)
 
 
