@@ -43,7 +43,10 @@ class Kept(NamedTuple):
 
 def load_cursors(config: Path) -> Iterator[tuple[CursorKey, Kept]]:
     """Yield the cursors below the folder ``config`` of a store; of those that cannot be read a line tells."""
-    for path in sorted((config / FOLDER).glob("*.json")):
+    folder = config / FOLDER  # a kill may come when a file is the one before, and the new one has not its name yet
+    for path in sorted({folder / file.name.removesuffix(".bak") for file in folder.glob("*.json*")}):
+        if path.suffix != ".json":
+            continue
         for file in (path, path.with_name(f"{path.name}.bak")):
             try:
                 row = json.loads(file.read_bytes())
@@ -54,6 +57,8 @@ def load_cursors(config: Path) -> Iterator[tuple[CursorKey, Kept]]:
                     [(int(offset), int(bits, 16)) for offset, bits in row["left"]],
                 )
                 kept = Kept(cursor, str(row["subscription"]), int(row["generation"]), int(row["savedAt"]))
+            except FileNotFoundError:
+                continue
             except (OSError, ValueError, KeyError, TypeError) as error:
                 log.warning("%s cannot be read (%s)", file, error)
                 continue
@@ -117,6 +122,6 @@ def file_name(text: str) -> str:
 
 
 def remove_table(path: Path) -> None:
-    """Remove a table and the one before it."""
-    for one in (path, path.with_name(f"{path.name}.bak")):
+    """Remove a table, and first the one before it, which would be taken where only that is left."""
+    for one in (path.with_name(f"{path.name}.bak"), path):
         one.unlink(missing_ok=True)

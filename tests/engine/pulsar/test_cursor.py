@@ -1,11 +1,14 @@
 """What is acknowledged of a queue, held against a plain set of offsets."""
 
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqtool.engine.broker.saves import Saves
 from mqtool.engine.pulsar.cursor import Cursor
+from mqtool.engine.pulsar.cursor_files import FOLDER, CursorFiles, CursorKey, load_cursors
 
 offsets = st.integers(0, 30)
 steps = st.lists(
@@ -47,3 +50,22 @@ def test_messages_that_come_to_the_places_of_lost_ones_are_not_acknowledged() ->
     cursor.cut_from(7)
 
     assert (cursor.next_offset, [*cursor.spans], cursor.left, cursor.is_changed) == (3, [(5, 7)], {}, True)
+
+
+def test_a_cursor_is_there_whenever_a_kill_comes_while_its_file_is_replaced_or_removed(tmp_path: Path) -> None:
+    files = CursorFiles(tmp_path, Saves())
+    key = CursorKey("t", 0, "s")
+    for next_offset in (3, 5):
+        files.save(key, "s", 1, Cursor(next_offset, [(7, 8)]), 1000)
+    [path] = (tmp_path / FOLDER).glob("*.json")
+    before = path.with_name(f"{path.name}.bak")
+
+    path.unlink()
+    assert [(loaded, kept.cursor.next_offset) for loaded, kept in load_cursors(tmp_path)] == [(key, 3)]
+    before.replace(path)
+    before.write_bytes(b"{")
+    assert [kept.cursor.next_offset for _, kept in load_cursors(tmp_path)] == [3]
+    path.write_bytes(b"{")
+    assert [*load_cursors(tmp_path)] == []
+    files.delete(key)
+    assert [*(tmp_path / FOLDER).iterdir()] == []
