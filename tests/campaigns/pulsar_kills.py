@@ -60,7 +60,7 @@ class LostError(AssertionError):
     """A message was lost, or came again that must not."""
 
 
-class Subscription:
+class KilledSubscription:
     """What one subscription has to get; numbers are those of messages."""
 
     def __init__(self, number: int) -> None:
@@ -74,7 +74,7 @@ class Subscription:
         """In this life of the broker."""
 
 
-class Kill(NamedTuple):
+class PulsarKill(NamedTuple):
     """What a kill came to."""
 
     messages: int
@@ -83,16 +83,16 @@ class Kill(NamedTuple):
     oldest_seconds: float  # of these, before the kill
 
 
-class Clients:
+class KilledClients:
     """One connection with a producer and a consumer for each subscription."""
 
-    def __init__(self, subscriptions: list[Subscription], chance: random.Random) -> None:
+    def __init__(self, subscriptions: list[KilledSubscription], chance: random.Random) -> None:
         self.subscriptions = subscriptions
         self.chance = chance
         self.sent = 0  # messages
         self.receipts: set[int] = set()  # messages that the broker has
         self._entries: dict[int, list[int]] = {}  # messages of each entry that is on its way, by sequence ids
-        self._acks: dict[int, tuple[Subscription, list[int]]] = {}  # on their way, by request ids
+        self._acks: dict[int, tuple[KilledSubscription, list[int]]] = {}  # on their way, by request ids
         self._requests = 0
         self.numbers: dict[int, int] = {}  # of messages, by their offsets
         self.came_again: dict[tuple[str, int], float] = {}
@@ -215,7 +215,7 @@ class Clients:
         elif "error" in name:
             raise LostError(f"{name}: {body.message}")
 
-    def _got(self, subscription: Subscription, body: Any, payload: bytes) -> None:
+    def _got(self, subscription: KilledSubscription, body: Any, payload: bytes) -> None:
         raw, content = split_payload(payload)
         count = parse(MessageMetadata, raw).num_messages_in_batch
         is_batch = parse(MessageMetadata, raw).HasField("num_messages_in_batch")
@@ -234,7 +234,7 @@ class Clients:
     def _ack(
         self,
         consumer_id: int,
-        subscription: Subscription,
+        subscription: KilledSubscription,
         place: Any,
         given: dict[int, int],
         places: list[int],
@@ -250,17 +250,17 @@ class Clients:
         self._write([build_frame(made)])
 
 
-class Campaign:
+class PulsarKills:
     """A store, its broker, and the clients."""
 
     def __init__(self, store: Path, seed: int, subscriptions: int = SUBSCRIPTIONS) -> None:
         self.store = store
         self.chance = random.Random(seed)
-        self.subscriptions = [Subscription(number) for number in range(subscriptions)]
-        self.clients = Clients(self.subscriptions, self.chance)
+        self.subscriptions = [KilledSubscription(number) for number in range(subscriptions)]
+        self.clients = KilledClients(self.subscriptions, self.chance)
         self._killed_at = 0.0
 
-    def life(self, *, is_last: bool = False) -> Kill:
+    def life(self, *, is_last: bool = False) -> PulsarKill:
         """Start the broker, check what comes, put load on it and kill it; or stop it, the last time.
 
         Raises:
@@ -296,7 +296,7 @@ class Campaign:
             found[kept.subscription] = kept.saved_at / 1000, acked
         return found, holes
 
-    def _check(self, on_disk: dict[str, tuple[float, set[int]]], holes: int) -> Kill:
+    def _check(self, on_disk: dict[str, tuple[float, set[int]]], holes: int) -> PulsarKill:
         """Hold what has come in this life against what has to come."""
         again, oldest = 0, 0.0
         for subscription in self.subscriptions:
@@ -317,7 +317,7 @@ class Campaign:
             subscription.acked.update(dict.fromkeys(arrived - subscription.acked.keys(), self._killed_at))
             subscription.asked.clear()
             again += len(came_again)
-        return Kill(self.clients.sent, holes, again, oldest)
+        return PulsarKill(self.clients.sent, holes, again, oldest)
 
 
 def _law(holds: bool, text: str) -> None:
@@ -332,7 +332,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mqtool-pulsar-kills-") as folder:
-        campaign = Campaign(Path(folder, "store"), given.seed)
+        campaign = PulsarKills(Path(folder, "store"), given.seed)
         for number in range(given.kills + 1):
             outcome = campaign.life(is_last=number == given.kills)
             if number:

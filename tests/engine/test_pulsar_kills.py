@@ -9,11 +9,11 @@ from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.reader import StoreReader
 
 pytest.importorskip("google.protobuf")
-from tests.campaigns.pulsar_kills import Campaign
+from tests.campaigns.pulsar_kills import PulsarKills
 
 
 def test_after_a_kill_all_comes_that_is_not_acknowledged_and_of_the_rest_only_what_no_file_has(tmp_path: Path) -> None:
-    campaign = Campaign(tmp_path / "store", seed=7)
+    campaign = PulsarKills(tmp_path / "store", seed=7)
 
     campaign.life()
     first = campaign.life()
