@@ -21,7 +21,7 @@ from bench.table import HELPER, Row
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.formats.new_message import NewMessage
-from tests.differential.java_store import OPENS, JavaMissingError, class_path
+from tests.differential.java_store import OPENS, NoJavaError, class_path
 
 VERSION = "5.3.3"
 ROUNDS = 3
@@ -87,7 +87,7 @@ def measure_broker() -> list[Row]:
         folder = Path(name)
         try:
             jars = compile_java(folder)
-        except JavaMissingError as error:
+        except NoJavaError as error:
             return [Row(f"serve: not compared, {error}", "", "", "", "")]
         return [*_measure_pairs(folder, jars), _measure_append(folder, jars)]
 

@@ -30,7 +30,7 @@ from bench.broker import (
     running,
 )
 from bench.table import Row
-from tests.differential.java_store import JavaMissingError
+from tests.differential.java_store import NoJavaError
 
 ROUNDS = 5
 ROUND_MS = 2000
@@ -52,7 +52,7 @@ def measure_client() -> Iterator[Row]:
         folder = Path(name)
         try:
             jars = compile_java(folder)
-        except JavaMissingError as error:
+        except NoJavaError as error:
             yield Row(f"clients: not compared, {error}", "", "", "", "")
             return
         # A process keeps to the cores that its parent had when it began.

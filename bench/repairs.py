@@ -16,7 +16,7 @@ from bench.table import HELPER, Row, rate
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import checkpoint
-from tests.differential.java_store import OPENS, JavaMissingError, class_path
+from tests.differential.java_store import OPENS, NoJavaError, class_path
 
 RUNS = 3
 VERSION = "5.3.3"
@@ -31,7 +31,7 @@ def measure_mends(name: str, root: Path) -> list[Row]:
         work = Path(folder)
         try:
             java = _java(root, work)
-        except JavaMissingError as error:
+        except NoJavaError as error:
             return [Row(f"recover, rebuild: not compared, {error}", "", "", "", "")]
         with _kept(root, work) as clear:
             rows = _compare(name, root, "recover --abnormal", java, lambda: _kill(root, work, clear))

@@ -26,8 +26,8 @@ from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.new_message import NewMessage
 from tests.differential.java_broker import broker_process, free_port
-from tests.differential.java_store import JavaMissingError, class_path
-from tests.wire_client import Client
+from tests.differential.java_store import NoJavaError, class_path
+from tests.wire_client import WireClient
 
 SIZE = 2_000_000_000
 """Bytes of the log; they fit the largest segment that a broker of RocketMQ can have."""
@@ -63,7 +63,7 @@ def measure_replication(folder: Path, size: int = SIZE) -> list[Row]:
     """Return the rows of the table: RocketMQ with itself, and ours in each role."""
     try:
         class_path(VERSION)
-    except JavaMissingError as error:
+    except NoJavaError as error:
         return [Row("replication", str(error), "", "", "")]
     with contextlib.ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
@@ -158,7 +158,7 @@ async def _catch_up(base: Path, master: str, slave: str, end: int) -> Catch:
                     "brokerIP2": "127.0.0.1",
                 }
                 if len(running) == 1:
-                    client = Client(f"127.0.0.1:{ports[0]}")
+                    client = WireClient(f"127.0.0.1:{ports[0]}")
                     stack.push_async_callback(client.close)
                     queue_ends = await _queue_ends(client)
                     before = _processor(running[0])
@@ -191,7 +191,7 @@ async def _catch_up(base: Path, master: str, slave: str, end: int) -> Catch:
 async def _watch(
     running: list[int], ports: tuple[int, int], end: int, queue_ends: list[int], before: tuple[float, float]
 ) -> Catch:
-    slave = Client(f"127.0.0.1:{ports[1]}")
+    slave = WireClient(f"127.0.0.1:{ports[1]}")
     began, slave_before = 0.0, (0.0, 0.0)
     deadline = time.monotonic() + _LIMIT_SECONDS
     try:
@@ -214,14 +214,14 @@ async def _watch(
     )
 
 
-async def _log_end(client: Client) -> int:
+async def _log_end(client: WireClient) -> int:
     with contextlib.suppress(MqtoolError):
         answer = await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         return int(parse_body(answer.body)["table"]["commitLogMaxOffset"])
     return 0
 
 
-async def _queue_ends(client: Client) -> list[int]:
+async def _queue_ends(client: WireClient) -> list[int]:
     ends = []
     for queue_id in range(QUEUES):
         answer = await client.ask(RequestCode.GET_MAX_OFFSET, topic=TOPIC, queueId=queue_id)

@@ -375,7 +375,7 @@ def lay_out(drafts: Iterable[Draft], segment_size: int, start_offset: int = 0) -
 
 
 @dataclasses.dataclass
-class IndexBuilder:
+class BuiltIndex:
     """Puts keys into index files, rolling to the next when one is full, as a broker does."""
 
     slots: int
@@ -421,7 +421,7 @@ class IndexBuilder:
 
 def index_bytes(puts: Iterable[tuple[str, int, int]], slots: int, entries: int) -> list[bytes]:
     """Return the index files that keys, physical offsets and store timestamps make."""
-    builder = IndexBuilder(slots, entries)
+    builder = BuiltIndex(slots, entries)
     for put in puts:
         builder.put(*put)
     return [bytes(file) for file in builder.files]
@@ -439,7 +439,7 @@ def key_with_hash(topic: str, value: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class StoreSizes:
     """What stands nowhere in a store: the sizes of its files."""
 
     segment: int = 4096
@@ -468,7 +468,7 @@ def write_files(folder: Path, data: bytes, file_size: int, start_offset: int = 0
 def write_store(
     root: Path,
     drafts: Sequence[Draft],
-    sizes: Sizes = Sizes(),
+    sizes: StoreSizes = StoreSizes(),
     start_offset: int = 0,
     tags_in_index: bool = False,
 ) -> list[Stored]:
@@ -476,7 +476,7 @@ def write_store(
     log = bytearray()
     stored: list[Stored] = []
     queues: dict[tuple[str, int], list[bytes]] = {}
-    index = IndexBuilder(sizes.slots, sizes.entries)
+    index = BuiltIndex(sizes.slots, sizes.entries)
     for piece in lay_out(drafts, sizes.segment, start_offset):
         if isinstance(piece, tuple):
             log += piece[1]
@@ -508,7 +508,7 @@ def write_store(
     return stored
 
 
-def _write_checkpoint(root: Path, stored: list[Stored], index: IndexBuilder) -> None:
+def _write_checkpoint(root: Path, stored: list[Stored], index: BuiltIndex) -> None:
     full = [index_file.HEADER.parse(bytes(file[:40])) for file in index.files[:-1]]
     last = stored[-1] if stored else None
     values = {

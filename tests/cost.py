@@ -21,7 +21,7 @@ from mqtool.engine.store.consume_queue import ConsumeQueue
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.errors import Status
 from mqtool.formats import scan
-from tests.builders import Draft, Sizes, write_store
+from tests.builders import Draft, StoreSizes, write_store
 from tests.commands.running import run
 
 _HOME = str(Path(mqtool.__file__).parent)
@@ -118,13 +118,15 @@ def growth(
 # Stores
 
 
-SIZES = Sizes(segment=1 << 14, queue_file=20 * 1000, slots=100, entries=400)
+SIZES = StoreSizes(segment=1 << 14, queue_file=20 * 1000, slots=100, entries=400)
 
 
 LONG = dataclasses.replace(SIZES, segment=1 << 20)
 
 
-def messages(root: Path, count: int, queues: int = 4, topics: int = 2, segments: int = 0, sizes: Sizes = SIZES) -> Path:
+def messages(
+    root: Path, count: int, queues: int = 4, topics: int = 2, segments: int = 0, sizes: StoreSizes = SIZES
+) -> Path:
     """Write a store with so many messages, in so many segments at least."""
     body = b"x" * ((segments and max(100, segments * SIZES.segment // count - 150)) or 100)
     drafts = [

@@ -26,7 +26,7 @@ Snapshot = dict[str, tuple[int, str, int]]
 
 
 @dataclass(frozen=True)
-class Case:
+class DamageCase:
     """A golden store, what is done to it, and what each version of the broker made of the result."""
 
     name: str
@@ -42,10 +42,10 @@ class Case:
 
 
 @functools.cache
-def cases() -> list[Case]:
+def cases() -> list[DamageCase]:
     """Return the recorded cases, controls included, in the order of the file."""
     rows = json.loads(lzma.decompress((FIXTURES / "damaged.json.xz").read_bytes()))
-    return [Case(row["case"], row["base"], row["ops"], row["verdicts"]) for row in rows]
+    return [DamageCase(row["case"], row["base"], row["ops"], row["verdicts"]) for row in rows]
 
 
 def apply_ops(store: Path, ops: Iterable[Operation]) -> None:

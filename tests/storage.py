@@ -84,7 +84,7 @@ class FaultyServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), _StorageHandler)
         self.upstream = address
         self.faults: list[int | str] = []
         self.sizes: list[int] = []
@@ -98,7 +98,7 @@ class FaultyServer(http.server.ThreadingHTTPServer):
         return f"127.0.0.1:{self.server_port}"
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _StorageHandler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: FaultyServer
 

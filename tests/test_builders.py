@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import mqtool
 from tests import builders
-from tests.builders import Draft, Sizes
+from tests.builders import Draft, StoreSizes
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 sizes = st.builds(
-    Sizes,
+    StoreSizes,
     segment=st.sampled_from([1024, 4096]),
     queue_file=st.sampled_from([40, 100]),
     slots=st.integers(1, 12),
@@ -30,7 +30,7 @@ sizes = st.builds(
 
 @given(builders.drafts, sizes, st.sampled_from([0, 4096 * 3]), st.booleans())
 def test_in_a_store_that_was_made_up_nothing_is_wrong(
-    stores: Iterator[Path], drafts: list[Draft], sizes: Sizes, start_offset: int, tags_in_index: bool
+    stores: Iterator[Path], drafts: list[Draft], sizes: StoreSizes, start_offset: int, tags_in_index: bool
 ) -> None:
     root = next(stores)
     root.mkdir()

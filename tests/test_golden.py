@@ -70,7 +70,9 @@ def test_a_store_is_unpacked_once() -> None:
 
 
 @pytest.mark.parametrize("case", damage.cases(), ids=lambda case: case.name)
-def test_a_recorded_case_changes_what_its_operations_name_and_nothing_else(case: damage.Case, tmp_path: Path) -> None:
+def test_a_recorded_case_changes_what_its_operations_name_and_nothing_else(
+    case: damage.DamageCase, tmp_path: Path
+) -> None:
     before = damage.snapshot(golden_store(case.base))
 
     after = damage.snapshot(case.store(tmp_path))

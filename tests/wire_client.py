@@ -37,7 +37,7 @@ def registration(name: str, address: str, topics: Iterable[str], filter_servers:
     return RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=fields, body=body)
 
 
-class Client:
+class WireClient:
     """Producer, consumer and administrator of one broker."""
 
     def __init__(self, address: str, credentials: Credentials | None = None) -> None:

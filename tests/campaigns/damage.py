@@ -335,7 +335,7 @@ def _config(root: Path) -> Iterator[Place]:
 
 
 @dataclasses.dataclass
-class Tally:
+class DamageTally:
     """What became of the changes to one field."""
 
     tried: int = 0
@@ -345,7 +345,7 @@ class Tally:
     examples: list[str] = dataclasses.field(default_factory=list)
 
 
-Tallies = dict[tuple[str, str], Tally]
+Tallies = dict[tuple[str, str], DamageTally]
 
 
 class TimeIsUpError(Exception):
@@ -367,7 +367,7 @@ class Victim:
         self.root = root
         self.before = findings_of(root)
         self.places = places_of(root)
-        self.tallies: Tallies = collections.defaultdict(Tally)
+        self.tallies: Tallies = collections.defaultdict(DamageTally)
 
     def change(self, file: str, at: int, data: bytes) -> set[Finding] | None:
         """Return what is found anew with bytes of a file replaced, None where this changes nothing."""
@@ -518,7 +518,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
 
-    tallies: Tallies = collections.defaultdict(Tally)
+    tallies: Tallies = collections.defaultdict(DamageTally)
     crashes: list[str] = []
     jobs = [(name, options.each, options.seed, options.only) for name in options.store or GOLDEN_NAMES]
     with multiprocessing.Pool(options.jobs) as pool:

@@ -41,7 +41,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 @dataclasses.dataclass
-class Count:
+class FrameCount:
     """What was tried so far."""
 
     frames: int = 0
@@ -55,14 +55,14 @@ class Count:
 
 
 async def run_fuzz(
-    folder: Path, frames: int, seed: int, seconds: float = float("inf"), count: Count | None = None
-) -> Count:
+    folder: Path, frames: int, seed: int, seconds: float = float("inf"), count: FrameCount | None = None
+) -> FrameCount:
     """Send so many frames, or for so long.
 
     Raises:
         AssertionError: a server failed, or kept somebody waiting, or its store is not sound.
     """
-    served, count = Served(folder, {}), count or Count()
+    served, count = Served(folder, {}), count or FrameCount()
     async with served.running() as process:
         await served.until_ready(process)
         deadline = time.monotonic() + seconds
@@ -83,7 +83,7 @@ async def run_fuzz(
     return count
 
 
-async def _ask_on(served: Served, process: int, count: Count) -> None:
+async def _ask_on(served: Served, process: int, count: FrameCount) -> None:
     clients = [
         (RemotingClient([served.broker]), calls.topic_configs().command),
         (RemotingClient([served.name_server]), calls.clusters().command),
@@ -100,7 +100,7 @@ async def _ask_on(served: Served, process: int, count: Count) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _send_on(address: str, chance: random.Random, count: Count, frames: int, deadline: float) -> None:
+async def _send_on(address: str, chance: random.Random, count: FrameCount, frames: int, deadline: float) -> None:
     host, _, port = address.rpartition(":")
     while count.frames < frames and time.monotonic() < deadline:
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -112,7 +112,9 @@ async def _send_on(address: str, chance: random.Random, count: Count, frames: in
             writer.transport.abort()
 
 
-async def _use(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random, count: Count) -> None:
+async def _use(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random, count: FrameCount
+) -> None:
     """Send frames on one connection; it is asked after them whether they were handled, unless one had to end it."""
     is_broken = False
     data = bytearray()
@@ -182,7 +184,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0, help="at most")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    begun, one = time.monotonic(), Count()
+    begun, one = time.monotonic(), FrameCount()
     try:
         with tempfile.TemporaryDirectory(prefix="mqtool-fuzz-") as name:
             asyncio.run(run_fuzz(Path(name), given.frames, given.seed, given.minutes * 60, one))

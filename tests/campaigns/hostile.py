@@ -46,7 +46,7 @@ from mqtool.formats.headers import BrokerIdentity, build_header
 from mqtool.formats.properties import build_properties
 from mqtool.formats.remoting import MAX_FRAME, ONEWAY, RESPONSE, RemotingCommand, build_frame
 from tests.campaigns.kills import Served
-from tests.wire_client import Client, batch, consumer, registration
+from tests.wire_client import WireClient, batch, consumer, registration
 
 SETTINGS = {"mappedFileSizeCommitLog": str(1 << 26), "maxMessageSize": str(4 << 20)}
 _ANSWER_SECONDS = 60.0
@@ -65,7 +65,7 @@ class Attacker:
     def __init__(self, served: Served, seconds: float) -> None:
         self.broker = served.broker
         self.name_server = served.name_server
-        self.client = Client(served.broker)
+        self.client = WireClient(served.broker)
         self.names = RemotingClient([served.name_server])
         self._seconds = seconds
         self._end = time.monotonic() + seconds
@@ -344,7 +344,7 @@ async def _heartbeat(attacker: Attacker, number: int) -> None:
 
 @each("heartbeats of ever new groups and clients", "20,000 groups: 29")
 async def _groups(attacker: Attacker, number: int) -> None:
-    client = Client(attacker.broker)
+    client = WireClient(attacker.broker)
     with contextlib.suppress(MqtoolError):
         beat = Heartbeat(f"c{number}", (), tuple(consumer(f"New{number}-{one}") for one in range(16)))
         await client.ask(RequestCode.HEART_BEAT, build_heartbeat(beat))
@@ -387,7 +387,7 @@ async def _forbidden(attacker: Attacker, number: int) -> None:
 
 @each("members that come and go in a large group", "notices wait for nobody")
 async def _members(attacker: Attacker, number: int) -> None:
-    client = Client(attacker.broker)
+    client = WireClient(attacker.broker)
     with contextlib.suppress(MqtoolError):
         beat = Heartbeat(f"c{number}", (), (consumer("Churn", Subscription("Honest", "*", version=number)),))
         await client.ask(RequestCode.HEART_BEAT, build_heartbeat(beat))
@@ -636,7 +636,7 @@ class Honest:
 
 async def _be_honest(broker: str) -> None:
     """Send and read, and tell of it whenever a line comes."""
-    client = Client(broker)
+    client = WireClient(broker)
     await client.make_topic("Honest", readQueueNums=4, writeQueueNums=4)
     await client.send(b"first", 0, "Honest")
     print("ready", flush=True)

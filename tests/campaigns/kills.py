@@ -93,7 +93,7 @@ class KillOutcome:
     by_java: int  # of those acknowledged
 
 
-class Producers:
+class KillProducers:
     """Clients of ours that send until they are told to stop."""
 
     def __init__(self, broker: str) -> None:
@@ -236,7 +236,7 @@ async def run_kills(folder: Path, kills: int, seed: int, java: str | None = None
     chance = random.Random(seed)
     served = Served(folder, SETTINGS)
     in_first_second, before_ready, slowest = 0, 0, 0.0
-    producers = Producers(served.broker)
+    producers = KillProducers(served.broker)
     client = JavaClient(served.name_server, java, folder) if java else None
     try:
         for _ in range(kills):

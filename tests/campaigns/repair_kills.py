@@ -89,7 +89,7 @@ _TOLD = 100
 State = dict[str, tuple[Any, ...]]
 
 
-class Counts:
+class KillCounts:
     """What the server and the processes that it forks both see: calls of the disk so far, and where one is to die."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Counts:
         return calls, first, killed
 
 
-COUNTS = Counts()
+COUNTS = KillCounts()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.campaigns.kills import JAVA, LATER, PLAIN, JavaClient, Producers, check, verify
+from tests.campaigns.kills import JAVA, LATER, PLAIN, JavaClient, KillProducers, check, verify
 from tests.campaigns.kills import _pull as pull
 from tests.campaigns.kills import _until_delivered as until_delivered
 
@@ -140,7 +140,7 @@ async def run_kills(folder: Path, kills: int, seed: int, java: str | None = None
     for one in (of_names, master, slave):
         await one.start()
         await one.until_ready()
-    producers = Producers(f"127.0.0.1:{port}")
+    producers = KillProducers(f"127.0.0.1:{port}")
     client = JavaClient(name_server, java, folder) if java else None
     try:
         for kill in range(kills):

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.builders import Draft, Sizes, Stored, write_store
+from tests.builders import Draft, Stored, StoreSizes, write_store
 
 ROOT = Path(__file__).parent.parent.parent
 MASTER = "local-cluster[2,1,1024]"
@@ -57,7 +57,7 @@ def main() -> int:
         while counts["driver"] + counts["executor"] < options.kills:
             left = options.kills - counts["driver"] - counts["executor"]
             with tempfile.TemporaryDirectory() as folder:
-                row = {"seed": seed, **Round(seed, Path(folder)).run(min(left, KILLS_A_ROUND))}
+                row = {"seed": seed, **StreamRound(seed, Path(folder)).run(min(left, KILLS_A_ROUND))}
             print(json.dumps(row), file=file, flush=True)
             print(row, flush=True)
             counts.update(row["kills"])
@@ -97,7 +97,7 @@ def follow(folder: Path) -> None:
         (folder / "reason").write_text(str(error))
 
 
-class Round:
+class StreamRound:
     """One query, from its first start to its end."""
 
     def __init__(self, seed: int, folder: Path) -> None:
@@ -236,7 +236,7 @@ class GrowingStore:
 
     def _write(self, drafts: list[Draft], name: str) -> None:
         whole = self._folder / name / self._name
-        self.stored: list[Stored] = write_store(whole, drafts, Sizes(segment=SEGMENT))
+        self.stored: list[Stored] = write_store(whole, drafts, StoreSizes(segment=SEGMENT))
         self._files = sorted((whole / "commitlog").iterdir())
         (self.root / "commitlog").mkdir(parents=True, exist_ok=True)
 

@@ -11,7 +11,7 @@ from mqtool.engine.replication.frames import build_report
 from mqtool.errors import Status
 from mqtool.formats.codes import RequestCode
 from tests.commands.running import Ran, run
-from tests.wire_client import Client
+from tests.wire_client import WireClient
 
 REGISTRATION = (
     b'{"topicConfigSerializeWrapper":{"dataVersion":{"counter":1,"timestamp":1},"topicConfigTable":{}},'
@@ -19,7 +19,7 @@ REGISTRATION = (
 )
 
 
-async def register_as_slave(client: Client, address: str, name: str = "broker-a") -> None:
+async def register_as_slave(client: WireClient, address: str, name: str = "broker-a") -> None:
     fields = {"brokerName": name, "brokerAddr": address, "clusterName": "DefaultCluster", "brokerId": 1}
     await client.done(RequestCode.REGISTER_BROKER, REGISTRATION, **fields, haServerAddr=address)
 
@@ -48,12 +48,12 @@ def test_role_lag_and_replicas_are_shown_and_a_slave_too_far_behind_is_a_status_
             mqtool.Broker(tmp_path / "master", settings=settings) as master,
             mqtool.Broker(tmp_path / "slave") as slave,
         ):
-            at_master, at_slave = Client(master.address), Client(slave.address)
+            at_master, at_slave = WireClient(master.address), WireClient(slave.address)
             await at_slave.send(b"x")
             for _ in range(5):
                 await at_master.send(b"x" * 100)
             name_server = master.name_server_address
-            at_names = Client(name_server)
+            at_names = WireClient(name_server)
             assert "lag_bytes" not in stats(await show(name_server))[0]
             await register_as_slave(at_names, slave.address)
             told = stats(await show(name_server))

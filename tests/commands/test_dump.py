@@ -30,9 +30,9 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import Status
 from mqtool.formats import consume_queue, index_file, scan, timer
 from mqtool.formats import kernels as plain
-from tests.builders import Draft, Sizes, blank, dledger_entry, lay_out, record, write_store
+from tests.builders import Draft, StoreSizes, blank, dledger_entry, lay_out, record, write_store
 from tests.commands.running import Ran, run
-from tests.damage import Case, apply_ops, cases, cuts, damaged, flips, snapshot
+from tests.damage import DamageCase, apply_ops, cases, cuts, damaged, flips, snapshot
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
 
 MIXED = "mixed-533-clean"
@@ -508,7 +508,7 @@ def test_a_file_of_another_name_is_no_commit_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_a_damaged_store_shows_every_message_that_is_whole(case: Case, tmp_path: Path) -> None:
+def test_a_damaged_store_shows_every_message_that_is_whole(case: DamageCase, tmp_path: Path) -> None:
     store = case.store(tmp_path)
     before = snapshot(store)
 
@@ -558,7 +558,7 @@ def test_a_gap_is_remarked_with_its_place_and_what_lies_behind_it_is_shown(tmp_p
 
 
 def test_a_broken_record_is_shown_as_far_as_it_can_be_read(tmp_path: Path) -> None:
-    stored = write_store(tmp_path / "s", [Draft(body=b"%d" % number) for number in range(5)], Sizes(segment=4096))
+    stored = write_store(tmp_path / "s", [Draft(body=b"%d" % number) for number in range(5)], StoreSizes(segment=4096))
     broken = stored[2]
     at = broken.physical_offset + 88 + len(broken.draft.body)
     apply_ops(tmp_path / "s", [{"op": "write", "file": f"commitlog/{0:020}", "at": at, "hex": "7f"}])  # its topic size
@@ -739,7 +739,7 @@ def test_nothing_heavy_is_loaded_for_help_or_the_first_rows() -> None:
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(tmp_path: Path, start: Start) -> None:
-    write_store(tmp_path / "s", [Draft(body=bytes(1500)) for _ in range(200)], Sizes(segment=1 << 20))
+    write_store(tmp_path / "s", [Draft(body=bytes(1500)) for _ in range(200)], StoreSizes(segment=1 << 20))
     process = start("dump", "commitlog", "-s", tmp_path / "s", "--body", "hex")
     assert process.stdout
     assert process.stderr

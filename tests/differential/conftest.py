@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.differential.java_store import JavaMissingError, JavaStore, class_path
+from tests.differential.java_store import JavaStore, NoJavaError, class_path
 
 REQUIRED = "CI" in os.environ or "MQTOOL_REQUIRE_JAVA" in os.environ
 
@@ -15,7 +15,7 @@ def jars(version: str, pom_name: str = "pom.xml") -> str:
     """Return the class path of a version. Without Java the test is skipped, but fails in CI."""
     try:
         return class_path(version, pom_name)
-    except JavaMissingError as error:
+    except NoJavaError as error:
         message = f"NOT COMPARED WITH ROCKETMQ {version}: {error}"
         if REQUIRED:
             pytest.fail(message)

@@ -43,7 +43,7 @@ _MAVEN_SECONDS = 1200
 _ANSWER_SECONDS = 120
 
 
-class JavaMissingError(Exception):
+class NoJavaError(Exception):
     """There is no JDK or no Maven here, or Maven could not fetch the jars; says which."""
 
 
@@ -180,7 +180,7 @@ def _command(version: str, home: str) -> list[str]:
 def class_path(version: str, pom_name: str = "pom.xml") -> str:
     """Return the jars of one version, for ``java -cp``; Maven fetches them when it was not asked before.
 
-    Raises JavaMissingError.
+    Raises NoJavaError.
     """
     pom = _HERE / pom_name
     checksum = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
@@ -191,7 +191,7 @@ def class_path(version: str, pom_name: str = "pom.xml") -> str:
             return kept
     for tool in ("javac", "java", "mvn"):
         if shutil.which(tool) is None:
-            raise JavaMissingError(f"there is no {tool} on this machine")
+            raise NoJavaError(f"there is no {tool} on this machine")
     with tempfile.TemporaryDirectory(dir=file.parent) as folder, (file.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # Maven's own cache is not made for two at a time
         found = Path(folder) / "class-path"
@@ -207,9 +207,9 @@ def _maven(*arguments: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_SECONDS)
     except subprocess.TimeoutExpired as error:
-        raise JavaMissingError(f"Maven took longer than {_MAVEN_SECONDS} s") from error
+        raise NoJavaError(f"Maven took longer than {_MAVEN_SECONDS} s") from error
     if done.returncode:
-        raise JavaMissingError(f"Maven could not fetch the jars: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise NoJavaError(f"Maven could not fetch the jars: {done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
 def _cache() -> Path:

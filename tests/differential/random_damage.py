@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from mqtool.formats.consume_queue import UNIT_SIZE
-from tests.damage import Case, Operation
+from tests.damage import DamageCase, Operation
 from tests.golden import GOLDEN_NAMES, golden_store, manifest
 
 BASES = [name for name in GOLDEN_NAMES if not name.startswith(("dledger", "rocksdb", "timer"))]
@@ -26,7 +26,7 @@ _CHECKPOINT_TIMES = (0, 8, 16)
 _CHECKPOINT_OFFSETS = (32, 40)
 
 
-def random_case(seed: int, number: int) -> Case:
+def random_case(seed: int, number: int) -> DamageCase:
     """Return one case, without verdicts."""
     chance = random.Random(f"{seed}/{number}")
     base = chance.choice(BASES)
@@ -36,7 +36,7 @@ def random_case(seed: int, number: int) -> Case:
         added = kind(base, chance)
         if not _collide(added, ops):
             ops += added
-    return Case(f"random-{seed}-{number}", base, ops + _abort(base, chance), verdicts={})
+    return DamageCase(f"random-{seed}-{number}", base, ops + _abort(base, chance), verdicts={})
 
 
 def _collide(added: Iterable[Operation], ops: Iterable[Operation]) -> bool:

@@ -16,7 +16,7 @@ from mqtool.engine.repair.java_recovery.start import BrokerView
 from mqtool.engine.store.paths import DEFAULT_DELAY_LEVELS, StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import checkpoint
-from tests.damage import Case, cases
+from tests.damage import DamageCase, cases
 from tests.differential.java_store import Answer, JavaStore, at_once, each_version, scratch, settings
 from tests.differential.random_damage import CASES, SEED, random_case
 from tests.differential.verdicts import digest, index_collides
@@ -93,7 +93,7 @@ def _case_of(store: Path, line: str, config: View) -> DoctorCase:
     return DoctorCase(store, settings(store, config), None, look_around([store]), reader, line)
 
 
-def disagreements(java: JavaStore, case: Case) -> list[str]:
+def disagreements(java: JavaStore, case: DamageCase) -> list[str]:
     """Return what ``recover_as`` and the broker disagree about, each line with the name of the case."""
     with scratch() as folder:
         store = case.store(folder)

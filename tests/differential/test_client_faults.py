@@ -38,8 +38,8 @@ from tests.differential.test_python_clients import (
     FIRST,
     OURS,
     Bank,
-    Seen,
-    Target,
+    BrokerTarget,
+    CountingListener,
     consumer,
     producer,
     running,
@@ -56,12 +56,12 @@ BODIES = [b"%d" % number for number in range(60)]
 
 
 @pytest.fixture(scope="module", params=EVERY_BROKER, name="target")
-def each_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def each_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerTarget]:
     with running(request.param, tmp_path_factory) as target:
         yield target
 
 
-def stored(target: Target, topic: str) -> list[bytes]:
+def stored(target: BrokerTarget, topic: str) -> list[bytes]:
     """Return the bodies of a topic, but that of its first message."""
     found = []
     with mqtool.PullConsumer("Reader", target.name_server) as reader:
@@ -74,7 +74,7 @@ def stored(target: Target, topic: str) -> list[bytes]:
     return found
 
 
-def dead_letters(target: Target, group: str, bodies: Collection[bytes]) -> list[ConsumerMessage]:
+def dead_letters(target: BrokerTarget, group: str, bodies: Collection[bytes]) -> list[ConsumerMessage]:
     """Return the dead letters of a group once each of the bodies is there (one may be there twice)."""
     found: list[ConsumerMessage] = []
     reader = mqtool.LitePullConsumer(f"{group}-dead", target.name_server, LitePullConsumerOptions(**FIRST))
@@ -87,8 +87,8 @@ def dead_letters(target: Target, group: str, bodies: Collection[bytes]) -> list[
 # 1
 
 
-def test_a_transaction_is_done_once_however_often_it_ends(target: Target, topic: str) -> None:
-    once, seen, calls = mqtool.Deduplicator(), Seen(), list[ConsumerMessage]()
+def test_a_transaction_is_done_once_however_often_it_ends(target: BrokerTarget, topic: str) -> None:
+    once, seen, calls = mqtool.Deduplicator(), CountingListener(), list[ConsumerMessage]()
     listen = once.listener(seen)
 
     def counted(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> Any:
@@ -113,7 +113,7 @@ def test_a_transaction_is_done_once_however_often_it_ends(target: Target, topic:
 
 
 def test_broadcasts_from_the_end_go_on_though_nothing_came_and_when_a_queue_comes_back(
-    target: Target, topic: str, tmp_path: Path
+    target: BrokerTarget, topic: str, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {
         "message_model": MessageModel.BROADCASTING,
@@ -123,7 +123,7 @@ def test_broadcasts_from_the_end_go_on_though_nothing_came_and_when_a_queue_come
     with producer(target) as sending:
         count = len(sending.queues(topic))
     send(target, topic, BODIES)
-    first, second = Seen(), Seen()
+    first, second = CountingListener(), CountingListener()
     with consumer(target, topic, topic, first, **options) as made:
         until(lambda: len(made.queues()) == count)
     send(target, topic, [b"meanwhile"])
@@ -141,7 +141,7 @@ def test_broadcasts_from_the_end_go_on_though_nothing_came_and_when_a_queue_come
 
 
 @pytest.mark.parametrize("is_coroutine", [False, True], ids=["function", "coroutine"])
-def test_whatever_is_raised_by_a_listener(target: Target, topic: str, is_coroutine: bool) -> None:
+def test_whatever_is_raised_by_a_listener(target: BrokerTarget, topic: str, is_coroutine: bool) -> None:
     good: list[bytes] = []
     bad = [b"bad %d" % number for number in range(len(RAISED))]
 
@@ -162,7 +162,7 @@ def test_whatever_is_raised_by_a_listener(target: Target, topic: str, is_corouti
         assert {one.body for one in dead_letters(target, group, bad)} == {*bad}
 
 
-def test_whatever_is_raised_by_a_strategy_selector_and_hook(target: Target, topic: str) -> None:
+def test_whatever_is_raised_by_a_strategy_selector_and_hook(target: BrokerTarget, topic: str) -> None:
     errors = [*RAISED]
     calls = []
 
@@ -180,7 +180,7 @@ def test_whatever_is_raised_by_a_strategy_selector_and_hook(target: Target, topi
     def selector(*_: Any) -> mqtool.MessageQueue:
         raise KeyboardInterrupt
 
-    seen = Seen()
+    seen = CountingListener()
     with consumer(target, topic, topic, seen, strategy=strategy) as made:
         with mqtool.Producer("P", target.name_server, hooks=[RaisingHook()]) as sending:
             for arguments in ({"selector": selector}, {}):
@@ -197,7 +197,7 @@ def test_whatever_is_raised_by_a_strategy_selector_and_hook(target: Target, topi
 # 4
 
 
-def test_what_is_no_message_takes_no_other_with_it(target: Target, topic: str) -> None:
+def test_what_is_no_message_takes_no_other_with_it(target: BrokerTarget, topic: str) -> None:
     async def run() -> list[object]:
         async with mqtool.aio.Producer("P", target.name_server) as sending:
             good = [sending.send(ProducerMessage(topic, "gr\u00f6\u00dfer", tags=None, keys=None)) for _ in range(100)]
@@ -217,7 +217,7 @@ def test_what_is_no_message_takes_no_other_with_it(target: Target, topic: str) -
 
 
 @pytest.mark.parametrize("options", [{}, {"auto_batch": True}, {"enable_backpressure_for_async_mode": True}])
-def test_the_end_of_a_block_sends_what_was_begun(target: Target, options: dict[str, Any]) -> None:
+def test_the_end_of_a_block_sends_what_was_begun(target: BrokerTarget, options: dict[str, Any]) -> None:
     topic = f"the_end_of_a_block-{'-'.join(options)}"
     with producer(target) as sending:
         until(lambda: sends(sending, topic))
@@ -227,7 +227,7 @@ def test_the_end_of_a_block_sends_what_was_begun(target: Target, options: dict[s
     assert sorted(stored(target, topic)) == sorted(BODIES)
 
 
-def test_the_end_of_a_block_commits_what_was_given_and_no_more(target: Target, topic: str) -> None:
+def test_the_end_of_a_block_commits_what_was_given_and_no_more(target: BrokerTarget, topic: str) -> None:
     def made(**options: Any) -> mqtool.LitePullConsumer:
         lite = mqtool.LitePullConsumer(topic, target.name_server, **FIRST, **options)
         lite.subscribe(topic)
@@ -249,12 +249,12 @@ def test_the_end_of_a_block_commits_what_was_given_and_no_more(target: Target, t
 # 6 and 7
 
 
-def test_a_forked_child_has_clients_of_its_own(target: Target, topic: str) -> None:
+def test_a_forked_child_has_clients_of_its_own(target: BrokerTarget, topic: str) -> None:
     wanted = forked(target.name_server, topic)
     assert sorted(stored(target, topic)) == sorted(wanted)
 
 
-def test_a_blocking_call_in_a_coroutine_is_told(target: Target, topic: str) -> None:
+def test_a_blocking_call_in_a_coroutine_is_told(target: BrokerTarget, topic: str) -> None:
     raised: list[str] = []
     with producer(target) as sending:
 
@@ -273,8 +273,8 @@ def test_a_blocking_call_in_a_coroutine_is_told(target: Target, topic: str) -> N
 # 8
 
 
-def test_a_mute_name_server_is_passed_over(target: Target, topic: str) -> None:
-    seen = Seen()
+def test_a_mute_name_server_is_passed_over(target: BrokerTarget, topic: str) -> None:
+    seen = CountingListener()
     with mute() as nobody:
         names = target._replace(name_server=f"{nobody};{target.name_server}")
         with producer(names, send_msg_timeout=20_000) as sending, consumer(names, topic, topic, seen):
@@ -283,7 +283,7 @@ def test_a_mute_name_server_is_passed_over(target: Target, topic: str) -> None:
 
 
 @contextlib.contextmanager
-def stoppable(target: Target, folder: Path) -> Iterator[tuple[Target, Callable[[signal.Signals], None]]]:
+def stoppable(target: BrokerTarget, folder: Path) -> Iterator[tuple[BrokerTarget, Callable[[signal.Signals], None]]]:
     """Give a broker that is a process, and how to send it signals."""
     if (pid := target.pid) is not None:
         yield target, lambda number: os.kill(pid, number)
@@ -291,13 +291,13 @@ def stoppable(target: Target, folder: Path) -> Iterator[tuple[Target, Callable[[
     served = ServedInProcess(folder)
     served.start()
     try:
-        yield Target(served.name_server, OURS), served.signal
+        yield BrokerTarget(served.name_server, OURS), served.signal
     finally:
         served.end()
         served._log.close()
 
 
-def test_calls_end_in_time_while_a_broker_is_stopped(target: Target, topic: str, tmp_path: Path) -> None:
+def test_calls_end_in_time_while_a_broker_is_stopped(target: BrokerTarget, topic: str, tmp_path: Path) -> None:
     large = random.Random(0).randbytes(4 << 20)  # more than fits between the two
     with stoppable(target, tmp_path) as (brokers, tell), producer(brokers) as sending:
         until(lambda: sends(sending, topic))
@@ -325,7 +325,7 @@ def test_calls_end_in_time_while_a_broker_is_stopped(target: Target, topic: str,
 # 9 and 10
 
 
-def test_what_waits_in_queues_without_an_offset_is_lag(target: Target, topic: str) -> None:
+def test_what_waits_in_queues_without_an_offset_is_lag(target: BrokerTarget, topic: str) -> None:
     group = f"{topic}-group"
     with producer(target) as sending:
         queues = sending.queues(topic)
@@ -351,7 +351,7 @@ def test_what_waits_in_queues_without_an_offset_is_lag(target: Target, topic: st
     assert of_group["lag"] == sum(wanted.values())
 
 
-def test_a_topic_that_is_not_there_is_told_to_who_consumes(target: Target, topic: str) -> None:
+def test_a_topic_that_is_not_there_is_told_to_who_consumes(target: BrokerTarget, topic: str) -> None:
     typo = topic[:-1]
     for kind in ("--group", "G"), ("--peek",):
         ran = run_command("consume", "--topic", typo, *kind, "--idle", "1s", "-n", target.name_server)
@@ -363,8 +363,8 @@ def test_a_topic_that_is_not_there_is_told_to_who_consumes(target: Target, topic
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_body_that_cannot_be_read_holds_nothing_up(target: Target, topic: str, orderly: bool) -> None:
-    group, seen = f"{topic}-{orderly}", Seen()
+def test_a_body_that_cannot_be_read_holds_nothing_up(target: BrokerTarget, topic: str, orderly: bool) -> None:
+    group, seen = f"{topic}-{orderly}", CountingListener()
     with producer(target) as sending:
         queue = sending.queues(topic)[0]
         sending.send(ProducerMessage(topic, b"before"), queue)
@@ -380,8 +380,8 @@ def test_a_body_that_cannot_be_read_holds_nothing_up(target: Target, topic: str,
 # 12
 
 
-def test_a_fresh_producer_is_asked_about_what_a_dead_one_has_left(target: Target, topic: str) -> None:
-    asked, seen = threading.Event(), Seen()
+def test_a_fresh_producer_is_asked_about_what_a_dead_one_has_left(target: BrokerTarget, topic: str) -> None:
+    asked, seen = threading.Event(), CountingListener()
 
     class Heir(Bank):
         def check_local_transaction(self, message: ConsumerMessage) -> TransactionState:
@@ -399,7 +399,7 @@ def test_a_fresh_producer_is_asked_about_what_a_dead_one_has_left(target: Target
     assert asked.is_set()
 
 
-def test_a_queue_that_is_paused_gives_nothing_that_comes_then(target: Target, topic: str) -> None:
+def test_a_queue_that_is_paused_gives_nothing_that_comes_then(target: BrokerTarget, topic: str) -> None:
     with producer(target) as sending:
         paused, other = sending.queues(topic)[:2]
         lite = mqtool.LitePullConsumer(topic, target.name_server, **FIRST)
@@ -422,8 +422,10 @@ def test_a_queue_that_is_paused_gives_nothing_that_comes_then(target: Target, to
             until(lambda: has(b"paused"))
 
 
-def test_what_a_consumer_tells_of_itself(target: Target, topic: str) -> None:
-    seen = Seen(lambda message: ConsumeStatus.LATER if not message.reconsume_times else ConsumeStatus.SUCCESS)
+def test_what_a_consumer_tells_of_itself(target: BrokerTarget, topic: str) -> None:
+    seen = CountingListener(
+        lambda message: ConsumeStatus.LATER if not message.reconsume_times else ConsumeStatus.SUCCESS
+    )
     with producer(target) as sending:
         result = sending.send(ProducerMessage(topic, b"x", keys=["k1", "k2"]))
     with consumer(target, topic, topic, seen) as made:
@@ -439,7 +441,7 @@ def test_what_a_consumer_tells_of_itself(target: Target, topic: str) -> None:
 # 13
 
 
-def test_errors_have_what_a_program_acts_on(target: Target, topic: str) -> None:
+def test_errors_have_what_a_program_acts_on(target: BrokerTarget, topic: str) -> None:
     with mqtool.PullConsumer("Reader", target.name_server) as reader:
         queue = reader.fetch_message_queues(topic)[0]
         with pytest.raises(mqtool.NotFoundError) as none:

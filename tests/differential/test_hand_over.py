@@ -26,7 +26,7 @@ from mqtool.formats.topics import OP_TOPIC
 from tests.differential.conftest import jars
 from tests.differential.java_broker import POM, free_port, running_broker, within
 from tests.differential.java_store import each_version
-from tests.wire_client import PRODUCERS, Client, batch
+from tests.wire_client import PRODUCERS, WireClient, batch
 
 pytestmark = pytest.mark.java
 
@@ -48,13 +48,13 @@ Served = dict[tuple[str, int], list[tuple[Any, ...]]]
 """What each queue has, message by message: queue offset, body, properties, times, and how often it was consumed."""
 
 
-async def can_be_read(client: Client, topic: str, count: int) -> None:
+async def can_be_read(client: WireClient, topic: str, count: int) -> None:
     """Return when so many messages are in their queue: RocketMQ takes a while, on a busy machine, after its answer."""
     while len(await client.messages(topic)) < count:
         await asyncio.sleep(0.1)
 
 
-async def fill(client: Client, *, is_five: bool) -> dict[str, str]:
+async def fill(client: WireClient, *, is_five: bool) -> dict[str, str]:
     """Do something of everything, and return the half message that is left open."""
     await client.make_topic(ORDERS)
     group = {"groupName": GROUP, "retryQueueNums": 1, "retryMaxTimes": 16, "consumeEnable": True}
@@ -105,7 +105,7 @@ async def fill(client: Client, *, is_five: bool) -> dict[str, str]:
 PLACES = ((ORDERS, 0), (ORDERS, 1), (BATCHED, 0), (f"%DLQ%{GROUP}", 0), (f"%RETRY%{GROUP}", 0))
 
 
-async def all_messages(client: Client) -> Served:
+async def all_messages(client: WireClient) -> Served:
     return {
         place: [
             (one.queue_offset, one.body, one.properties, one.born_timestamp, one.store_timestamp, one.reconsume_times)
@@ -115,13 +115,13 @@ async def all_messages(client: Client) -> Served:
     }
 
 
-async def until(client: Client, body: bytes, topic: str) -> None:
+async def until(client: WireClient, body: bytes, topic: str) -> None:
     """Return when a topic has a message."""
     while body not in {one.body for one in await client.messages(topic)}:
         await asyncio.sleep(0.1)
 
 
-async def popped(client: Client, topic: str, count: int, *, in_order: bool = False) -> list[bytes]:
+async def popped(client: WireClient, topic: str, count: int, *, in_order: bool = False) -> list[bytes]:
     """Pop and acknowledge until this many messages have come, and once more; return them."""
     bodies: list[bytes] = []
     is_last = False
@@ -134,7 +134,7 @@ async def popped(client: Client, topic: str, count: int, *, in_order: bool = Fal
     return bodies
 
 
-async def check(client: Client, before: Served, half: dict[str, str], *, is_five: bool) -> None:
+async def check(client: WireClient, before: Served, half: dict[str, str], *, is_five: bool) -> None:
     """Hold what a broker makes of a store against what the one before it had served, and use it."""
     now = await all_messages(client)
     for place, messages in before.items():
@@ -174,22 +174,22 @@ async def check(client: Client, before: Served, half: dict[str, str], *, is_five
 
 
 @contextlib.asynccontextmanager
-async def ours(store: Path, **more: str | int) -> AsyncIterator[Client]:
+async def ours(store: Path, **more: str | int) -> AsyncIterator[WireClient]:
     async with mqtool.Broker(store, settings={**SETTINGS, **more}) as broker:
-        client = Client(broker.address)
+        client = WireClient(broker.address)
         yield client
         await client.close()
 
 
 @contextlib.asynccontextmanager
-async def theirs(version: str, store: Path, **more: str | int) -> AsyncIterator[Client]:
+async def theirs(version: str, store: Path, **more: str | int) -> AsyncIterator[WireClient]:
     lines = "".join(f"{name}={value}\n" for name, value in more.items())
     folder = store.parent / f"java-{time.monotonic_ns()}"
     async with (
         Cluster(NameServerConfig()) as names,
         running_broker(version, folder, names.name_server_address, free_port(), store, lines) as address,
     ):
-        client = Client(address)
+        client = WireClient(address)
         yield client
         await client.close()
 

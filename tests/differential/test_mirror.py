@@ -11,7 +11,7 @@ from mqtool.engine.client.mirroring import HOPS, last_hop
 from mqtool.errors import Status
 from tests.commands.running import run
 from tests.differential.java_store import VERSIONS
-from tests.differential.test_python_clients import Target, producer, running, until
+from tests.differential.test_python_clients import BrokerTarget, producer, running, until
 from tests.differential.test_shell import _is_ready, put
 
 JAVA = [pytest.param(one, marks=[pytest.mark.java, pytest.mark.xdist_group(f"python-{one}")]) for one in VERSIONS]
@@ -20,25 +20,25 @@ OF_BROKERS = ("CLUSTER", "MSG_REGION", "TRACE_ON", "DELAY", "REAL_TOPIC", "REAL_
 
 
 @pytest.fixture(scope="module", params=JAVA)
-def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerTarget]:
     with running(request.param, tmp_path_factory) as target:
         yield target
 
 
 @pytest.fixture
-def ours() -> Iterator[Target]:
+def ours() -> Iterator[BrokerTarget]:
     with mqtool.Broker(settings={"brokerClusterName": "Ours"}) as broker:
-        yield Target(broker.name_server_address, "ours")
+        yield BrokerTarget(broker.name_server_address, "ours")
 
 
-def mirrored(source: Target, target: Target, topic: str) -> int:
+def mirrored(source: BrokerTarget, target: BrokerTarget, topic: str) -> int:
     addresses = ("--from", source.name_server, "--to", target.name_server)
     ran = run("mirror", *addresses, "--topic", topic, "--yes", "--idle", "2s")
     assert ran.status == Status.OK, ran
     return int(ran.rows[-1]["copied"])
 
 
-def stored(target: Target, topic: str) -> dict[int, list[dict[str, Any]]]:
+def stored(target: BrokerTarget, topic: str) -> dict[int, list[dict[str, Any]]]:
     rows = run("find", "-n", target.name_server, "--topic", topic, "--limit", "1000").rows
     ids = sorted({row["queue_id"] for row in rows})
     return {
@@ -47,7 +47,7 @@ def stored(target: Target, topic: str) -> dict[int, list[dict[str, Any]]]:
     }
 
 
-def load(source: Target, topic: str) -> None:
+def load(source: BrokerTarget, topic: str) -> None:
     """Send messages of every kind: 62 are to be seen."""
     assert run("topic", "create", "-n", source.name_server, topic, "--queues", "2", "--yes").status == Status.OK
     with producer(source) as sending:
@@ -65,7 +65,7 @@ def load(source: Target, topic: str) -> None:
 
 
 @pytest.mark.parametrize("is_from_java", [True, False], ids=["from", "to"])
-def test_copies_are_what_was_stored_and_known_again(java: Target, ours: Target, is_from_java: bool) -> None:
+def test_copies_are_what_was_stored_and_known_again(java: BrokerTarget, ours: BrokerTarget, is_from_java: bool) -> None:
     source, target = (java, ours) if is_from_java else (ours, java)
     topic = "MirrorFrom" if is_from_java else "MirrorTo"
     name = "DefaultCluster" if is_from_java else "Ours"
@@ -108,6 +108,6 @@ def _own(row: dict[str, Any]) -> dict[str, str]:
     return {name: value for name, value in row["properties"].items() if name not in OF_BROKERS}
 
 
-def _offsets(target: Target, group: str) -> list[int | None]:
+def _offsets(target: BrokerTarget, group: str) -> list[int | None]:
     rows = run("offset", "list", "-n", target.name_server, "--group", group).rows
     return [row["consumer_offset"] for row in sorted(rows, key=lambda row: row["queue_id"])]

@@ -51,7 +51,7 @@ FIRST: dict[str, Any] = {"consume_from_where": ConsumeFrom.FIRST_OFFSET}
 OURS = "ours"
 
 
-class Target(NamedTuple):
+class BrokerTarget(NamedTuple):
     """Brokers to talk to."""
 
     name_server: str
@@ -74,21 +74,21 @@ EVERY_BROKER = [_group_of(version) for version in (OURS, *VERSIONS)]
 
 
 @pytest.fixture(scope="module", params=EVERY_BROKER)
-def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerTarget]:
     with running(request.param, tmp_path_factory) as brokers:
         yield brokers
 
 
 @contextlib.contextmanager
-def running(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def running(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerTarget]:
     """Run a broker of a version, or ours."""
     if version == OURS:
         with mqtool.Broker(settings=SETTINGS) as broker:
-            yield Target(broker.name_server_address, version)
+            yield BrokerTarget(broker.name_server_address, version)
         return
     jars(version, POM)
     with in_a_thread(_java_broker(version, tmp_path_factory.mktemp("java") / "broker")) as (name_server, pid):
-        yield Target(name_server, version, pid)
+        yield BrokerTarget(name_server, version, pid)
 
 
 @contextlib.asynccontextmanager
@@ -105,7 +105,7 @@ async def _java_broker(version: str, folder: Path) -> AsyncIterator[tuple[str, i
 
 
 @pytest.fixture(name="topic")
-def topic_of_test(request: pytest.FixtureRequest, target: Target) -> str:
+def topic_of_test(request: pytest.FixtureRequest, target: BrokerTarget) -> str:
     """A topic for one test, which the broker has."""
     name = "".join(one if one.isalnum() else "_" for one in request.node.originalname.removeprefix("test_"))
     with producer(target) as sending:
@@ -130,11 +130,11 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def producer(target: Target, **options: Any) -> mqtool.Producer:
+def producer(target: BrokerTarget, **options: Any) -> mqtool.Producer:
     return mqtool.Producer("P", target.name_server, mqtool.ProducerOptions(**options))
 
 
-class Seen:
+class CountingListener:
     """A listener that counts what it is given, and answers as it is told."""
 
     def __init__(self, answer: Callable[[ConsumerMessage], ConsumeStatus] | None = None) -> None:
@@ -156,14 +156,14 @@ class Seen:
 
 
 def consumer(
-    target: Target, group: str, topic: str, listener: Seen, expression: str = "*", **options: Any
+    target: BrokerTarget, group: str, topic: str, listener: CountingListener, expression: str = "*", **options: Any
 ) -> mqtool.PushConsumer:
     made = mqtool.PushConsumer(group, listener, target.name_server, PushConsumerOptions(**{**FIRST, **options}))
     made.subscribe(topic, expression, is_sql92=expression.startswith("a "))
     return made
 
 
-def send(target: Target, topic: str, bodies: Sequence[bytes], **more: Any) -> None:
+def send(target: BrokerTarget, topic: str, bodies: Sequence[bytes], **more: Any) -> None:
     with producer(target) as sending:
         for body in bodies:
             sending.send(ProducerMessage(topic, body, **more))
@@ -172,8 +172,8 @@ def send(target: Target, topic: str, bodies: Sequence[bytes], **more: Any) -> No
 BODIES = [b"%d" % number for number in range(40)]
 
 
-def test_sends_of_all_kinds(target: Target, topic: str) -> None:
-    seen = Seen()
+def test_sends_of_all_kinds(target: BrokerTarget, topic: str) -> None:
+    seen = CountingListener()
     with producer(target) as sending, consumer(target, topic, topic, seen):
         results = [sending.send(ProducerMessage(topic, b"sync", tags="a", keys=["k1", "k2"], properties={"x": "y"}))]
         results.append(sending.send_async(ProducerMessage(topic, b"async")).result(PATIENCE))
@@ -191,8 +191,8 @@ def test_sends_of_all_kinds(target: Target, topic: str) -> None:
     assert (sync.message_id, sync.offset_message_id) == (results[0].message_id, results[0].offset_message_id)
 
 
-def test_automatic_batches(target: Target, topic: str) -> None:
-    seen = Seen()
+def test_automatic_batches(target: BrokerTarget, topic: str) -> None:
+    seen = CountingListener()
     with producer(target, auto_batch=True) as sending:
         queue = sending.queues(topic)[0]
         futures = [sending.send_async(ProducerMessage(topic, b"%d" % number, tags="a"), queue) for number in range(500)]
@@ -206,13 +206,13 @@ def test_automatic_batches(target: Target, topic: str) -> None:
     assert [one.queue_offset for one in results] == [*range(results[0].queue_offset, results[0].queue_offset + 500)]
 
 
-def test_traces(target: Target, topic: str) -> None:
+def test_traces(target: BrokerTarget, topic: str) -> None:
     def listen(one: ConsumerMessage) -> ConsumeStatus:
         if one.body == b"1" and not one.reconsume_times:
             raise KeyError
         return ConsumeStatus.SUCCESS
 
-    seen = Seen(listen)
+    seen = CountingListener(listen)
     with producer(target, trace=True) as sending, consumer(target, topic, topic, seen, trace=True):
         sent = [sending.send(ProducerMessage(topic, b"%d" % number, keys=[f"key-{number}"])) for number in range(3)]
         until(lambda: len(seen.messages) >= 4)
@@ -234,8 +234,8 @@ def test_traces(target: Target, topic: str) -> None:
 
 
 @pytest.mark.java
-def test_mqadmin_shows_what_our_clients_tell_of_a_message(target: Target, topic: str, tmp_path: Path) -> None:
-    seen = Seen()
+def test_mqadmin_shows_what_our_clients_tell_of_a_message(target: BrokerTarget, topic: str, tmp_path: Path) -> None:
+    seen = CountingListener()
     with producer(target, trace=True) as sending, consumer(target, topic, topic, seen, trace=True):
         sent = sending.send(ProducerMessage(topic, b"1", keys=["key-1"]))
         until(lambda: bool(seen.messages))
@@ -266,7 +266,7 @@ def test_mqadmin_shows_what_our_clients_tell_of_a_message(target: Target, topic:
     assert told == sorted([("Pub", "P", "success"), *(("Sub", group, "success") for group in groups)]), said
 
 
-def test_what_cannot_be_sent(target: Target, topic: str) -> None:
+def test_what_cannot_be_sent(target: BrokerTarget, topic: str) -> None:
     with producer(target) as sending, pytest.raises(UsageError, match="the maximum is 4,194,304"):
         sending.send(ProducerMessage(topic, bytes((4 << 20) + 1)))
     with producer(target, max_message_size=8 << 20, compress_msg_body_over_howmuch=8 << 20) as sending:
@@ -277,14 +277,14 @@ def test_what_cannot_be_sent(target: Target, topic: str) -> None:
         assert isinstance(refused.value, mqtool.IllegalMessageError)
 
 
-def test_a_body_of_4_mib_that_cannot_be_compressed_is_sent(target: Target, topic: str) -> None:
+def test_a_body_of_4_mib_that_cannot_be_compressed_is_sent(target: BrokerTarget, topic: str) -> None:
     with producer(target, send_msg_timeout=60_000) as sending:
         sending.send(ProducerMessage(topic, random.Random(0).randbytes(4 << 20)))
 
 
-def test_a_dead_letter_is_sent_again_with_its_properties(target: Target, topic: str) -> None:
-    seen = Seen(lambda message: ConsumeStatus.LATER if message.body == b"dead" else ConsumeStatus.SUCCESS)
-    dead = Seen()
+def test_a_dead_letter_is_sent_again_with_its_properties(target: BrokerTarget, topic: str) -> None:
+    seen = CountingListener(lambda message: ConsumeStatus.LATER if message.body == b"dead" else ConsumeStatus.SUCCESS)
+    dead = CountingListener()
     with (
         producer(target) as sending,
         consumer(target, topic, topic, seen, max_reconsume_times=0),
@@ -301,8 +301,8 @@ def test_a_dead_letter_is_sent_again_with_its_properties(target: Target, topic: 
     assert not {"DLQ_ORIGIN_TOPIC", "ORIGIN_MESSAGE_ID", "RETRY_TOPIC"} & {*again.properties}
 
 
-def test_later(target: Target, topic: str) -> None:
-    seen = Seen()
+def test_later(target: BrokerTarget, topic: str) -> None:
+    seen = CountingListener()
     kinds: list[dict[str, Any]] = [{"delay_level": 1}]
     kinds += [] if target.is_four else [{"delay_ms": 1500}, {"deliver_at": time.time_ns() // 1_000_000 + 3000}]
     with producer(target) as sending, consumer(target, topic, topic, seen):
@@ -325,8 +325,8 @@ class Bank:
         return TransactionState.COMMIT if b"commit" in message.body else TransactionState.ROLLBACK
 
 
-def test_transactions(target: Target, topic: str) -> None:
-    seen = Seen()
+def test_transactions(target: BrokerTarget, topic: str) -> None:
+    seen = CountingListener()
     with (
         mqtool.TransactionProducer("Bank", Bank(), target.name_server) as sending,
         consumer(target, topic, topic, seen),
@@ -344,8 +344,8 @@ def test_transactions(target: Target, topic: str) -> None:
     assert target.version != OURS or len(seen.bodies) == 2
 
 
-def test_members_share(target: Target, topic: str) -> None:
-    first, second = Seen(), Seen()
+def test_members_share(target: BrokerTarget, topic: str) -> None:
+    first, second = CountingListener(), CountingListener()
     with consumer(target, topic, topic, first) as one:
         with consumer(target, topic, topic, second) as other:
             until(lambda: bool(_own(one, topic)) and bool(_own(other, topic)) and not _shared(one, other, topic))
@@ -367,7 +367,7 @@ def _shared(one: mqtool.PushConsumer, other: mqtool.PushConsumer, topic: str) ->
     return {*_own(one, topic)} & {*_own(other, topic)}
 
 
-def test_in_order(target: Target, topic: str) -> None:
+def test_in_order(target: BrokerTarget, topic: str) -> None:
     failed: list[ConsumerMessage] = []
 
     def fails_once(message: ConsumerMessage) -> ConsumeStatus:
@@ -376,7 +376,7 @@ def test_in_order(target: Target, topic: str) -> None:
             return ConsumeStatus.LATER
         return ConsumeStatus.SUCCESS
 
-    seen = Seen(fails_once)
+    seen = CountingListener(fails_once)
     with producer(target) as sending:
         queue = sending.queues(topic)[0]
         for body in BODIES[:10]:
@@ -386,8 +386,8 @@ def test_in_order(target: Target, topic: str) -> None:
     assert seen.bodies == BODIES[:4] + BODIES[3:10]
 
 
-def test_broadcasts(target: Target, topic: str, tmp_path: Path) -> None:
-    each = [Seen(), Seen()]
+def test_broadcasts(target: BrokerTarget, topic: str, tmp_path: Path) -> None:
+    each = [CountingListener(), CountingListener()]
     with contextlib.ExitStack() as stack:
         for number, seen in enumerate(each):
             options: dict[str, Any] = {"message_model": MessageModel.BROADCASTING, "offsets_folder": tmp_path}
@@ -397,8 +397,8 @@ def test_broadcasts(target: Target, topic: str, tmp_path: Path) -> None:
     assert [sorted(seen.bodies) for seen in each] == [sorted(BODIES)] * 2
 
 
-def test_broadcasts_go_on_where_they_were(target: Target, topic: str, tmp_path: Path) -> None:
-    first, second = Seen(), Seen()
+def test_broadcasts_go_on_where_they_were(target: BrokerTarget, topic: str, tmp_path: Path) -> None:
+    first, second = CountingListener(), CountingListener()
     options: dict[str, Any] = {"message_model": MessageModel.BROADCASTING, "offsets_folder": tmp_path}
     with consumer(target, topic, topic, first, **options):
         send(target, topic, BODIES)
@@ -409,9 +409,9 @@ def test_broadcasts_go_on_where_they_were(target: Target, topic: str, tmp_path: 
     assert (sorted(first.bodies), second.bodies) == (sorted(BODIES), [b"meanwhile"])
 
 
-def test_only_once(target: Target, topic: str) -> None:
+def test_only_once(target: BrokerTarget, topic: str) -> None:
     """Members of a batch, delayed messages and what failed once are each done once, whatever comes twice."""
-    calls, seen, failed = list[ConsumerMessage](), Seen(), set[bytes]()
+    calls, seen, failed = list[ConsumerMessage](), CountingListener(), set[bytes]()
     once = mqtool.Deduplicator()
 
     def work(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> ConsumeStatus:
@@ -444,8 +444,8 @@ def test_only_once(target: Target, topic: str) -> None:
 
 
 @pytest.mark.parametrize("expression", ["A || C", "a > 3"])
-def test_filters(target: Target, topic: str, expression: str) -> None:
-    seen = Seen()
+def test_filters(target: BrokerTarget, topic: str, expression: str) -> None:
+    seen = CountingListener()
     group = f"{topic}-{len(expression)}"
     send(target, topic, [b"other"], tags="B", properties={"a": "1"})
     send(target, topic, [b"wanted"], tags="A", properties={"a": "5"})
@@ -456,8 +456,8 @@ def test_filters(target: Target, topic: str, expression: str) -> None:
     assert {*seen.bodies} == {b"wanted", b"last"}
 
 
-def test_again_after_a_failure(target: Target, topic: str) -> None:
-    seen = Seen(lambda one: ConsumeStatus.LATER if one.reconsume_times < 2 else ConsumeStatus.SUCCESS)
+def test_again_after_a_failure(target: BrokerTarget, topic: str) -> None:
+    seen = CountingListener(lambda one: ConsumeStatus.LATER if one.reconsume_times < 2 else ConsumeStatus.SUCCESS)
     with consumer(target, topic, topic, seen):
         send(target, topic, [b"twice bad"])
         until(lambda: len(seen.messages) >= 3)
@@ -466,8 +466,8 @@ def test_again_after_a_failure(target: Target, topic: str) -> None:
     ]
 
 
-def test_a_group_goes_on_where_it_was(target: Target, topic: str) -> None:
-    first, second = Seen(), Seen()
+def test_a_group_goes_on_where_it_was(target: BrokerTarget, topic: str) -> None:
+    first, second = CountingListener(), CountingListener()
     with consumer(target, topic, topic, first):
         send(target, topic, BODIES)
         until(lambda: len(first.messages) >= 40)
@@ -477,7 +477,7 @@ def test_a_group_goes_on_where_it_was(target: Target, topic: str) -> None:
     assert (sorted(first.bodies), second.bodies) == (sorted(BODIES), [b"meanwhile"])
 
 
-def test_lite_pull(target: Target, topic: str) -> None:
+def test_lite_pull(target: BrokerTarget, topic: str) -> None:
     send(target, topic, BODIES)
     made = mqtool.LitePullConsumer(topic, target.name_server, LitePullConsumerOptions(**FIRST, auto_commit=False))
     made.subscribe(topic)
@@ -499,7 +499,7 @@ def test_lite_pull(target: Target, topic: str) -> None:
         assert other.poll(500) == []
 
 
-def test_iterating_and_batches(target: Target, topic: str) -> None:
+def test_iterating_and_batches(target: BrokerTarget, topic: str) -> None:
     send(target, topic, BODIES)
     seen: list[bytes] = []
     for most in (1, 7, 20):  # each goes on where the one before was left
@@ -533,7 +533,7 @@ def test_iterating_and_batches(target: Target, topic: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["push", "lite pull"])
-def test_who_wants_to_know_is_told_which_queues_come_and_go(target: Target, topic: str, kind: str) -> None:
+def test_who_wants_to_know_is_told_which_queues_come_and_go(target: BrokerTarget, topic: str, kind: str) -> None:
     group = f"{topic}-{kind[0]}"
     told: list[tuple[str, int, int]] = []
 
@@ -543,7 +543,7 @@ def test_who_wants_to_know_is_told_which_queues_come_and_go(target: Target, topi
 
         options = {**FIRST, "on_assigned": note("assigned"), "on_revoked": note("revoked")}
         if kind == "push":
-            return consumer(target, group, topic, Seen(), **options)
+            return consumer(target, group, topic, CountingListener(), **options)
         made = mqtool.LitePullConsumer(group, target.name_server, options)
         made.subscribe(topic)
         return made
@@ -562,7 +562,7 @@ def test_who_wants_to_know_is_told_which_queues_come_and_go(target: Target, topi
     assert of("revoked", 1) == {0, 1, 2, 3}
 
 
-def test_spans_measures_and_values_of_what_is_sent_and_consumed(target: Target, topic: str) -> None:
+def test_spans_measures_and_values_of_what_is_sent_and_consumed(target: BrokerTarget, topic: str) -> None:
     spans, registry = InMemorySpanExporter(), CollectorRegistry()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
@@ -608,7 +608,7 @@ def test_spans_measures_and_values_of_what_is_sent_and_consumed(target: Target, 
     assert counts == {("send", "success"): 8, ("process", "success"): 9, ("process", "failure"): 1}  # with the first
 
 
-def test_topics_groups_and_offsets_are_made_read_moved_and_deleted(target: Target, topic: str) -> None:
+def test_topics_groups_and_offsets_are_made_read_moved_and_deleted(target: BrokerTarget, topic: str) -> None:
     with mqtool.AdminClient(target.name_server) as admin, producer(target) as sending:
         name, group = f"{topic}_made", f"{topic}-group"
         [made] = admin.create_topic(name, queues=2).changes
@@ -652,7 +652,7 @@ def _at(admin: mqtool.AdminClient, group: str, topic: str) -> dict[int, tuple[in
     return {one.queue_id: (one.consumer_offset, one.lag) for one in admin.offsets(group) if one.topic == topic}
 
 
-def test_pull_by_offset(target: Target, topic: str) -> None:
+def test_pull_by_offset(target: BrokerTarget, topic: str) -> None:
     send(target, topic, BODIES, tags="A")
     with mqtool.PullConsumer(f"{topic}-audit", target.name_server) as made:
         found = []
@@ -684,7 +684,7 @@ def _polled(made: mqtool.LitePullConsumer, count: int) -> list[bytes]:
     return found
 
 
-def test_pops(target: Target, topic: str) -> None:
+def test_pops(target: BrokerTarget, topic: str) -> None:
     send(target, topic, BODIES)
     options = PopConsumerOptions(pop_invisible_time=10_000)
     made = mqtool.PopConsumer(topic, target.name_server, options)
@@ -713,7 +713,7 @@ def _has_popped(made: mqtool.PopConsumer, found: list[ConsumerMessage], count: i
     return len(found) >= count
 
 
-def test_a_question_is_answered(target: Target, topic: str) -> None:
+def test_a_question_is_answered(target: BrokerTarget, topic: str) -> None:
     with producer(target) as sending, producer(target) as answering:
 
         def answer(messages: Sequence[ConsumerMessage], _: ConsumeContext) -> None:

@@ -16,7 +16,7 @@ from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
 from mqtool.formats.commit_log import MAGIC_V2
-from tests.damage import Case, cases
+from tests.damage import DamageCase, cases
 from tests.differential.java_store import JavaStore, at_once, each_version, scratch, settings
 from tests.differential.random_damage import CASES, SEED, random_case
 from tests.differential.verdicts import files_of
@@ -57,7 +57,7 @@ def test_a_broker_serves_what_recover_kept_of_recorded_damage(
     assert not any(found), "\n".join(line for lines in found for line in lines)
 
 
-def faults(java: JavaStore, case: Case) -> list[str]:
+def faults(java: JavaStore, case: DamageCase) -> list[str]:
     """Mend a damaged store, let the broker start on it, and return what is wrong, with the name of the case."""
     if not _reads(java.version, case.base):
         return []
@@ -67,7 +67,7 @@ def faults(java: JavaStore, case: Case) -> list[str]:
         return [f"{case.name} ({case.base}) on {java.version}: {line}" for line in _faults(java, case, store, wanted)]
 
 
-def _faults(java: JavaStore, case: Case, store: Path, wanted: list[dict[str, Any]]) -> Iterator[str]:
+def _faults(java: JavaStore, case: DamageCase, store: Path, wanted: list[dict[str, Any]]) -> Iterator[str]:
     config = manifest(case.base)["config"]
     ours = StoreConfig(settings(store, config))
     try:

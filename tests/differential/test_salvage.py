@@ -9,7 +9,7 @@ from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log
-from tests.damage import Case, cases
+from tests.damage import DamageCase, cases
 from tests.differential.java_store import JavaStore, each_version, scratch, settings
 from tests.golden import manifest
 
@@ -21,7 +21,7 @@ OF_THE_LOG = [case for case in cases() if any("commitlog" in str(op) for op in c
 @each_version
 @pytest.mark.parametrize("case", OF_THE_LOG, ids=lambda case: case.name)
 def test_a_broker_serves_every_message_of_a_salvaged_store(
-    java_store: Callable[[str], JavaStore], case: Case, version: str
+    java_store: Callable[[str], JavaStore], case: DamageCase, version: str
 ) -> None:
     config = manifest(case.base)["config"]
     with scratch() as folder:

@@ -14,14 +14,14 @@ from mqtool.formats.topics import TIMER_TOPIC
 from tests.differential.conftest import jars
 from tests.differential.java_broker import POM, within
 from tests.differential.test_hand_over import PATIENCE, ours, theirs
-from tests.wire_client import Client
+from tests.wire_client import WireClient
 
 pytestmark = pytest.mark.java
 
 KEY = "7F00000100002A139A556A5C3E9A000"
 
 
-async def delivered(client: Client, topic_of_a_recall: str) -> dict[str, list[bytes]]:
+async def delivered(client: WireClient, topic_of_a_recall: str) -> dict[str, list[bytes]]:
     """Have timer messages and recalls of them wait, and return what has come when all are due."""
     for topic in "AB":
         await client.make_topic(topic)
@@ -52,7 +52,7 @@ async def delivered(client: Client, topic_of_a_recall: str) -> dict[str, list[by
     return found
 
 
-async def put_again(client: Client) -> int:
+async def put_again(client: WireClient) -> int:
     """Have four messages that are the same wait, two a topic, until each was put again; return when they are due."""
     before, due = len(await client.messages(TIMER_TOPIC)), (int(time.time()) + 12) * 1000 + 500
     for topic in "AABB":

@@ -13,22 +13,30 @@ from mqtool import ConsumeStatus, ProducerMessage, SendResult
 from mqtool.errors import MqtoolError, Status
 from tests.commands.running import Ran
 from tests.commands.running import run as run_command
-from tests.differential.test_python_clients import EVERY_BROKER, Seen, Target, consumer, producer, running, until
+from tests.differential.test_python_clients import (
+    EVERY_BROKER,
+    BrokerTarget,
+    CountingListener,
+    consumer,
+    producer,
+    running,
+    until,
+)
 
 
 @pytest.fixture(scope="module", params=EVERY_BROKER, name="target")
-def each_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def each_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerTarget]:
     with running(request.param, tmp_path_factory) as target:
         yield target
 
 
-def run(target: Target, *arguments: object, status: Status = Status.OK) -> Ran:
+def run(target: BrokerTarget, *arguments: object, status: Status = Status.OK) -> Ran:
     ran = run_command(*arguments, "-n", target.name_server)
     assert ran.status == status, (arguments, ran)
     return ran
 
 
-def send(target: Target, *messages: ProducerMessage) -> list[SendResult]:
+def send(target: BrokerTarget, *messages: ProducerMessage) -> list[SendResult]:
     """Send messages one by one; a broker that has just started refuses for a moment."""
     with producer(target) as sending:
         until(lambda: _is_ready(sending))
@@ -52,7 +60,7 @@ def _is_ready(sending: mqtool.Producer) -> bool:
     return True
 
 
-def test_a_message_is_found_by_each_of_its_names(target: Target) -> None:
+def test_a_message_is_found_by_each_of_its_names(target: BrokerTarget) -> None:
     sent = send(
         target,
         *(
@@ -93,7 +101,7 @@ def test_a_message_is_found_by_each_of_its_names(target: Target) -> None:
         assert [row["body"] for row in ran.rows] == [f"body {number}" for number in wanted]
 
 
-def test_a_search_by_time_pulls_no_more_than_it_needs(target: Target) -> None:
+def test_a_search_by_time_pulls_no_more_than_it_needs(target: BrokerTarget) -> None:
     send(target, *(ProducerMessage("Times", f"early {number}") for number in range(40)))
     start = time.monotonic()
     until(lambda: time.monotonic() > start + 1.5)  # brokers of 4.9 find a time to the second
@@ -113,9 +121,9 @@ def _told(kind: str, *fields: object) -> str:
     return "\x01".join(map(str, (kind, *fields))) + "\x02"
 
 
-def test_the_way_of_a_message_is_told(target: Target) -> None:
-    dead = Seen(lambda _: ConsumeStatus.LATER)
-    fine = Seen()
+def test_the_way_of_a_message_is_told(target: BrokerTarget) -> None:
+    dead = CountingListener(lambda _: ConsumeStatus.LATER)
+    fine = CountingListener()
     with (
         consumer(target, "Way-fails", "Way", dead, max_reconsume_times=1),
         consumer(target, "Way-works", "Way", fine),
@@ -149,22 +157,24 @@ def test_the_way_of_a_message_is_told(target: Target) -> None:
     run(target, "trace", status=Status.USAGE)
 
 
-def passed_by(target: Target, key: str) -> set[str]:
+def passed_by(target: BrokerTarget, key: str) -> set[str]:
     """Return the groups that are past a message of ``Way``."""
     rows = run(target, "trace", key).rows
     return {row["group"] for row in rows if row["topic"] == "Way" and row["told"].startswith("is past it in Way, at ")}
 
 
-def letters_of(target: Target, group: str) -> list[Any]:
+def letters_of(target: BrokerTarget, group: str) -> list[Any]:
     ran = run_command("dlq", "show", "--group", group, "-n", target.name_server)
     return ran.rows if ran.status == Status.OK else []
 
 
-def test_dead_letters_are_sent_again_each_once(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters_are_sent_again_each_once(
+    target: BrokerTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     is_mended = threading.Event()
-    mine = Seen(lambda _: ConsumeStatus.SUCCESS if is_mended.is_set() else ConsumeStatus.LATER)
-    others = Seen()
+    mine = CountingListener(lambda _: ConsumeStatus.SUCCESS if is_mended.is_set() else ConsumeStatus.LATER)
+    others = CountingListener()
     dlq = ("dlq", "resend", "--group", "Dead")
     with (
         consumer(target, "Dead", "Letters", mine, max_reconsume_times=0),
@@ -233,7 +243,7 @@ def test_dead_letters_are_sent_again_each_once(target: Target, tmp_path: Path, m
     run(target, "dlq", "show", "--group", "Dead", status=Status.NO_INPUT)
 
 
-def offsets_of(target: Target, group: str, topic: str) -> list[int | None]:
+def offsets_of(target: BrokerTarget, group: str, topic: str) -> list[int | None]:
     rows = run(target, "offset", "list", "--group", group, "--topic", topic).rows
     return [row["consumer_offset"] for row in sorted(rows, key=lambda row: row["queue_id"])]
 
@@ -244,13 +254,13 @@ def wait(seconds: float) -> None:
     until(lambda: time.monotonic() > end)
 
 
-def test_offsets_are_copied_shifted_and_taken_elsewhere(target: Target, tmp_path: Path) -> None:
+def test_offsets_are_copied_shifted_and_taken_elsewhere(target: BrokerTarget, tmp_path: Path) -> None:
     run(target, "topic", "create", "Moves", "--queues", "2", "--yes")
     for group in ("Moves-a", "Moves-b"):
         run(target, "group", "create", group, "--yes")
     with producer(target) as sending, mqtool.Broker() as other:
         until(lambda: _is_ready(sending))
-        elsewhere = Target(other.name_server_address, "ours")
+        elsewhere = BrokerTarget(other.name_server_address, "ours")
         run(elsewhere, "topic", "create", "Moves", "--queues", "3", "--yes")
         run(elsewhere, "group", "create", "Moves-a", "--yes")
         until(lambda: len(sending.queues("Moves")) == 2)
@@ -294,7 +304,7 @@ def test_offsets_are_copied_shifted_and_taken_elsewhere(target: Target, tmp_path
         ]
 
 
-def test_offsets_that_cannot_be_moved_are_refused(target: Target, tmp_path: Path) -> None:
+def test_offsets_that_cannot_be_moved_are_refused(target: BrokerTarget, tmp_path: Path) -> None:
     run(target, "group", "create", "Refused", "--yes")
     bad = tmp_path / "bad"
     bad.write_text('{"group": 1}\n')

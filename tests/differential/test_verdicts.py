@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.damage import Case, cases
+from tests.damage import DamageCase, cases
 from tests.differential.java_store import JavaStore, at_once, each_version, scratch
 from tests.differential.verdicts import Verdict, differences, index_collides, verdict_of
 from tests.golden import golden_store, manifest
@@ -31,7 +31,7 @@ def verdicts(java_store: Callable[[str], JavaStore]) -> Verdicts:
     return of
 
 
-def _verdict(java: JavaStore, case: Case) -> Verdict:
+def _verdict(java: JavaStore, case: DamageCase) -> Verdict:
     for _ in range(_TRIES):
         with scratch() as folder:
             store = case.store(folder)
@@ -44,7 +44,7 @@ def _verdict(java: JavaStore, case: Case) -> Verdict:
 
 @each_version
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_a_broker_repeats_its_recorded_verdict(verdicts: Verdicts, case: Case, version: str) -> None:
+def test_a_broker_repeats_its_recorded_verdict(verdicts: Verdicts, case: DamageCase, version: str) -> None:
     old_index_files = {path.name for path in (golden_store(case.base) / "index").glob("*")}
 
     found = differences(verdicts(version)[case.name], case.verdicts[version], old_index_files)

@@ -19,12 +19,12 @@ from mqtool.formats.codes import RequestCode
 from mqtool.formats.remoting import RemotingCommand
 from tests.commands.test_serve import started
 from tests.engine.lines_door import ROW
-from tests.wire_client import Client, consumer, messages_in
+from tests.wire_client import WireClient, consumer, messages_in
 
 
 class ServedDoor(NamedTuple):
     broker: mqtool.Broker
-    remoting: Client
+    remoting: WireClient
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
@@ -48,7 +48,7 @@ async def served(store: Path, **settings: Any) -> AsyncIterator[ServedDoor]:
     async with asyncio.timeout(60), mqtool.Broker(store, settings=settings) as broker:
         host, port = broker.door_addresses["lines"].split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        remoting = Client(broker.address)
+        remoting = WireClient(broker.address)
         yield ServedDoor(broker, remoting, reader, writer)
         await remoting.close()
         writer.close()
@@ -98,7 +98,7 @@ def test_a_clock_that_is_moved_moves_all_doors(tmp_path: Path) -> None:
         clock = mqtool.VirtualClock()
         async with asyncio.timeout(60), mqtool.Broker(tmp_path, clock=clock, settings={"linesPort": 0}) as broker:
             reader, writer = await asyncio.open_connection(*broker.door_addresses["lines"].split(":"))
-            by_lines = ServedDoor(broker, Client(broker.address), reader, writer)
+            by_lines = ServedDoor(broker, WireClient(broker.address), reader, writer)
             await by_lines.remoting.send(b"now", topic="T")
             await by_lines.remoting.send(b"later", topic="T", pairs={"DELAY": "3"})
             assert await by_lines.say("next T 0") == "now"

@@ -23,7 +23,7 @@ from mqtool.errors import BadDataError, MqtoolError, NotFoundError, Status, Unav
 from mqtool.formats.codes import RequestCode, ResponseCode
 from tests.commands.running import run
 from tests.engine.remoting.test_server import on_a_loop
-from tests.wire_client import Client
+from tests.wire_client import WireClient
 
 SETTINGS: dict[str, str | int | bool] = {
     "brokerName": "broker-a",
@@ -69,7 +69,7 @@ async def until_it_follows(admin: AdminClient, broker_id: int = 1, end: str = ""
 
 
 async def bodies(broker: mqtool.Broker) -> list[bytes]:
-    client = Client(broker.address)
+    client = WireClient(broker.address)
     found = [one.body for one in await client.messages("Orders")]
     await client.close()
     return found
@@ -83,7 +83,7 @@ async def test_master_and_slave_swap_and_nothing_acknowledged_is_lost_while_a_pr
         slave_of(tmp_path / "b", name_server) as second,
         AdminClient([name_server]) as admin,
     ):
-        clients = [Client(first.address), Client(second.address)]
+        clients = [WireClient(first.address), WireClient(second.address)]
         acknowledged: list[bytes] = []
         is_over = asyncio.Event()
 
@@ -154,7 +154,7 @@ async def test_a_master_that_was_dead_meanwhile_is_not_the_master_any_more_and_m
         AdminClient([name_server]) as admin,
     ):
         async with master_of(tmp_path / "a", name_server) as first:
-            client = Client(first.address)
+            client = WireClient(first.address)
             for number in range(10):
                 await client.send(b"%d" % number)
             for group, offset in (("behind", 7), ("ahead", 10)):
@@ -164,7 +164,7 @@ async def test_a_master_that_was_dead_meanwhile_is_not_the_master_any_more_and_m
                 fields: dict[str, Any] = {"consumerGroup": group, "topic": "Orders", "queueId": 0}
                 await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, **fields, commitOffset=offset)
             await client.close()
-            slave = Client(second.address)
+            slave = WireClient(second.address)
             while (await slave.ask(RequestCode.QUERY_CONSUMER_OFFSET, **fields)).ext_fields.get("offset") != "10":
                 await asyncio.sleep(0.05)
             await slave.close()
@@ -184,7 +184,7 @@ async def test_a_master_that_was_dead_meanwhile_is_not_the_master_any_more_and_m
         while read_role(tmp_path / "c") != KeptRole(Role.SLAVE, 2, 1, Role.SLAVE, 2):  # it has learned of it
             await asyncio.sleep(0.05)
         async with slave_of(tmp_path / "a", name_server, 3):
-            client = Client(second.address)
+            client = WireClient(second.address)
             await client.send(b"10")
             await client.close()
             end = (await stats(admin, 0))["commitLogMaxOffset"]
@@ -226,7 +226,7 @@ async def test_where_the_slave_does_not_get_the_rest_the_master_goes_on(
         AdminClient([name_server]) as admin,
     ):
         await until_it_follows(admin)
-        client = Client(first.address)
+        client = WireClient(first.address)
         await client.send(b"before")
         plan = await plan_promotion(admin, "broker-a")
 
@@ -258,7 +258,7 @@ async def test_of_an_order_to_become_master_that_nobody_answers_there_is_one_mas
         AdminClient([name_server]) as admin,
     ):
         await until_it_follows(admin)
-        clients = [Client(first.address), Client(second.address)]
+        clients = [WireClient(first.address), WireClient(second.address)]
         await clients[0].send(b"before")
         plan = await plan_promotion(admin, "broker-a")
         answered = admin.request

@@ -52,7 +52,7 @@ def client_of(broker: mqtool.Broker) -> Any:
     return pulsar.Client(broker.pulsar_url, logger=quiet, io_threads=1, message_listener_threads=1)
 
 
-class Door:
+class DoorAtWork:
     """A door with one producer, ``p``, and what it was told."""
 
     def __init__(self, root: Path) -> None:
@@ -114,8 +114,8 @@ class Door:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
-    made = Door(tmp_path / "store")
+def door(tmp_path: Path) -> Iterator[DoorAtWork]:
+    made = DoorAtWork(tmp_path / "store")
     assert made.produce().last_sequence_id == -1
     made.door.topics.deduplicate("t", True)
     yield made
@@ -123,7 +123,7 @@ def door(tmp_path: Path) -> Iterator[Door]:
 
 
 def test_a_sequence_id_is_stored_once_and_a_batch_counts_by_its_first_and_is_remembered_by_its_last(
-    door: Door,
+    door: DoorAtWork,
 ) -> None:
     assert [door.send(one) for one in (5, 5, 10, 9, 11, 11)] == [True, False, True, False, True, False]
     assert [door.send(12, highest=15, count=4), door.send(15), door.send(14, highest=17, count=4)] == [
@@ -140,7 +140,7 @@ def test_a_sequence_id_is_stored_once_and_a_batch_counts_by_its_first_and_is_rem
     assert door.produce().last_sequence_id == 20
 
 
-def test_nothing_is_forgotten_by_a_kill_whenever_it_comes(door: Door, tmp_path: Path) -> None:
+def test_nothing_is_forgotten_by_a_kill_whenever_it_comes(door: DoorAtWork, tmp_path: Path) -> None:
     for number in range(12):
         if number == 4:
             door.door.topics.save_all(NOW)
@@ -153,14 +153,14 @@ def test_nothing_is_forgotten_by_a_kill_whenever_it_comes(door: Door, tmp_path: 
         door.store.flush()
         copy = tmp_path / f"killed-{number}"
         shutil.copytree(tmp_path / "store", copy)
-        again = Door(copy)
+        again = DoorAtWork(copy)
         assert again.known().highest_of("p") == door.known().highest_of("p")
         assert again.known().highest_of("rocketmq") == -1
         assert not again.produce() or not again.send(door.known().highest_of("p"))
         again.close()
 
 
-def test_what_a_loss_of_power_has_taken_may_be_sent_again(door: Door) -> None:
+def test_what_a_loss_of_power_has_taken_may_be_sent_again(door: DoorAtWork) -> None:
     door.send(1)
     log = door.door.topics.queues["t", 0].log
 
@@ -171,7 +171,7 @@ def test_what_a_loss_of_power_has_taken_may_be_sent_again(door: Door) -> None:
 
 
 def test_of_too_many_producers_those_are_forgotten_that_have_not_sent_for_longest(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    door: DoorAtWork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mqtool.engine.pulsar.deduplication.MAX_PRODUCERS", 2)
     known = door.known()
@@ -284,7 +284,7 @@ def test_all_partitions_of_a_topic_are_terminated_together(tmp_path: Path) -> No
         client.close()
 
 
-def test_consumers_are_told_the_end_of_a_topic_once_they_have_acknowledged_all(door: Door) -> None:
+def test_consumers_are_told_the_end_of_a_topic_once_they_have_acknowledged_all(door: DoorAtWork) -> None:
     door.send(0)
     door.send(1)
     door.say("subscribe", topic="t", subscription="s", subType=0, consumer_id=7, request_id=2, initialPosition=1)

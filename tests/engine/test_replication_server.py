@@ -16,7 +16,7 @@ from mqtool.engine.replication_server import allowed_networks
 from mqtool.errors import UnavailableError, UsageError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
-from tests.wire_client import Client
+from tests.wire_client import WireClient
 
 SENT, FLUSH_SLAVE_TIMEOUT = 0, int(ResponseCode.FLUSH_SLAVE_TIMEOUT)
 SLAVE_NOT_AVAILABLE = int(ResponseCode.SLAVE_NOT_AVAILABLE)
@@ -75,18 +75,18 @@ class FakeSlave:
 
 
 def on_broker(
-    test: Callable[[mqtool.Broker, Client], Awaitable[None]], store: Path | None = None, **settings: Any
+    test: Callable[[mqtool.Broker, WireClient], Awaitable[None]], store: Path | None = None, **settings: Any
 ) -> None:
     async def served() -> None:
         async with asyncio.timeout(60), mqtool.Broker(store, settings=settings) as broker:
-            client = Client(broker.address)
+            client = WireClient(broker.address)
             await test(broker, client)
             await client.close()
 
     asyncio.run(served())
 
 
-async def code_of_send(client: Client, body: bytes = b"body", **pairs: str) -> int:
+async def code_of_send(client: WireClient, body: bytes = b"body", **pairs: str) -> int:
     """Return what a producer is told of a message."""
     fields = {"producerGroup": "P", "topic": "Orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4}
     fields |= {"queueId": 0, "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "batch": False, "reconsumeTimes": 0}
@@ -100,17 +100,17 @@ def log_of(broker: mqtool.Broker) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((broker.store / "commitlog").iterdir()))
 
 
-async def end_of(client: Client) -> int:
+async def end_of(client: WireClient) -> int:
     answer = await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
     return int(parse_body(answer.body)["table"]["commitLogMaxOffset"])
 
 
-async def status_of(client: Client) -> dict[str, Any]:
+async def status_of(client: WireClient) -> dict[str, Any]:
     return dict(parse_body((await client.ask(RequestCode.GET_BROKER_HA_STATUS)).body))
 
 
 def test_a_slave_gets_the_log_byte_for_byte_and_messages_as_they_come(tmp_path: Path) -> None:
-    async def test(broker: mqtool.Broker, client: Client) -> None:
+    async def test(broker: mqtool.Broker, client: WireClient) -> None:
         for number in range(30):
             await client.send(bytes([number]) * 3000)
         end = await end_of(client)
@@ -138,7 +138,7 @@ def test_a_slave_gets_the_log_byte_for_byte_and_messages_as_they_come(tmp_path: 
 
 
 def test_a_send_is_answered_when_a_slave_has_acknowledged_it_and_its_bytes_were_sent() -> None:
-    async def test(broker: mqtool.Broker, client: Client) -> None:
+    async def test(broker: mqtool.Broker, client: WireClient) -> None:
         slave = await FakeSlave.connect(broker)
         slave.report(0)
         sent = asyncio.create_task(code_of_send(client))
@@ -154,7 +154,7 @@ def test_a_send_is_answered_when_a_slave_has_acknowledged_it_and_its_bytes_were_
         assert await sent == SENT
 
         answering = asyncio.create_task(slave.acknowledge())
-        others = [Client(broker.address) for _ in range(8)]
+        others = [WireClient(broker.address) for _ in range(8)]
         codes = await asyncio.gather(*(code_of_send(one) for one in others for _ in range(20)))
         assert set(codes) == {SENT}
         answering.cancel()
@@ -183,7 +183,7 @@ def test_a_send_is_answered_when_a_slave_has_acknowledged_it_and_its_bytes_were_
 def test_without_a_slave_producers_are_told_what_their_broker_would_tell_them(
     settings: dict[str, Any], code: int, is_quick: bool
 ) -> None:
-    async def test(_: mqtool.Broker, client: Client) -> None:
+    async def test(_: mqtool.Broker, client: WireClient) -> None:
         began = time.monotonic()
         assert await code_of_send(client) == code
         assert is_quick or time.monotonic() - began >= 0.3
@@ -194,7 +194,7 @@ def test_without_a_slave_producers_are_told_what_their_broker_would_tell_them(
 
 
 def test_by_4_9_a_slave_that_is_there_is_waited_for_and_one_that_is_far_behind_is_not() -> None:
-    async def test(broker: mqtool.Broker, client: Client) -> None:
+    async def test(broker: mqtool.Broker, client: WireClient) -> None:
         slave = await FakeSlave.connect(broker)
         slave.report(0)
         while not (await status_of(client))["haConnectionInfo"]:
@@ -207,7 +207,7 @@ def test_by_4_9_a_slave_that_is_there_is_waited_for_and_one_that_is_far_behind_i
 
 
 def test_how_many_are_waited_for_can_be_changed_while_it_runs() -> None:
-    async def test(_: mqtool.Broker, client: Client) -> None:
+    async def test(_: mqtool.Broker, client: WireClient) -> None:
         assert await code_of_send(client) == FLUSH_SLAVE_TIMEOUT
         await client.done(RequestCode.UPDATE_BROKER_CONFIG, b"inSyncReplicas=1\n")
         assert await code_of_send(client) == SENT
@@ -230,7 +230,7 @@ def test_how_many_are_waited_for_can_be_changed_while_it_runs() -> None:
 def test_who_is_no_slave_is_hung_up_on_with_the_reason(
     data: bytes, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(broker: mqtool.Broker, client: Client) -> None:
+    async def test(broker: mqtool.Broker, client: WireClient) -> None:
         stranger = await FakeSlave.connect(broker)
         stranger.writer.write(data)
         assert await stranger.is_ended()
@@ -249,7 +249,7 @@ def test_who_is_no_slave_is_hung_up_on_with_the_reason(
 
 
 def test_a_slave_may_come_from_allowed_networks_only(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(broker: mqtool.Broker, client: Client) -> None:
+    async def test(broker: mqtool.Broker, client: WireClient) -> None:
         stranger = await FakeSlave.connect(broker)
         stranger.report(0)
         assert await stranger.is_ended()
@@ -267,7 +267,7 @@ def test_a_slave_may_come_from_allowed_networks_only(caplog: pytest.LogCaptureFi
 
 
 def test_a_slave_that_stops_reading_costs_no_more_than_a_buffer_and_nobody_else_waits(tmp_path: Path) -> None:
-    async def test(broker: mqtool.Broker, client: Client) -> None:
+    async def test(broker: mqtool.Broker, client: WireClient) -> None:
         for number in range(16):
             await client.send(bytes([number]) * (1 << 20))
         end = await end_of(client)
@@ -289,7 +289,7 @@ def test_a_slave_that_stops_reading_costs_no_more_than_a_buffer_and_nobody_else_
 
 
 def test_how_far_slaves_are_is_told() -> None:
-    async def test(broker: mqtool.Broker, client: Client) -> None:
+    async def test(broker: mqtool.Broker, client: WireClient) -> None:
         assert (await status_of(client))["haConnectionInfo"] == []
         slave = await FakeSlave.connect(broker)
         slave.report(0)
@@ -320,7 +320,7 @@ def test_slaves_learn_from_name_servers_where_they_copy_from() -> None:
             async with mqtool.Broker(name_servers=[names.name_server_address], settings=settings) as broker:
                 port = int(broker.address.split(":")[1])
                 for address, name in ((names.name_server_address, "b"), (names.name_server_address, "broker-a")):
-                    client = Client(address)
+                    client = WireClient(address)
                     fields = {"brokerName": name, "brokerAddr": "127.0.0.9:1", "clusterName": "DefaultCluster"}
                     body = (
                         b'{"topicConfigSerializeWrapper":{"dataVersion":{"counter":1,"timestamp":1},'
@@ -342,10 +342,10 @@ def test_slaves_learn_from_name_servers_where_they_copy_from() -> None:
 
 
 def test_what_slaves_ask_of_the_fast_port_is_answered_there() -> None:
-    async def test(broker: mqtool.Broker, client: Client) -> None:
+    async def test(broker: mqtool.Broker, client: WireClient) -> None:
         await client.send(b"x")
         host, port = broker.address.split(":")
-        fast = Client(f"{host}:{int(port) - 2}")
+        fast = WireClient(f"{host}:{int(port) - 2}")
         for code in (
             RequestCode.GET_ALL_TOPIC_CONFIG,
             RequestCode.GET_ALL_CONSUMER_OFFSET,

@@ -16,7 +16,7 @@ from mqtool.formats.message import Message
 from mqtool.formats.topics import SCHEDULE_TOPIC
 from tests.engine.store.test_message_store import settings_of
 from tests.golden import GOLDEN_NAMES, copy_of, manifest
-from tests.wire_client import Client
+from tests.wire_client import WireClient
 
 NOT_SERVED = ("dledger", "rocksdb")
 WITHOUT_TOPICS = ("many", "propcrc", "special")  # made by RocketMQ's store alone
@@ -26,7 +26,7 @@ HOUR, DAYS = 3600, 4
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 
 
-class Taken:
+class TakenOver:
     """A golden store that our broker runs on, at the time it was left."""
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -52,18 +52,20 @@ class Taken:
     def broker_settings(self) -> dict[str, str]:
         return {name: str(value) for name, value in manifest(self.store.name)["config"].items()}
 
-    async def pulled(self, client: Client, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[Message]]:
+    async def pulled(
+        self, client: WireClient, places: Iterable[tuple[str, int]]
+    ) -> dict[tuple[str, int], list[Message]]:
         return {place: await client.messages(*place) for place in places}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_message_of_a_store_of_rocketmq_is_delivered(name: str, tmp_path: Path) -> None:
-    taken = Taken(name, tmp_path)
+    taken = TakenOver(name, tmp_path)
     places = taken.places()
 
     async def found() -> dict[tuple[str, int], list[int]]:
         async with taken.broker as broker:
-            client = Client(broker.address)
+            client = WireClient(broker.address)
             pulled = await taken.pulled(client, places)
             await client.close()
         # Messages of an inner batch have the address of their batch.
@@ -75,7 +77,7 @@ def test_every_message_of_a_store_of_rocketmq_is_delivered(name: str, tmp_path: 
 
 @pytest.mark.parametrize("name", WAITING)
 def test_what_waits_in_a_store_of_rocketmq_is_delivered_in_time_and_once(name: str, tmp_path: Path) -> None:
-    taken = Taken(name, tmp_path)
+    taken = TakenOver(name, tmp_path)
     left_at, levels = taken.clock(), StoreConfig(settings_of(name)).delay_levels()
     waits = [one for one in taken.messages if one["topic"] in (SCHEDULE_TOPIC, TIMER_TOPIC)]
     ended = {one["properties"].get("TIMER_DEL_UNIQKEY", "").partition("+")[2] for one in waits}
@@ -88,7 +90,7 @@ def test_what_waits_in_a_store_of_rocketmq_is_delivered_in_time_and_once(name: s
 
     async def delivered() -> list[Message]:
         async with taken.broker as broker:
-            client = Client(broker.address)
+            client = WireClient(broker.address)
             while taken.clock() - left_at < DAYS * 24 * HOUR * 1000:
                 await asyncio.to_thread(taken.clock.advance, HOUR)
             pulled = await taken.pulled(client, places)

@@ -191,7 +191,7 @@ def test_members_of_a_batch_are_told_apart_by_the_key_before_that_of_the_batch()
 # Delivered messages.
 
 
-class Memory:
+class MemoryModel:
     """What a consumer has done."""
 
     def __init__(self) -> None:
@@ -225,13 +225,13 @@ def members(first: int, count: int, **given: Any) -> list[Delivered]:
 
 
 def test_members_of_a_batch_are_as_many_as_there_are_even_with_one_key_and_one_body() -> None:
-    memory = Memory()
+    memory = MemoryModel()
 
     assert [memory.takes(one) for one in members(100, 20)] == [True] * 20
 
 
 def test_a_batch_that_comes_again_is_known_from_any_member_on() -> None:
-    memory = Memory()
+    memory = MemoryModel()
     batch = members(100, 20)
     for one in batch[:12]:
         memory.takes(one)
@@ -242,7 +242,7 @@ def test_a_batch_that_comes_again_is_known_from_any_member_on() -> None:
 @pytest.mark.parametrize("count", [1, 20])
 @pytest.mark.parametrize("keys", [(KEY,), (KEY, BATCH_KEY)])
 def test_what_a_producer_stored_twice_is_consumed_once(count: int, keys: tuple[str, ...]) -> None:
-    memory = Memory()
+    memory = MemoryModel()
     for one in members(100, count, keys=keys):
         memory.takes(one)
 
@@ -252,7 +252,7 @@ def test_what_a_producer_stored_twice_is_consumed_once(count: int, keys: tuple[s
 
 
 def test_of_a_batch_stored_twice_each_member_is_consumed_once_whichever_copy_comes_first() -> None:
-    memory = Memory()
+    memory = MemoryModel()
     first, second = members(100, 20), members(500, 20, time=4000)
 
     taken = [memory.takes(one) for one in [*first[:10], *second, *first[10:]]]
@@ -261,13 +261,13 @@ def test_of_a_batch_stored_twice_each_member_is_consumed_once_whichever_copy_com
 
 
 def test_one_key_for_another_topic_or_body_is_another_message() -> None:
-    memory = Memory()
+    memory = MemoryModel()
 
     assert all(memory.takes(one) for one in (message(1), message(2, topic="B", time=1001), message(3, body="y")))
 
 
 def test_a_retry_is_known_by_the_place_that_it_names() -> None:
-    memory = Memory()
+    memory = MemoryModel()
     first, second = members(100, 2)
     memory.takes(first)
     retries = [
@@ -279,21 +279,21 @@ def test_a_retry_is_known_by_the_place_that_it_names() -> None:
 
 
 def test_what_was_consumed_as_a_retry_is_known_when_its_producer_stored_it_twice() -> None:
-    memory = Memory()
+    memory = MemoryModel()
     memory.takes(message(900, times=1, time=2000, origin="broker-a:0@100"))
 
     assert not memory.takes(message(500, time=4000))
 
 
 def test_an_origin_that_is_the_key_names_no_place() -> None:
-    memory = Memory()
+    memory = MemoryModel()
     batch = [message(900 + number, times=1, time=2000, origin=KEY) for number in range(5)]
 
     assert all(memory.takes(one) for one in batch)
 
 
 def test_a_popped_message_is_known_when_it_is_revived() -> None:
-    memory = Memory()
+    memory = MemoryModel()
     memory.takes(message(100))
 
     assert not memory.takes(message(900, times=1, time=2000))
@@ -302,7 +302,7 @@ def test_a_popped_message_is_known_when_it_is_revived() -> None:
 
 @pytest.mark.parametrize("consumed", [0, 2, 12])
 def test_no_revived_member_of_a_batch_is_taken_for_another(consumed: int) -> None:
-    memory = Memory()
+    memory = MemoryModel()
     for one in members(100, 20)[:consumed]:
         memory.takes(one)
 
@@ -313,7 +313,7 @@ def test_no_revived_member_of_a_batch_is_taken_for_another(consumed: int) -> Non
 
 
 def test_a_message_without_a_key_is_known_by_its_place_alone() -> None:
-    memory = Memory()
+    memory = MemoryModel()
 
     assert [memory.takes(message(offset, keys=())) for offset in (1, 2, 1)] == [True, True, False]
 
@@ -326,7 +326,7 @@ def test_a_message_without_a_key_is_known_by_its_place_alone() -> None:
 )
 def test_nothing_is_left_out_that_no_producer_stored_twice(drawn: list[Any], data: st.DataObject) -> None:
     """Every append has keys of its own here, so all copies are deliveries of one place."""
-    memory = Memory()
+    memory = MemoryModel()
     stored: list[Delivered] = []
     for append, (count, body, queue, key) in enumerate(drawn):
         keys = [f"{append:032X}", key][: 1 + bool(key)]

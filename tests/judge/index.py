@@ -9,7 +9,7 @@ _HEAD = struct.Struct(">qqqqii")
 _ENTRY = struct.Struct(">iqii")
 
 
-class Entry(NamedTuple):
+class JudgedEntry(NamedTuple):
     """One key of a message."""
 
     number: int
@@ -19,7 +19,7 @@ class Entry(NamedTuple):
     previous: int
 
 
-class IndexFile(NamedTuple):
+class JudgedIndex(NamedTuple):
     """One file: what its head says, its slots, and the entries in use."""
 
     name: str
@@ -30,7 +30,7 @@ class IndexFile(NamedTuple):
     slot_count: int
     next_number: int
     slots: tuple[int, ...]
-    entries: list[Entry]
+    entries: list[JudgedEntry]
 
     def find(self, key_hash: int) -> list[int]:
         """Return the addresses that the chain of a key leads to, newest first."""
@@ -45,7 +45,7 @@ class IndexFile(NamedTuple):
             number, seen = entry.previous, seen + 1
         return found
 
-    def chained(self) -> Iterator[Entry]:
+    def chained(self) -> Iterator[JudgedEntry]:
         """Yield the entries that chains lead to."""
         seen: set[int] = set()
         for number in self.slots:
@@ -55,7 +55,7 @@ class IndexFile(NamedTuple):
                 number = self.entries[number - 1].previous
 
 
-def read_index(folder: Path, slot_count: int, most: int) -> list[IndexFile]:
+def read_index(folder: Path, slot_count: int, most: int) -> list[JudgedIndex]:
     """Return the index files in the order of their names; those of another length are left out.
 
     Args:
@@ -73,17 +73,17 @@ def read_index(folder: Path, slot_count: int, most: int) -> list[IndexFile]:
     ]
 
 
-def _read(path: Path, slot_count: int, most: int) -> IndexFile:
+def _read(path: Path, slot_count: int, most: int) -> JudgedIndex:
     data = path.read_bytes()
     begin, end, first_address, last_address, used, following = _HEAD.unpack_from(data)
     slots = struct.unpack_from(f">{slot_count}i", data, _HEAD.size)
     first = _HEAD.size + 4 * slot_count
     room = min(most, (len(data) - first) // _ENTRY.size)
     entries = [
-        Entry(number, *_ENTRY.unpack_from(data, first + number * _ENTRY.size))
+        JudgedEntry(number, *_ENTRY.unpack_from(data, first + number * _ENTRY.size))
         for number in range(1, max(1, min(following, room)))
     ]
-    return IndexFile(path.name, begin, end, first_address, last_address, used, following, slots, entries)
+    return JudgedIndex(path.name, begin, end, first_address, last_address, used, following, slots, entries)
 
 
 def key_hash(topic: str, key: str) -> int:

@@ -31,7 +31,7 @@ _CRC_PROPERTY = b"__CRC32#\x01"
 _CRC_SIZE = 20
 
 
-class Record(NamedTuple):
+class JudgedRecord(NamedTuple):
     """One sound record; ``position`` is the address where it lies."""
 
     position: int
@@ -100,7 +100,7 @@ class Record(NamedTuple):
         return hashlib.blake2b(what.encode() + b"\0" + self.body, digest_size=10).digest()
 
 
-class Segment:
+class JudgedSegment:
     """One file of a log: its name's number, None where the name is none, and its bytes."""
 
     def __init__(self, path: str, start: int | None, data: bytes, size: int) -> None:
@@ -110,7 +110,7 @@ class Segment:
         self.size = size  # of a segment of this store
 
     @cached_property
-    def records(self) -> list[Record]:
+    def records(self) -> list[JudgedRecord]:
         """All sound records, in the order in which they lie; what is not sound is stepped over byte by byte."""
         return list(self._walk())
 
@@ -118,11 +118,11 @@ class Segment:
         return self.start is not None and self.start <= address < self.start + self.size
 
     @property
-    def in_place(self) -> Iterator[Record]:
+    def in_place(self) -> Iterator[JudgedRecord]:
         limit = (self.start or 0) + self.size
         return (one for one in self.records if one.in_place and one.position + one.size <= limit)
 
-    def _walk(self) -> Iterator[Record]:
+    def _walk(self) -> Iterator[JudgedRecord]:
         data, base = self.data, self.start if self.start is not None else -1 << 60
         at, end = 0, len(data.rstrip(b"\0"))
         while at + 8 <= end:
@@ -141,7 +141,7 @@ class Segment:
             at = found.start() - 4
 
 
-def record_at(data: bytes, at: int, base: int = 0, with_doubtful: bool = False) -> Record | None:
+def record_at(data: bytes, at: int, base: int = 0, with_doubtful: bool = False) -> JudgedRecord | None:
     """Return the sound record at a place of a segment that starts at the address ``base``, None where there is none.
 
     ``with_doubtful``: also one of which only the properties cannot be read, or match no CRC.
@@ -182,7 +182,7 @@ def record_at(data: bytes, at: int, base: int = 0, with_doubtful: bool = False) 
     if not with_doubtful and not _matches_property(data[at:end], text):
         return None
     name = topic.decode()
-    return Record(
+    return JudgedRecord(
         base + at, size, stated, name, queue_id, queue_offset, sys_flag, flag, born, stored, reconsumed, body, text
     )
 

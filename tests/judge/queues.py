@@ -16,7 +16,7 @@ _EXT = struct.Struct(">hqqh")
 Queue = tuple[str, int]
 
 
-class Unit(NamedTuple):
+class JudgedUnit(NamedTuple):
     """Where a message lies; ``offsets`` is how many queue offsets it takes."""
 
     queue_offset: int
@@ -34,7 +34,7 @@ class ExtUnit(NamedTuple):
     bit_map: bytes
 
 
-def read_queues(folder: Path) -> dict[Queue, dict[int, Unit]]:
+def read_queues(folder: Path) -> dict[Queue, dict[int, JudgedUnit]]:
     """Return the units of each queue by queue offset: all that could be one, ahead of the log or not.
 
     Units that stand for nothing (zeros, pre-blank) are left out; so are files whose name is no number.
@@ -48,12 +48,12 @@ def read_queues(folder: Path) -> dict[Queue, dict[int, Unit]]:
                 physical, size, tags = _UNIT.unpack(chunk)
                 if physical >= 0 and 0 < size < PRE_BLANK:
                     number = (start + at) // _UNIT.size
-                    units[number] = Unit(number, physical, size, tags)
+                    units[number] = JudgedUnit(number, physical, size, tags)
         queues[topic, queue_id] = units
     return queues
 
 
-def read_batch_queues(folder: Path) -> dict[Queue, list[Unit]]:
+def read_batch_queues(folder: Path) -> dict[Queue, list[JudgedUnit]]:
     """Return the units of each batch queue in their order: two may have the same queue offset."""
     queues = {}
     for topic, queue_id, files in _queues(folder):
@@ -62,7 +62,7 @@ def read_batch_queues(folder: Path) -> dict[Queue, list[Unit]]:
             for at in range(0, len(data) - _BATCH.size + 1, _BATCH.size):
                 physical, size, tags, _, base, count, _, _ = _BATCH.unpack_from(data, at)
                 if physical >= 0 and size > 0 and base >= 0 and count > 0:
-                    units.append(Unit(base, physical, size, tags, count))
+                    units.append(JudgedUnit(base, physical, size, tags, count))
         queues[topic, queue_id] = units
     return queues
 

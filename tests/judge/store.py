@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.judge.index import IndexFile, read_index
-from tests.judge.log import Record, Segment, record_at
-from tests.judge.queues import Queue, Unit, read_batch_queues, read_queues
+from tests.judge.index import JudgedIndex, read_index
+from tests.judge.log import JudgedRecord, JudgedSegment, record_at
+from tests.judge.queues import JudgedUnit, Queue, read_batch_queues, read_queues
 
 Key = tuple[str, int, int]
 """Topic, queue and queue offset."""
@@ -32,36 +32,36 @@ class JudgedStore:
         self._slots, self._entries = sizes["maxHashSlotNum"], sizes["maxIndexNum"]
 
     @cached_property
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[JudgedSegment]:
         """Every file of the log, in the order of addresses; files without one come last."""
         paths = [path for folder in self.folders if folder.is_dir() for path in folder.iterdir() if path.is_file()]
         found = [self._segment(path) for path in paths]
         return sorted(found, key=lambda one: (one.start is None, one.start or 0, one.path))
 
-    def _segment(self, path: Path) -> Segment:
+    def _segment(self, path: Path) -> JudgedSegment:
         is_named = path.name.isdecimal() and len(path.name) == 20
         start = int(path.name) if is_named else None
-        return Segment(str(path.relative_to(self.root)), start, path.read_bytes(), self.segment_size)
+        return JudgedSegment(str(path.relative_to(self.root)), start, path.read_bytes(), self.segment_size)
 
     @cached_property
-    def queues(self) -> dict[Queue, dict[int, Unit]]:
+    def queues(self) -> dict[Queue, dict[int, JudgedUnit]]:
         return read_queues(self.root / "consumequeue")
 
     @cached_property
-    def batch_queues(self) -> dict[Queue, list[Unit]]:
+    def batch_queues(self) -> dict[Queue, list[JudgedUnit]]:
         return read_batch_queues(self.root / "batchconsumequeue")
 
     @cached_property
-    def index(self) -> list[IndexFile]:
+    def index(self) -> list[JudgedIndex]:
         return read_index(self.root / "index", self._slots, self._entries)
 
     @cached_property
-    def records(self) -> dict[int, Record]:
+    def records(self) -> dict[int, JudgedRecord]:
         """Every sound record that lies where it says, by address."""
         return {one.position: one for segment in self.segments for one in segment.in_place}
 
     @cached_property
-    def misplaced(self) -> list[Record]:
+    def misplaced(self) -> list[JudgedRecord]:
         """Sound records that lie elsewhere, and of which none lies where they say: nothing, or another message."""
         found = itertools.chain.from_iterable(segment.records for segment in self.segments)
         there = {position: (record.keys, record.digest()) for position, record in self.records.items()}
@@ -115,7 +115,7 @@ class JudgedStore:
             for offset in range(unit.queue_offset + 1, unit.queue_offset + record.batch_size)
         }
 
-    def units(self) -> Iterator[tuple[Queue, Unit]]:
+    def units(self) -> Iterator[tuple[Queue, JudgedUnit]]:
         """Yield the units of all queues."""
         for queue, units in self.queues.items():
             for unit in units.values():
@@ -124,7 +124,7 @@ class JudgedStore:
             for unit in batches:
                 yield queue, unit
 
-    def leads_to(self, queue: Queue, unit: Unit, with_doubtful: bool = False) -> Record | None:
+    def leads_to(self, queue: Queue, unit: JudgedUnit, with_doubtful: bool = False) -> JudgedRecord | None:
         """Return the record that a unit leads to, None where there is none of this place."""
         record = self.records.get(unit.physical_offset)
         if record is None and with_doubtful:
@@ -133,7 +133,7 @@ class JudgedStore:
             return None
         return record
 
-    def _doubtful_at(self, address: int) -> Record | None:
+    def _doubtful_at(self, address: int) -> JudgedRecord | None:
         segment = next((one for one in self.segments if one.covers(address)), None)
         if segment is None or segment.start is None:
             return None

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.damage import Operation
 from tests.golden import GOLDEN_NAMES, golden_store, manifest
-from tests.judge.log import Record
+from tests.judge.log import JudgedRecord
 from tests.judge.store import JudgedStore
 
 BASES = {
@@ -45,9 +45,9 @@ class Base:
         self.end = self.judged.end_offset
 
     @functools.cached_property
-    def by_queue(self) -> list[list[Record]]:
+    def by_queue(self) -> list[list[JudgedRecord]]:
         """The records of each queue."""
-        found: dict[tuple[str, int], list[Record]] = {}
+        found: dict[tuple[str, int], list[JudgedRecord]] = {}
         for record in self.records:
             if record.is_queued:
                 found.setdefault((record.topic, record.queue_id), []).append(record)
@@ -83,7 +83,7 @@ def base_of(name: str) -> Base:
 # Places
 
 
-def _record(base: Base, chance: random.Random) -> Record:
+def _record(base: Base, chance: random.Random) -> JudgedRecord:
     """Draw a record, those in special places as often as all others together."""
     role = chance.choice(("any", "any", "any", "first", "last", "only", "segment first", "segment last", "odd"))
     queues = base.by_queue
@@ -152,7 +152,7 @@ def _flip(base: Base, file: str, at: int, chance: random.Random) -> Ops:
 # Records
 
 
-def _fields(record: Record, start: int) -> dict[str, tuple[int, int]]:
+def _fields(record: JudgedRecord, start: int) -> dict[str, tuple[int, int]]:
     """Return place and width of each number of a record that begins at a byte of a file."""
     born, stored = (20 if record.sys_flag & bit else 8 for bit in (0x10, 0x20))
     fields = {}
@@ -241,13 +241,13 @@ def records_swapped(base: Base, chance: random.Random) -> Ops:
 # Properties: names end in \x01, values in \x02
 
 
-def _properties(base: Base, record: Record) -> tuple[str, int]:
+def _properties(base: Base, record: JudgedRecord) -> tuple[str, int]:
     """Return where the properties of a record begin: file and byte."""
     file, at = base.place(record.position)
     return file, _fields(record, at)["properties"][0]
 
 
-def _pairs(record: Record) -> list[tuple[int, int, int]]:
+def _pairs(record: JudgedRecord) -> list[tuple[int, int, int]]:
     """Return each property of a record: where its name, its value and the next property begin in its text."""
     pairs = []
     start = 0

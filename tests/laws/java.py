@@ -12,7 +12,7 @@ from typing import Any
 from mqtool.errors import MqtoolError
 from tests.differential.java_store import Answer, JavaStore
 from tests.golden import copy_store, manifest
-from tests.judge.log import Record
+from tests.judge.log import JudgedRecord
 from tests.judge.store import JudgedStore, Key
 from tests.laws.cases import LawCase, case_of
 from tests.laws.repairs import Direct, config_of
@@ -108,7 +108,7 @@ def _refusal(version: str, case: LawCase, store: Path) -> str:
     return Direct().plan(store, told, f"recover --as-broker {version[:3]}").refusal or ""
 
 
-def _lost(answer: Answer, wanted: list[Key], kept: dict[Key, Record]) -> Iterator[str]:
+def _lost(answer: Answer, wanted: list[Key], kept: dict[Key, JudgedRecord]) -> Iterator[str]:
     lost = []
     for key, row in zip(wanted, answer["reads"], strict=True):
         record = kept[key]
@@ -120,7 +120,7 @@ def _lost(answer: Answer, wanted: list[Key], kept: dict[Key, Record]) -> Iterato
         yield f"serves {len(wanted) - len(lost)} of {len(wanted)}; not {lost[:_MAX_NAMED]}"
 
 
-def _is_read(version: str, case: LawCase, records: Iterable[Record]) -> bool:
+def _is_read(version: str, case: LawCase, records: Iterable[JudgedRecord]) -> bool:
     """Tell whether a version knows the records of a store: 4.9 has no long topics, no inner batches, no timer."""
     if not version.startswith("4"):
         return True

@@ -31,7 +31,7 @@ from mqtool.engine.store.paths import StoreConfig
 from mqtool.errors import MqtoolError
 from tests.golden import manifest
 from tests.judge.index import key_hash
-from tests.judge.log import Record
+from tests.judge.log import JudgedRecord
 from tests.judge.store import JudgedStore, Key
 from tests.laws import advice
 from tests.laws.cases import LawCase
@@ -298,7 +298,7 @@ class _Check:
         Also of those whose damaged properties were written anew, with what could be read, as is told.
         """
         kept, whole = new.messages(), base_of(self.case.base).judged.records
-        by_body: dict[bytes, list[Record]] = collections.defaultdict(list)
+        by_body: dict[bytes, list[JudgedRecord]] = collections.defaultdict(list)
         for now in new.records.values():
             by_body[now.body].append(now)
         rewritten = {
@@ -647,12 +647,12 @@ def _differing(one: bytes, other: bytes) -> Iterator[int]:
             yield from (at for at in range(start, min(start + 4096, len(one))) if one[at] != other[at])
 
 
-def _said_to_stay(record: Record, remarks: Iterable[str]) -> str:
+def _said_to_stay(record: JudgedRecord, remarks: Iterable[str]) -> str:
     """Return the remark on a record that stays with other properties, nothing without one."""
     return next((one for one in remarks if f"the message at {record.stated:,} is kept" in one), "")
 
 
-def _is_kept(record: Record, now: Record, told: str) -> bool:
+def _is_kept(record: JudgedRecord, now: JudgedRecord, told: str) -> bool:
     """Tell whether a record has its body again, and the properties that can be read but for those that are told."""
     gone = re.findall(r"[^\s,]+", told.partition("leaves no room for ")[2])
     gone += ["DELAY"] if "its delay level" in told else []
@@ -662,13 +662,13 @@ def _is_kept(record: Record, now: Record, told: str) -> bool:
     return now.body == record.body and readable.items() <= now.properties.items()
 
 
-def _is_same_but_place(record: Record, now: Record) -> bool:
+def _is_same_but_place(record: JudgedRecord, now: JudgedRecord) -> bool:
     """Tell whether a record has all that it had but its place, which a batch says in a property, too."""
     one, other = ((each.flag, each.born_timestamp, each.reconsume_times) for each in (record, now))
     return now.digest() == record.digest() or (one == other and _is_kept(record, now, ""))
 
 
-def _is_at_home(now: Record, record: Record, was: Record | None) -> bool:
+def _is_at_home(now: JudgedRecord, record: JudgedRecord, was: JudgedRecord | None) -> bool:
     """Tell whether a record has the places that it had, or those of the undamaged store.
 
     Where these are others, what damaged properties claimed beside them never was.

@@ -131,7 +131,7 @@ class Direct:
         return StatedLosses(counts=collections.Counter(done.placeholders), remarks=done.remarks)
 
 
-class RefusedError(MqtoolError):
+class RepairRefusedError(MqtoolError):
     """A command ended with a status that says so."""
 
 
@@ -147,7 +147,7 @@ class CommandLine(Direct):
         status, _ = self._run(mend.split(), store, config, *words)
         plan = Plan.from_json(file.read_text())
         if plan.refusal:
-            raise RefusedError(plan.refusal)
+            raise RepairRefusedError(plan.refusal)
         if status != (3 if plan.changes else 0):
             raise AssertionError(f"{mend} --dry-run ended with {status} of {len(plan.changes)} changes")
         return plan
@@ -189,7 +189,7 @@ class CommandLine(Direct):
             words += ["-o", "jsonl"]
         done = subprocess.run([sys.executable, "-m", "mqtool", *words], capture_output=True, text=True)
         if done.returncode in (65, 66, 74, 75, 77) or (done.returncode == 2 and "Traceback" not in done.stderr):
-            raise RefusedError(done.stderr.strip())
+            raise RepairRefusedError(done.stderr.strip())
         if done.returncode not in (0, 3, 4, 5):
             raise AssertionError(f"{words[0]} ended with {done.returncode}: {done.stderr[-500:]}")
         is_jsonl = words[0] in ("verify", "salvage")

@@ -18,7 +18,7 @@ class ViolationError(AssertionError):
     """Something that must never be."""
 
 
-class Kind(enum.Enum):
+class ConsumerKind(enum.Enum):
     """How a group consumes."""
 
     CONCURRENT = "concurrent"
@@ -69,7 +69,7 @@ class GroupHistory:
     """What the members of a group got."""
 
     def __init__(
-        self, name: str, kind: Kind, topics: tuple[str, ...], tags: frozenset[str], *, has_poison: bool
+        self, name: str, kind: ConsumerKind, topics: tuple[str, ...], tags: frozenset[str], *, has_poison: bool
     ) -> None:
         self.name = name
         self.kind = kind
@@ -137,7 +137,7 @@ class History:
                 raise ViolationError(f"{group.name} got {body}, whose transaction was rolled back")
             if sent.not_before_s > time_s + 0.005:
                 raise ViolationError(f"{group.name} got {body} {sent.not_before_s - time_s:.3f} s too early")
-            if group.kind is Kind.ORDERLY:
+            if group.kind is ConsumerKind.ORDERLY:
                 at_work = group.progress[queue_of(message, group.name)].at_work
                 others = at_work.keys() - {member}
                 if others and time_s - self.last_fault_s > 120:
@@ -158,7 +158,7 @@ class History:
             progress = group.progress[queue]
             if not is_success and message.reconsume_times >= MAX_TIMES:
                 group.given_up.add(body)
-            if group.kind is Kind.ORDERLY:
+            if group.kind is ConsumerKind.ORDERLY:
                 progress.at_work[member] -= 1
                 if not progress.at_work[member]:
                     del progress.at_work[member]

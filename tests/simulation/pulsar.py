@@ -50,7 +50,7 @@ class BrokenLawError(AssertionError):
     """Something happened that must not."""
 
 
-class Consumer:
+class SimulatedConsumer:
     """A consumer on a connection of its own."""
 
     def __init__(self, peer: Peer, name: str) -> None:
@@ -63,13 +63,13 @@ class Consumer:
         self.sizes: dict[int, int] = {}
 
 
-class Subscription:
+class SimulatedSubscription:
     """What a subscription must do: each message in its time."""
 
     def __init__(self, name: str, kind: SubscriptionType) -> None:
         self.name = name
         self.kind = kind
-        self.consumers: list[Consumer] = []
+        self.consumers: list[SimulatedConsumer] = []
         self.acked: dict[int, int] = {}
         """When each message was acknowledged (ms)."""
         self.maybe: set[int] = set()
@@ -90,7 +90,7 @@ class PulsarWorld:
         self.deliveries = 0
         self._peers = 0
         self._sequence = 0
-        self.subscriptions = [Subscription(kind.name.lower(), kind) for kind in SubscriptionType]
+        self.subscriptions = [SimulatedSubscription(kind.name.lower(), kind) for kind in SubscriptionType]
         self._begin(folder / "store-0")
 
     # The broker
@@ -100,7 +100,7 @@ class PulsarWorld:
         self.store = MessageStore(root, StoreConfig(SMALL_FILES), now=self.now)
         self.broker = BrokerController(self.store, self.now)
         self.door = PulsarDoor(self.broker, self.now)
-        self._of_peer: dict[Peer, tuple[Subscription, Consumer]] = {}
+        self._of_peer: dict[Peer, tuple[SimulatedSubscription, SimulatedConsumer]] = {}
         self._producer = self._connect()
         self._say(self._producer, "producer", topic=TOPIC, producer_id=0, request_id=1)
         if not self.lives:
@@ -199,15 +199,15 @@ class PulsarWorld:
 
     # Consumers
 
-    def join(self, subscription: Subscription) -> None:
+    def join(self, subscription: SimulatedSubscription) -> None:
         """Have a consumer come, if there is a place for one."""
         if subscription.kind is SubscriptionType.EXCLUSIVE and subscription.consumers:
             return
         if len(subscription.consumers) < len(_NAMES):
             self._join(subscription, self.random.choice(_NAMES))
 
-    def _join(self, subscription: Subscription, name: str) -> Consumer:
-        consumer = Consumer(self._connect(), name)
+    def _join(self, subscription: SimulatedSubscription, name: str) -> SimulatedConsumer:
+        consumer = SimulatedConsumer(self._connect(), name)
         subscription.consumers.append(consumer)
         self._of_peer[consumer.peer] = subscription, consumer
         self._say(
@@ -223,41 +223,41 @@ class PulsarWorld:
         )
         return consumer
 
-    def leave(self, subscription: Subscription) -> None:
+    def leave(self, subscription: SimulatedSubscription) -> None:
         """Have a consumer go."""
         if subscription.consumers:
             self._leave(subscription, self.random.choice(subscription.consumers))
 
-    def _leave(self, subscription: Subscription, consumer: Consumer) -> None:
+    def _leave(self, subscription: SimulatedSubscription, consumer: SimulatedConsumer) -> None:
         subscription.consumers.remove(consumer)
         del self._of_peer[consumer.peer]
         self.door.closed(consumer.peer, self.now)
         self._tick()
 
-    def flow(self, subscription: Subscription) -> None:
+    def flow(self, subscription: SimulatedSubscription) -> None:
         """Let a consumer be sent more."""
         if subscription.consumers:
             self._grant(self.random.choice(subscription.consumers), self.random.choice((1, 3, 20)))
 
-    def _grant(self, consumer: Consumer, permits: int) -> None:
+    def _grant(self, consumer: SimulatedConsumer, permits: int) -> None:
         consumer.granted += permits
         self._say(consumer.peer, "flow", consumer_id=0, messagePermits=permits)
 
-    def read(self, subscription: Subscription) -> None:
+    def read(self, subscription: SimulatedSubscription) -> None:
         """Have a consumer stop reading, or read again."""
         if subscription.consumers:
             session = self.door.session(self.random.choice(subscription.consumers).peer)
             self.door.backed_up(session, not session.is_backed_up)
             self._tick()
 
-    def _chosen(self, subscription: Subscription) -> tuple[Consumer, int] | None:
+    def _chosen(self, subscription: SimulatedSubscription) -> tuple[SimulatedConsumer, int] | None:
         able = [one for one in subscription.consumers if one.has]
         if not able:
             return None
         consumer = self.random.choice(able)
         return consumer, self.random.choice(sorted(consumer.has))
 
-    def ack(self, subscription: Subscription) -> None:
+    def ack(self, subscription: SimulatedSubscription) -> None:
         """Have a consumer acknowledge an entry, or some messages of one."""
         if (chosen := self._chosen(subscription)) is None:
             return
@@ -274,7 +274,7 @@ class PulsarWorld:
             del consumer.has[entry]
         self._ack(consumer, 0, id)
 
-    def ack_until(self, subscription: Subscription) -> None:
+    def ack_until(self, subscription: SimulatedSubscription) -> None:
         """Have a consumer acknowledge all up to an entry."""
         if (
             subscription.kind not in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
@@ -287,14 +287,14 @@ class PulsarWorld:
         consumer.has = {one: held for one, held in consumer.has.items() if one > entry}
         self._ack(consumer, 1, {"ledgerId": 1, "entryId": entry})
 
-    def _ack(self, consumer: Consumer, kind: int, id: dict[str, Any]) -> None:  # noqa: A002
+    def _ack(self, consumer: SimulatedConsumer, kind: int, id: dict[str, Any]) -> None:  # noqa: A002
         made = command("ack", consumer_id=0, ack_type=kind)
         one = made.ack.message_id.add(ledgerId=id["ledgerId"], entryId=id["entryId"])
         one.ack_set.extend(id.get("ack_set", ()))
         self.door.take(Command("ack", made.ack, None), self.door.session(consumer.peer), self.now)
         self._tick()
 
-    def give_back(self, subscription: Subscription) -> None:
+    def give_back(self, subscription: SimulatedSubscription) -> None:
         """Have a consumer ask for an entry again, or for all that it has."""
         if (chosen := self._chosen(subscription)) is None:
             return
@@ -310,7 +310,9 @@ class PulsarWorld:
 
     # Laws
 
-    def _delivered(self, subscription: Subscription, consumer: Consumer, body: Any, payload: bytes) -> None:
+    def _delivered(
+        self, subscription: SimulatedSubscription, consumer: SimulatedConsumer, body: Any, payload: bytes
+    ) -> None:
         self.deliveries += 1
         entry = body.message_id.entryId
         raw, content = split_payload(payload)
@@ -367,8 +369,8 @@ class PulsarWorld:
         Raises:
             BrokenLawError: a law is broken.
         """
-        often: list[Callable[[Subscription], None]] = [self.join, self.flow]
-        seldom: list[Callable[[Subscription], None]] = [self.leave, self.read, self.ack_until, self.give_back]
+        often: list[Callable[[SimulatedSubscription], None]] = [self.join, self.flow]
+        seldom: list[Callable[[SimulatedSubscription], None]] = [self.leave, self.read, self.ack_until, self.give_back]
         of_subscriptions = [*often, *often, self.ack, self.ack, self.ack, *seldom]
         for _ in range(steps):
             chance = self.random.random()

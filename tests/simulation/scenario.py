@@ -49,7 +49,15 @@ from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from tests.simulation.history import MAX_TIMES, GroupHistory, History, Kind, ProducedMessage, ViolationError, queue_of
+from tests.simulation.history import (
+    MAX_TIMES,
+    ConsumerKind,
+    GroupHistory,
+    History,
+    ProducedMessage,
+    ViolationError,
+    queue_of,
+)
 from tests.simulation.network import Line, NetworkLoop
 from tests.simulation.virtual_loop import Process
 from tests.simulation.world import STORE_SETTINGS, BrokerHost, NameServerHost, Server, World, simulate
@@ -59,9 +67,9 @@ _LOOK_S = 5
 _WATCH_S = 2.0
 ROOMS = ("east", "west")
 TAGS = ("red", "green", "blue")
-PUSHED = (Kind.CONCURRENT, Kind.ORDERLY, Kind.BROADCAST, Kind.BROADCAST_ORDERLY)
-TO_ALL = (Kind.BROADCAST, Kind.BROADCAST_ORDERLY)
-OF_MADE_TOPICS = (Kind.POP, Kind.ASSIGNED, Kind.PULL)
+PUSHED = (ConsumerKind.CONCURRENT, ConsumerKind.ORDERLY, ConsumerKind.BROADCAST, ConsumerKind.BROADCAST_ORDERLY)
+TO_ALL = (ConsumerKind.BROADCAST, ConsumerKind.BROADCAST_ORDERLY)
+OF_MADE_TOPICS = (ConsumerKind.POP, ConsumerKind.ASSIGNED, ConsumerKind.PULL)
 
 
 @dataclass(frozen=True)
@@ -99,7 +107,7 @@ class SimulationOutcome:
 
 
 @dataclass(frozen=True)
-class Group:
+class SimulatedGroup:
     """A group of consumers, and how its members behave."""
 
     history: GroupHistory
@@ -116,21 +124,23 @@ class Group:
     @property
     def is_fixed(self) -> bool:
         """Whether each of its places is to be taken always."""
-        return self.kind in (*TO_ALL, Kind.ASSIGNED, Kind.PULL) or (self.strategy is None and self.kind is not Kind.POP)
+        return self.kind in (*TO_ALL, ConsumerKind.ASSIGNED, ConsumerKind.PULL) or (
+            self.strategy is None and self.kind is not ConsumerKind.POP
+        )
 
     @property
     def name(self) -> str:
         return self.history.name
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ConsumerKind:
         return self.history.kind
 
 
-class Member:
+class GroupMember:
     """One consumer of a group, from its start to its end."""
 
-    def __init__(self, name: str, place: int, group: Group, process: Process, consumer: Any) -> None:
+    def __init__(self, name: str, place: int, group: SimulatedGroup, process: Process, consumer: Any) -> None:
         self.name = name
         self.place = place
         self.group = group
@@ -153,8 +163,8 @@ class Scenario:
         self.history = History(self._is_unwanted)
         self.name_servers: list[NameServerHost] = []
         self.brokers: list[BrokerHost] = []
-        self.groups: list[Group] = []
-        self.members: list[Member] = []
+        self.groups: list[SimulatedGroup] = []
+        self.members: list[GroupMember] = []
         self.failure: asyncio.Future[None] = loop.create_future()
         self._chance = random.Random(f"scenario {seed}")
         self._hosts = 0
@@ -261,9 +271,9 @@ class Scenario:
                     )
         world.note("world", f"topics {topics}, made beforehand {made}")
         await asyncio.sleep(1)
-        kinds = [Kind.CONCURRENT, Kind.ORDERLY]
+        kinds = [ConsumerKind.CONCURRENT, ConsumerKind.ORDERLY]
         count = self._between(self.size.groups)
-        kinds += [chance.choice([*Kind]) for _ in range(count - 2)]
+        kinds += [chance.choice([*ConsumerKind]) for _ in range(count - 2)]
         for at, kind in enumerate(kinds[:count]):
             self.groups.append(self._make_group(f"G{at}-{kind.name}", kind, topics, made))
         for group in self.groups:
@@ -273,10 +283,10 @@ class Scenario:
         for at in range(self._between(self.size.producers)):
             self._start_producer(f"P{at}", chance.choice(topics))
 
-    def _make_group(self, name: str, kind: Kind, topics: list[str], made: list[str]) -> Group:
+    def _make_group(self, name: str, kind: ConsumerKind, topics: list[str], made: list[str]) -> SimulatedGroup:
         chance = self._chance
         if kind in OF_MADE_TOPICS:  # their members start only where there are all topics, or know their queues
-            kind, topics = (kind, made) if made else (Kind.CONCURRENT, topics)
+            kind, topics = (kind, made) if made else (ConsumerKind.CONCURRENT, topics)
         some = tuple(chance.sample(topics, chance.randint(1, len(topics))))
         tags = frozenset(chance.sample(TAGS, chance.randint(1, 2))) if chance.random() < 0.3 else frozenset()
         strategies: list[Strategy | None] = [
@@ -294,8 +304,8 @@ class Scenario:
             strategies.append(None)
         batch = chance.choice([1, 1, 8])
         # What comes together with a message that nobody can take would be given up with it.
-        has_poison = batch == 1 and kind in (Kind.CONCURRENT, Kind.ORDERLY)
-        return Group(
+        has_poison = batch == 1 and kind in (ConsumerKind.CONCURRENT, ConsumerKind.ORDERLY)
+        return SimulatedGroup(
             GroupHistory(name, kind, some, tags, has_poison=has_poison),
             chance.choice(strategies),
             chance.choice([0.0, 0.0, 0.1]),
@@ -305,20 +315,20 @@ class Scenario:
             self._between(self.size.members),
         )
 
-    def _strategy(self, group: Group, place: int) -> Strategy:
+    def _strategy(self, group: SimulatedGroup, place: int) -> Strategy:
         """Return the strategy of a member: without one its queues are configured."""
         if group.strategy:
             return group.strategy
         retries = [MessageQueue(RETRY_PREFIX + group.name, broker.name, 0) for broker in self.brokers]
         return by_configuration([*self._of_place(group, place), *retries[place :: group.most]])
 
-    def _of_place(self, group: Group, place: int) -> list[MessageQueue]:
+    def _of_place(self, group: SimulatedGroup, place: int) -> list[MessageQueue]:
         """Return the queues of a place that has its own for good."""
         return [queue for queue in self._queues if queue.topic in group.history.topics][place :: group.most]
 
     # Consumers
 
-    def _start_member(self, group: Group, place: int, host: str) -> None:
+    def _start_member(self, group: SimulatedGroup, place: int, host: str) -> None:
         self.outcome.clients += 1
         name = f"{group.name}-{place}-{self.outcome.clients}"
         process = self.world.process(name, host)
@@ -326,32 +336,32 @@ class Scenario:
         more: dict[str, Any] = {"instance_name": instance_name}
         addresses = [one.address for one in self.name_servers]
         clock = self.world.clock(self._chance.randint(-1000, 1000))
-        member = Member(name, place, group, process, None)
+        member = GroupMember(name, place, group, process, None)
         expression = " || ".join(sorted(group.history.tags)) or "*"
 
         def make() -> Any:
             consumer: Any
-            if group.kind is Kind.POP:
+            if group.kind is ConsumerKind.POP:
                 options = PopConsumerOptions(pop_invisible_time=15_000, pop_batch_nums=8, **more)
                 consumer = PopConsumer(group.name, addresses, options, clock)
-            elif group.kind is Kind.PULL:
+            elif group.kind is ConsumerKind.PULL:
                 return PullConsumer(group.name, addresses, PullConsumerOptions(**more), clock)
             elif group.kind not in PUSHED:
                 auto = LitePullConsumerOptions(
                     consume_from_where=ConsumeFrom.FIRST_OFFSET,
                     strategy=self._strategy(group, place),
-                    auto_commit=group.is_sync or group.kind is Kind.ITERATE,
+                    auto_commit=group.is_sync or group.kind is ConsumerKind.ITERATE,
                     **more,
                 )
                 consumer = LitePullConsumer(group.name, addresses, auto, clock)
-                if group.kind is Kind.ASSIGNED:
+                if group.kind is ConsumerKind.ASSIGNED:
                     consumer.assign(self._of_place(group, place), expression)
                     return consumer
             else:
                 push = PushConsumerOptions(
                     consume_from_where=ConsumeFrom.FIRST_OFFSET,
                     strategy=self._strategy(group, place),
-                    orderly=group.kind in (Kind.ORDERLY, Kind.BROADCAST_ORDERLY),
+                    orderly=group.kind in (ConsumerKind.ORDERLY, ConsumerKind.BROADCAST_ORDERLY),
                     message_model=MessageModel.BROADCASTING if group.kind in TO_ALL else MessageModel.CLUSTERING,
                     consume_thread_max=4,
                     consume_message_batch_max_size=group.batch,
@@ -371,7 +381,7 @@ class Scenario:
         self.members.append(member)
         member.work = process.start(self._guard(self._live(member)))
 
-    async def _live(self, member: Member) -> None:
+    async def _live(self, member: GroupMember) -> None:
         chance = self._chance
         while True:
             try:
@@ -383,33 +393,33 @@ class Scenario:
         member.is_up = True
         self.world.note(member.name, "has started")
         match member.group.kind:
-            case Kind.LITE | Kind.ASSIGNED:
+            case ConsumerKind.LITE | ConsumerKind.ASSIGNED:
                 await self._poll_on(member)
-            case Kind.ITERATE:
+            case ConsumerKind.ITERATE:
                 await self._iterate_on(member)
-            case Kind.BATCH:
+            case ConsumerKind.BATCH:
                 await self._take_batches_on(member)
-            case Kind.PULL:
+            case ConsumerKind.PULL:
                 await asyncio.gather(
                     *(self._pull_on(member, one) for one in self._of_place(member.group, member.place))
                 )
-            case Kind.POP:
+            case ConsumerKind.POP:
                 await (self._pop_on(member) if member.group.batch == 1 else self._pop_batches_on(member))
 
-    def _takes(self, member: Member, messages: Sequence[ConsumerMessage]) -> bool:
+    def _takes(self, member: GroupMember, messages: Sequence[ConsumerMessage]) -> bool:
         """Tell whether a listener succeeds."""
         if any(member.group.history.cannot_take(self.history.sent[one.body.decode()]) for one in messages):
             return False
         may_fail = all(one.reconsume_times == 0 for one in messages) and member.group.kind not in TO_ALL
         return not (may_fail and self._chance.random() < member.group.fails)
 
-    def _begins(self, member: Member, messages: Sequence[ConsumerMessage]) -> None:
+    def _begins(self, member: GroupMember, messages: Sequence[ConsumerMessage]) -> None:
         try:
             self.history.begin(member.group.history, member.name, messages, self.loop.time())
         except ViolationError as violation:
             self._fail(violation)
 
-    def _ends(self, member: Member, messages: Sequence[ConsumerMessage], *, is_success: bool) -> None:
+    def _ends(self, member: GroupMember, messages: Sequence[ConsumerMessage], *, is_success: bool) -> None:
         for one in messages:
             place = f"{queue_of(one, member.group.name)} {one.queue_offset}"
             said = "consumes" if is_success else f"fails ({one.reconsume_times}) with"
@@ -423,7 +433,7 @@ class Scenario:
         if not self.failure.done():
             self.failure.set_exception(violation)
 
-    def _listener(self, member: Member) -> Any:
+    def _listener(self, member: GroupMember) -> Any:
         chance, slow_s = self._chance, member.group.slow_s
 
         async def listen(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> ConsumeStatus:
@@ -433,7 +443,7 @@ class Scenario:
             if self._takes(member, messages):
                 self._ends(member, messages, is_success=True)
                 return ConsumeStatus.SUCCESS
-            if len(messages) > 1 and member.group.kind is Kind.CONCURRENT:  # some of them succeed
+            if len(messages) > 1 and member.group.kind is ConsumerKind.CONCURRENT:  # some of them succeed
                 context.ack_index = chance.randrange(-1, len(messages) - 1)
                 self._ends(member, messages[: context.ack_index + 1], is_success=True)
                 self._ends(member, messages[context.ack_index + 1 :], is_success=False)
@@ -445,7 +455,7 @@ class Scenario:
 
         return listen
 
-    def _sync_listener(self, member: Member) -> Any:
+    def _sync_listener(self, member: GroupMember) -> Any:
         def listen(messages: Sequence[ConsumerMessage], _context: ConsumeContext) -> ConsumeStatus | None:
             self._begins(member, messages)
             takes = self._takes(member, messages)
@@ -454,7 +464,7 @@ class Scenario:
 
         return listen
 
-    async def _poll_on(self, member: Member) -> None:
+    async def _poll_on(self, member: GroupMember) -> None:
         consumer: LitePullConsumer = member.consumer
         while member.is_up:
             messages = await consumer.poll(1000)
@@ -467,17 +477,17 @@ class Scenario:
             if is_to_be_told and not member.group.is_sync and member.is_up:
                 await self._commit(member)
 
-    async def _work(self, member: Member) -> None:
+    async def _work(self, member: GroupMember) -> None:
         if member.group.slow_s:
             await asyncio.sleep(self._chance.expovariate(1 / member.group.slow_s))
 
-    async def _commit(self, member: Member) -> None:
+    async def _commit(self, member: GroupMember) -> None:
         try:
             await member.consumer.commit()
         except MqtoolError as error:
             self.world.note(member.name, f"commits nothing: {error}")
 
-    async def _iterate_on(self, member: Member) -> None:
+    async def _iterate_on(self, member: GroupMember) -> None:
         consumer: LitePullConsumer = member.consumer
         async for message in consumer:
             self._begins(member, [message])
@@ -486,7 +496,7 @@ class Scenario:
             if not member.group.is_sync and member.is_up and self._chance.random() < 0.3:
                 await self._commit(member)  # else it is consumed when the next is asked for
 
-    async def _take_batches_on(self, member: Member) -> None:
+    async def _take_batches_on(self, member: GroupMember) -> None:
         consumer: LitePullConsumer = member.consumer
         while member.is_up:
             try:
@@ -503,7 +513,7 @@ class Scenario:
             except MqtoolError as error:
                 self.world.note(member.name, f"commits nothing: {error}")
 
-    async def _pull_on(self, member: Member, queue: MessageQueue) -> None:
+    async def _pull_on(self, member: GroupMember, queue: MessageQueue) -> None:
         consumer: PullConsumer = member.consumer
         expression = " || ".join(sorted(member.group.history.tags)) or "*"
         while member.is_up:
@@ -525,7 +535,7 @@ class Scenario:
                 self.world.note(member.name, f"pulls nothing: {error}")
                 await asyncio.sleep(1)
 
-    async def _pop_batches_on(self, member: Member) -> None:
+    async def _pop_batches_on(self, member: GroupMember) -> None:
         consumer: PopConsumer = member.consumer
         while member.is_up:
             try:
@@ -539,7 +549,7 @@ class Scenario:
                 self.world.note(member.name, f"pops nothing: {error}")
                 await asyncio.sleep(1)
 
-    async def _pop_on(self, member: Member) -> None:
+    async def _pop_on(self, member: GroupMember) -> None:
         consumer: PopConsumer = member.consumer
         while member.is_up:
             try:
@@ -559,7 +569,7 @@ class Scenario:
                 if is_in_time:
                     self._ends(member, [message], is_success=True)
 
-    async def _stop_member(self, member: Member) -> None:
+    async def _stop_member(self, member: GroupMember) -> None:
         if not member.is_up:
             self._kill_member(member)
             return
@@ -567,18 +577,20 @@ class Scenario:
         self.members.remove(member)
         self.world.note(member.name, "stops")
         kind = member.group.kind
-        if kind not in (*PUSHED, Kind.ITERATE) and member.work:
+        if kind not in (*PUSHED, ConsumerKind.ITERATE) and member.work:
             await asyncio.wait([member.work])
-        leaves = member.consumer.__aexit__(None, None, None) if kind is Kind.BATCH else member.consumer.shutdown()
+        leaves = (
+            member.consumer.__aexit__(None, None, None) if kind is ConsumerKind.BATCH else member.consumer.shutdown()
+        )
         await member.process.start(self._guard(leaves))
-        if kind is Kind.ITERATE and member.work:  # which ends with its consumer
+        if kind is ConsumerKind.ITERATE and member.work:  # which ends with its consumer
             await asyncio.wait([member.work])
         self.world.note(member.name, "has stopped")
         self.history.gone(member.name)
         self.world.network.end(member.process)
         member.process.kill()
 
-    def _kill_member(self, member: Member, *, silently: bool = False) -> None:
+    def _kill_member(self, member: GroupMember, *, silently: bool = False) -> None:
         member.is_up = False
         self.world.kill(member.process, silently=silently)
         self.history.gone(member.name)
@@ -845,7 +857,7 @@ class Scenario:
             else:
                 self._keep(self._stop_member(chance.choice(members)))
 
-    async def _restart_member(self, member: Member) -> None:
+    async def _restart_member(self, member: GroupMember) -> None:
         await self._stop_member(member)
         self._start_member(member.group, member.place, member.process.host)
 
@@ -862,7 +874,7 @@ class Scenario:
         """Hold what groups have committed against what their listeners have finished."""
         offsets = broker.rules.offsets
         for group in self.groups:
-            if group.kind in (Kind.POP, *TO_ALL):
+            if group.kind in (ConsumerKind.POP, *TO_ALL):
                 continue
             for topic in (*group.history.topics, RETRY_PREFIX + group.name):
                 for queue_id, offset in offsets.of(group.name, topic).items():
@@ -931,14 +943,14 @@ class Scenario:
                 return f"{group.name} has not consumed {len(missing)} messages, {missing[:5]}"
             if bad := [one.body for one in self.history.poison(history) if one.body not in history.given_up]:
                 return f"{group.name} has not given up {bad[:5]}"
-            if group.kind not in (Kind.POP, *TO_ALL) and (left := self._left_of_queues(group, members)):
+            if group.kind not in (ConsumerKind.POP, *TO_ALL) and (left := self._left_of_queues(group, members)):
                 return left
         return ""
 
-    def _left_of_queues(self, group: Group, members: list[Member]) -> str:
+    def _left_of_queues(self, group: SimulatedGroup, members: list[GroupMember]) -> str:
         owners: dict[MessageQueue, list[str]] = {}
         for member in members:
-            held = self._of_place(group, member.place) if group.kind is Kind.PULL else member.consumer._held
+            held = self._of_place(group, member.place) if group.kind is ConsumerKind.PULL else member.consumer._held
             for queue in sorted(held):
                 owners.setdefault(queue, []).append(member.name)
         topics = [*group.history.topics]

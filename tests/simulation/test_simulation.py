@@ -16,7 +16,7 @@ from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.process_queue import ProcessQueue
 from mqtool.formats.bodies import MessageQueue
 from tests.campaigns.simulate import run, size_of
-from tests.simulation.history import GroupHistory, History, Kind, ProducedMessage, ViolationError
+from tests.simulation.history import ConsumerKind, GroupHistory, History, ProducedMessage, ViolationError
 from tests.simulation.network import NetworkLoop
 from tests.simulation.scenario import Size
 from tests.simulation.world import simulate
@@ -99,13 +99,13 @@ def history() -> History:
     return history
 
 
-def _group(history: History, kind: Kind) -> GroupHistory:
+def _group(history: History, kind: ConsumerKind) -> GroupHistory:
     group = history.groups["G"] = GroupHistory("G", kind, ("T",), frozenset(), has_poison=False)
     return group
 
 
 def test_the_history_sees_what_is_not_consumed(history: History) -> None:
-    group = _group(history, Kind.CONCURRENT)
+    group = _group(history, ConsumerKind.CONCURRENT)
     for number in (0, 2):
         history.begin(group, "m", [_message(number)], 0.0)
         history.end(group, "m", [_message(number)], is_success=True)
@@ -117,14 +117,14 @@ def test_the_history_sees_what_is_not_consumed(history: History) -> None:
 
 
 def test_the_history_sees_what_is_out_of_order(history: History) -> None:
-    group = _group(history, Kind.ORDERLY)
+    group = _group(history, ConsumerKind.ORDERLY)
     history.begin(group, "m", [_message(1)], 0.0)
     with pytest.raises(ViolationError, match="nobody has finished 0"):
         history.end(group, "m", [_message(1)], is_success=True)
 
 
 def test_the_history_sees_two_at_work_with_one_queue(history: History) -> None:
-    group = _group(history, Kind.ORDERLY)
+    group = _group(history, ConsumerKind.ORDERLY)
     history.begin(group, "m", [_message(0)], 200.0)
     with pytest.raises(ViolationError, match="on which"):
         history.begin(group, "n", [_message(0)], 200.0)
@@ -139,7 +139,7 @@ def test_the_history_sees_two_at_work_with_one_queue(history: History) -> None:
     ],
 )
 def test_the_history_sees_what_nobody_may_get(history: History, changed: dict[str, object], said: str) -> None:
-    group = _group(history, Kind.LITE)
+    group = _group(history, ConsumerKind.LITE)
     for name, value in changed.items():
         setattr(history.sent["T L 0"], name, value)
     with pytest.raises(ViolationError, match=said):

@@ -185,7 +185,7 @@ class ThreadPool:
                 work.result()
 
 
-class ListenerThreads:
+class VirtualListenerThreads:
     """Stands for the threads of that name: a listener has returned after a while."""
 
     def __init__(self, listener: Callable[..., Any], _most: int, _name: str) -> None:

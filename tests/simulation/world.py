@@ -28,7 +28,7 @@ from mqtool.engine.cluster import Cluster
 from mqtool.engine.doors import REMOTING
 from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from tests.simulation.network import NetworkLoop
-from tests.simulation.virtual_loop import CURRENT, ListenerThreads, Process, ThreadPool
+from tests.simulation.virtual_loop import CURRENT, Process, ThreadPool, VirtualListenerThreads
 
 NOON = 1_767_268_800_000
 """When every simulation begins, in ms: hours away from when stores clean up."""
@@ -232,7 +232,7 @@ def nothing_by_chance(seed: int) -> Iterator[None]:
             (cluster, "ThreadPoolExecutor", ThreadPool),
             (cluster, "_FLUSH_LOOK_SECONDS", 0.5),  # looking at the disk, ten times a second, is most of what
             (broker, "_STORE_INTERVAL", 500),  # brokers do in here
-            (consume_services, "ListenerThreads", ListenerThreads),
+            (consume_services, "VirtualListenerThreads", VirtualListenerThreads),
             (os, "getpid", lambda: 1),
             (secrets, "randbits", chance.getrandbits),
             (uuid, "uuid4", lambda: uuid.UUID(int=chance.getrandbits(128))),

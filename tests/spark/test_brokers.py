@@ -39,7 +39,7 @@ from mqtool.spark.source import RocketMQStore
 from tests.engine.remoting.test_tls import with_certificate
 from tests.golden import copy_of
 from tests.spark import reading
-from tests.spark.test_stream import Query
+from tests.spark.test_stream import StreamQuery
 
 NAMED: dict[str, str | int | bool] = {"brokerName": "broker-a"}
 SMALL = {**NAMED, "mappedFileSizeCommitLog": 65_536, "maxHashSlotNum": 100, "maxIndexNum": 400}
@@ -218,7 +218,7 @@ def test_offsets_are_of_topics_in_the_namespace_of_the_environment(
 # Streams.
 
 
-class Following(Query):
+class FollowingQuery(StreamQuery):
     """A query that follows topics."""
 
     def restart(self) -> None:
@@ -235,7 +235,7 @@ class Following(Query):
         self.reader._idle_since = 0.0  # nobody waits here
         return super().trigger()
 
-    def __enter__(self) -> "Following":
+    def __enter__(self) -> "FollowingQuery":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -245,7 +245,7 @@ class Following(Query):
 def test_each_message_comes_once_through_limits_restarts_and_new_queues(broker: mqtool.Broker) -> None:
     topic, address = topic_of(broker, "Followed"), broker.name_server_address
     sent = send(address, topic, numbers(50))
-    with Following(address, topic=topic, maxOffsetsPerTrigger=20) as query:
+    with FollowingQuery(address, topic=topic, maxOffsetsPerTrigger=20) as query:
         assert query.trigger()
         assert 20 <= len(query.rows) <= 21
         pickle.loads(pickle.dumps(query.reader))
@@ -270,7 +270,7 @@ def test_each_message_comes_once_through_limits_restarts_and_new_queues(broker: 
 def test_offsets_are_committed_to_the_group_where_one_is_given(broker: mqtool.Broker) -> None:
     topic, address = topic_of(broker, "Committed"), broker.name_server_address
     send(address, topic, numbers(30))
-    with Following(address, topic=topic, group="reports", maxOffsetsPerTrigger=10) as query:
+    with FollowingQuery(address, topic=topic, group="reports", maxOffsetsPerTrigger=10) as query:
         query.trigger()
         read_first = len(query.rows)
         query.trigger()
@@ -279,7 +279,7 @@ def test_offsets_are_committed_to_the_group_where_one_is_given(broker: mqtool.Br
             while query.trigger():
                 pass
             assert [one.lag for one in admin.offsets("reports")] == [0, 0]
-    with Following(address, topic=topic) as query:
+    with FollowingQuery(address, topic=topic) as query:
         query.trigger()
     with mqtool.AdminClient(address) as admin:
         assert {one.group for one in admin.offsets() if one.topic == topic} == {"reports"}
@@ -290,7 +290,7 @@ def test_offsets_that_cannot_be_committed_are_said_once_and_hold_nothing_up(
 ) -> None:
     topic, address = topic_of(broker, "Uncommitted"), broker.name_server_address
     sent = send(address, topic, numbers(30))
-    with Following(address, topic=topic, group="reports", maxOffsetsPerTrigger=10) as query:
+    with FollowingQuery(address, topic=topic, group="reports", maxOffsetsPerTrigger=10) as query:
         with monkeypatch.context() as patched:
             patched.setattr(queues_module, "masters", lambda _: {})  # slaves alone are there
             while query.trigger():
@@ -313,8 +313,10 @@ def test_a_broker_that_lost_its_end_ends_a_query_or_is_read_from_where_it_is_the
     shutil.copytree(store, backup)
     with mqtool.Broker(store, settings=SMALL) as running:
         send(running.name_server_address, "Restored", numbers(40, start=10))
-        strict = Following(running.name_server_address, topic="Restored", maxOffsetsPerTrigger=2)
-        lax = Following(running.name_server_address, topic="Restored", maxOffsetsPerTrigger=2, failOnDataLoss=False)
+        strict = FollowingQuery(running.name_server_address, topic="Restored", maxOffsetsPerTrigger=2)
+        lax = FollowingQuery(
+            running.name_server_address, topic="Restored", maxOffsetsPerTrigger=2, failOnDataLoss=False
+        )
         for query in (strict, lax):
             while query.trigger():
                 pass
@@ -345,7 +347,7 @@ def test_messages_that_retention_deletes_first_end_a_query_or_are_told(
         topic_of(running, "Old", 1)
         send(running.name_server_address, "Old", [b"x" * 3000 for _ in range(60)])
         queries = [
-            Following(running.name_server_address, topic="Old", maxOffsetsPerTrigger=3, failOnDataLoss=fails)
+            FollowingQuery(running.name_server_address, topic="Old", maxOffsetsPerTrigger=3, failOnDataLoss=fails)
             for fails in (True, False)
         ]
         for query in queries:
@@ -377,7 +379,7 @@ def test_a_broker_that_is_retired_ends_a_query_or_is_left_out() -> None:
         with mqtool.Broker(name_servers=[address], settings={**SMALL, "brokerName": "broker-b"}):
             topic_of(first, "Shared", 1)
             sent = send(address, "Shared", numbers(20))
-            queries = [Following(address, topic="Shared", failOnDataLoss=fails) for fails in (True, False)]
+            queries = [FollowingQuery(address, topic="Shared", failOnDataLoss=fails) for fails in (True, False)]
             for query in queries:
                 query.trigger()
                 assert bodies_of(query.rows) == sorted(sent)
@@ -397,7 +399,7 @@ def test_a_broker_that_goes_before_a_planned_batch_is_read_is_told_of_with_what_
         address = first.name_server_address
         with mqtool.Broker(name_servers=[address], settings={**SMALL, "brokerName": "broker-b"}):
             topic_of(first, "Planned", 1)
-            strict, lax = (Following(address, topic="Planned", failOnDataLoss=fails) for fails in (True, False))
+            strict, lax = (FollowingQuery(address, topic="Planned", failOnDataLoss=fails) for fails in (True, False))
             send(address, "Planned", numbers(20))
             start = json.loads(lax.offsets or "")
             end = lax.reader.latestOffset(start, lax.reader.getDefaultReadLimit())
@@ -431,7 +433,7 @@ def test_a_broker_that_starts_again_is_waited_for(tmp_path: Path, monkeypatch: p
         with other():
             topic_of(first, "Waited", 1)
             sent = send(address, "Waited", numbers(20))
-            query = Following(address, topic="Waited")
+            query = FollowingQuery(address, topic="Waited")
         monkeypatch.setattr(queues_module, "_TRIES", 2000)
         monkeypatch.setattr(queues_module.Queues, "_queues_of", looked)
         with query:
@@ -449,8 +451,8 @@ def test_a_topic_that_is_made_again_before_a_stream_has_read_of_it_is_noticed(
     topic, address = topic_of(broker, "Remade", 1), broker.name_server_address
     send(address, topic, numbers(10))
     with (
-        Following(address, topic=topic, startingOffsets=start) as strict,
-        Following(address, topic=topic, startingOffsets=start, failOnDataLoss=False) as lax,
+        FollowingQuery(address, topic=topic, startingOffsets=start) as strict,
+        FollowingQuery(address, topic=topic, startingOffsets=start, failOnDataLoss=False) as lax,
     ):
         with mqtool.AdminClient(address) as admin:
             admin.delete_topic(topic)
@@ -643,7 +645,7 @@ def test_a_broker_with_accounts_and_tls_is_read_followed_and_sent_to_by_who_may(
 
     may_read = {**safe, "accessKey": "reads-only", "group": "reports"}
     assert bodies_of(read(address, None, **may_read)) == sorted(one.encode() for one in bodies)
-    with Following(address, **may_read, maxOffsetsPerTrigger=6) as query:
+    with FollowingQuery(address, **may_read, maxOffsetsPerTrigger=6) as query:
         while query.trigger():
             pass
         assert bodies_of(query.rows) == sorted(one.encode() for one in bodies)
@@ -664,6 +666,6 @@ def test_a_broker_with_accounts_and_tls_is_read_followed_and_sent_to_by_who_may(
         with pytest.raises(kind, match=told):
             read(address, None, **{**may_read, **options})
         with pytest.raises(kind, match=told):
-            Following(address, **{**may_read, **options}).trigger()
+            FollowingQuery(address, **{**may_read, **options}).trigger()
     with pytest.raises(SendError, match=r"refused the request: .* No default permission for Kept"):
         send_rows(sender(address, body, **may_read), body, [{"body": "x"}])

@@ -32,7 +32,7 @@ from mqtool.spark.bounds import Bounds
 from mqtool.spark.source import RocketMQStore
 from mqtool.spark.table_reader import narrowed
 from mqtool.spark.tables import TABLES
-from tests.builders import BORN_HOST, STORED, Draft, Sizes, write_store
+from tests.builders import BORN_HOST, STORED, Draft, StoreSizes, write_store
 from tests.damage import apply_ops
 from tests.golden import copy_of, golden_store, manifest
 from tests.spark.reading import batches, read, reader
@@ -122,7 +122,7 @@ def test_a_url_that_no_store_is_read_from_is_refused(path: str) -> None:
 
 def test_several_stores_are_one_table(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
-        write_store(tmp_path / name / "store", [Draft(body=name.encode())] * 3, Sizes())
+        write_store(tmp_path / name / "store", [Draft(body=name.encode())] * 3, StoreSizes())
     (tmp_path / "d").mkdir()
 
     def stores(path: object, **options: Any) -> list[str]:
@@ -242,7 +242,7 @@ def test_what_is_no_text_and_no_time_is_shown_as_dump_shows_it(tmp_path: Path) -
             Draft(topic="Größe", pairs={"KEYS": "schlüssel", "TAGS": "é"}, born_host="[2001:db8::7]:4000"),
             Draft(pairs={"a": "1"}, store_timestamp=1 << 53),
         ],
-        Sizes(),
+        StoreSizes(),
     )
     log = tmp_path / "commitlog" / f"{0:020}"
     log.write_bytes(log.read_bytes().replace("schlüssel".encode(), b"schl\xff\xfessel"))
@@ -432,7 +432,7 @@ def test_filters_go_by_the_names_of_a_layout() -> None:
 def test_an_hour_of_a_day_opens_only_the_ranges_around_it(tmp_path: Path) -> None:
     hour = 3_600_000
     drafts = [Draft(store_timestamp=STORED + n * hour // 20, body=b"x" * 300) for n in range(24 * 20)]
-    write_store(tmp_path, drafts, Sizes(segment=65_536))
+    write_store(tmp_path, drafts, StoreSizes(segment=65_536))
     low, high = STORED + 10 * hour, STORED + 11 * hour
     chosen: list[Filter] = [GreaterThanOrEqual(("store_timestamp",), low), LessThan(("store_timestamp",), high)]
 

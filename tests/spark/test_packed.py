@@ -13,7 +13,7 @@ from mqtool.errors import NotFoundError, UsageError
 from mqtool.spark import find, stats, verify
 from mqtool.spark.stores import Store, find_stores
 from tests.commands.test_compressed_copies import PACKERS, archive, pack_segments
-from tests.damage import Case, cases
+from tests.damage import DamageCase, cases
 from tests.golden import copy_of, golden_store
 from tests.spark import reading
 from tests.spark.test_verify_distributed import in_pieces, small_stretches
@@ -66,7 +66,7 @@ def test_compressed_segments_are_counted_searched_and_read_as_plain_ones(form: s
 
 @pytest.mark.parametrize("case", DAMAGED, ids=lambda case: case.name)
 def test_of_compressed_segments_verify_finds_what_it_finds_in_the_log_of_the_plain_ones(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: DamageCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = case.store(tmp_path / "store")
     wanted = of_the_log(Store(str(root)))

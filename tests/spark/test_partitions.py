@@ -19,8 +19,8 @@ from mqtool.spark import compare, partitions
 from mqtool.spark.ends import Mark, end_before, end_of_log, holds, thinned
 from mqtool.spark.partitions import RangeReader, UnreadablePlace, log_ranges
 from mqtool.spark.stores import Store
-from tests.builders import Draft, Sizes, record, write_store
-from tests.damage import Case, apply_ops, cases, cuts, damaged, flips
+from tests.builders import Draft, StoreSizes, record, write_store
+from tests.damage import DamageCase, apply_ops, cases, cuts, damaged, flips
 from tests.golden import copy_of, golden_store, manifest
 
 MIXED = "mixed-533-clean"
@@ -79,7 +79,7 @@ def test_each_message_is_read_by_the_range_in_which_it_begins(max_size: int, ste
 
 
 def test_ranges_may_be_shorter_than_messages(tmp_path: Path) -> None:
-    stored = write_store(tmp_path, [Draft(body=b"x" * n) for n in range(0, 600, 40)], Sizes(segment=4096))
+    stored = write_store(tmp_path, [Draft(body=b"x" * n) for n in range(0, 600, 40)], StoreSizes(segment=4096))
 
     with small_steps(300, 70, 50):
         rows, lost = read(tmp_path, 33)
@@ -98,7 +98,7 @@ def test_entries_of_a_dledger_log_are_cut_as_well() -> None:
 
 
 @pytest.mark.parametrize("case", DAMAGED, ids=lambda case: case.name)
-def test_damage_is_the_same_however_the_log_is_cut(case: Case, tmp_path: Path) -> None:
+def test_damage_is_the_same_however_the_log_is_cut(case: DamageCase, tmp_path: Path) -> None:
     root = case.store(tmp_path)
 
     whole = read(root, 1 << 27)
@@ -132,7 +132,7 @@ def test_a_body_that_looks_like_the_log_is_not_taken_for_it(tmp_path: Path) -> N
     body = body[: len(body)] + bytes(4000)
     at = record(physical_offset=0, body=body).index(inside)
     body = bytes(1200 - at) + body if at < 1200 else body[at - 1200 :]
-    write_store(tmp_path, [Draft(body=body), Draft(body=b"next")], Sizes(segment=1 << 16))
+    write_store(tmp_path, [Draft(body=body), Draft(body=b"next")], StoreSizes(segment=1 << 16))
     assert record(physical_offset=0, body=body).index(inside) == 1200
 
     rows, lost = read(tmp_path, 1000)
@@ -161,7 +161,7 @@ def test_the_end_of_a_growing_log_is_behind_its_last_whole_message(
     tmp_path_factory: pytest.TempPathFactory, cut: int, step: int
 ) -> None:
     root = tmp_path_factory.mktemp("store")
-    stored = write_store(root, [Draft(body=b"x" * n, pairs={"K": "v"}) for n in range(1, 45)], Sizes(segment=4096))
+    stored = write_store(root, [Draft(body=b"x" * n, pairs={"K": "v"}) for n in range(1, 45)], StoreSizes(segment=4096))
     files = sorted((root / "commitlog").iterdir())
     log = b"".join(file.read_bytes() for file in files)
     for number, file in enumerate(files):
@@ -238,7 +238,7 @@ def test_the_end_of_a_large_segment_is_found_by_reading_little_of_it(tmp_path: P
     def bytes_read() -> int:
         return int(Path("/proc/self/io").read_text().split()[1])
 
-    stored = write_store(tmp_path, [Draft(body=bytes(range(256)) * 2048)] * 100, Sizes(segment=51 << 20))
+    stored = write_store(tmp_path, [Draft(body=bytes(range(256)) * 2048)] * 100, StoreSizes(segment=51 << 20))
     before = bytes_read()
 
     end = end_of_log(Store(str(tmp_path)), StoreReader(tmp_path))

@@ -17,10 +17,10 @@ from mqtool.errors import Status, UsageError, WriteError
 from mqtool.spark import rebuild, target
 from mqtool.spark.stores import Store, find_stores
 from tests.commands.running import run
-from tests.damage import Case, cases
+from tests.damage import DamageCase, cases
 from tests.engine.repair.test_rebuild import IN_FILES, config_of
 from tests.golden import copy_of, golden_store, manifest
-from tests.spark.frames import Frame, Frames
+from tests.spark.frames import Frames, FrameStub
 from tests.storage import BUCKET, S3, environment, s3_server
 
 
@@ -88,7 +88,7 @@ def test_a_queue_whose_second_message_is_lost_keeps_its_offsets_in_pieces_too(
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_a_damaged_store_is_rebuilt_in_pieces_byte_for_byte(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: DamageCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_stretches(monkeypatch)
     (store,) = find_stores([str(case.store(tmp_path))], {})
@@ -144,7 +144,7 @@ def test_of_a_job_that_fails_nothing_is_left_in_a_storage(s3: S3) -> None:
     class Lost(Frames):
         """Fails when queues are there, and index files are to be made."""
 
-        def createDataFrame(self, rows: list[tuple[bytes]], _schema: str, **_: bool) -> Frame:  # noqa: N802
+        def createDataFrame(self, rows: list[tuple[bytes]], _schema: str, **_: bool) -> FrameStub:  # noqa: N802
             if any(name.startswith("consumequeue/") for name in objects(s3, "lost")):
                 raise RuntimeError("the cluster is gone")
             return super().createDataFrame(rows, _schema)
@@ -161,7 +161,7 @@ class Killed(Frames):
     def __init__(self, is_there: Callable[[], bool]) -> None:
         self._is_there = is_there
 
-    def createDataFrame(self, rows: list[tuple[bytes]], _schema: str, **_: bool) -> Frame:  # noqa: N802
+    def createDataFrame(self, rows: list[tuple[bytes]], _schema: str, **_: bool) -> FrameStub:  # noqa: N802
         if self._is_there():
             os._exit(9)
         return super().createDataFrame(rows, _schema)

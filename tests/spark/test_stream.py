@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from mqtool.errors import NotFoundError, StoreChangedError, UsageError
 from mqtool.spark.source import RocketMQStore
 from mqtool.spark.stream import StoreStreamReader
-from tests.builders import STORED, Draft, Sizes, Stored, write_store
+from tests.builders import STORED, Draft, Stored, StoreSizes, write_store
 from tests.golden import golden_store
 
 SEGMENT = 4096
@@ -32,7 +32,7 @@ def stream(path: Path | str, **options: object) -> StoreStreamReader:
     return reader
 
 
-class Query:
+class StreamQuery:
     """One query: its checkpoint, and what it has read."""
 
     def __init__(self, path: Path | str, **options: object) -> None:
@@ -70,7 +70,7 @@ class Growing:
 
     def __init__(self, root: Path, whole: Path) -> None:
         self.root = root
-        self.stored: list[Stored] = write_store(whole, DRAFTS, Sizes(segment=SEGMENT))
+        self.stored: list[Stored] = write_store(whole, DRAFTS, StoreSizes(segment=SEGMENT))
         self.files = sorted((whole / "commitlog").iterdir())
         (root / "commitlog").mkdir(parents=True)
         self.deleted = 0
@@ -119,7 +119,7 @@ def test_each_message_of_a_growing_log_comes_once(
     growing = Growing(folder / "store", folder / "whole")
     growing.grow(1)
     options = {"maxPartitionBytes": max_partition} | ({"maxBytesPerTrigger": most} if most else {})
-    query = Query(growing.root, **options)
+    query = StreamQuery(growing.root, **options)
 
     for cut, restart in zip([*sorted(cuts), growing.size], restarts, strict=False):
         growing.grow(cut)
@@ -133,7 +133,7 @@ def test_each_message_of_a_growing_log_comes_once(
 
 def test_a_limit_is_kept_and_the_rest_comes_later(growing: Growing) -> None:
     growing.grow(growing.size)
-    query = Query(growing.root, maxBytesPerTrigger=1000)
+    query = StreamQuery(growing.root, maxBytesPerTrigger=1000)
     ends: list[int] = []
 
     while query.trigger():
@@ -149,7 +149,7 @@ def test_a_limit_is_kept_and_the_rest_comes_later(growing: Growing) -> None:
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_limit_of_segments_is_kept_and_progress_tells_how_far_the_log_reaches(growing: Growing, most: int) -> None:
     growing.grow(growing.size)
-    query = Query(growing.root, maxFilesPerTrigger=most)
+    query = StreamQuery(growing.root, maxFilesPerTrigger=most)
     end = growing.stored[-1].physical_offset + len(growing.stored[-1].record)
     counts = [0]
 
@@ -165,7 +165,7 @@ def test_a_limit_of_segments_is_kept_and_progress_tells_how_far_the_log_reaches(
 
 def test_available_now_ends_where_the_log_ended_when_it_began(growing: Growing) -> None:
     growing.grow(9000)
-    query = Query(growing.root, maxBytesPerTrigger=2000)
+    query = StreamQuery(growing.root, maxBytesPerTrigger=2000)
     query.reader.prepareForTriggerAvailableNow()
     growing.grow(growing.size)
 
@@ -178,7 +178,7 @@ def test_available_now_ends_where_the_log_ended_when_it_began(growing: Growing) 
 
 def test_a_query_may_begin_at_the_end(growing: Growing) -> None:
     growing.grow(9000)
-    query = Query(growing.root, startingOffsets="latest")
+    query = StreamQuery(growing.root, startingOffsets="latest")
     growing.grow(growing.size)
 
     while query.trigger():
@@ -190,11 +190,11 @@ def test_a_query_may_begin_at_the_end(growing: Growing) -> None:
 
 def test_a_query_may_begin_at_an_address_or_a_time_and_read_one_topic(tmp_path: Path) -> None:
     drafts = [dataclasses.replace(one, store_timestamp=STORED + 1000 * n) for n, one in enumerate(DRAFTS)]
-    stored = write_store(tmp_path / "store", drafts, Sizes(segment=SEGMENT))
+    stored = write_store(tmp_path / "store", drafts, StoreSizes(segment=SEGMENT))
     places = [one.physical_offset for one in stored]
 
     def read(**options: object) -> list[int]:
-        query = Query(tmp_path / "store", maxBytesPerTrigger=2000, **options)
+        query = StreamQuery(tmp_path / "store", maxBytesPerTrigger=2000, **options)
         while query.trigger():
             pass
         return query.offsets_read()
@@ -210,7 +210,7 @@ def test_a_query_may_begin_at_an_address_or_a_time_and_read_one_topic(tmp_path: 
 
 def test_segments_deleted_before_they_were_read_are_told_of_and_the_stream_goes_on(growing: Growing) -> None:
     growing.grow(growing.size)
-    query = Query(growing.root, maxBytesPerTrigger=3000)
+    query = StreamQuery(growing.root, maxBytesPerTrigger=3000)
     query.trigger()
     read = len(query.offsets_read())
     growing.delete(2)
@@ -254,7 +254,7 @@ class Rewritten(Growing):
     def cut(self, number: int, folder: Path) -> None:
         """Have other messages from one on."""
         others = [dataclasses.replace(one, body=b"other" + one.body) for one in DRAFTS[number:]]
-        self.stored = write_store(folder, DRAFTS[:number] + others, Sizes(segment=SEGMENT))
+        self.stored = write_store(folder, DRAFTS[:number] + others, StoreSizes(segment=SEGMENT))
         self.files = sorted((folder / "commitlog").iterdir())
 
     def places(self) -> list[tuple[int, int]]:
@@ -274,17 +274,17 @@ def test_a_log_that_is_replaced_before_a_query_that_begins_within_it_has_read_an
     drafts = [dataclasses.replace(one, store_timestamp=STORED + 1_000_000 * n) for n, one in enumerate(DRAFTS)]
     others = [dataclasses.replace(one, body=b"other" + one.body) for one in drafts]
     root = tmp_path / "store"
-    stored = write_store(root, drafts, Sizes(segment=SEGMENT))
+    stored = write_store(root, drafts, StoreSizes(segment=SEGMENT))
     at = stored[number].physical_offset
     start: dict[str, object] = {"startingOffsets": json.dumps({str(root): at})}
     if by_time:
         start = {"startingTimestamp": STORED + 1_000_000 * number}
-    strict, same, lax = (Query(root, failOnDataLoss=fails, **start) for fails in (True, True, False))
+    strict, same, lax = (StreamQuery(root, failOnDataLoss=fails, **start) for fails in (True, True, False))
     while same.trigger():
         pass
     assert same.offsets_read() == [one.physical_offset for one in stored[number:]]
     shutil.rmtree(root)
-    new = write_store(root, others, Sizes(segment=SEGMENT))
+    new = write_store(root, others, StoreSizes(segment=SEGMENT))
 
     with pytest.raises(StoreChangedError, match="is not the log that was read up to"):
         strict.trigger()
@@ -309,7 +309,7 @@ def test_a_log_that_was_cut_and_written_again_ends_a_query_or_is_read_from_where
     growing = Rewritten(folder / "store", folder / "whole")
     growing.grow(first)
     options = {"maxBytesPerTrigger": most} if most else {}
-    strict, lax = Query(growing.root, **options), Query(growing.root, failOnDataLoss=False, **options)
+    strict, lax = StreamQuery(growing.root, **options), StreamQuery(growing.root, failOnDataLoss=False, **options)
     for query in (strict, lax):
         while query.trigger():
             pass
@@ -346,7 +346,7 @@ def test_what_is_told_of_a_log_that_became_shorter_says_from_where_it_is_read_ag
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     growing = Rewritten(tmp_path / "store", tmp_path / "whole")
-    query = Query(growing.root, failOnDataLoss=False)
+    query = StreamQuery(growing.root, failOnDataLoss=False)
     for end in range(500, 9000, 500):
         growing.grow(end)
         query.trigger()
@@ -374,7 +374,7 @@ def test_what_is_told_of_a_log_that_became_shorter_says_from_where_it_is_read_ag
 def named(root: Path, broker: str, drafts: list[Draft]) -> list[Stored]:
     """Write a store whose tables tell the broker's name."""
     shutil.rmtree(root, ignore_errors=True)
-    stored = write_store(root, drafts, Sizes(segment=SEGMENT))
+    stored = write_store(root, drafts, StoreSizes(segment=SEGMENT))
     topics = {"DefaultCluster": 7, "DefaultCluster_REPLY_TOPIC": 6, broker: 7, "TBW102": 7, "T0": 6}
     table = {"topicConfigTable": {name: {"topicName": name, "perm": perm} for name, perm in topics.items()}}
     (root / "config").mkdir(exist_ok=True)
@@ -389,7 +389,7 @@ def test_a_store_is_called_as_its_broker(name: str) -> None:
 
 def test_a_store_that_is_mounted_somewhere_else_is_read_on(tmp_path: Path) -> None:
     stored = named(tmp_path / "mnt1" / "a", "broker-a", DRAFTS[:9])
-    query = Query(tmp_path / "mnt*" / "*")
+    query = StreamQuery(tmp_path / "mnt*" / "*")
     query.trigger()
     (tmp_path / "mnt1").rename(tmp_path / "mnt2")
     stored = named(tmp_path / "mnt2" / "a", "broker-a", DRAFTS[:12])
@@ -401,8 +401,8 @@ def test_a_store_that_is_mounted_somewhere_else_is_read_on(tmp_path: Path) -> No
 
 
 def test_names_may_be_given_and_a_store_that_gets_one_later_is_read_on(tmp_path: Path) -> None:
-    write_store(tmp_path / "a", DRAFTS[:5], Sizes(segment=SEGMENT))
-    query = Query(tmp_path / "a")
+    write_store(tmp_path / "a", DRAFTS[:5], StoreSizes(segment=SEGMENT))
+    query = StreamQuery(tmp_path / "a")
     query.trigger()
     query.options["storeNames"] = json.dumps({f"{tmp_path}/?": "first"})
     query.restart()
@@ -419,9 +419,9 @@ def test_two_stores_of_one_name_are_refused(tmp_path: Path) -> None:
         named(tmp_path / name, "broker-a", DRAFTS[:5])
 
     with pytest.raises(UsageError, match=r"master and .*slave are both called broker-a: read only one of"):
-        Query(tmp_path / "*")
+        StreamQuery(tmp_path / "*")
 
-    query = Query(tmp_path / "*", storeNames=json.dumps({f"{tmp_path}/slave": "broker-a-slave"}))
+    query = StreamQuery(tmp_path / "*", storeNames=json.dumps({f"{tmp_path}/slave": "broker-a-slave"}))
     query.trigger()
     assert len(query.rows) == 10
 
@@ -433,7 +433,7 @@ def test_a_broker_that_is_retired_ends_a_query_or_is_left_out(
     path = ",".join(f"{tmp_path}/{name}" for name in pattern.split(","))
     for name in ("a", "b"):
         named(tmp_path / name, f"broker-{name}", DRAFTS[:5])
-    query = Query(path)
+    query = StreamQuery(path)
     query.trigger()
     (tmp_path / "b").rename(tmp_path.parent / f"{tmp_path.name}-b")
     named(tmp_path / "a", "broker-a", DRAFTS[:9])
@@ -454,10 +454,10 @@ def test_a_broker_that_is_retired_ends_a_query_or_is_left_out(
 
 
 def test_stores_that_come_later_join_in(tmp_path: Path) -> None:
-    first = write_store(tmp_path / "a", DRAFTS[:5], Sizes(segment=SEGMENT))
-    query = Query(tmp_path / "*")
+    first = write_store(tmp_path / "a", DRAFTS[:5], StoreSizes(segment=SEGMENT))
+    query = StreamQuery(tmp_path / "*")
     query.trigger()
-    second = write_store(tmp_path / "b", DRAFTS[:9], Sizes(segment=SEGMENT))
+    second = write_store(tmp_path / "b", DRAFTS[:9], StoreSizes(segment=SEGMENT))
     query.trigger()
 
     assert query.offsets_read() == [one.physical_offset for one in (*first, *second)]

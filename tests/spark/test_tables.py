@@ -8,7 +8,7 @@ import pytest
 
 from mqtool.errors import Status
 from tests.commands.running import run
-from tests.damage import Case, cases
+from tests.damage import DamageCase, cases
 from tests.golden import GOLDEN_NAMES, golden_store, manifest
 from tests.spark.reading import read, reader
 
@@ -64,7 +64,7 @@ def test_units_and_entries_are_those_that_dump_shows(name: str) -> None:
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_a_damaged_store_has_the_messages_that_dump_shows_and_the_findings_of_verify(
-    case: Case, tmp_path: Path
+    case: DamageCase, tmp_path: Path
 ) -> None:
     store = case.store(tmp_path)
 

@@ -16,7 +16,7 @@ from mqtool.engine.repair.verify.store import Level, verify_store
 from mqtool.spark import verify
 from mqtool.spark.stores import Store, find_stores
 from tests import damage
-from tests.damage import Case, cases
+from tests.damage import DamageCase, cases
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store
 
 
@@ -68,7 +68,7 @@ def test_a_golden_store_in_pieces_gives_the_findings_of_verify(name: str, monkey
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_a_damaged_store_in_pieces_gives_the_findings_of_verify(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: DamageCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_stretches(monkeypatch)
     (store,) = find_stores([str(case.store(tmp_path))], {})

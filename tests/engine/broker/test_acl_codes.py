@@ -17,7 +17,7 @@ from mqtool.formats.properties import build_properties
 from mqtool.formats.recall import build_handle, parse_handle
 from mqtool.formats.signing import Credentials
 from tests.engine.broker.code_table import served
-from tests.wire_client import PRODUCERS, Client
+from tests.wire_client import PRODUCERS, WireClient
 
 ACCOUNTS = """\
 accounts:
@@ -46,7 +46,7 @@ TELL_NOTHING = {RequestCode.END_TRANSACTION}
 
 
 def on_guarded_broker(
-    folder: Path, test: Callable[[Callable[[str], Client]], Awaitable[None]], clock: Callable[[], int] = wall_clock
+    folder: Path, test: Callable[[Callable[[str], WireClient]], Awaitable[None]], clock: Callable[[], int] = wall_clock
 ) -> None:
     """Run a test with a broker that has these accounts, and what makes a client of an account."""
     path = folder / "plain_acl.yml"
@@ -56,10 +56,10 @@ def on_guarded_broker(
 
     async def guarded() -> None:
         async with asyncio.timeout(60), mqtool.Broker(folder / "store", settings=settings, clock=clock) as broker:
-            clients: list[Client] = []
+            clients: list[WireClient] = []
 
-            def client(key: str) -> Client:
-                clients.append(Client(broker.address, Credentials(key, "12345678")))
+            def client(key: str) -> WireClient:
+                clients.append(WireClient(broker.address, Credentials(key, "12345678")))
                 return clients[-1]
 
             await test(client)
@@ -69,7 +69,7 @@ def on_guarded_broker(
     asyncio.run(guarded())
 
 
-async def fields_of_everything(client: Client) -> dict[str, Any]:
+async def fields_of_everything(client: WireClient) -> dict[str, Any]:
     """Return fields by which each request is about the topic T, the group G, and a message that is there."""
     await client.make_topic("T")
     sent = await client.send(b"secret", topic="T")
@@ -85,7 +85,7 @@ def test_every_request_that_is_served_has_a_row() -> None:
 
 
 def test_an_account_that_may_do_nothing_is_refused_whatever_it_asks_and_changes_nothing(tmp_path: Path) -> None:
-    async def test(client: Callable[[str], Client]) -> None:
+    async def test(client: Callable[[str], WireClient]) -> None:
         admin, nothing = client("administrator"), client("nothing")
         fields = await fields_of_everything(admin)
         before = [(await admin.ask(code)).body for code in (21, 201, 43, 26)]
@@ -100,7 +100,7 @@ def test_an_account_that_may_do_nothing_is_refused_whatever_it_asks_and_changes_
 
 
 def test_an_administrator_is_refused_nothing(tmp_path: Path) -> None:
-    async def test(client: Callable[[str], Client]) -> None:
+    async def test(client: Callable[[str], WireClient]) -> None:
         admin = client("administrator")
         fields = await fields_of_everything(admin)
         for code in {*RequestCode, 9999} - TELL_NOTHING:
@@ -111,7 +111,7 @@ def test_an_administrator_is_refused_nothing(tmp_path: Path) -> None:
 
 
 def test_who_may_read_and_write_all_topics_is_still_no_administrator(tmp_path: Path) -> None:
-    async def test(client: Callable[[str], Client]) -> None:
+    async def test(client: Callable[[str], WireClient]) -> None:
         fields = await fields_of_everything(client("administrator"))
         everything = client("everything")
         refused = set()
@@ -129,7 +129,7 @@ def test_who_may_read_and_write_all_topics_is_still_no_administrator(tmp_path: P
 def test_who_may_not_send_to_a_topic_recalls_none_of_its_messages_however_a_recall_is_written(tmp_path: Path) -> None:
     clock = mqtool.VirtualClock(now=1_700_000_000_000)
 
-    async def test(client: Callable[[str], Client]) -> None:
+    async def test(client: Callable[[str], WireClient]) -> None:
         admin, another = client("administrator"), client("another")
         for topic in ("T", "U"):
             await admin.make_topic(topic)
@@ -179,7 +179,7 @@ def test_who_may_not_send_to_a_topic_recalls_none_of_its_messages_however_a_reca
 
 
 def test_only_a_producer_that_may_publish_to_the_topic_is_asked_for_its_half_messages(tmp_path: Path) -> None:
-    async def test(client: Callable[[str], Client]) -> None:
+    async def test(client: Callable[[str], WireClient]) -> None:
         await client("administrator").make_topic("T")
         publisher, another = client("publisher"), client("another")
         for one in (another, publisher):

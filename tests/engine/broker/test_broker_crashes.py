@@ -93,7 +93,7 @@ class SentMessage:
     half: tuple[int, int] | None = None  # address and queue offset of a half message
 
 
-class Clients:
+class CrashClients:
     """A producer and a consumer of one broker, and what they know."""
 
     def __init__(self, broker: BrokerController, now: int, sent: dict[str, SentMessage]) -> None:
@@ -176,7 +176,7 @@ def worked(base: Path, disk: WatchingDisk, seed: int) -> dict[str, SentMessage]:
     """Let clients work with a broker, and return what they know."""
     chance = random.Random(seed)
     store = MessageStore(base / "store", CONFIG, now=NOW, disk=disk, usage=half_full)
-    clients = Clients(BrokerController(store, NOW), NOW, {})
+    clients = CrashClients(BrokerController(store, NOW), NOW, {})
     begun: list[SentMessage] = []
     backs: list[str] = []
     for step in range(90):
@@ -250,7 +250,7 @@ def check(root: Path, sent: dict[str, SentMessage], cut: int, is_exact: bool) ->
     }
     with contextlib.closing(store):
         start = max(NOW, store.log.last_timestamp)
-        clients = Clients(
+        clients = CrashClients(
             BrokerController(store, start),
             start,
             {name: SentMessage(name, is_wanted=one.is_wanted) for name, one in sent.items()},

@@ -9,7 +9,7 @@ import pytest
 
 import mqtool
 from mqtool.formats.codes import RequestCode, ResponseCode
-from tests.wire_client import Client
+from tests.wire_client import WireClient
 
 NAMES = (
     "topics.json",
@@ -37,7 +37,7 @@ async def lived(store: Path) -> None:
     mode = {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0}
     clock = mqtool.VirtualClock()
     async with mqtool.Broker(store, clock=clock) as broker:
-        client = Client(broker.address)
+        client = WireClient(broker.address)
         await client.make_topic("T", order=True)
         await client.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group)
         for one in (1, 2):
@@ -73,7 +73,7 @@ def test_tables_that_are_empty_gone_or_unfit_are_taken_from_their_backups_and_sa
         async with mqtool.Broker(tmp_path) as broker:
             for path, data in whole.items():
                 assert path.read_bytes() == path.with_name(f"{path.name}.bak").read_bytes() == data
-            client = Client(broker.address)
+            client = WireClient(broker.address)
             assert (await client.messages("T"))[0].body == b"first"
             asked: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0}
             assert await client.done(RequestCode.QUERY_CONSUMER_OFFSET, **asked) == {"offset": "1"}
@@ -98,7 +98,7 @@ def test_offsets_of_no_topic_or_no_group_cost_a_broker_no_others(
         path = tmp_path / "config" / "consumerOffset.json"
         path.write_text(path.read_text().replace('"T@G":', '"@G":{0:7},"T@":{0:7},"T@G":'))
         async with mqtool.Broker(tmp_path) as broker:
-            client = Client(broker.address)
+            client = WireClient(broker.address)
             asked: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0}
             assert await client.done(RequestCode.QUERY_CONSUMER_OFFSET, **asked) == {"offset": "1"}
             await client.close()

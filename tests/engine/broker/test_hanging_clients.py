@@ -10,12 +10,12 @@ from mqtool.engine.broker.waiting_room import CALLS
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import RemotingCommand
-from tests.wire_client import PRODUCERS, Client
+from tests.wire_client import PRODUCERS, WireClient
 
 BOUND = CALL_MS / 1000
 CONSUMER = ConsumerData("G", "CONSUME_PASSIVELY", "CLUSTERING", "", (Subscription("T", "*"),))
 
-Start = Callable[..., Awaitable[Client]]
+Start = Callable[..., Awaitable[WireClient]]
 
 
 def with_clients(test: Callable[[mqtool.VirtualClock, Start], Awaitable[None]], **settings: Any) -> None:
@@ -23,11 +23,11 @@ def with_clients(test: Callable[[mqtool.VirtualClock, Start], Awaitable[None]], 
 
     async def served() -> None:
         clock = mqtool.VirtualClock()
-        clients: list[Client] = []
+        clients: list[WireClient] = []
         async with asyncio.timeout(60), mqtool.Broker(clock=clock, settings=settings) as broker:
 
-            async def start(client_id: str = "") -> Client:
-                clients.append(Client(broker.address))
+            async def start(client_id: str = "") -> WireClient:
+                clients.append(WireClient(broker.address))
                 await clients[-1].done(RequestCode.GET_BROKER_RUNTIME_INFO)  # now requests leave in their order
                 if client_id:
                     beat = build_heartbeat(Heartbeat(client_id, (PRODUCERS,), (CONSUMER,)))
@@ -44,8 +44,8 @@ def with_clients(test: Callable[[mqtool.VirtualClock, Start], Awaitable[None]], 
 
 async def answered_after(
     clock: mqtool.VirtualClock,
-    asking: Client,
-    honest: Client,
+    asking: WireClient,
+    honest: WireClient,
     seconds: float,
     *waiting: "asyncio.Future[RemotingCommand]",
 ) -> list[RemotingCommand]:

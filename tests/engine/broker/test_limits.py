@@ -30,16 +30,16 @@ from mqtool.formats.bodies import (
 )
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import MAX_HEADER, RemotingCommand
-from tests.wire_client import Client, consumer, messages_in, registration
+from tests.wire_client import WireClient, consumer, messages_in, registration
 
 PULL: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1}
 PULL |= {"sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*"}
 
 
-def on_broker(test: Callable[[Client], Awaitable[None]]) -> None:
+def on_broker(test: Callable[[WireClient], Awaitable[None]]) -> None:
     async def served() -> None:
         async with asyncio.timeout(60), mqtool.Broker() as broker:
-            client = Client(broker.address)
+            client = WireClient(broker.address)
             await test(client)
             await client.close()
 
@@ -48,7 +48,7 @@ def on_broker(test: Callable[[Client], Awaitable[None]]) -> None:
 
 @pytest.mark.parametrize(("kind", "most"), [("TAG", MAX_OF_FILTER), ("SQL92", MAX_OF_SQL92)])
 def test_a_filter_of_a_pull_or_a_pop_is_only_so_long(kind: str, most: int) -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         await client.send(b"one", 0, "T", pairs={"TAGS": "t"})
         short = " || ".join(["t", *("x" * 100 for _ in range(100))]) if kind == "TAG" else "TAGS = 't'"
         long = short + (" || " if kind == "TAG" else " OR ") + "x" * most
@@ -89,7 +89,7 @@ def test_a_filter_of_a_pull_or_a_pop_is_only_so_long(kind: str, most: int) -> No
     ],
 )
 def test_a_heartbeat_with_too_much_is_refused_and_nothing_of_it_is_taken(beat: Heartbeat, said: str) -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         before = await client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
         answer = await client.ask(RequestCode.HEART_BEAT, build_heartbeat(beat))
         assert (answer.code, said in (answer.remark or "")) == (ResponseCode.INVALID_PARAMETER, True)
@@ -100,7 +100,7 @@ def test_a_heartbeat_with_too_much_is_refused_and_nothing_of_it_is_taken(beat: H
 
 
 def test_many_heartbeats_of_one_client_make_no_more_groups_than_one() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         for first in range(0, MAX_GROUPS, 64):
             consumers = tuple(consumer(f"G{number}") for number in range(first, first + 64))
             await client.done(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c", (), consumers)))
@@ -112,7 +112,7 @@ def test_many_heartbeats_of_one_client_make_no_more_groups_than_one() -> None:
 
 
 def test_a_heartbeat_with_twenty_thousand_groups_makes_none() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         await client.send(b"one", topic="T")
         before = await client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
         consumers = tuple(consumer(f"G{number}") for number in range(20_000))
@@ -139,7 +139,7 @@ def lowered(**limits: Any) -> contextlib.ExitStack:
 
 @pytest.mark.parametrize("way", ["made", "sent to", "retry", "heartbeat"])
 def test_so_many_topics_are_kept_and_no_more(way: str) -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         await client.send(b"first", topic="T0")
         there = int((await client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).ext_fields["totalTopicNum"])
 
@@ -169,7 +169,7 @@ def test_so_many_topics_are_kept_and_no_more(way: str) -> None:
 
 
 def test_so_many_groups_modes_locks_and_offsets_are_kept_and_no_more() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         await client.send(b"first", topic="T")
         for one in ("G", "H"):
             await client.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, build_body({"groupName": one}))
@@ -205,7 +205,7 @@ def test_so_many_groups_modes_locks_and_offsets_are_kept_and_no_more() -> None:
 
 
 def test_what_clients_say_of_themselves_is_only_so_long() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         long = "x" * 300
         for beat in (
             Heartbeat(long),
@@ -243,7 +243,7 @@ def test_the_text_of_an_access_key_is_kept_only_where_it_means_something(tmp_pat
         config = BrokerConfig(tmp_path / "store", settings=settings)
         async with asyncio.timeout(60), Cluster(NameServerConfig(), [config]) as cluster:
             [rules] = cluster.brokers
-            client = Client(rules.address)
+            client = WireClient(rules.address)
             code = (await client.ask(RequestCode.HEART_BEAT, body, AccessKey="x" * 300)).code
             identities = {one.session.identity for one in rules.clients.producers("P")}
             await client.close()
@@ -254,7 +254,7 @@ def test_the_text_of_an_access_key_is_kept_only_where_it_means_something(tmp_pat
 
 
 def test_so_many_timer_messages_and_open_transactions_wait_and_no_more() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         for limit, pairs in (
             ({"MAX_TIMERS": 2}, {"TIMER_DELAY_SEC": "100"}),
             ({"MAX_OPEN": 2}, {"TRAN_MSG": "true", "PGROUP": "P"}),
@@ -270,7 +270,7 @@ def test_so_many_timer_messages_and_open_transactions_wait_and_no_more() -> None
 
 
 def test_so_many_queues_forbidden_topics_and_figures_are_kept_and_no_more() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         await client.make_topic("T", readQueueNums=4, writeQueueNums=4)
         await client.make_topic("U")
         await client.send(b"one", 0, "T")
@@ -299,7 +299,7 @@ def test_so_many_queues_forbidden_topics_and_figures_are_kept_and_no_more() -> N
 
 
 def test_so_many_pulls_and_pops_wait_and_others_are_answered_at_once() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         await client.make_topic("T")
         pull = {**PULL, "sysFlag": 6, "suspendTimeoutMillis": 30_000}
         pop: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0, "maxMsgNums": 1, "invisibleTime": 9000}
@@ -323,7 +323,7 @@ def test_so_many_pulls_and_pops_wait_and_others_are_answered_at_once() -> None:
 
 
 def test_a_question_for_a_key_is_answered_with_so_many_messages() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         for _ in range(70):
             await client.send(b"one", topic="T", pairs={"UNIQ_KEY": "same", "KEYS": "k"})
         fields: dict[str, Any] = {"topic": "T", "maxNum": 1000, "beginTimestamp": 0, "endTimestamp": 1 << 62}
@@ -336,7 +336,7 @@ def test_a_question_for_a_key_is_answered_with_so_many_messages() -> None:
 
 
 def test_what_is_too_long_for_a_setting_a_topic_or_a_header_is_refused() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         answer = await client.ask(RequestCode.UPDATE_BROKER_CONFIG, b"regionId=" + b"x" * 300)
         assert answer.code == ResponseCode.INVALID_PARAMETER
         with pytest.raises(AssertionError, match="take more than 16,384 characters"):
@@ -371,7 +371,7 @@ def test_a_name_server_keeps_only_so_many_brokers_and_topics() -> None:
                 assert await register("b", "h:2", "T1", "T3") == 0
             with lowered(MAX_ENTRIES=4):
                 assert await register("a", "h:1", *(f"T{one}" for one in range(50))) == 1
-                producer = Client(broker.address)
+                producer = WireClient(broker.address)
                 await producer.send(b"one", topic="Own")  # its own broker has room
                 await producer.close()
             answer = await client.invoke(

@@ -33,7 +33,7 @@ QUEUES = 2
 
 
 @dataclass
-class Given:
+class GivenMessage:
     """One delivery of a message."""
 
     name: str
@@ -57,13 +57,13 @@ def pop_fields(queue_id: int = -1, count: int = 32, invisible: int = 5000, **mor
     return {**fields, "invisibleTime": invisible, "pollTime": 0, "bornTime": 0, "initMode": 0, **more}
 
 
-def pop(asking: Asking, **given: Any) -> list[Given]:
+def pop(asking: Asking, **given: Any) -> list[GivenMessage]:
     answer = asking.ask(RequestCode.POP_MESSAGE, **pop_fields(**given))
     assert answer.code in (0, ResponseCode.POLLING_TIMEOUT)
     return deliveries(answer)
 
 
-def deliveries(answer: RemotingCommand) -> list[Given]:
+def deliveries(answer: RemotingCommand) -> list[GivenMessage]:
     """Return what an answer gives out, with the receipts that a Java client makes of it."""
     fields = answer.ext_fields
     starts = {}
@@ -79,7 +79,7 @@ def deliveries(answer: RemotingCommand) -> list[Given]:
     return found
 
 
-def _delivery(stored: StoredMessage, fields: dict[str, str], starts: dict[tuple[str, int], int]) -> Given:
+def _delivery(stored: StoredMessage, fields: dict[str, str], starts: dict[tuple[str, int], int]) -> GivenMessage:
     message = stored.message
     assert message.topic == TOPIC
     text = parse_properties(message.properties).get(POP_CK)
@@ -89,19 +89,21 @@ def _delivery(stored: StoredMessage, fields: dict[str, str], starts: dict[tuple[
         receipt = Receipt(start, time, invisible, revive, "broker-a")
         text = build_receipt(receipt, "0", message.queue_id, stored.queue_offset)
     topic = TOPIC if text.split(" ")[4] == "0" else f"%RETRY%{GROUP}_{TOPIC}"
-    return Given(message.body.decode(), topic, message.queue_id, stored.queue_offset, text, message.reconsume_times)
+    return GivenMessage(
+        message.body.decode(), topic, message.queue_id, stored.queue_offset, text, message.reconsume_times
+    )
 
 
-def of_one(one: Given) -> dict[str, Any]:
+def of_one(one: GivenMessage) -> dict[str, Any]:
     fields = {"consumerGroup": GROUP, "topic": one.topic, "queueId": one.queue_id}
     return {**fields, "extraInfo": one.receipt, "offset": one.queue_offset}
 
 
-def acknowledge(asking: Asking, one: Given) -> int:
+def acknowledge(asking: Asking, one: GivenMessage) -> int:
     return asking.ask(RequestCode.ACK_MESSAGE, **of_one(one)).code
 
 
-def hide(asking: Asking, one: Given, invisible: int) -> Given:
+def hide(asking: Asking, one: GivenMessage, invisible: int) -> GivenMessage:
     answer = asking.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **of_one(one), invisibleTime=invisible)
     assert answer.code == 0
     fields = answer.ext_fields
@@ -109,7 +111,7 @@ def hide(asking: Asking, one: Given, invisible: int) -> Given:
     flag = one.receipt.split(" ")[4]
     receipt = Receipt(one.queue_offset, time, changed, revive, "broker-a")
     text = build_receipt(receipt, flag, one.queue_id, one.queue_offset)
-    return Given(one.name, one.topic, one.queue_id, one.queue_offset, text, one.times)
+    return GivenMessage(one.name, one.topic, one.queue_id, one.queue_offset, text, one.times)
 
 
 def bits_of(places: Iterable[int]) -> str:
@@ -118,7 +120,7 @@ def bits_of(places: Iterable[int]) -> str:
     return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
 
 
-def acknowledge_all(asking: Asking, some: list[Given]) -> int:
+def acknowledge_all(asking: Asking, some: list[GivenMessage]) -> int:
     """Acknowledge deliveries in one request, by the body that clients make of them."""
     acks: dict[tuple[Any, ...], list[int]] = {}
     for one in some:
@@ -159,8 +161,8 @@ class Known:
 
     hidden_until: int = 0  # ms
     times: int = 0
-    last: Given | None = None
-    older: list[Given] = field(default_factory=list)
+    last: GivenMessage | None = None
+    older: list[GivenMessage] = field(default_factory=list)
     is_done: bool = False
 
 
@@ -197,7 +199,7 @@ class PopsOverTime(RuleBasedStateMachine):
         assert {one.name for one in given} >= due
         self.take(given, invisible)
 
-    def take(self, given: list[Given], invisible: int) -> None:
+    def take(self, given: list[GivenMessage], invisible: int) -> None:
         assert len({one.name for one in given}) == len(given)
         for one in given:
             known = self.known[one.name]

@@ -22,16 +22,16 @@ from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.recall import RecallHandle, build_handle
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.signing import Credentials
-from tests.wire_client import Client
+from tests.wire_client import WireClient
 
 FIELDS: dict[str, Any] = {"producerGroup": "P", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": 0}
 FIELDS |= {"sysFlag": 0, "bornTimestamp": 1, "flag": 0, "batch": False, "reconsumeTimes": 0}
 
 
-def on_broker(test: Callable[[Client], Awaitable[None]], **settings: str | int | bool) -> None:
+def on_broker(test: Callable[[WireClient], Awaitable[None]], **settings: str | int | bool) -> None:
     async def served() -> None:
         async with asyncio.timeout(60), mqtool.Broker(settings=settings) as broker:
-            client = Client(broker.address)
+            client = WireClient(broker.address)
             await test(client)
             await client.close()
 
@@ -52,7 +52,7 @@ def on_broker(test: Callable[[Client], Awaitable[None]], **settings: str | int |
 )
 @pytest.mark.parametrize("batch", [False, True])
 def test_nobody_writes_to_topics_that_the_broker_goes_by(topic: str, batch: bool) -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         fields = {**FIELDS, "topic": topic, "properties": "", "batch": batch}
         for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
             answer = await client.ask(code, b"forged", **fields)
@@ -76,7 +76,7 @@ def test_nobody_writes_to_topics_that_the_broker_goes_by(topic: str, batch: bool
     ],
 )
 def test_clients_write_to_all_other_topics_of_the_broker(topic: str) -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         await client.send(b"one", 0, topic)
         assert [one.body for one in await client.messages(topic)] == [b"one"]
 
@@ -84,7 +84,7 @@ def test_clients_write_to_all_other_topics_of_the_broker(topic: str) -> None:
 
 
 def test_nobody_recalls_what_pops_have_taken() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         topic = "rmq_sys_REVIVE_LOG_DefaultCluster"
         at = int(time.time() + 60) * 1000
         handle = build_handle(RecallHandle(topic, "broker-a", at, "K"))
@@ -168,7 +168,7 @@ def test_a_file_of_accounts_that_was_cut_short_is_refused_at_the_start_and_chang
         accounts.write_text(ACCOUNTS)
         clock = mqtool.VirtualClock()
         async with asyncio.timeout(60), mqtool.Broker(settings=settings, clock=clock) as broker:
-            client = Client(broker.address, Credentials("who-asks", "who-asks-secret"))
+            client = WireClient(broker.address, Credentials("who-asks", "who-asks-secret"))
             await client.send(b"one", topic="Orders")
             accounts.write_text("")
             clock.advance(60)
@@ -180,7 +180,7 @@ def test_a_file_of_accounts_that_was_cut_short_is_refused_at_the_start_and_chang
 
 
 def test_a_broker_may_be_closed_to_all() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         sent = await client.ask(RequestCode.SEND_MESSAGE, b"one", **FIELDS, topic="Orders", properties="")
         pull: dict[str, Any] = {
             "consumerGroup": "G",
@@ -235,7 +235,7 @@ def test_other_ways_of_replication_are_refused_with_the_reason(given: dict[str, 
 
 
 def test_what_a_setting_has_for_a_terminal_is_not_written_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         await client.done(RequestCode.UPDATE_BROKER_CONFIG, "regionId=\x1b[2J\x07ü\u202e".encode())
 
     caplog.set_level(logging.INFO, "mqtool.engine.broker")
@@ -254,7 +254,7 @@ def test_what_a_setting_has_for_a_terminal_is_not_written_to_the_log(caplog: pyt
     ],
 )
 def test_a_setting_that_would_harm_each_message_is_refused_and_nothing_beside_it_is_taken(body: bytes) -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         answer = await client.ask(RequestCode.UPDATE_BROKER_CONFIG, body)
         assert (answer.code, answer.remark or "") != (0, "")
         await client.send(b"one", topic="T")
@@ -272,7 +272,7 @@ def test_a_setting_that_would_harm_each_message_is_refused_and_nothing_beside_it
 
 
 def test_settings_are_read_and_told_with_the_escapes_of_java() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: WireClient) -> None:
         changed = b"regionId=a\\:\\u00fc\\n\\ud83d\\ude00 \\\\ \\\n   end\n! traceOn=false\r\ntraceOn\\\n   =false"
         await client.done(RequestCode.UPDATE_BROKER_CONFIG, changed)
         await client.send(b"one", topic="T")

@@ -20,7 +20,7 @@ from mqtool.formats.bodies import ConsumerData, Heartbeat, build_heartbeat
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import Outgoing, RemotingCommand
 from tests.engine.broker.asking import Asking, broker_at_work
-from tests.wire_client import Client
+from tests.wire_client import WireClient
 
 _PATIENCE = 10.0
 
@@ -52,10 +52,10 @@ class SlowDisk:
 
 
 @contextlib.asynccontextmanager
-async def served(folder: Path, count: int = 2, **settings: Any) -> AsyncIterator[tuple[SlowDisk, list[Client]]]:
+async def served(folder: Path, count: int = 2, **settings: Any) -> AsyncIterator[tuple[SlowDisk, list[WireClient]]]:
     """Give clients of a broker that has the topics T and P, and whose tables are synced only when that is let go."""
     async with asyncio.timeout(60), mqtool.Broker(folder, settings=settings) as broker:
-        clients = [Client(broker.address) for _ in range(count)]
+        clients = [WireClient(broker.address) for _ in range(count)]
         for one in clients:
             await one.send(b"first", topic="T")
         disk = SlowDisk(folder / "config")
@@ -118,7 +118,7 @@ def test_a_thousand_topics_made_at_once_cost_a_few_files(tmp_path: Path) -> None
 def test_a_broker_that_stops_writes_what_is_wanted_and_answers(tmp_path: Path) -> None:
     async def test() -> None:
         async with mqtool.Broker(tmp_path) as broker:
-            client = Client(broker.address)
+            client = WireClient(broker.address)
             await client.make_topic("One")
             await client.close()
         assert "One" in load_table(tmp_path / "config" / "topics.json", len)[0]["topicConfigTable"]
@@ -131,7 +131,7 @@ def test_others_in_the_loop_go_on_while_a_broker_that_stops_writes_everything_do
         stops = mqtool.Broker(tmp_path / "stops")
         async with asyncio.timeout(60), mqtool.Broker(tmp_path / "stays") as stays:
             await stops.__aenter__()
-            client, honest = Client(stops.address), Client(stays.address)
+            client, honest = WireClient(stops.address), WireClient(stays.address)
             await client.send(b"one", topic="T")
             group: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0}
             await client.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName": "G"}')
@@ -167,7 +167,7 @@ def test_nobody_waits_while_an_old_segment_is_removed(tmp_path: Path) -> None:
             asyncio.timeout(60),
             mqtool.Broker(tmp_path, settings=settings | {"flushDiskType": "SYNC_FLUSH"}) as broker,
         ):
-            client = Client(broker.address)
+            client = WireClient(broker.address)
             for _ in range(8):
                 await client.send(bytes(1000), topic="T")
             await asyncio.to_thread(reached.wait, _PATIENCE)
@@ -193,7 +193,7 @@ def test_nobody_waits_while_a_file_is_made(made: str, tmp_path: Path) -> None:
 
     async def test() -> None:
         async with asyncio.timeout(60), mqtool.Broker(tmp_path, settings={"mappedFileSizeCommitLog": "4096"}) as broker:
-            client = Client(broker.address)
+            client = WireClient(broker.address)
             await client.send(bytes(1000), topic="New")
             await client.send(bytes(1000), topic="T")
             await asyncio.to_thread(reached.wait, _PATIENCE)
@@ -225,7 +225,7 @@ def test_nobody_waits_while_the_queues_of_a_deleted_topic_are_removed(removed: s
     async def test() -> None:
         clock = mqtool.VirtualClock()
         async with asyncio.timeout(60), mqtool.Broker(tmp_path, clock=clock) as broker:
-            client, other = Client(broker.address), Client(broker.address)
+            client, other = WireClient(broker.address), WireClient(broker.address)
             await client.send(b"one", topic="Gone")
             await client.send(b"again", topic="%RETRY%G_Gone")  # of pops
             await client.send(b"one", topic="T")

@@ -15,14 +15,14 @@ from mqtool.formats.bodies import Heartbeat, build_heartbeat
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.recall import RecallHandle, build_handle
 from mqtool.formats.topics import HALF_TOPIC
-from tests.wire_client import PRODUCERS, Client
+from tests.wire_client import PRODUCERS, WireClient
 
 KEY = "7F00000100002A139A556A5C3E9A0000"
 SECOND = 1_700_000_010_000
 """When the messages of a test are due, 10 s after it begins."""
 
 
-class Run:
+class SharedKeyRun:
     """A broker that is stopped or killed and started anew on what it left, by a clock that goes on."""
 
     def __init__(self, root: Path) -> None:
@@ -30,17 +30,17 @@ class Run:
         self.clock = mqtool.VirtualClock(now=SECOND - 10_000)
 
     @asynccontextmanager
-    async def broker(self, **settings: Any) -> AsyncIterator[Client]:
+    async def broker(self, **settings: Any) -> AsyncIterator[WireClient]:
         """Give a client of the broker, which is stopped at the end of the block."""
         store = self._root / "store"
         given = {"mappedFileSizeCommitLog": 1 << 20, "recallMessageEnable": True, **settings}
         async with mqtool.Broker(store, clock=self.clock, settings=given) as broker:
-            client = Client(broker.address)
+            client = WireClient(broker.address)
             yield client
             await client.close()
 
     @asynccontextmanager
-    async def killed_broker(self, **settings: Any) -> AsyncIterator[Client]:
+    async def killed_broker(self, **settings: Any) -> AsyncIterator[WireClient]:
         """As ``broker``, but what it leaves are its files as they were before it was stopped."""
         async with self.broker(**settings) as client:
             yield client
@@ -49,21 +49,21 @@ class Run:
         (self._root / "left").rename(self._root / "store")
 
 
-def on(root: Path, test: Callable[[Run], Awaitable[None]]) -> None:
+def on(root: Path, test: Callable[[SharedKeyRun], Awaitable[None]]) -> None:
     async def timed() -> None:
         async with asyncio.timeout(60):
-            await test(Run(root))
+            await test(SharedKeyRun(root))
 
     asyncio.run(timed())
 
 
-async def send(client: Client, body: str, topic: str = "A", at: int = SECOND, **pairs: str) -> dict[str, str]:
+async def send(client: WireClient, body: str, topic: str = "A", at: int = SECOND, **pairs: str) -> dict[str, str]:
     """Send a message that is to be delivered at ``at``."""
     properties = {"UNIQ_KEY": KEY, "TIMER_DELIVER_MS": str(at), **pairs}
     return await client.send(body.encode(), 0, topic, pairs=properties)
 
 
-async def bodies(client: Client, topic: str = "A") -> list[str]:
+async def bodies(client: WireClient, topic: str = "A") -> list[str]:
     return [one.body.decode() for one in await client.messages(topic)]
 
 
@@ -72,7 +72,7 @@ ways_to_end = pytest.mark.parametrize("way", ["stopped", "killed"])
 
 @ways_to_end
 def test_each_timer_message_is_delivered_however_many_share_its_key(way: str, tmp_path: Path) -> None:
-    async def test(run: Run) -> None:
+    async def test(run: SharedKeyRun) -> None:
         async with (run.broker if way == "stopped" else run.killed_broker)() as client:
             for number in range(5):
                 await send(client, str(number), "AB"[number % 2], SECOND + number // 4 * 1000)
@@ -88,7 +88,7 @@ def test_each_timer_message_is_delivered_however_many_share_its_key(way: str, tm
 
 @ways_to_end
 def test_messages_that_are_the_same_in_all_are_each_delivered(way: str, tmp_path: Path) -> None:
-    async def test(run: Run) -> None:
+    async def test(run: SharedKeyRun) -> None:
         async with (run.broker if way == "stopped" else run.killed_broker)() as client:
             for _ in range(3):
                 await client.send(b"same", 0, "A", pairs=pairs, bornTimestamp=1)
@@ -106,7 +106,7 @@ def test_messages_that_are_the_same_in_all_are_each_delivered(way: str, tmp_path
 def test_a_recall_removes_all_with_its_key_of_its_topic_and_second_sent_before_it_or_after(
     way: str, tmp_path: Path
 ) -> None:
-    async def test(run: Run) -> None:
+    async def test(run: SharedKeyRun) -> None:
         async with (run.broker if way == "stopped" else run.killed_broker)() as client:
             sent = [await send(client, f"recalled {number}", at=SECOND - number) for number in range(3)]
             await send(client, "of another topic", "B")
@@ -125,7 +125,7 @@ def test_a_recall_removes_all_with_its_key_of_its_topic_and_second_sent_before_i
 
 
 def test_a_recall_that_names_a_second_with_no_message_of_its_key_removes_nothing(tmp_path: Path) -> None:
-    async def test(run: Run) -> None:
+    async def test(run: SharedKeyRun) -> None:
         async with run.broker() as client:
             await send(client, "one")
             handle = build_handle(RecallHandle("A", "broker-a", SECOND + 1000, KEY))
@@ -137,7 +137,7 @@ def test_a_recall_that_names_a_second_with_no_message_of_its_key_removes_nothing
 
 
 def test_a_recall_as_5_5_stores_it_removes_what_has_its_key_in_any_topic(tmp_path: Path) -> None:
-    async def test(run: Run) -> None:
+    async def test(run: SharedKeyRun) -> None:
         async with run.broker() as client:
             for topic in "AB":
                 await send(client, "recalled", topic)
@@ -150,7 +150,7 @@ def test_a_recall_as_5_5_stores_it_removes_what_has_its_key_in_any_topic(tmp_pat
 
 
 def test_a_timer_message_that_a_consumer_sends_on_is_no_copy_of_another(tmp_path: Path) -> None:
-    async def test(run: Run) -> None:
+    async def test(run: SharedKeyRun) -> None:
         async with run.broker() as client:
             await client.send(b"one", 0, "A", pairs=pairs, bornTimestamp=1)
             await client.send(b"one", 0, "A", pairs={**pairs, "TIMER_ROLL_TIMES": "1"}, bornTimestamp=1)
@@ -166,7 +166,7 @@ def test_a_timer_message_that_a_consumer_sends_on_is_no_copy_of_another(tmp_path
 def test_half_messages_that_share_a_key_are_each_asked_for_and_ended(way: str, tmp_path: Path) -> None:
     quick = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
 
-    async def test(run: Run) -> None:
+    async def test(run: SharedKeyRun) -> None:
         async with (run.broker if way == "stopped" else run.killed_broker)(**quick) as client:
             pairs = {"UNIQ_KEY": KEY, "TRAN_MSG": "true", "PGROUP": PRODUCERS}
             halves = [
@@ -203,7 +203,7 @@ def test_a_kill_between_a_copy_and_its_mark_closes_no_other_half_message_of_its_
     quick = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
     pairs = {"UNIQ_KEY": KEY, "TRAN_MSG": "true", "PGROUP": PRODUCERS}
 
-    async def test(run: Run) -> None:
+    async def test(run: SharedKeyRun) -> None:
         async with run.killed_broker(**quick) as client:
             more = {"sysFlag": 4, "bornTimestamp": SECOND - 10_000}
             first = await client.send(b"half", 0, "A", pairs={**pairs, "CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}, **more)
@@ -231,7 +231,7 @@ def test_a_kill_between_a_copy_and_its_mark_closes_no_other_half_message_of_its_
 def test_a_committed_message_that_went_with_the_power_is_asked_for_though_another_has_its_key(tmp_path: Path) -> None:
     pairs = {"UNIQ_KEY": KEY, "TRAN_MSG": "true", "PGROUP": PRODUCERS}
 
-    async def test(run: Run) -> None:
+    async def test(run: SharedKeyRun) -> None:
         async with run.killed_broker() as client:
             for topic in "AB":
                 more = {"sysFlag": 4, "bornTimestamp": SECOND - 10_000}

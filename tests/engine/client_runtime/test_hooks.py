@@ -23,7 +23,7 @@ def broker() -> Iterator[mqtool.Broker]:
         yield running
 
 
-class Told(Hook):
+class ToldHook(Hook):
     """Notes what it is told."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Commits:
 
 @pytest.mark.parametrize("auto_batch", [False, True])
 def test_a_hook_is_told_of_every_kind_of_send(broker: mqtool.Broker, auto_batch: bool) -> None:
-    told = Told()
+    told = ToldHook()
     with mqtool.TransactionProducer(
         "P", Commits(), broker.name_server_address, hooks=[told], auto_batch=auto_batch
     ) as producer:
@@ -98,7 +98,7 @@ def test_a_hook_is_told_of_every_kind_of_send(broker: mqtool.Broker, auto_batch:
 
 
 def test_a_hook_is_told_of_nothing_that_a_producer_sends_which_is_not_running(broker: mqtool.Broker) -> None:
-    told = Told()
+    told = ToldHook()
     with mqtool.Producer("P", broker.name_server_address, hooks=[told], auto_batch=True) as producer:
         producer.send(ProducerMessage("Orders", b"sent"))
     for send in (producer.send, producer.send_async):
@@ -108,7 +108,7 @@ def test_a_hook_is_told_of_nothing_that_a_producer_sends_which_is_not_running(br
 
 
 def test_a_hook_is_told_what_failed(broker: mqtool.Broker) -> None:
-    told = Told()
+    told = ToldHook()
     with mqtool.Producer("P", broker.name_server_address, hooks=[told]) as producer:
         with pytest.raises(MqtoolError):
             producer.send(ProducerMessage("Orders", b"nowhere"), mqtool.MessageQueue("Orders", "no broker", 0))
@@ -118,7 +118,7 @@ def test_a_hook_is_told_what_failed(broker: mqtool.Broker) -> None:
     assert all(error for *_, error in told.sent)
 
 
-class Raises(Told):
+class Raises(ToldHook):
     """Fails when it is told a body."""
 
     def before_send(self, messages: Sequence[ProducerMessage], group: str) -> Any:
@@ -135,7 +135,7 @@ class Raises(Told):
 def test_a_hook_that_fails_before_keeps_its_message_back_and_after_only_itself(
     broker: mqtool.Broker, auto_batch: bool
 ) -> None:
-    first, fails = Told(), Raises()
+    first, fails = ToldHook(), Raises()
     options = mqtool.ProducerOptions(hooks=[first, fails], auto_batch=auto_batch)
     with mqtool.Producer("P", broker.name_server_address, options) as producer:
         with pytest.raises(mqtool.CallbackError, match="the hook raised SystemExit"):
@@ -147,7 +147,7 @@ def test_a_hook_that_fails_before_keeps_its_message_back_and_after_only_itself(
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_hook_is_told_of_every_call_of_a_listener(broker: mqtool.Broker, is_async: bool) -> None:
-    told = Told()
+    told = ToldHook()
     in_threads: list[threading.Thread] = []
 
     def listen(messages: Sequence[ConsumerMessage], _: Any) -> ConsumeStatus:

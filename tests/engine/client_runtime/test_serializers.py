@@ -31,7 +31,7 @@ def refuse(_: Any) -> Any:
 
 @pytest.mark.parametrize("auto_batch", [False, True])
 def test_every_way_to_send_serializes_the_body_once(broker: mqtool.Broker, auto_batch: bool) -> None:
-    class Account:
+    class SavedAccount:
         def execute_local_transaction(self, message: ProducerMessage, _arg: Any) -> mqtool.TransactionState:
             assert message.body == {"n": 5}  # the application's own
             return mqtool.TransactionState.COMMIT
@@ -40,7 +40,7 @@ def test_every_way_to_send_serializes_the_body_once(broker: mqtool.Broker, auto_
             return mqtool.TransactionState.COMMIT
 
     options = {"serializer": json.dumps, "auto_batch": auto_batch}
-    with mqtool.TransactionProducer("P", Account(), broker.name_server_address, options) as producer:
+    with mqtool.TransactionProducer("P", SavedAccount(), broker.name_server_address, options) as producer:
         messages = [ProducerMessage("Orders", {"n": number}) for number in range(6)]
         result = producer.send(messages[0])
         producer.send_async(messages[1]).result(10)

@@ -28,7 +28,7 @@ OF_SERVER = {
 _WHOSE = ("consumer_id", "producer_id", "request_id")
 
 
-class Flow:
+class RecordedFlow:
     """One recorded flow, and what the door says to the same clients."""
 
     def __init__(self, name: str, root: Path) -> None:

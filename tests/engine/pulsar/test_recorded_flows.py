@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.pulsar.flows import FOLDER, Flow
+from tests.engine.pulsar.flows import FOLDER, RecordedFlow
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.jsonl")))
 def test_the_door_says_what_a_real_broker_said(name: str, tmp_path: Path) -> None:
-    flow = Flow(name, tmp_path)
+    flow = RecordedFlow(name, tmp_path)
 
     flow.replay()
 

@@ -12,7 +12,7 @@ import pytest
 
 from mqtool.errors import Status
 from tests.commands.running import run
-from tests.damage import Case, Operation, cases
+from tests.damage import DamageCase, Operation, cases
 from tests.engine.repair.recorded import config_of
 from tests.golden import copy_of, manifest
 from tests.laws.advice import follow
@@ -33,7 +33,7 @@ EXT = "consumequeue_ext/Ext/0/00000000000000000000"
 CASES = {case.name: case for case in cases()}
 
 
-def _contradictions(case: Case, into: Path) -> list[str]:
+def _contradictions(case: DamageCase, into: Path) -> list[str]:
     """Return what doctor, brokers and verify say differently of a damaged store, and where advice leads nowhere."""
     store, broken = case.store(into), []
     follow(store, config_of(case.base), lambda *told: broken.append(": ".join(told)))
@@ -49,7 +49,7 @@ def test_advice_leads_to_a_store_that_doctor_is_content_with(name: str, tmp_path
 
 def test_damage_that_only_a_start_reads_is_mended_by_the_command_that_is_told(tmp_path: Path) -> None:
     place = {"file": "commitlog/00000000000000131072", "at": 300}
-    case = Case("body-byte-third-segment", "mixed-533-kill", [{"op": "write", "hex": "000102", **place}], {})
+    case = DamageCase("body-byte-third-segment", "mixed-533-kill", [{"op": "write", "hex": "000102", **place}], {})
 
     assert _contradictions(case, tmp_path) == []
 
@@ -66,7 +66,7 @@ def test_damage_that_only_a_start_reads_is_mended_by_the_command_that_is_told(tm
     ids=["a checkpoint too long", "an index time ahead", "a folder in the index", "an extension", "no delay offsets"],
 )
 def test_advice_leads_on_from_damage_beside_log_and_queues(base: str, ops: list[Operation], tmp_path: Path) -> None:
-    assert _contradictions(Case("made", base, ops, {}), tmp_path) == []
+    assert _contradictions(DamageCase("made", base, ops, {}), tmp_path) == []
 
 
 def test_offsets_of_queues_that_are_gone_are_put_right_one_by_one(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
 from mqtool.formats import checkpoint, consume_queue, index_file, scan
-from tests.damage import Case, apply_ops, cases, flips, snapshot
+from tests.damage import DamageCase, apply_ops, cases, flips, snapshot
 from tests.engine.repair.recorded import (
     TIMES,
     VERSIONS,
@@ -53,11 +53,11 @@ COVERED = [name for name in GOLDEN_NAMES if name not in NOT_COVERED]
 
 
 def _name(value: object) -> str:
-    return value.name if isinstance(value, Case) else str(value)
+    return value.name if isinstance(value, DamageCase) else str(value)
 
 
 @pytest.mark.parametrize(("case", "version"), VERDICTS, ids=_name)
-def test_the_verdict_is_that_of_the_broker(case: Case, version: str, tmp_path: Path) -> None:
+def test_the_verdict_is_that_of_the_broker(case: DamageCase, version: str, tmp_path: Path) -> None:
     store, recorded = case.store(tmp_path), case.verdicts[version]
     before = snapshot(store)
     old = index_names(store)
@@ -73,7 +73,7 @@ def test_the_verdict_is_that_of_the_broker(case: Case, version: str, tmp_path: P
 
 
 @pytest.mark.parametrize(("case", "version"), STARTED, ids=_name)
-def test_a_mend_leaves_the_files_that_the_broker_left(case: Case, version: str, tmp_path: Path) -> None:
+def test_a_mend_leaves_the_files_that_the_broker_left(case: DamageCase, version: str, tmp_path: Path) -> None:
     store, config = case.store(tmp_path), config_of(case.base)
     old = index_names(store)
 

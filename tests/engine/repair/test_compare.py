@@ -30,7 +30,7 @@ from mqtool.errors import BadDataError
 from tests import builders
 from tests.damage import apply_ops
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
-from tests.judge.log import Record
+from tests.judge.log import JudgedRecord
 from tests.judge.store import JudgedStore
 from tests.laws.damages import base_of, draw
 from tests.laws.repairs import config_of
@@ -70,7 +70,7 @@ def test_a_store_is_equal_to_itself(name: str) -> None:
     assert better_base(logs)[0] is None
 
 
-def covering(ranges: list[Range], record: Record) -> list[str]:
+def covering(ranges: list[Range], record: JudgedRecord) -> list[str]:
     return [one.side for one in ranges if one.physical_offset <= record.position and one.end_offset > record.position]
 
 

@@ -25,8 +25,7 @@ from mqtool.formats import config_tables
 from mqtool.formats import timer as timer_layout
 from mqtool.formats.settings import parse_settings
 from tests.commands.running import run
-from tests.damage import Case as Damage
-from tests.damage import apply_ops, cases
+from tests.damage import DamageCase, apply_ops, cases
 from tests.golden import GOLDEN_NAMES, copy_of, manifest
 
 EMPTY_DISK = FileSystem(size=1 << 40, free=1 << 39, usable=1 << 39, free_inodes=1 << 20)
@@ -825,7 +824,7 @@ def test_rights_are_those_of_the_first_class_that_a_user_belongs_to(mode: int, u
 
 
 @pytest.mark.parametrize("damage", cases(), ids=lambda case: case.name)
-def test_it_says_that_a_broker_does_not_start_where_a_real_one_did_not(damage: Damage, tmp_path: Path) -> None:
+def test_it_says_that_a_broker_does_not_start_where_a_real_one_did_not(damage: DamageCase, tmp_path: Path) -> None:
     store = damage.store(tmp_path)
     said = {}
     for version in damage.verdicts:

@@ -299,7 +299,7 @@ def test_a_mended_store_gets_its_messages_back_from_a_backup(pair: Pair, tmp_pat
     zeroed(left, stored[30].physical_offset, stored[33].physical_offset - stored[30].physical_offset)
     request = "recover", {"mode": "abnormal", "cut": False}
     plans.carry_out(left, StoreConfig(), plans.plan_repair(left, StoreConfig(), *request), Disk())
-    assert any(one.is_placeholder for one in JudgedStore(left, builders.Sizes().settings).records.values())
+    assert any(one.is_placeholder for one in JudgedStore(left, builders.StoreSizes().settings).records.values())
 
     merge = merged(left, right, tmp_path / "new")
 

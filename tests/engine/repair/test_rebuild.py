@@ -29,7 +29,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, NotFoundError, UsageError, WriteError
 from mqtool.formats import consume_queue, kernels, scan
 from mqtool.formats.config_tables import parse_table
-from tests.damage import Case, apply_ops, cases, damaged, flips, snapshot
+from tests.damage import DamageCase, apply_ops, cases, damaged, flips, snapshot
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
 
 ROCKSDB = [name for name in GOLDEN_NAMES if name.startswith("rocksdb")]
@@ -130,7 +130,7 @@ def test_queues_that_lay_in_rocksdb_are_made_as_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("case", FULL_REBUILDS, ids=lambda case: case.name)
-def test_files_are_those_of_a_real_broker_that_had_only_the_log(case: Case, version: str, tmp_path: Path) -> None:
+def test_files_are_those_of_a_real_broker_that_had_only_the_log(case: DamageCase, version: str, tmp_path: Path) -> None:
     reader = StoreReader(case.store(tmp_path), config_of(case.base))
 
     build(reader, tmp_path / "new", Disk(), version=VERSIONS[version])

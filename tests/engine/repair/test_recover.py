@@ -23,7 +23,7 @@ from mqtool.errors import UsageError
 from mqtool.formats import commit_log
 from mqtool.formats import kernels as plain
 from tests import damage
-from tests.builders import Draft, Sizes, write_store
+from tests.builders import Draft, StoreSizes, write_store
 from tests.golden import GOLDEN_NAMES, copy_of
 
 CASES = {case.name: case for case in damage.cases()}
@@ -112,7 +112,7 @@ def test_it_is_so_where_years_lie_between_messages(tmp_path: Path) -> None:
     at = {"file": "commitlog/00000000000000000000", "at": third.physical_offset, "len": len(third.record)}
     damage.apply_ops(store, [{"op": "zero", **at}])
 
-    assert_index_is_of_another_walk(store, tmp_path / "new", StoreConfig(Sizes().settings))
+    assert_index_is_of_another_walk(store, tmp_path / "new", StoreConfig(StoreSizes().settings))
 
 
 def assert_index_is_of_another_walk(store: Path, into: Path, config: StoreConfig) -> None:

@@ -50,7 +50,7 @@ REPAIRS: list[tuple[str, str, dict[str, Any]]] = [
 State = dict[str, tuple[Any, ...]]
 
 
-class CountingDisk(WatchedDisk):
+class CallCountingDisk(WatchedDisk):
     """Counts the bytes of all writes that are not notes."""
 
     written = 0
@@ -110,7 +110,7 @@ def test_what_was_foretold_is_done_and_undo_gives_everything_back(
     plan = plan_repair(store, CONFIG, command, options)
     assert look(store) == before
     assert not home_of(store).exists()
-    disk = CountingDisk()
+    disk = CallCountingDisk()
 
     carry_out(store, CONFIG, plan, disk)
 

@@ -175,7 +175,7 @@ def test_a_log_whose_first_messages_are_lost_does_not_begin_at_0(tmp_path: Path)
 
 def test_what_is_left_over_behind_a_cut_does_not_come_back(tmp_path: Path) -> None:
     drafts = [builders.Draft(body=b"new") for _ in range(38)]
-    last = builders.write_store(tmp_path / "store", drafts, builders.Sizes(1 << 14))[-1]
+    last = builders.write_store(tmp_path / "store", drafts, builders.StoreSizes(1 << 14))[-1]
     stale = last.physical_offset + len(last.record) + 50  # behind the end of what was written over the rest
     record = builders.record(stale, queue_offset=37, body=b"old", store_timestamp=last.store_timestamp - 1)
     op = {"op": "write", "file": f"commitlog/{0:020}", "at": stale, "hex": record.hex()}
@@ -190,7 +190,7 @@ def test_what_is_left_over_behind_a_cut_does_not_come_back(tmp_path: Path) -> No
 
 def test_messages_whose_offsets_begin_anew_are_kept(tmp_path: Path) -> None:
     drafts = [builders.Draft(body=bytes([n])) for n in range(30)]
-    stored = builders.write_store(tmp_path / "store", drafts, builders.Sizes(1 << 14))
+    stored = builders.write_store(tmp_path / "store", drafts, builders.StoreSizes(1 << 14))
     for one in stored[20:]:
         op = {"op": "write", "file": f"commitlog/{0:020}", "at": one.physical_offset + 20}
         damage.apply_ops(tmp_path / "store", [{**op, "hex": (one.queue_offset - 20).to_bytes(8, "big").hex()}])
@@ -205,7 +205,7 @@ def test_messages_whose_offsets_begin_anew_are_kept(tmp_path: Path) -> None:
 
 def test_the_shorter_life_of_a_queue_goes_behind_the_longer(tmp_path: Path) -> None:
     drafts = [builders.Draft(body=bytes([n])) for n in range(30)]
-    stored = builders.write_store(tmp_path / "store", drafts, builders.Sizes(1 << 14))
+    stored = builders.write_store(tmp_path / "store", drafts, builders.StoreSizes(1 << 14))
     for one in stored[8:]:
         op = {"op": "write", "file": f"commitlog/{0:020}", "at": one.physical_offset + 20}
         damage.apply_ops(tmp_path / "store", [{**op, "hex": (one.queue_offset - 8).to_bytes(8, "big").hex()}])

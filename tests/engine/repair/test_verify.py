@@ -115,7 +115,7 @@ def test_the_table_of_recipes_is_complete() -> None:
 
 
 @pytest.mark.parametrize("case", damage.cases(), ids=lambda case: case.name)
-def test_recorded_damage_is_found_where_it_is(case: damage.Case, tmp_path: Path) -> None:
+def test_recorded_damage_is_found_where_it_is(case: damage.DamageCase, tmp_path: Path) -> None:
     store = case.store(tmp_path)
     before = damage.snapshot(store)
     recipe = RECIPES[case.name]
@@ -129,7 +129,7 @@ def test_recorded_damage_is_found_where_it_is(case: damage.Case, tmp_path: Path)
     assert all(one.severity is CHECKS[one.code].severity for one in found)
 
 
-def hits(case: damage.Case) -> tuple[set[int], dict[str, int]]:
+def hits(case: damage.DamageCase) -> tuple[set[int], dict[str, int]]:
     """Return the addresses of records that operations hit in the middle, and the first unit hit by queue file."""
     hit = set()
     ends: dict[str, int] = {}
@@ -148,7 +148,9 @@ def hits(case: damage.Case) -> tuple[set[int], dict[str, int]]:
 
 
 @pytest.mark.parametrize("case", [case for case in damage.cases() if any(hits(case))], ids=lambda case: case.name)
-def test_places_of_recorded_damage_are_the_records_and_units_that_were_hit(case: damage.Case, tmp_path: Path) -> None:
+def test_places_of_recorded_damage_are_the_records_and_units_that_were_hit(
+    case: damage.DamageCase, tmp_path: Path
+) -> None:
     """Hold the table against where RocketMQ's own classes see records, so that nobody copied wrong places into it."""
     hit, ends = hits(case)
 

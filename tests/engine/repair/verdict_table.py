@@ -21,7 +21,7 @@ from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log
 from mqtool.formats.message import Message
-from tests.damage import Case, cases
+from tests.damage import DamageCase, cases
 from tests.engine.repair.recorded import VERSIONS, config_of, index_names, seen, states_of, without_chance
 
 Unit = tuple[str, int, int, int, int]
@@ -98,7 +98,7 @@ def page(rows: list[RecipeRow]) -> str:
     )
 
 
-def row_of(case: Case) -> RecipeRow:
+def row_of(case: DamageCase) -> RecipeRow:
     """Damage a golden store, let each broker and ``recover`` have it, and count."""
     with tempfile.TemporaryDirectory() as folder:
         store, config = case.store(Path(folder)), config_of(case.base)
@@ -112,7 +112,7 @@ def row_of(case: Case) -> RecipeRow:
     )
 
 
-def _broker_keeps(case: Case, version: str, store: Path, there: list[Message]) -> tuple[int | None, bool]:
+def _broker_keeps(case: DamageCase, version: str, store: Path, there: list[Message]) -> tuple[int | None, bool]:
     """Return how many messages a broker has once it is up, and whether the recorded verdict says the same of it."""
     recorded = case.verdicts[version]
     broker = BrokerStart(StoreReader(store, config_of(case.base)), VERSIONS[version])

@@ -45,7 +45,7 @@ def contents(start: int, end: int) -> bytes:
 
 
 @dataclasses.dataclass
-class Slave:
+class ConnectedSlave:
     """One end of a connection: what it was sent."""
 
     peer: Peer
@@ -67,20 +67,20 @@ class MasterWithSlaves:
     def __init__(self, log: LiveLog, **given: int | bool | None) -> None:
         self.log, self.now = log, 1000
         self.master = Master(log, MasterSettings(**given))  # type: ignore[arg-type]
-        self.slaves: list[Slave] = []
+        self.slaves: list[ConnectedSlave] = []
         self.ended: dict[Peer, str] = {}
         self.master.hang_up = self.ended.__setitem__
         self.ids = itertools.count(1)
 
-    def connect(self, first: int | None = None, host: str = "10.0.0.1") -> Slave:
-        slave = Slave(Peer(next(self.ids), host, 40_000))
+    def connect(self, first: int | None = None, host: str = "10.0.0.1") -> ConnectedSlave:
+        slave = ConnectedSlave(Peer(next(self.ids), host, 40_000))
         self.slaves.append(slave)
         self.master.opened(slave.peer, self.now)
         if first is not None:
             self.report(slave, first)
         return slave
 
-    def report(self, slave: Slave, offset: int) -> None:
+    def report(self, slave: ConnectedSlave, offset: int) -> None:
         self.master.reported(slave.peer, offset, self.now)
         self.run()
 

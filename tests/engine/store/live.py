@@ -16,7 +16,7 @@ from mqtool.formats.properties import CRC_SIZE, PAIR_SEPARATOR
 from tests import builders
 
 NOW = builders.STORED
-SMALL = builders.Sizes()
+SMALL = builders.StoreSizes()
 
 
 def half_full(_folder: Path) -> float:

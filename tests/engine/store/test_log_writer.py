@@ -36,7 +36,7 @@ def test_a_log_is_laid_out_as_a_broker_would(
     tmp_path_factory: pytest.TempPathFactory, drafts: list[builders.Draft], start: int, at_once: int
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("log")
-    stored = builders.write_store(tmp_path / "store", drafts, builders.Sizes(SEGMENT), start)
+    stored = builders.write_store(tmp_path / "store", drafts, builders.StoreSizes(SEGMENT), start)
     displaced = [one.record[:28] + bytes(8) + one.record[36:] for one in stored]
 
     log = written(tmp_path / "new", displaced, start, at_once)

@@ -182,7 +182,7 @@ def timed(draw: st.DrawFn) -> list[Draft]:
 def test_a_range_of_time_loses_no_message(stores: Iterator[Path], drafts: list[Draft], data: st.DataObject) -> None:
     root = next(stores)
     root.mkdir()
-    stored = builders.write_store(root, drafts, builders.Sizes(segment=1024))
+    stored = builders.write_store(root, drafts, builders.StoreSizes(segment=1024))
     times = [one.store_timestamp for one in stored]
     victim = data.draw(st.none() | st.sampled_from(stored))
     if victim:  # a damaged time, or record, tells nothing about its neighbours
@@ -216,7 +216,7 @@ def test_a_range_of_time_trusts_no_single_record(tmp_path: Path) -> None:
         root = tmp_path / str(number)
         root.mkdir()
         told = [*drafts[:number], Draft(body=bytes(800), store_timestamp=wrong), *drafts[number + 1 :]]
-        stored = builders.write_store(root, told, builders.Sizes(segment=1024))
+        stored = builders.write_store(root, told, builders.StoreSizes(segment=1024))
 
         start, stop = StoreReader(root).range_of_time(times[4], times[8])
 
@@ -227,7 +227,7 @@ def test_a_range_of_time_trusts_no_single_record(tmp_path: Path) -> None:
 def test_a_clock_may_step_back_between_segments(tmp_path: Path) -> None:
     late, early = builders.STORED + HOUR, builders.STORED + HOUR - CLOCK_STEP_MS + 1
     drafts = [Draft(body=bytes(200), store_timestamp=time) for time in [late] * 3 + [early] * 9]
-    stored = builders.write_store(tmp_path, drafts, builders.Sizes(segment=1024))
+    stored = builders.write_store(tmp_path, drafts, builders.StoreSizes(segment=1024))
     assert stored[2].physical_offset < 1024 <= stored[3].physical_offset
     store = StoreReader(tmp_path)
 
@@ -237,7 +237,7 @@ def test_a_clock_may_step_back_between_segments(tmp_path: Path) -> None:
 
 def test_a_range_of_time_leaves_out_what_is_far_away(tmp_path: Path) -> None:
     drafts = [Draft(body=bytes(300), store_timestamp=builders.STORED + number * HOUR) for number in range(40)]
-    builders.write_store(tmp_path, drafts, builders.Sizes(segment=1024))
+    builders.write_store(tmp_path, drafts, builders.StoreSizes(segment=1024))
     store = StoreReader(tmp_path)
 
     start, stop = store.range_of_time(builders.STORED + 20 * HOUR, builders.STORED + 22 * HOUR)
