@@ -162,7 +162,9 @@ CHECKS: dict[str, Check] = {
         "Brokers read DELAY of delayed messages and INNER_NUM and INNER_BASE of batches as numbers. Where that "
         "fails, they treat the record as invalid: a recovery ends the log there. The body's CRC does not cover "
         "properties, so nothing else shows damage to them.",
-        _DAMAGED_LOG + _REST_IS_READABLE,
+        _DAMAGED_LOG
+        + "`mqtool recover` gives a delayed message the level of its queue again, and a batch the numbers that "
+        "its body and its unit show; so do `mqtool salvage` and `mqtool import` in a new store.",
     ),
     "LOG-PROPERTY-TEXT": Check(
         ERROR,
