@@ -454,9 +454,9 @@ def _bindings(tree: ast.Module, fields: Collection[int]) -> Iterator[tuple[str |
 
 
 def test_names_of_variables_and_parameters_say_what_they_hold() -> None:
-    modules = {name: text for name, text in sources(("mqtool",)).items() if ".pulsar." not in name}
+    modules = sources(("mqtool",)).items()
 
-    assert not [place for module, source in modules.items() for place in vague_names(module, source)]
+    assert not [place for module, source in modules for place in vague_names(module, source)]
 
 
 @pytest.mark.parametrize(

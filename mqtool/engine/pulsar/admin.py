@@ -285,14 +285,14 @@ class PulsarAdmin:
             def subscribe(queue: QueueTopic = queue, offset: int = offset) -> Durable:
                 return self._topics.subscribe(queue, subscription, offset, now, is_durable=True)
 
-            made = self._limited(subscribe)
+            durables = self._limited(subscribe)
             if left is not None:
-                self._door.move(made, offset, left, now)
+                self._door.move(durables, offset, left, now)
 
     def unsubscribe(self, name: PulsarTopicName, subscription: str, now: int, *, by_force: bool) -> None:
         """Forget a subscription; by force, one with consumers."""
         durables = self._subscription(name, subscription)
-        if not by_force and any(one.subscription.consumers for one in durables):
+        if not by_force and any(durable.subscription.consumers for durable in durables):
             raise AdminError(PRECONDITION, "Subscription has active connected consumers")
         for durable in durables:
             self._door.unsubscribe(durable, now)
@@ -316,12 +316,12 @@ class PulsarAdmin:
             self._door.move(durable, offset, left, now)
 
     def _subscription(self, name: PulsarTopicName, subscription: str) -> list[Durable]:
-        found = [
+        durables = [
             queue.subscriptions[subscription] for queue in self._queues(name) if subscription in queue.subscriptions
         ]
-        if not found:
+        if not durables:
             raise AdminError(NOT_FOUND, f"Subscription {subscription} not found for topic {name.full}")
-        return found
+        return durables
 
     # Helpers
 
@@ -397,7 +397,7 @@ def _stats(queue: QueueTopic) -> dict[str, Any]:
     return {
         "msgInCounter": queue.log.end,
         "bytesInCounter": queue.bytes_in,
-        "msgOutCounter": sum(one.subscription.given for one in queue.subscriptions.values()),
+        "msgOutCounter": sum(durable.subscription.given for durable in queue.subscriptions.values()),
         "publishers": [
             {
                 "producerId": producer.id,

@@ -46,65 +46,65 @@ class _Parser:
     def __init__(self) -> None:
         self._names: dict[str, Any] = {}
 
-    def parse(self, given: Any, space: str, depth: int) -> Any:
+    def parse(self, schema: Any, space: str, depth: int) -> Any:
         if depth > _MOST_DEPTH:
             raise FormatError(f"an Avro schema deeper than {_MOST_DEPTH}", 0)
-        if isinstance(given, list):
-            return {"type": "union", "branches": [self.parse(one, space, depth + 1) for one in given]}
-        if isinstance(given, str):
-            if given in _PRIMITIVE:
-                return {"type": given}
-            full = given if "." in given or not space else f"{space}.{given}"
-            if (known := self._names.get(full, self._names.get(given))) is None:
-                raise FormatError(f"an Avro schema with an unknown type {given}", 0)
+        if isinstance(schema, list):
+            return {"type": "union", "branches": [self.parse(branch, space, depth + 1) for branch in schema]}
+        if isinstance(schema, str):
+            if schema in _PRIMITIVE:
+                return {"type": schema}
+            full = schema if "." in schema or not space else f"{space}.{schema}"
+            if (known := self._names.get(full, self._names.get(schema))) is None:
+                raise FormatError(f"an Avro schema with an unknown type {schema}", 0)
             return known
-        if not isinstance(given, dict):
+        if not isinstance(schema, dict):
             raise FormatError("an Avro schema that is not a type", 0)
-        kind = given.get("type")
+        kind = schema.get("type")
         if not isinstance(kind, str):
             return self.parse(kind, space, depth + 1)
         match kind:
             case "array":
-                return {"type": kind, "of": self.parse(given.get("items"), space, depth + 1)}
+                return {"type": kind, "of": self.parse(schema.get("items"), space, depth + 1)}
             case "map":
-                return {"type": kind, "of": self.parse(given.get("values"), space, depth + 1)}
+                return {"type": kind, "of": self.parse(schema.get("values"), space, depth + 1)}
             case "record" | "error" | "enum" | "fixed":
-                return self._parse_named(given, kind, space, depth)
+                return self._parse_named(schema, kind, space, depth)
         return self.parse(kind, space, depth + 1)
 
-    def _parse_named(self, given: dict[str, Any], kind: str, space: str, depth: int) -> Any:
-        name = given.get("name")
+    def _parse_named(self, schema: dict[str, Any], kind: str, space: str, depth: int) -> Any:
+        name = schema.get("name")
         if not isinstance(name, str) or not name:
             raise FormatError(f"an Avro {kind} without a name", 0)
         if "." in name:
             space = name.rpartition(".")[0]
-        elif given.get("namespace") is not None:
-            space = str(given["namespace"])
+        elif schema.get("namespace") is not None:
+            space = str(schema["namespace"])
         short = name.rpartition(".")[2]
-        made: dict[str, Any] = {"type": "record" if kind == "error" else kind, "name": short}
-        self._names[f"{space}.{short}" if space else short] = made
+        parsed: dict[str, Any] = {"type": "record" if kind == "error" else kind, "name": short}
+        self._names[f"{space}.{short}" if space else short] = parsed
         if kind == "enum":
-            made["symbols"] = [str(one) for one in _list(given.get("symbols"))]
-            made["has_default"] = "default" in given
+            parsed["symbols"] = [str(symbol) for symbol in _list(schema.get("symbols"))]
+            parsed["has_default"] = "default" in schema
         elif kind == "fixed":
-            made["size"] = given.get("size")
+            parsed["size"] = schema.get("size")
         else:
-            made["fields"] = fields = {}
-            for field in _list(given.get("fields")):
+            parsed["fields"] = fields = {}
+            for field in _list(schema.get("fields")):
                 if not isinstance(field, dict) or not isinstance(field.get("name"), str):
                     raise FormatError("an Avro record with a field that has no name", 0)
                 fields[field["name"]] = {
                     "type": self.parse(field.get("type"), space, depth + 1),
                     "has_default": "default" in field,
-                    "aliases": [str(one) for one in _list(field.get("aliases", []))],
+                    "aliases": [str(alias) for alias in _list(field.get("aliases", []))],
                 }
-        return made
+        return parsed
 
 
-def _list(given: Any) -> list[Any]:
-    if not isinstance(given, list):
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
         raise FormatError("an Avro schema with something other than a list", 0)
-    return given
+    return value
 
 
 class _Comparison:
@@ -117,9 +117,9 @@ class _Comparison:
         if self._steps > _MAX_STEPS:
             raise FormatError("Avro schemas that are too large to compare", 0)
         if writer["type"] == "union":
-            return all(self.can_read(reader, one) for one in writer["branches"])
+            return all(self.can_read(reader, branch) for branch in writer["branches"])
         if reader["type"] == "union":
-            return any(self.can_read(one, writer) for one in reader["branches"])
+            return any(self.can_read(branch, writer) for branch in reader["branches"])
         kind = writer["type"]
         if reader["type"] != kind:
             return reader["type"] in _PROMOTIONS.get(kind, ())
@@ -145,5 +145,7 @@ class _Comparison:
         return self._known[pair]
 
     def _can_read_field(self, name: str, field: Any, written: dict[str, Any]) -> bool:
-        there = next((written[one] for one in (name, *field["aliases"]) if one in written), None)
-        return field["has_default"] if there is None else self.can_read(field["type"], there["type"])
+        counterpart = next(
+            (written[candidate] for candidate in (name, *field["aliases"]) if candidate in written), None
+        )
+        return field["has_default"] if counterpart is None else self.can_read(field["type"], counterpart["type"])

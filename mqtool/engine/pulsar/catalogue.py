@@ -45,7 +45,7 @@ class Catalogue:
         self._path = folder / "pulsarTopics.json"
         self._saves = saves
         _, self._topics = load_table(self._path, _parse)
-        self._schema_bytes = sum(len(one.data) for known in self._topics.values() for one in known.schemas)
+        self._schema_bytes = sum(len(schema.data) for known in self._topics.values() for schema in known.schemas)
 
     def get(self, topic: str) -> KnownTopic:
         """Return what is known of a topic."""
@@ -90,18 +90,18 @@ class Catalogue:
 
 def _parse(table: Table) -> dict[str, KnownTopic]:
     topics: Any = table.get(_MEMBER, {})
-    found = {}
+    known_topics = {}
     try:
         for topic, row in topics.items():
             schemas = tuple(
                 Schema(
-                    int(one["type"]),
-                    base64.b64decode(one["data"], validate=True),
-                    tuple((_bytes(name), _bytes(value)) for name, value in one["properties"]),
+                    int(schema["type"]),
+                    base64.b64decode(schema["data"], validate=True),
+                    tuple((_bytes(name), _bytes(value)) for name, value in schema["properties"]),
                 )
-                for one in row.get("schemas", ())
+                for schema in row.get("schemas", ())
             )
-            found[str(topic)] = KnownTopic(
+            known_topics[str(topic)] = KnownTopic(
                 int(row["generation"]),
                 bool(row["plain"]),
                 str(row["name"]),
@@ -111,7 +111,7 @@ def _parse(table: Table) -> dict[str, KnownTopic]:
             )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"it is not a catalogue of topics ({error})", 0) from error
-    return found
+    return known_topics
 
 
 def _row(known: KnownTopic) -> dict[str, Any]:
@@ -123,17 +123,17 @@ def _row(known: KnownTopic) -> dict[str, Any]:
     if known.schemas:
         row["schemas"] = [
             {
-                "type": one.type,
-                "data": base64.b64encode(one.data).decode(),
-                "properties": [[_text(name), _text(value)] for name, value in one.properties],
+                "type": schema.type,
+                "data": base64.b64encode(schema.data).decode(),
+                "properties": [[_text(name), _text(value)] for name, value in schema.properties],
             }
-            for one in known.schemas
+            for schema in known.schemas
         ]
     return row
 
 
 def _size_of(known: KnownTopic) -> int:
-    return sum(len(one.data) for one in known.schemas)
+    return sum(len(schema.data) for schema in known.schemas)
 
 
 def _text(data: bytes) -> str:

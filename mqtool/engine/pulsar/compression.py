@@ -27,12 +27,12 @@ def decompress(data: bytes, kind: int, size: int, most: int) -> bytes:
     if size > most:
         raise FormatError(f"a body of {size:,} bytes", 0)
     try:
-        found = _DECOMPRESS[kind](data, size)
+        unpacked = _DECOMPRESS[kind](data, size)
     except (KeyError, ValueError, zlib.error, lz4.block.LZ4BlockError, zstandard.ZstdError) as error:
         raise FormatError("a body that cannot be decompressed", 0) from error
-    if len(found) != size:
+    if len(unpacked) != size:
         raise FormatError(f"a body that does not have {size:,} bytes, as it says", 0)
-    return found
+    return unpacked
 
 
 def _lz4(data: bytes, size: int) -> bytes:

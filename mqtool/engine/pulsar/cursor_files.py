@@ -123,5 +123,5 @@ def file_name(text: str) -> str:
 
 def remove_table(path: Path) -> None:
     """Remove a table, and first the one before it, which would be taken where only that is left."""
-    for one in (path.with_name(f"{path.name}.bak"), path):
-        one.unlink(missing_ok=True)
+    for file in (path.with_name(f"{path.name}.bak"), path):
+        file.unlink(missing_ok=True)

@@ -131,7 +131,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         """Return a session for a connection that has none."""
         return PulsarSession(peer, self.outbox, self._now)
 
-    def take(self, given: Command, session: PulsarSession, now: int) -> None:
+    def take(self, received: Command, session: PulsarSession, now: int) -> None:
         """Do what a command asks for.
 
         Raises:
@@ -141,7 +141,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         session.pinged_at = None
         if session.probes:
             self._answered(session, now)
-        name, body, payload = given
+        name, body, payload = received
         if not session.is_connected and name not in ("connect", "ping", "pong"):
             raise FormatError(f"{name} before connect", 0)
         if self.is_of_slave:
@@ -223,8 +223,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 self._ready.add((queue.place.topic, queue.place.queue_id))
         ready, self._ready = self._ready, set()
         for key in ready:
-            there = self.topics.queues.get(key)
-            for durable in there.subscriptions.values() if there is not None else ():
+            queue_topic = self.topics.queues.get(key)
+            for durable in queue_topic.subscriptions.values() if queue_topic is not None else ():
                 subscription = durable.subscription
                 if not subscription.consumers:
                     continue
@@ -278,7 +278,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         """Return who has come from a host with a token, and until when that counts.
 
         Raises:
-            RefusedError: access is controlled, and nobody may come so.
+            PulsarRefusedError: access is controlled, and nobody may come so.
         """
         if self._access is None or self._tokens is None or (not token and self._access.trusts(host)):
             return TokenClaim("", None)
@@ -412,7 +412,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         """Return those topics that a client may produce to, or consume of."""
         if self._access is None:
             return names
-        return [one for one in names if self.may_see(session.identity, session.host, parse_topic(one))]
+        return [name for name in names if self.may_see(session.identity, session.host, parse_topic(name))]
 
     def _watch_topics(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         pattern = _pattern_of(body.topics_pattern)
@@ -457,7 +457,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     session.say(
                         "watch_topics_update",
                         watcher_id=id,
-                        new_topics=[one for one in names if one not in before],
+                        new_topics=[name for name in names if name not in before],
                         deleted_topics=sorted(before - {*names}),
                         topics_hash=_digest_of(names),
                     )
@@ -488,8 +488,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     # Producers
 
     def _producer(self, session: PulsarSession, body: Any, now: int) -> None:
-        if (there := session.producers.get(body.producer_id)) is not None:
-            self._producer_ready(session, body.request_id, *there)
+        if (registered := session.producers.get(body.producer_id)) is not None:
+            self._producer_ready(session, body.request_id, *registered)
             return
         if len(session.producers) >= _MAX_OF_CONNECTION:
             raise PulsarRefusedError(
@@ -547,8 +547,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if fenced is None:
             self._producer_ready(session, body.request_id, producer, queue, is_ready=False)
             return
-        for one in fenced:
-            self._close(one.session, one.id, one)
+        for fenced_producer in fenced:
+            self._close(fenced_producer.session, fenced_producer.id, fenced_producer)
         self._when_saved(session, body.request_id, ready)
 
     def _check_not_terminated(self, queue: QueueTopic) -> None:
@@ -579,33 +579,33 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         return f"{self.broker.settings.broker_name}-{self._started:x}-{next(self._names)}"
 
     def _close_producer(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
-        there = session.producers.pop(body.producer_id, None)
-        if there is not None:
-            there[1].producers.remove(there[0])
+        registered = session.producers.pop(body.producer_id, None)
+        if registered is not None:
+            registered[1].producers.remove(registered[0])
         session.say("success", request_id=body.request_id)
 
     def _close(self, session: PulsarSession, id: int, producer: PulsarProducer) -> None:  # noqa: A002
         """Close a producer from this side: its client opens it anew, and sends again what it has no receipt of."""
-        there = session.producers.pop(id, None)
-        if there is not None:
-            there[1].producers.remove(producer)
+        registered = session.producers.pop(id, None)
+        if registered is not None:
+            registered[1].producers.remove(producer)
             session.closed_producers.add(id)
             session.say("close_producer", producer_id=id, request_id=NO_REQUEST)
 
     def _send(self, session: PulsarSession, body: Any, payload: bytes | None, now: int) -> None:
-        there = session.producers.get(body.producer_id)
-        if there is None and body.producer_id in session.closed_producers:
+        registered = session.producers.get(body.producer_id)
+        if registered is None and body.producer_id in session.closed_producers:
             return
-        if there is None or payload is None:
+        if registered is None or payload is None:
             raise FormatError("a message without a producer, or without a payload", 0)
-        producer, queue = there
+        producer, queue = registered
         if queue.producers.by_name.get(producer.name) is not producer:
             raise FormatError("a message from a producer that is still waiting", 0)
         try:
             stored = to_store(payload, self.topics.most_body)
         except FormatError as error:
-            what = "Checksum failed on the broker" if isinstance(error, ChecksumError) else str(error)
-            self._send_error(session, body, what, PulsarError.CHECKSUM)
+            reason = "Checksum failed on the broker" if isinstance(error, ChecksumError) else str(error)
+            self._send_error(session, body, reason, PulsarError.CHECKSUM)
             return
         known = queue.deduplication
         if known is not None and body.is_chunk and is_followed_by_chunks(metadata_of(payload)):
@@ -670,8 +670,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self._close(session, producer.id, producer)
             return
         receipt.is_safe = True
-        for one in producer.safe_receipts():
-            session.say("send_receipt", **one)
+        for receipt_fields in producer.safe_receipts():
+            session.say("send_receipt", **receipt_fields)
 
     def _store(self, session: PulsarSession, stored: ToStore, queue: QueueTopic, now: int) -> AppendResult:
         place = queue.place
@@ -715,9 +715,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         meta = body.keySharedMeta
         if len(meta.hashRanges) > SLOTS:
             raise PulsarRefusedError(PulsarError.CONSUMER_ASSIGN, "There are more ranges than slots")
-        ranges = tuple((one.start, one.end) for one in meta.hashRanges)
+        ranges = tuple((hash_range.start, hash_range.end) for hash_range in meta.hashRanges)
         policy = KeyPolicy(meta.keySharedMode == 1, ranges, meta.allowOutOfOrderDelivery)
-        wanted = filter_of({_text(one.key): _text(one.value) for one in body.subscription_properties})
+        wanted = filter_of({_text(pair.key): _text(pair.value) for pair in body.subscription_properties})
         wanted.compiled()  # or it is refused
         self.broker.saves.begin_request()
         queue = self._open(session, body.topic, SUB, now, create=body.force_topic_creation)
@@ -726,14 +726,16 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self.topics.register_reader(queue, schema)
         if body.durable:
             self.topics.check_group(queue, body.subscription)
-        there = self.topics.subscription(queue, body.subscription)
-        if there is not None:
+        existing = self.topics.subscription(queue, body.subscription)
+        if existing is not None:
             try:
-                there.subscription.check(kind, policy, wanted)
+                existing.subscription.check(kind, policy, wanted)
             except PulsarRefusedError as refused:
-                holders = {one.receiver for one in there.subscription.consumers}
-                others = [one for one in holders if isinstance(one, PulsarSession) and one is not session]
-                if not others:
+                holders = {consumer.receiver for consumer in existing.subscription.consumers}
+                other_sessions = [
+                    holder for holder in holders if isinstance(holder, PulsarSession) and holder is not session
+                ]
+                if not other_sessions:
                     raise
 
                 def then(is_alive: bool, now: int) -> None:  # noqa: ARG001
@@ -744,7 +746,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     self._again(session, body, join)
 
                 if refused.error in (PulsarError.CONSUMER_BUSY, PulsarError.CONSUMER_ASSIGN):
-                    self._probe(others[0], session, then, now)
+                    self._probe(other_sessions[0], session, then, now)
                     return
                 raise
         self._join(session, body, kind, policy, wanted, queue, now)
@@ -761,8 +763,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     ) -> None:
         if body.consumer_id in session.consumers:
             raise PulsarRefusedError(PulsarError.SERVICE_NOT_READY, "Consumer is already being created")
-        there = self.topics.subscription(queue, body.subscription)
-        durable = there or self.topics.subscribe(
+        existing = self.topics.subscription(queue, body.subscription)
+        durable = existing or self.topics.subscribe(
             queue, body.subscription, self._first_offset(queue, body), now, is_durable=body.durable
         )
         durable.expires_at = None
@@ -828,7 +830,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             return
         if body.HasField("consumer_epoch"):
             joined.consumer.epoch = body.consumer_epoch
-        ids = [one.entryId for one in body.message_ids if one.ledgerId == joined.queue.generation]
+        ids = [message_id.entryId for message_id in body.message_ids if message_id.ledgerId == joined.queue.generation]
         joined.durable.subscription.redeliver(joined.consumer, ids if body.message_ids else None)
         self._look_at(joined.queue)
 
@@ -836,8 +838,10 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         joined = session.consumers.get(body.consumer_id)
         if joined is None:
             raise PulsarRefusedError(PulsarError.METADATA, "Consumer not found")
-        others = [one for one in joined.durable.subscription.consumers if one is not joined.consumer]
-        if others and not body.force:
+        other_consumers = [
+            consumer for consumer in joined.durable.subscription.consumers if consumer is not joined.consumer
+        ]
+        if other_consumers and not body.force:
             raise PulsarRefusedError(PulsarError.METADATA, "Unconnected or shared consumer attempting to unsubscribe")
         self.broker.saves.begin_request()
         self._leave(session, joined, now)
@@ -957,9 +961,12 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             error, text = int(refused.error), refused.text
             session.say("get_schema_response", request_id=body.request_id, error_code=error, error_message=text)
             return
-        found = {"name": "/".join(name), "schema_data": schema.data, "type": schema.type}
+        schema_fields = {"name": "/".join(name), "schema_data": schema.data, "type": schema.type}
         base = command(
-            "get_schema_response", request_id=body.request_id, schema=found, schema_version=version_bytes(version)
+            "get_schema_response",
+            request_id=body.request_id,
+            schema=schema_fields,
+            schema_version=version_bytes(version),
         )
         for key, value in schema.properties:
             base.get_schema_response.schema.properties.add(key=key, value=value)
@@ -1031,7 +1038,7 @@ def _matching(names: list[str], pattern: re.Pattern[str] | None) -> list[str]:
     """Return the names that a pattern means: of a partition it tells the topic."""
     if pattern is None:
         return names
-    return [one for one in names if pattern.fullmatch(_OF_PARTITION.sub("", one.removeprefix("persistent://")))]
+    return [name for name in names if pattern.fullmatch(_OF_PARTITION.sub("", name.removeprefix("persistent://")))]
 
 
 def _digest_of(names: list[str]) -> str:

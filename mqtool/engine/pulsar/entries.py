@@ -92,9 +92,13 @@ def to_store(payload: bytes, most: int) -> ToStore:
             records = (
                 _batch(metadata, plain) if metadata.HasField("num_messages_in_batch") else [_single(metadata, plain)]
             )
-            size = sum(_ELEMENT.size + _SHORT.size + len(one.body) + len(one.properties) + _ROOM for one in records)
+            size = sum(
+                _ELEMENT.size + _SHORT.size + len(record.body) + len(record.properties) + _ROOM for record in records
+            )
             is_batch = metadata.HasField("num_messages_in_batch")
-            if max(len(one.properties) for one in records) + _ROOM <= MAX_PROPERTIES and (not is_batch or size <= most):
+            if max(len(record.properties) for record in records) + _ROOM <= MAX_PROPERTIES and (
+                not is_batch or size <= most
+            ):
                 return ToStore(records, is_batch, time)
         except (FormatError, ImportError):
             pass  # who consumes it may be able to
@@ -135,14 +139,14 @@ def _batch(metadata: Any, body: bytes) -> list[Record]:
     kept.ClearField("compression")
     kept.ClearField("uncompressed_size")
     records = []
-    for number, (raw, one) in enumerate(split_batch_body(body, count)):
+    for number, (raw, payload) in enumerate(split_batch_body(body, count)):
         single = parse(SingleMetadata, raw)
         pairs = _visible(single)
         single.payload_size = 0  # which the body tells
         pairs += [(INDEX, b"%d/%d" % (number, count)), (SINGLE, _text(single))]
         if not number:
             pairs.append((OF_BATCH, _text(kept)))
-        records.append(Record(one, _joined(pairs)))
+        records.append(Record(payload, _joined(pairs)))
     return records
 
 
@@ -150,10 +154,10 @@ def _visible(metadata: Any) -> list[tuple[bytes, bytes]]:
     """Return key and properties as RocketMQ has them; what it can have in full is taken out of the metadata."""
     pairs, names = [], set()
     is_whole = True
-    for one in metadata.properties:
-        if _fits(one.key) and _fits(one.value) and one.key not in _RESERVED and one.key not in names:
-            pairs.append((one.key, one.value))
-            names.add(one.key)
+    for pair in metadata.properties:
+        if _fits(pair.key) and _fits(pair.value) and pair.key not in _RESERVED and pair.key not in names:
+            pairs.append((pair.key, pair.value))
+            names.add(pair.key)
         else:
             is_whole = False
     if is_whole:
@@ -164,7 +168,7 @@ def _visible(metadata: Any) -> list[tuple[bytes, bytes]]:
 
 
 def _fits(text: bytes) -> bool:
-    if not text or any(one in text for one in _SEPARATORS):
+    if not text or any(separator in text for separator in _SEPARATORS):
         return False
     try:
         text.decode()

@@ -26,7 +26,7 @@ class EntryFilter(NamedTuple):
         """Return what tells by its stored properties whether a message is wanted, None where all are.
 
         Raises:
-            RefusedError: an expression cannot be understood.
+            PulsarRefusedError: an expression cannot be understood.
         """
         if not any(self):
             return None

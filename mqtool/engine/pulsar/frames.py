@@ -155,7 +155,7 @@ def split_batch_body(body: bytes, count: int) -> list[Payload]:
     """
     from mqtool.engine.pulsar.wire import SingleMetadata
 
-    found, at = [], 0
+    payloads, at = [], 0
     for _ in range(count):
         if at + _SIZE.size > len(body):
             raise FormatError("a batch with fewer messages than it declares", at)
@@ -167,13 +167,15 @@ def split_batch_body(body: bytes, count: int) -> list[Payload]:
         end = at + single.payload_size
         if single.payload_size < 0 or end > len(body):
             raise FormatError("a message of a batch that is longer than the batch", at)
-        found.append(Payload(metadata, body[at:end]))
+        payloads.append(Payload(metadata, body[at:end]))
         at = end
     if at != len(body):
         raise FormatError("a batch with data after its messages", at)
-    return found
+    return payloads
 
 
 def build_batch_body(messages: list[Payload]) -> bytes:
     """Return the body of a batch."""
-    return b"".join([part for one in messages for part in (_SIZE.pack(len(one.metadata)), one.metadata, one.body)])
+    return b"".join(
+        [part for message in messages for part in (_SIZE.pack(len(message.metadata)), message.metadata, message.body)]
+    )

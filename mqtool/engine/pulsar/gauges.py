@@ -24,34 +24,38 @@ def pulsar_gauges(topics: PulsarTopics, cluster: str) -> Iterator[Gauge]:
         return Gauge(name, meaning, _OF_TOPICS, rows)
 
     subscriptions: list[tuple[tuple[str, ...], PulsarSubscription]] = [
-        ((*place(queue), one.subscription.name), one.subscription)
+        ((*place(queue), subscription.subscription.name), subscription.subscription)
         for queue in queues
-        for one in queue.subscriptions.values()
-        if one.is_durable
+        for subscription in queue.subscriptions.values()
+        if subscription.is_durable
     ]
 
     def of_subscriptions(name: str, meaning: str, rows: list[Row]) -> Gauge:
         return Gauge(f"pulsar_subscription_{name}", meaning, _OF_SUBSCRIPTIONS, rows)
 
     yield of_topics(
-        "pulsar_producers_count", "Producers.", [(place(one), len(one.producers.by_name)) for one in queues]
+        "pulsar_producers_count", "Producers.", [(place(queue), len(queue.producers.by_name)) for queue in queues]
     )
     yield of_topics(
-        "pulsar_subscriptions_count", "Subscriptions.", [(place(one), len(one.subscriptions)) for one in queues]
+        "pulsar_subscriptions_count", "Subscriptions.", [(place(queue), len(queue.subscriptions)) for queue in queues]
     )
     yield of_subscriptions(
-        "consumers_count", "Consumers.", [(labels, len(one.consumers)) for labels, one in subscriptions]
+        "consumers_count",
+        "Consumers.",
+        [(labels, len(subscription.consumers)) for labels, subscription in subscriptions],
     )
     yield of_subscriptions(
-        "back_log", "Messages that are not acknowledged.", [(labels, one.backlog) for labels, one in subscriptions]
+        "back_log",
+        "Messages that are not acknowledged.",
+        [(labels, subscription.backlog) for labels, subscription in subscriptions],
     )
     yield of_subscriptions(
         "unacked_messages",
         "Messages that consumers of Shared or Key_Shared subscriptions have received and not acknowledged.",
-        [(labels, one.unacked) for labels, one in subscriptions],
+        [(labels, subscription.unacked) for labels, subscription in subscriptions],
     )
     yield of_subscriptions(
         "lost_messages",
         "Messages that were removed, or cannot be read, before they were acknowledged, since the broker started.",
-        [(labels, one.lost) for labels, one in subscriptions],
+        [(labels, subscription.lost) for labels, subscription in subscriptions],
     )

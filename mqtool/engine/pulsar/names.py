@@ -77,14 +77,16 @@ def escape(text: str) -> str:
     >>> escape("a.b"), escape("orders")
     ('a%2Eb', 'orders')
     """
-    return "".join([chr(one) if one in _PLAIN else f"%{one:02X}" for one in text.encode("utf-8", "surrogateescape")])
+    return "".join(
+        [chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogateescape")]
+    )
 
 
 def unescape(text: str) -> str | None:
     """Return what was escaped, None where ``escape`` does not make this text of anything."""
     raw = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text).encode("latin-1", "replace")
-    found = raw.decode("utf-8", "surrogateescape")
-    return found if escape(found) == text else None
+    unescaped = raw.decode("utf-8", "surrogateescape")
+    return unescaped if escape(unescaped) == text else None
 
 
 def rocketmq_topic(name: PulsarTopicName) -> str:
@@ -101,8 +103,12 @@ def pulsar_topic(topic: str) -> PulsarTopicName | None:
     parts = [unescape(part) for part in topic.split("|")]
     if None in parts or len(parts) not in (1, 3):
         return None
-    given = [part for part in parts if part]
+    nonempty = [part for part in parts if part]
     name = (
-        PulsarTopicName(*DEFAULT, given[0]) if len(given) == 1 else PulsarTopicName(*given) if len(given) == 3 else None
+        PulsarTopicName(*DEFAULT, nonempty[0])
+        if len(nonempty) == 1
+        else PulsarTopicName(*nonempty)
+        if len(nonempty) == 3
+        else None
     )
     return name if name is not None and rocketmq_topic(name) == topic else None

@@ -27,8 +27,8 @@ class SendReceipt:
 
     __slots__ = ("is_safe", "what")
 
-    def __init__(self, what: Any, is_safe: bool) -> None:
-        self.what = what
+    def __init__(self, payload: Any, is_safe: bool) -> None:
+        self.what = payload
         self.is_safe = is_safe
 
 
@@ -76,15 +76,15 @@ class Producers:
             Those who may not send any more, None where it has to wait.
 
         Raises:
-            RefusedError: it may not send.
+            PulsarRefusedError: it may not send.
         """
-        if (there := self.by_name.get(producer.name)) is not None:
-            is_same = there.session is producer.session and there.epoch < producer.epoch
+        if (present := self.by_name.get(producer.name)) is not None:
+            is_same = present.session is producer.session and present.epoch < producer.epoch
             if not is_same:
                 text = f"Producer with name '{producer.name}' is already connected to topic"
                 raise PulsarRefusedError(PulsarError.PRODUCER_BUSY, text)
-            self.remove(there)
-        holder = next((one for one in self.by_name.values() if one.topic_epoch is not None), None)
+            self.remove(present)
+        holder = next((producer for producer in self.by_name.values() if producer.topic_epoch is not None), None)
         if producer.access is Access.SHARED:
             if holder is not None or self._waiting:
                 text = "Topic has an existing exclusive producer: " + (holder.name if holder else "one waits")
@@ -114,7 +114,7 @@ class Producers:
     def remove(self, producer: PulsarProducer) -> None:
         """Let a producer go; the first that waits for that may send now."""
         producer.is_closed = True
-        self._waiting = deque(one for one in self._waiting if one[0] is not producer)
+        self._waiting = deque(waiting for waiting in self._waiting if waiting[0] is not producer)
         if self.by_name.get(producer.name) is producer:
             del self.by_name[producer.name]
         if self._waiting and not self.by_name:

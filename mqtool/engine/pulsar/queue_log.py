@@ -75,8 +75,8 @@ class QueueLog:
             if record is None:
                 return None
             number, count = place_in_batch(pairs_of(record.message.properties))
-            if number and (found := self._kept.get(self, offset - number)) and found.size == count:
-                return found
+            if number and (kept := self._kept.get(self, offset - number)) and kept.size == count:
+                return kept
             entry = self._read(record, offset - number, count)
             self._kept.keep(self, entry)
         return entry
@@ -102,10 +102,10 @@ class QueueLog:
             return entry_of([record])
         records = [self._record(at) for at in range(first, first + count)]
         if all(
-            one is not None and place_in_batch(pairs_of(one.message.properties)) == (number, count)
-            for number, one in enumerate(records)
+            stored is not None and place_in_batch(pairs_of(stored.message.properties)) == (number, count)
+            for number, stored in enumerate(records)
         ):
-            return entry_of([one for one in records if one is not None])
+            return entry_of([stored for stored in records if stored is not None])
         return entry_of([record])  # a copy of one of a batch, in another topic or queue
 
     def _record(self, offset: int) -> StoredMessage | None:

@@ -43,8 +43,10 @@ def schema_of(body: Any) -> Schema | None:
     """Return the schema that a command brings, None for none: bytes, or whatever the topic has."""
     if not body.HasField("schema") or body.schema.type in (_NONE, _AUTO_CONSUME):
         return None
-    given = body.schema
-    return Schema(given.type, given.schema_data, tuple((one.key, one.value) for one in given.properties))
+    schema_data = body.schema
+    return Schema(
+        schema_data.type, schema_data.schema_data, tuple((pair.key, pair.value) for pair in schema_data.properties)
+    )
 
 
 def version_bytes(version: int) -> bytes:
@@ -64,8 +66,10 @@ def parse_version(data: bytes) -> int:
 def find(known: Sequence[Schema], schema: Schema) -> int | None:
     """Return the version that a schema has among those of its topic, None for a new one."""
     text = _json_of(schema)
-    for version, one in enumerate(known):
-        if one.type == schema.type and (one.data == schema.data or (text is not None and text == _json_of(one))):
+    for version, version_schema in enumerate(known):
+        if version_schema.type == schema.type and (
+            version_schema.data == schema.data or (text is not None and text == _json_of(version_schema))
+        ):
             return version
     return None
 
@@ -74,7 +78,7 @@ def check_new(known: Sequence[Schema], schema: Schema) -> None:
     """See that a schema may be added to those of its topic.
 
     Raises:
-        RefusedError: it may not.
+        PulsarRefusedError: it may not.
     """
     if len(schema.data) > _MAX_BYTES or len(known) >= _MOST_VERSIONS:
         text = f"A schema may have at most {_MAX_BYTES:,} bytes, and a topic at most {_MOST_VERSIONS:,} of them"
@@ -89,7 +93,7 @@ def check_reader(known: Sequence[Schema], schema: Schema) -> None:
     """See that a consumer with a schema can read what is written with the latest of its topic.
 
     Raises:
-        RefusedError: it cannot.
+        PulsarRefusedError: it cannot.
     """
     if known:
         _check(known[-1], schema, is_mutual=False)
@@ -109,12 +113,12 @@ def _check(latest: Schema, schema: Schema, *, is_mutual: bool) -> None:
     except FormatError as error:
         raise PulsarRefusedError(PulsarError.INCOMPATIBLE_SCHEMA, str(error)) from None
     if not fits:
-        what = (
+        problem = (
             "the latest schema of the topic and this one cannot read each other's data"
             if is_mutual
             else ("this schema cannot read data written with the latest one of the topic")
         )
-        raise PulsarRefusedError(PulsarError.INCOMPATIBLE_SCHEMA, f"Incompatible {schema.type_name} schema: {what}")
+        raise PulsarRefusedError(PulsarError.INCOMPATIBLE_SCHEMA, f"Incompatible {schema.type_name} schema: {problem}")
 
 
 def _parsed(schema: Schema) -> Any:

@@ -75,8 +75,8 @@ class Ring(Generic[Member]):
     def add(self, member: Member) -> None:
         """Take a consumer in."""
         name = self._name_of(member)
-        taken = {index for other, index in self._indexes.items() if self._name_of(other) == name}
-        self._indexes[member] = next(index for index in range(len(taken) + 1) if index not in taken)
+        used = {index for other, index in self._indexes.items() if self._name_of(other) == name}
+        self._indexes[member] = next(index for index in range(len(used) + 1) if index not in used)
         points = {*self._points_of(member)}
         self._points = sorted(self._points + [point for point in points if point not in self._at])
         for point in points:
@@ -85,9 +85,9 @@ class Ring(Generic[Member]):
     def remove(self, member: Member) -> None:
         """Let a consumer go."""
         for point in {*self._points_of(member)}:
-            there = self._at[point]
-            there.remove(member)
-            if not there:
+            members = self._at[point]
+            members.remove(member)
+            if not members:
                 del self._at[point]
         del self._indexes[member]
         self._points = [point for point in self._points if point in self._at]
@@ -119,23 +119,26 @@ class StickyHashRanges(Generic[Member]):
         for start, end in ranges:
             if not 0 <= start <= end < SLOTS:
                 return f"Range [{start}, {end}] is not within [0, {SLOTS - 1}]"
-        taken = sorted([*ranges, *((start, end) for start, end, _ in self._ranges)])
-        for (_, before), (start, end) in itertools.pairwise(taken):
+        all_ranges = sorted([*ranges, *((start, end) for start, end, _ in self._ranges)])
+        for (_, before), (start, end) in itertools.pairwise(all_ranges):
             if start <= before:
                 return f"Range [{start}, {end}] overlaps with another"
         return None
 
     def add(self, member: Member, ranges: Iterable[tuple[int, int]]) -> None:
         """Take a consumer in with its ranges."""
-        self._ranges = sorted([*self._ranges, *((start, end, member) for start, end in ranges)], key=lambda one: one[0])
+        self._ranges = sorted(
+            [*self._ranges, *((start, end, member) for start, end in ranges)],
+            key=lambda range_of_member: range_of_member[0],
+        )
 
     def remove(self, member: Member) -> None:
         """Let a consumer go."""
-        self._ranges = [one for one in self._ranges if one[2] is not member]
+        self._ranges = [range_of_member for range_of_member in self._ranges if range_of_member[2] is not member]
 
     def select(self, slot: int) -> Member | None:
         """Return whose a slot is, None where it is nobody's."""
-        at = bisect.bisect_right(self._ranges, slot, key=lambda one: one[0]) - 1
+        at = bisect.bisect_right(self._ranges, slot, key=lambda range_of_member: range_of_member[0]) - 1
         return self._ranges[at][2] if at >= 0 and self._ranges[at][1] >= slot else None
 
 

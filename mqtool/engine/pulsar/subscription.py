@@ -222,7 +222,7 @@ class PulsarSubscription:
         """See that a consumer may join.
 
         Raises:
-            RefusedError: it may not.
+            PulsarRefusedError: it may not.
         """
         if self.consumers:
             if kind is not self.kind:
@@ -234,8 +234,8 @@ class PulsarSubscription:
                 raise PulsarRefusedError(
                     PulsarError.CONSUMER_BUSY, "Consumers of the subscription have a different filter"
                 )
-            there = self.consumers[0].policy
-            if kind is SubscriptionType.KEY_SHARED and (there.is_sticky, there.allows_disorder) != (
+            policy_here = self.consumers[0].policy
+            if kind is SubscriptionType.KEY_SHARED and (policy_here.is_sticky, policy_here.allows_disorder) != (
                 policy.is_sticky,
                 policy.allows_disorder,
             ):
@@ -251,7 +251,7 @@ class PulsarSubscription:
         """Take a consumer in.
 
         Raises:
-            RefusedError: it may not join.
+            PulsarRefusedError: it may not join.
         """
         self.check(kind, consumer.policy, consumer.wanted)
         if not self.consumers:
@@ -264,7 +264,7 @@ class PulsarSubscription:
             else:
                 self._dispatcher = _KeyShared(self, consumer.policy)
         self.consumers.append(consumer)
-        self.consumers.sort(key=lambda one: one.priority)
+        self.consumers.sort(key=lambda consumer: consumer.priority)
         self._dispatcher.added(consumer, now)
 
     def remove(self, consumer: PulsarConsumer, now: int) -> None:
@@ -370,7 +370,7 @@ class PulsarSubscription:
         for consumer in self.consumers:
             consumer.bytes_of_turn = 0
         self._reads_left, self._held_until = self._pace.most, None
-        self._rates_in_use = [one for one in self._rates if one.is_on]
+        self._rates_in_use = [rate for rate in self._rates if rate.is_on]
         try:
             self._dispatcher.dispatch(now)
         except Exception:
@@ -379,11 +379,13 @@ class PulsarSubscription:
         self._pace.succeeded()
         if self._held_until is not None or not self._dispatcher.has_more:
             return False
-        return any(one.is_held_by_turn or (one.can_take and not self._reads_left) for one in self.consumers)
+        return any(
+            consumer.is_held_by_turn or (consumer.can_take and not self._reads_left) for consumer in self.consumers
+        )
 
     def may_read(self, now: int) -> bool:
         """Tell whether one more entry may be read, and given out, in this turn."""
-        if self._reads_left and self._rates_in_use and (wait := max(one.wait_ms(now) for one in self._rates_in_use)):
+        if self._reads_left and self._rates_in_use and (wait := max(rate.wait_ms(now) for rate in self._rates_in_use)):
             self._held_until = now + wait
             return False
         return self._reads_left > 0
@@ -414,7 +416,7 @@ class PulsarSubscription:
     def _some_wanted(self, entry: Entry) -> bool:
         """Acknowledge the messages of an entry that are not wanted, and tell whether there are others."""
         assert self._is_wanted is not None
-        wanted = sum(self._is_wanted(one) << place for place, one in enumerate(entry.properties))
+        wanted = sum(self._is_wanted(properties) << place for place, properties in enumerate(entry.properties))
         if not entry.properties or wanted == (1 << entry.messages) - 1:
             return True
         return bool(self.cursor.ack_some(entry.offset, entry.size, entry.messages, wanted))
@@ -510,11 +512,14 @@ class _OneActive(_Dispatcher):
         chosen = consumers[0] if consumers else None
         is_failover = subscription.kind is SubscriptionType.FAILOVER
         if chosen is not None and is_failover:
-            best = sorted((one for one in consumers if one.priority == chosen.priority), key=lambda one: one.name)
+            best = sorted(
+                (consumer for consumer in consumers if consumer.priority == chosen.priority),
+                key=lambda consumer: consumer.name,
+            )
             if subscription.partition >= 0:
                 chosen = best[subscription.partition % len(best)]
             else:
-                chosen = best[active_of([one.name for one in best], subscription.topic)]
+                chosen = best[active_of([consumer.name for consumer in best], subscription.topic)]
         if chosen is self.active:
             return
         self.active = chosen
@@ -596,7 +601,7 @@ class _Several(_Dispatcher):
             self.moved()
             self.counts.clear()
         else:
-            self.again((offset, one.slot) for offset, one in consumer.given.items())
+            self.again((offset, delivery.slot) for offset, delivery in consumer.given.items())
 
     def moved(self) -> None:
         self.read_offset = self.cursor.next_offset
@@ -617,15 +622,15 @@ class _Several(_Dispatcher):
     def acked(self, offset: int, left: int) -> None:
         owner = self.owners.get(offset)
         if owner is not None:
-            given = owner.given[offset]
+            delivery = owner.given[offset]
             now_left = left.bit_count()
-            owner.unacked -= given.left - now_left
-            self.unacked -= given.left - now_left
+            owner.unacked -= delivery.left - now_left
+            self.unacked -= delivery.left - now_left
             if left:
-                owner.given[offset] = given._replace(left=now_left)
+                owner.given[offset] = delivery._replace(left=now_left)
             else:
                 del owner.given[offset], self.owners[offset]
-                self.released(given.slot)
+                self.released(delivery.slot)
             owner.look_at_unacked(MAX_UNACKED)
         if not left:
             self.counts.pop(offset, None)
@@ -633,17 +638,19 @@ class _Several(_Dispatcher):
 
     def redeliver(self, consumer: PulsarConsumer, offsets: Collection[int] | None) -> None:
         wanted = (
-            [*consumer.given] if offsets is None else [one for one in dict.fromkeys(offsets) if one in consumer.given]
+            [*consumer.given]
+            if offsets is None
+            else [offset for offset in dict.fromkeys(offsets) if offset in consumer.given]
         )
         back = []
         for offset in wanted:
-            given = consumer.given.pop(offset)
+            delivery = consumer.given.pop(offset)
             del self.owners[offset]
-            consumer.unacked -= given.left
-            self.unacked -= given.left
+            consumer.unacked -= delivery.left
+            self.unacked -= delivery.left
             self.counts[offset] = self.counts.get(offset, 0) + 1
-            back.append((offset, given.slot))
-            self.released(given.slot)
+            back.append((offset, delivery.slot))
+            self.released(delivery.slot)
         if consumer.is_blocked:
             consumer.unblock()
         self.again(back)
@@ -730,7 +737,11 @@ class _SharedDispatch(_Several):
         self._chunks.clear()
 
     def removed(self, consumer: PulsarConsumer, now: int) -> None:
-        self._chunks = {uuid: one for uuid, one in self._chunks.items() if one is not consumer}
+        self._chunks = {
+            uuid: consumer_of_chunk
+            for uuid, consumer_of_chunk in self._chunks.items()
+            if consumer_of_chunk is not consumer
+        }
         super().removed(consumer, now)
 
     @property
@@ -745,10 +756,10 @@ class _SharedDispatch(_Several):
             for _ in range(run):
                 if not consumer.can_take:
                     break
-                found = self._next_entry(now)
-                if found is None:
+                next_entry = self._next_entry(now)
+                if next_entry is None:
                     return
-                self._hand_on(consumer, *found)
+                self._hand_on(consumer, *next_entry)
 
     def _hand_on(self, consumer: PulsarConsumer, entry: Entry, offset: int) -> None:
         if entry.chunk_of:
@@ -760,7 +771,7 @@ class _SharedDispatch(_Several):
 
     def _next_consumer(self) -> PulsarConsumer | None:
         consumers = self.subscription.consumers
-        able = [number for number, one in enumerate(consumers) if one.can_take]
+        able = [number for number, consumer in enumerate(consumers) if consumer.can_take]
         if not able:
             return None
         best = consumers[able[0]].priority
@@ -771,11 +782,11 @@ class _SharedDispatch(_Several):
     def _next_entry(self, now: int) -> tuple[Entry, int] | None:
         while self._again and self.subscription.may_read(now):
             offset = self._again[0]
-            found = self.subscription.given_before(offset) if offset in self._is_again else None  # reading may fail
+            entry = self.subscription.given_before(offset) if offset in self._is_again else None  # reading may fail
             heapq.heappop(self._again)
             self._is_again.discard(offset)
-            if found is not None:
-                return found
+            if entry is not None:
+                return entry
         return self.read_next(now) if self.may_read_on() else None
 
 
@@ -786,7 +797,7 @@ class _KeyShared(_Several):
         super().__init__(subscription)
         self._is_ordered = not policy.allows_disorder
         self._ranges: StickyHashRanges[PulsarConsumer] | None = StickyHashRanges() if policy.is_sticky else None
-        self._ring: Ring[PulsarConsumer] = Ring(lambda one: one.name)
+        self._ring: Ring[PulsarConsumer] = Ring(lambda consumer: consumer.name)
         self._again: dict[int, list[int]] = {}  # offsets of each slot, as heaps
         self._is_again: dict[int, int] = {}  # slots by offset
         self._held: dict[int, int] = {}  # how many entries of a slot somebody has
@@ -814,8 +825,8 @@ class _KeyShared(_Several):
             self._ranges.remove(consumer)
         else:
             self._ring.remove(consumer)
-        for given in consumer.given.values():
-            self.released(given.slot)
+        for delivery in consumer.given.values():
+            self.released(delivery.slot)
         super().removed(consumer, now)
 
     def moved(self) -> None:
@@ -887,22 +898,22 @@ class _KeyShared(_Several):
                 continue
             if not self.subscription.may_read(now):
                 return
-            found = self.subscription.given_before(offset)  # which reads it, and may fail
+            next_entry = self.subscription.given_before(offset)  # which reads it, and may fail
             del self._is_again[offset]
-            if found is not None:
-                self.hand(consumer, *found, slot)
+            if next_entry is not None:
+                self.hand(consumer, *next_entry, slot)
             if (following := self._first_of(slot)) is not None:
                 heapq.heappush(ready, (following, slot))
         most = min(2000 * len(self.subscription.consumers), 20_000)
         while (
             len(self._is_again) < most
             and self.may_read_on()
-            and any(one.can_take for one in self.subscription.consumers)
+            and any(consumer.can_take for consumer in self.subscription.consumers)
         ):
-            found = self.read_next(now)
-            if found is None:
+            next_entry = self.read_next(now)
+            if next_entry is None:
                 return
-            entry, offset = found
+            entry, offset = next_entry
             slot = self.slot_of(entry)
             consumer = None if self._is_ordered and slot in self._again else self._taker(slot)
             if consumer is None:

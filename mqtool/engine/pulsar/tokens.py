@@ -50,7 +50,7 @@ class Tokens:
         """Return what a token says.
 
         Raises:
-            RefusedError: it is not signed with the key, is no longer valid, or names nobody.
+            PulsarRefusedError: it is not signed with the key, is no longer valid, or names nobody.
         """
         import jwt
 

@@ -78,7 +78,9 @@ class QueueTopic:
     @property
     def is_used(self) -> bool:
         """Whether there are producers or consumers."""
-        return bool(self.producers.by_name) or any(one.subscription.consumers for one in self.subscriptions.values())
+        return bool(self.producers.by_name) or any(
+            durable.subscription.consumers for durable in self.subscriptions.values()
+        )
 
     def offset_of(self, ledger_id: int, entry_id: int) -> int:
         """Return the offset that an id means: of the first or last there is where it means none of these."""
@@ -140,8 +142,8 @@ class PulsarTopics:
                 self._take_up(key, kept)
             broker.topics.terminated.update(topic for topic in self.catalogue.terminated() if broker.topics.get(topic))
             for topic in self.catalogue.deduplicating():
-                there = broker.topics.get(topic)
-                for queue_id in range(there.read_queue_count if there is not None else 0):
+                topic_config = broker.topics.get(topic)
+                for queue_id in range(topic_config.read_queue_count if topic_config is not None else 0):
                     self._queue(topic, queue_id)
 
     def _take_up(self, key: CursorKey, kept: Kept) -> None:
@@ -192,7 +194,7 @@ class PulsarTopics:
         """Return the name that a client gives.
 
         Raises:
-            RefusedError: no topic can have it, or there is no such namespace.
+            PulsarRefusedError: no topic can have it, or there is no such namespace.
         """
         try:
             name = parse_topic(text)
@@ -236,7 +238,7 @@ class PulsarTopics:
         """Return the queue of a topic, which is made if need be.
 
         Raises:
-            RefusedError: it is not there, and is not made.
+            PulsarRefusedError: it is not there, and is not made.
             LimitError: there are too many topics.
         """
         place = self.place_of(name)
@@ -269,7 +271,9 @@ class PulsarTopics:
 
     def deduplicate(self, topic: str, deduplicates: bool) -> None:
         """Have what producers of a topic of RocketMQ send again be dropped from now on, or stored."""
-        queues = [self._queue(topic, one) for one in range(self._broker.topics.configs[topic].read_queue_count)]
+        queues = [
+            self._queue(topic, queue_id) for queue_id in range(self._broker.topics.configs[topic].read_queue_count)
+        ]
         self.catalogue.put(topic, self.catalogue.get(topic)._replace(deduplicates=deduplicates))
         for queue in queues:
             key = ProducersKey(topic, queue.place.queue_id)
@@ -297,7 +301,7 @@ class PulsarTopics:
         """Return a schema of a topic and its version, without one the latest.
 
         Raises:
-            RefusedError: there is none.
+            PulsarRefusedError: there is none.
         """
         place = self.place_of(name)
         known = self.schemas(place.topic) if place is not None else ()
@@ -311,7 +315,7 @@ class PulsarTopics:
         """Return the version of a schema that a producer brings, which is kept if it is new.
 
         Raises:
-            RefusedError: it does not go with the latest one.
+            PulsarRefusedError: it does not go with the latest one.
             LimitError: there is no room for it.
         """
         known = self.schemas(topic)
@@ -324,7 +328,7 @@ class PulsarTopics:
         """Take the schema of a consumer: it is the first of a topic that nobody has used before.
 
         Raises:
-            RefusedError: what is written with the latest one cannot be read with it.
+            PulsarRefusedError: what is written with the latest one cannot be read with it.
             LimitError: there is no room for it.
         """
         topic = queue.place.topic
@@ -385,10 +389,10 @@ class PulsarTopics:
 
     def subscription(self, queue: QueueTopic, name: str) -> "Durable | None":
         """Return a subscription that there is, where its group is now."""
-        there = queue.subscriptions.get(name)
-        if there is not None and there.is_durable and not there.subscription.consumers:
-            self._follow(there)  # consumers of RocketMQ may have read on a moment ago
-        return there
+        durable = queue.subscriptions.get(name)
+        if durable is not None and durable.is_durable and not durable.subscription.consumers:
+            self._follow(durable)  # consumers of RocketMQ may have read on a moment ago
+        return durable
 
     def subscribe(self, queue: QueueTopic, name: str, offset: int, now: int, *, is_durable: bool) -> Durable:
         """Return a subscription, made to begin at an offset if there is none.
@@ -396,9 +400,9 @@ class PulsarTopics:
         Raises:
             LimitError: there are too many offsets.
         """
-        if (there := queue.subscriptions.get(name)) is not None:
-            there.expires_at = None
-            return there
+        if (durable := queue.subscriptions.get(name)) is not None:
+            durable.expires_at = None
+            return durable
         place = queue.place
         key = CursorKey(place.topic, place.queue_id, escape(name))
         if is_durable:
@@ -408,10 +412,10 @@ class PulsarTopics:
             if of_group != UNKNOWN:  # consumers of RocketMQ have read so far
                 offset = min(of_group, queue.log.end)
         subscription = self._new_subscription(queue, name, Cursor(offset))
-        made = queue.subscriptions[name] = Durable(subscription, queue, key, is_durable=is_durable)
+        new_durable = queue.subscriptions[name] = Durable(subscription, queue, key, is_durable=is_durable)
         if is_durable:
-            self._save(made, now)
-        return made
+            self._save(new_durable, now)
+        return new_durable
 
     def _new_subscription(self, queue: QueueTopic, name: str, cursor: Cursor) -> PulsarSubscription:
         rates = self._rate, queue.rate, DispatchRate(self._rates_of_subscription)
@@ -434,7 +438,7 @@ class PulsarTopics:
         """See that no consumers of RocketMQ are connected in the group of a subscription.
 
         Raises:
-            RefusedError: there are some.
+            PulsarRefusedError: there are some.
         """
         group = self._broker.clients.group(escape(name))
         if group is not None and queue.place.topic in group.subscriptions:

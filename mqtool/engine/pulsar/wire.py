@@ -184,11 +184,11 @@ def command(name: str, **fields: Any) -> Any:
         elif isinstance(value, dict):
             part = getattr(body, field)
             part.SetInParent()
-            for key, one in value.items():
-                if isinstance(one, (list, tuple)):
-                    getattr(part, key).extend(one)
+            for key, item in value.items():
+                if isinstance(item, (list, tuple)):
+                    getattr(part, key).extend(item)
                 else:
-                    setattr(part, key, one)
+                    setattr(part, key, item)
         elif value is not None:
             setattr(body, field, value)
     return base
