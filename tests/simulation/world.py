@@ -232,7 +232,7 @@ def nothing_by_chance(seed: int) -> Iterator[None]:
             (cluster, "ThreadPoolExecutor", ThreadPool),
             (cluster, "_FLUSH_LOOK_SECONDS", 0.5),  # looking at the disk, ten times a second, is most of what
             (broker, "_STORE_INTERVAL", 500),  # brokers do in here
-            (consume_services, "VirtualListenerThreads", VirtualListenerThreads),
+            (consume_services, "ListenerThreads", VirtualListenerThreads),
             (os, "getpid", lambda: 1),
             (secrets, "randbits", chance.getrandbits),
             (uuid, "uuid4", lambda: uuid.UUID(int=chance.getrandbits(128))),
