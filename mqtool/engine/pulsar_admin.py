@@ -135,11 +135,15 @@ PAGES: list[tuple[str, str, Callable[[_Asked], Any]]] = [
         _SUBSCRIPTION,
         lambda ask: ask.admin.unsubscribe(ask.topic, ask.path["subscription"], ask.now, by_force=ask.flag("force")),
     ),
-    ("POST", _SUBSCRIPTION + "/skip_all", lambda ask: ask.admin.skip(ask.topic, ask.path["subscription"], None)),
+    (
+        "POST",
+        _SUBSCRIPTION + "/skip_all",
+        lambda ask: ask.admin.skip(ask.topic, ask.path["subscription"], None, ask.now),
+    ),
     (
         "POST",
         _SUBSCRIPTION + "/skip/{count:int}",
-        lambda ask: ask.admin.skip(ask.topic, ask.path["subscription"], int(ask.path["count"])),
+        lambda ask: ask.admin.skip(ask.topic, ask.path["subscription"], int(ask.path["count"]), ask.now),
     ),
     (
         "POST",

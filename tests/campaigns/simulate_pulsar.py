@@ -2,8 +2,8 @@
 
 It must hold that
 
-- each message is given to each subscription until it is acknowledged, and then never again, unless the broker was
-  killed within a second after that;
+- each message is given to each subscription until it is acknowledged, and then never again, unless a consumer seeks, or
+  the broker was killed within a second after that;
 - of Shared and Key_Shared no entry is with two consumers, and of Failover only the active one is given any;
 - the messages of a key come to consumers of Key_Shared in order;
 - nothing is sent without permits;

@@ -2,7 +2,8 @@
 
 The door, the broker and its store are the real ones; only sockets are missing. Producers of Pulsar and of RocketMQ send
 single messages and batches; consumers come and go, acknowledge one by one, cumulatively and parts of batches, give
-messages back, and stop reading; the broker is stopped, or killed, and begins again with what its files hold.
+messages back, at once or after a time, seek, and stop reading; the broker is stopped, or killed, and begins again with
+what its files hold.
 """
 
 import shutil
@@ -42,6 +43,7 @@ SMALL_FILES = {
     "maxHashSlotNum": "100",
     "maxIndexNum": "400",
 }
+_TIME_OUT_MS = 3000
 _LATEST_SAVE_MS = 1000
 """How old an acknowledgement may be that a kill takes back."""
 
@@ -61,6 +63,7 @@ class SimulatedConsumer:
         self.has: dict[int, dict[int, int]] = {}
         """Of the entries that it has, the numbers of the messages that it has not acknowledged, by their places."""
         self.sizes: dict[int, int] = {}
+        self.since: dict[int, int] = {}  # ms: when it got each entry
 
 
 class SimulatedSubscription:
@@ -87,7 +90,10 @@ class PulsarWorld:
         self.kills = 0
         self.keys: list[bytes] = []
         """Of each message, by its number: its place in the queue."""
+        self.sent: list[tuple[int, int]] = []
+        """Of each entry, its first message and when it was stored (ms)."""
         self.deliveries = 0
+        self.seeks = 0
         self._peers = 0
         self._sequence = 0
         self.subscriptions = [SimulatedSubscription(kind.name.lower(), kind) for kind in SubscriptionType]
@@ -166,6 +172,9 @@ class PulsarWorld:
         subscription, consumer = self._of_peer[peer]
         if name == "active_consumer_change":
             consumer.is_active = body.is_active
+        elif name == "close_consumer":
+            subscription.consumers.remove(consumer)
+            del self._of_peer[peer]
         elif name == "message":
             assert payload is not None
             self._delivered(subscription, consumer, body, payload)
@@ -178,6 +187,7 @@ class PulsarWorld:
         count = self.random.choice((1, 1, 2, 5))
         first = len(self.keys)
         self.keys += [key] * count
+        self.sent.append((first, self.now))
         if count == 1 and self.random.random() < 0.4:
             text = b"KEYS\x01%b\x02" % key
             message = NewMessage("t", 0, b"%d" % first, text, born_timestamp=self.now, born_host=(bytes(4), 0))
@@ -308,6 +318,38 @@ class PulsarWorld:
         self.door.take(Command("redeliver", made.redeliver, None), self.door.session(consumer.peer), self.now)
         self._tick()
 
+    def time_out(self, subscription: SimulatedSubscription) -> None:
+        """Have a consumer ask again for what it has not acknowledged for three seconds."""
+        if subscription.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER) or not subscription.consumers:
+            return
+        consumer = self.random.choice(subscription.consumers)
+        made = command("redeliver", consumer_id=0)
+        for entry in [entry for entry in consumer.has if consumer.since[entry] <= self.now - _TIME_OUT_MS]:
+            del consumer.has[entry]
+            made.redeliver.message_ids.add(ledgerId=1, entryId=entry)
+        if made.redeliver.message_ids:
+            self.door.take(Command("redeliver", made.redeliver, None), self.door.session(consumer.peer), self.now)
+            self._tick()
+
+    def seek(self, subscription: SimulatedSubscription) -> None:
+        """Have a consumer go to a message, by its id or its time; all consumers of the subscription are closed then."""
+        if not subscription.consumers or not self.sent or self.random.random() < 0.8:
+            return
+        consumer = self.random.choice(subscription.consumers)
+        target, stored_at = self.random.choice(self.sent)
+        place: dict[str, Any] = {"message_id": {"ledgerId": 1, "entryId": target}}
+        if self.random.random() < 0.5:
+            place = {"message_publish_time": stored_at}
+            target = next(first for first, at in self.sent if at >= stored_at)
+        self._say(consumer.peer, "seek", consumer_id=0, request_id=2, **place)
+        self._law(not subscription.consumers, "a seek has closed the consumers")
+        for number in range(target):
+            subscription.acked.setdefault(number, self.now)
+        for number in range(target, len(self.keys)):
+            subscription.acked.pop(number, None)
+            subscription.maybe.discard(number)
+        self.seeks += 1
+
     # Laws
 
     def _delivered(
@@ -344,6 +386,7 @@ class PulsarWorld:
             held = {number for places in consumer.has.values() for number in places.values()}
             self._law(earlier <= held, f"{entry} of {key!r} comes before {sorted(earlier - held)}")
         consumer.has[entry] = given
+        consumer.since[entry] = self.now
         consumer.sizes[entry] = len(numbers)
 
     def check_cursors(self) -> None:
@@ -370,7 +413,14 @@ class PulsarWorld:
             BrokenLawError: a law is broken.
         """
         often: list[Callable[[SimulatedSubscription], None]] = [self.join, self.flow]
-        seldom: list[Callable[[SimulatedSubscription], None]] = [self.leave, self.read, self.ack_until, self.give_back]
+        seldom: list[Callable[[SimulatedSubscription], None]] = [
+            self.leave,
+            self.read,
+            self.ack_until,
+            self.give_back,
+            self.time_out,
+            self.seek,
+        ]
         of_subscriptions = [*often, *often, self.ack, self.ack, self.ack, *seldom]
         for _ in range(steps):
             chance = self.random.random()

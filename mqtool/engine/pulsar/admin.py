@@ -297,13 +297,13 @@ class PulsarAdmin:
         for durable in durables:
             self._door.unsubscribe(durable, now)
 
-    def skip(self, name: PulsarTopicName, subscription: str, count: int | None) -> None:
+    def skip(self, name: PulsarTopicName, subscription: str, count: int | None, now: int) -> None:
         """Acknowledge the next messages of a subscription, None for all there are."""
         durables = self._subscription(name, subscription)
         if count is not None and len(durables) > 1:
             raise AdminError(NOT_ALLOWED, "Skip messages on a partitioned topic is not allowed")
         for durable in durables:
-            self._door.skip(durable, durable.subscription.backlog if count is None else count)
+            self._door.skip(durable, durable.subscription.backlog if count is None else count, now)
 
     def reset(self, name: PulsarTopicName, subscription: str, to: MessagePosition | int, now: int) -> None:
         """Have a subscription go on at a message, or at those stored from a time (ms) on."""

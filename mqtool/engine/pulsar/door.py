@@ -861,8 +861,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             offset = joined.queue.offset_at(min(body.message_publish_time, _LATEST))
         else:
             raise PulsarRefusedError(PulsarError.METADATA, "Resetting a subscription requires a position or a time")
+        self.broker.saves.begin_request()
         self.move(joined.durable, offset, left, now)
-        session.say("success", request_id=body.request_id)
+        self._when_saved(session, body.request_id, lambda: session.say("success", request_id=body.request_id))
 
     def move(self, durable: Durable, offset: int, left: int | None, now: int) -> None:
         """Have a subscription go on at an offset, with what is ``left`` of the entry there; consumers begin anew."""
@@ -870,11 +871,13 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             if isinstance(consumer.receiver, PulsarSession):
                 del consumer.receiver.consumers[consumer.id]
                 consumer.receiver.say("close_consumer", consumer_id=consumer.id, request_id=NO_REQUEST)
+        self.topics.moved(durable, now)
         self.topics.left(durable, now, by_seek=True)
 
-    def skip(self, durable: Durable, count: int) -> None:
+    def skip(self, durable: Durable, count: int, now: int) -> None:
         """Acknowledge the next messages of a subscription, so many of them."""
         durable.subscription.skip(count)
+        self.topics.moved(durable, now)
         self._look_at(durable.queue)
 
     def unsubscribe(self, durable: Durable, now: int) -> None:

@@ -156,9 +156,10 @@ class PulsarTopics:
         cursor, offsets = kept.cursor, self._broker.offsets
         of_group = offsets.get(key.group, key.topic, key.queue_id)
         table_is_newer = offsets.kept_at is None or offsets.kept_at > kept.saved_at
-        if table_is_newer and 0 <= of_group < cursor.next_offset:
-            cursor.seek(of_group)  # RocketMQ's consumers or administrators have moved it back
-        cursor.ack_until(of_group)  # ahead, or the table was written a moment after the file
+        if table_is_newer and of_group != UNKNOWN:  # RocketMQ's consumers or administrators may have moved it
+            if of_group < cursor.next_offset:
+                cursor.seek(of_group)
+            cursor.ack_until(of_group)
         cursor.cut_from(queue.log.end)  # a loss of power may have taken messages: others come to their places
         subscription = self._new_subscription(queue, kept.subscription, cursor)
         durable = queue.subscriptions[kept.subscription] = Durable(subscription, queue, key, is_durable=True)
@@ -462,6 +463,11 @@ class PulsarTopics:
             durable.expires_at = now + _KEPT_AFTER_SEEK_MS
         elif durable.expires_at is None:
             self.unsubscribe(durable)
+
+    def moved(self, durable: Durable, now: int) -> None:
+        """Take note that a subscription goes on elsewhere; it is among the saves when this returns."""
+        if durable.is_durable:
+            self._save(durable, now)
 
     def delete_topic(self, topic: str, now: int) -> list[QueueTopic]:
         """Forget a topic that is deleted, and return what it was."""
