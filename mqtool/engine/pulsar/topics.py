@@ -139,14 +139,14 @@ class PulsarTopics:
         self._rate = DispatchRate(self._rates_in_all)
         if broker.state.role is not Role.SLAVE:
             for key, kept in self._files.load():
-                self._take_up(key, kept)
+                self._take_up(key, kept, now)
             broker.topics.terminated.update(topic for topic in self.catalogue.terminated() if broker.topics.get(topic))
             for topic in self.catalogue.deduplicating():
                 topic_config = broker.topics.get(topic)
                 for queue_id in range(topic_config.read_queue_count if topic_config is not None else 0):
                     self._queue(topic, queue_id)
 
-    def _take_up(self, key: CursorKey, kept: Kept) -> None:
+    def _take_up(self, key: CursorKey, kept: Kept, now: int) -> None:
         config = self._broker.topics.get(key.topic)
         known = self.catalogue.get(key.topic)
         if config is None or known.generation != kept.generation or not 0 <= key.queue_id < config.read_queue_count:
@@ -163,7 +163,10 @@ class PulsarTopics:
         cursor.cut_from(queue.log.end)  # a loss of power may have taken messages: others come to their places
         subscription = self._new_subscription(queue, kept.subscription, cursor)
         durable = queue.subscriptions[kept.subscription] = Durable(subscription, queue, key, is_durable=True)
-        self._commit(durable)
+        if cursor.is_changed:  # before there are other messages, which the file would tell to be acknowledged
+            self._save(durable, now)
+        else:
+            self._commit(durable)
 
     # Names
 
@@ -360,6 +363,7 @@ class PulsarTopics:
             if known.deduplicates:
                 key = ProducersKey(topic, queue_id)
                 queue.deduplication = self._producer_files.load(key, known.generation, queue.log)
+                self._producer_files.save(key, known.generation, queue.deduplication)
             self.queues[topic, queue_id] = queue
         return queue
 
