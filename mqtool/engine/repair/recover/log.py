@@ -841,7 +841,11 @@ class _Builder:
     def _end_segment(self, segment: MappedFile) -> None:
         end = segment.start_offset + self.log.file_size
         if segment.size < self.log.file_size:
-            self._hole(segment.start_offset, segment.end_offset, end, "the file is too short", None)
+            start, left = segment.end_offset, segment.end_offset - self.at
+            tail = segment.stretch(segment.size - left, segment.size) if left > 0 else np.empty(0, np.uint8)
+            if left < layout.BLANK_SIZE or not tail.any():  # too little for a record to be found in it
+                start = min(self.at, start)
+            self._hole(segment.start_offset, start, end, "the file is too short", None)
         self.at = end
 
     def _hole(self, segment_offset: int, start: int, end: int, reason: str, known: LostMessage | None) -> Hole:
