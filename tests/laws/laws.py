@@ -586,7 +586,8 @@ def existed(base: str, damaged: JudgedStore, start: int, misplaced: bool = True)
     for topic, queue_id, offset in evidence:
         low, high = bounds.get((topic, queue_id), (offset, offset))
         bounds[topic, queue_id] = min(low, offset), max(high, offset)
-    addresses = {key: record.position for record in whole.records.values() for key in record.keys}
+    records = (*damaged.records.values(), *whole.records.values())
+    addresses = {key: record.position for record in records for key in record.keys}
     between = {key for key in addresses if key[:2] in bounds and bounds[key[:2]][0] <= key[2] <= bounds[key[:2]][1]}
     return {key for key in evidence | between if addresses.get(key, start) >= start}
 

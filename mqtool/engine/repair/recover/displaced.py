@@ -267,7 +267,7 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
     log = placement.log
     displaced, heads = _elsewhere(placement, unsound)
     wanted: dict[int, list[DisplacedRecords]] = collections.defaultdict(list)
-    left: list[DisplacedRecords] = []
+    left: list[tuple[DisplacedRecords, bool]] = []
     for records in displaced:
         numbers = unsound.around(records.starts, records.starts + records.sizes)
         for first, last in _stretches(numbers):
@@ -275,7 +275,7 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
             if numbers[first] >= 0 and _is_credible(reader, part, unsound):
                 wanted[int(numbers[first])].append(part)
             else:
-                left.append(part)
+                left.append((part, bool(numbers[first] < 0)))
     pieces: list[_Records] = []
     moves = _moves(log, displaced, heads, unsound)
     for number in sorted({*wanted, *(key for key in moves if key >= 0)}):
@@ -289,11 +289,11 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
             start = unsound.starts[number]
         pieces += _Joiner(reader, start, unsound.ends[number], wanted.get(number, []), moves.get(number, [])).join()
     back = _written(log, pieces)
-    for records in left:
+    for records, is_place_sound in left:
         for record in _not_same(back.log, records):
             if not stands(back.log, record):
                 back.left.append(record)
-            elif _is_sound(back.log.read(record.start, record.end - record.start), record.start):
+            elif is_place_sound:
                 back.differing.append(record)
     return back
 
