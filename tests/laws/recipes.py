@@ -1575,6 +1575,81 @@ _ROWS = {
             },
         ],
     ),
+    "an index is compared with a log whose segment gets its name again": (
+        "txn-497-clean",
+        "recover --normal",
+        [
+            {
+                "op": "write",
+                "file": "index/20261121013642072",
+                "at": 0,
+                "hex": "8000000000000000",
+            },
+            {
+                "op": "rename",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000000131072",
+            },
+        ],
+    ),
+    "what timer units of a renamed log say is named as left": (
+        "timer-533-kill",
+        "recover --abnormal --cut",
+        [
+            {
+                "op": "write",
+                "file": "commitlog/00000000000000000000",
+                "at": 6929,
+                "hex": (
+                    "54494d45525f4f55545f4d530131373935323235393639303030024d53475f524547494f4e0144656661756c74"
+                    "526567696f6e0254494d45525f44454c495645525f4d53013137393532323539363934323302554e49515f4b45"
+                    "590146443030303030303030303030303030303030303030303030303030303030323044424634453045324632"
+                    "4136373636364436343030304302434c55535445520144656661756c74436c757374657202544147530174696d"
+                    "6572024b4559530174696d657232025741495401747275650254524143455f4f4e0174727565025245414c5f54"
+                    "4f5049430154696d6564025245414c5f514944013002"
+                ),
+            },
+            {
+                "op": "rename",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/0000000000000000000",
+            },
+        ],
+    ),
+    "a segment that ends a byte behind a record is bridged from that record on": (
+        "many-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "zero",
+                "file": "commitlog/00000000000000000000",
+                "at": 14038,
+                "len": 304,
+            },
+            {
+                "op": "resize",
+                "file": "commitlog/00000000000000131072",
+                "size": 10333,
+            },
+        ],
+    ),
+    "a copy of a message with damaged properties that are kept is told": (
+        "special-533-clean",
+        "recover --normal",
+        [
+            {
+                "op": "duplicate",
+                "path": "commitlog/00000000000000065536",
+                "to": "commitlog/00000000000000032768",
+            },
+            {
+                "op": "write",
+                "file": "commitlog/00000000000000065536",
+                "at": 19058,
+                "hex": "d1",
+            },
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -16,6 +16,7 @@ from mqtool.engine.store.reader import StoreReader
 
 def remarks(
     reader: StoreReader,
+    renamed: StoreReader,
     ends: Mapping[QueueKey, int] | None,
     log_end: int,
     in_log: Iterable[Finding],
@@ -25,13 +26,14 @@ def remarks(
 
     Args:
         reader: of the store, as it is before the repair.
+        renamed: the same, with segments under the names that they get: addresses lead to messages there.
         ends: one past the last queue offset of each queue, as it becomes; None if queues are not repaired.
         log_end: of the log, as it becomes.
         in_log: findings in its records that remain.
         bridged: where placeholders will stand, from and to, in order.
     """
     by_code: dict[str, list[Finding]] = collections.defaultdict(list)
-    for item in itertools.chain(in_log, _findings(reader, ends, log_end, bridged)):
+    for item in itertools.chain(in_log, _findings(reader, renamed, ends, log_end, bridged)):
         if item.severity is not Severity.NOTE:
             by_code[item.code].append(item)
     for code, findings in by_code.items():
@@ -40,7 +42,11 @@ def remarks(
 
 
 def _findings(
-    reader: StoreReader, ends: Mapping[QueueKey, int] | None, log_end: int, bridged: Sequence[tuple[int, int]]
+    reader: StoreReader,
+    renamed: StoreReader,
+    ends: Mapping[QueueKey, int] | None,
+    log_end: int,
+    bridged: Sequence[tuple[int, int]],
 ) -> Iterator[Finding]:
     for stray in reader.commit_log.strays:
         if stray.is_folder:
@@ -49,4 +55,4 @@ def _findings(
     yield from tables.check_tables(reader, ends)
     yield from queue_ext.check_walks(reader)
     yield from timer.check_files(reader)
-    yield from timer.check_messages(reader, log_end, ends, bridged)
+    yield from timer.check_messages(renamed, log_end, ends, bridged)

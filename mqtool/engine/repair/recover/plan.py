@@ -382,6 +382,8 @@ def _recovery(looked: "_LogSurvey", index_files: "_IndexFiles") -> Recovery:
         back = back.before(plan.end_offset)
     back.tell_left(plan)
     created = {segment.start_offset for segment in back.created}
+    if placement.renamed:  # headers are compared with messages by address
+        index_files = _IndexFiles(reader)
     index = _index_is_wrong(reader, plan, seen.index, index_files)
     return Recovery(
         reader,
@@ -714,7 +716,8 @@ def _remarks(recovery: Recovery) -> list[str]:
 
 def _left(reader: StoreReader, recovery: Recovery) -> Iterator[str]:
     bridged = [(hole.start, hole.end) for hole in recovery.log.holes if hole.lost]
-    return left_alone.remarks(reader, recovery.ends, recovery.log.end_offset, recovery.log.left, bridged)
+    renamed = reader.with_log(recovery.placement.log) if recovery.placement.renamed else reader
+    return left_alone.remarks(reader, renamed, recovery.ends, recovery.log.end_offset, recovery.log.left, bridged)
 
 
 def _rehearse(recovery: Recovery, journal: Journal) -> None:
