@@ -143,8 +143,12 @@ class MappedFile:
         vars(self).pop("bytes", None)
 
     def forget(self) -> None:
-        """Drop what was fetched of a remote file, to free space: it is fetched again when needed."""
-        if isinstance(self.path, RemotePath):
+        """Drop what was fetched of a remote file, which makes room for the next: it is fetched again when needed.
+
+        A compressed file, which would have to be read from its beginning again, is kept.
+        """
+        spool: Spool | None = vars(self).get("spool")
+        if spool is not None and not spool.reads_onward:
             for name in ("spool", "bytes"):
                 vars(self).pop(name, None)
 

@@ -168,6 +168,11 @@ class Spool:
                     self._waiting.pop(number, None)
 
     @property
+    def reads_onward(self) -> bool:
+        """Whether a range can be had only by reading everything before it."""
+        return self._file.onward is not None
+
+    @property
     def kept(self) -> int:
         """Bytes that were put here."""
         if self._file.array is not None:

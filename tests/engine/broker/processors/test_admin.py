@@ -152,7 +152,8 @@ def test_every_setting_of_a_broker_is_either_changeable_or_taken_at_the_start(tm
     with broker_at_work(tmp_path) as asking:
         present = asking.broker.settings.texts()
         for name, value in present.items():
-            other = {"true": "false", "false": "true"}.get(value, f"{value}1" if len(value) < 9 else f"{value[:-1]}1")
+            others = {"true": "false", "false": "true", "0": "10"}
+            other = others.get(value, f"{value}1" if len(value) < 9 else f"{value[:-1]}1")
             answer = asking.ask(RequestCode.UPDATE_BROKER_CONFIG, f"{name}={other}".encode())
             all_told = parse_settings(asking.ask(RequestCode.GET_BROKER_CONFIG).body.decode())
             if name == "innerClientAuthenticationCredentials":  # a secret
