@@ -3,7 +3,7 @@
 It must hold that
 
 - each message is given to each subscription until it is acknowledged, and then never again, unless a consumer seeks, or
-  the broker was killed within a second after that;
+  the broker was killed, or lost its power, within a second after that; what was flushed outlasts a loss of power;
 - of Shared and Key_Shared no entry is with two consumers, and of Failover only the active one is given any;
 - the messages of a key come to consumers of Key_Shared in order;
 - nothing is sent without permits;
@@ -53,17 +53,18 @@ def main() -> int:
     given = parser.parse_args()
     first, _, last = given.seeds.partition(":")
     seeds = range(int(first), int(last or first) + 1)
-    started, failed, messages, deliveries, lives, kills = time.monotonic(), 0, 0, 0, 0, 0
+    started, failed, messages, deliveries, lives, kills, losses = time.monotonic(), 0, 0, 0, 0, 0, 0
     for seed in seeds:
         world, fault = run(seed, given.steps)
         messages, deliveries = messages + len(world.keys), deliveries + world.deliveries
-        lives, kills = lives + world.lives, kills + world.kills
+        lives, kills, losses = lives + world.lives, kills + world.kills, losses + world.losses
         if fault:
             failed += 1
             print(f"seed {seed}: {fault}", flush=True)
     print(
         f"{len(seeds)} seeds, {failed} failed: {messages:,} messages, {deliveries:,} deliveries, "
-        f"{lives:,} lives of brokers, {kills:,} ended by a kill; {time.monotonic() - started:.0f} s"
+        f"{lives:,} lives of brokers, {kills:,} ended by a kill, {losses:,} by a loss of power; "
+        f"{time.monotonic() - started:.0f} s"
     )
     return 1 if failed else 0
 

@@ -2,8 +2,8 @@
 
 The door, the broker and its store are the real ones; only sockets are missing. Producers of Pulsar and of RocketMQ send
 single messages and batches; consumers come and go, acknowledge one by one, cumulatively and parts of batches, give
-messages back, at once or after a time, seek, and stop reading; the broker is stopped, or killed, and begins again with
-what its files hold.
+messages back, at once or after a time, seek, and stop reading; the broker is stopped, or killed, or loses its power,
+and begins again with what its files hold.
 """
 
 import shutil
@@ -88,6 +88,10 @@ class PulsarWorld:
         self.now = START
         self.lives = 0
         self.kills = 0
+        self.losses = 0
+        """Of power."""
+        self._flushed = 0  # messages
+        self._flushed_offset = 0
         self.keys: list[bytes] = []
         """Of each message, by its number: its place in the queue."""
         self.sent: list[tuple[int, int]] = []
@@ -122,6 +126,7 @@ class PulsarWorld:
 
     def restart(self) -> None:
         """Stop the broker, which writes all down, and start it again."""
+        self.flush()
         self._stop()
         self._begin(self.root)
 
@@ -136,6 +141,39 @@ class PulsarWorld:
         self._stop()
         shutil.rmtree(self.root)
         self._begin(root)
+
+    def flush(self) -> None:
+        """Have all messages on the disk."""
+        self.store.flush()
+        self._flushed = len(self.keys)
+        self._flushed_offset = self.store.end_offset
+
+    def lose_power(self) -> None:
+        """End the broker with its machine: what was not flushed of the log is gone, tables are as they were written."""
+        self.losses += 1
+        flushed_offset = max(self._flushed_offset, self.store.flushed_offset)
+        root = self.folder / f"store-{self.lives + 1}"
+        shutil.copytree(self.root, root)
+        for path in (root / "commitlog").iterdir():
+            kept = max(flushed_offset - int(path.name), 0)
+            size = path.stat().st_size
+            if kept < size:
+                with path.open("r+b") as file:
+                    file.seek(kept)
+                    file.write(bytes(size - kept))
+        for one in self.subscriptions:
+            one.maybe |= {number for number, at in one.acked.items() if at + _LATEST_SAVE_MS > self.now}
+        self._stop()
+        shutil.rmtree(self.root)
+        self._begin(root)
+        queue = self.store.queue("t", 0)
+        left = queue.next_offset if queue is not None else 0
+        self._law(left >= self._flushed, f"{left} messages are left of {self._flushed} that were on the disk")
+        del self.keys[left:]
+        self.sent = [(first, at) for first, at in self.sent if first < left]
+        for one in self.subscriptions:  # other messages come to their places
+            one.acked = {number: at for number, at in one.acked.items() if number < left}
+            one.maybe = {number for number in one.maybe if number < left}
 
     def pass_time(self, milliseconds: int) -> None:
         """Do all that is due until then."""
@@ -432,6 +470,10 @@ class PulsarWorld:
                 self.restart()
             elif chance < 0.408:
                 self.kill()
+            elif chance < 0.412:
+                self.lose_power()
+            elif chance < 0.43:
+                self.flush()
             else:
                 self.random.choice(of_subscriptions)(self.random.choice(self.subscriptions))
             self.check_cursors()

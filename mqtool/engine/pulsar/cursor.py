@@ -120,7 +120,7 @@ class Cursor:
 
     def cut_from(self, offset: int) -> None:
         """Forget what is acknowledged from an offset on: the log ends there, and others will come to these places."""
-        if max(self.next_offset, self.spans.end, *self.left) <= offset:
+        if max(self.next_offset, self.spans.end, *(first + 1 for first in self.left)) <= offset:
             return
         self.spans.cut_from(offset)
         self.left = {first: bits for first, bits in self.left.items() if first < offset}

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,12 +45,18 @@ def test_a_cursor_knows_just_what_was_acknowledged(steps: list[Any]) -> None:
         assert cursor.open_before(one) == sum(other not in acked for other in range(one))
 
 
-def test_messages_that_come_to_the_places_of_lost_ones_are_not_acknowledged() -> None:
-    cursor = Cursor(3, [(5, 8), (10, 20)], [(9, 0b10), (21, 0b1)])
+@pytest.mark.parametrize(
+    ("spans", "left", "remains"),
+    [([(5, 8), (10, 20)], [(9, 0b10), (21, 0b1)], [(5, 7)]), ([], [(7, 0b101)], [])],
+)
+def test_messages_that_come_to_the_places_of_lost_ones_are_not_acknowledged(
+    spans: list[tuple[int, int]], left: list[tuple[int, int]], remains: list[tuple[int, int]]
+) -> None:
+    cursor = Cursor(3, spans, left)
 
     cursor.cut_from(7)
 
-    assert (cursor.next_offset, [*cursor.spans], cursor.left, cursor.is_changed) == (3, [(5, 7)], {}, True)
+    assert (cursor.next_offset, [*cursor.spans], cursor.left, cursor.is_changed) == (3, remains, {}, True)
 
 
 def test_a_cursor_is_there_whenever_a_kill_comes_while_its_file_is_replaced_or_removed(tmp_path: Path) -> None:
