@@ -101,7 +101,7 @@ async def test_a_group_is_shown_with_its_members_and_how_far_they_are(tmp_path: 
 def test_a_broker_and_its_store_show_the_same(tmp_path: Path) -> None:
     commands = [("topic", "list"), ("topic", "show", "*etr*"), ("group", "list"), ("offset", "list")]
     store = copy_of(STORE, tmp_path)
-    with serving_both(store, *settings_of(STORE)) as (process, name_server, _):
+    with serving_both(store, *settings_of(STORE), "--set=fileReservedTime=1000000") as (process, name_server, _):
         online = [run(*command, "-n", name_server).rows for command in commands]
         process.terminate()
         process.wait(timeout=20)

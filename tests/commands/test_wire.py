@@ -64,7 +64,7 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a name server whose broker has a copy of a golden store."""
     store = copy_of(STORE, tmp_path_factory.mktemp("wire"))
     settings = [f"--set={key}={value}" for key, value in manifest(STORE)["config"].items() if key.startswith("m")]
-    with serving_both(store, *settings) as (_, address, _):
+    with serving_both(store, *settings, "--set=fileReservedTime=1000000") as (_, address, _):  # whatever the hour
         yield address
 
 

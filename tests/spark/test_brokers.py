@@ -103,7 +103,7 @@ def test_rows_are_those_of_the_store_that_the_broker_writes(name: str, tmp_path:
     topics = [*json.loads((copy / "config" / "topics.json").read_text())["topicConfigTable"]]
     readable = [topic for topic in topics if not is_system_topic(topic)]
     stored = reading.read(copy, topic=",".join(readable))
-    with mqtool.Broker(copy) as running:
+    with mqtool.Broker(copy, settings={"fileReservedTime": 1_000_000}) as running:  # whatever the hour
         found = read(running.name_server_address, topic=",".join({row["topic"] for row in stored}))
 
     assert {row.pop("store") for row in found} == {"broker-a"}
