@@ -14,7 +14,16 @@ from mqtool import aio
 KINDS = [*aio.__all__]
 _OF_PRODUCERS = {"is_batching", "is_running", "packed", "post", "ready", "to_choose_from"}
 _INSIDE = {
-    "AdminClient": {"ask_each", "request", "request_name_server", "is_running", "masters", "name_servers"},
+    "AdminClient": {
+        "ask_each",
+        "is_running",
+        "masters",
+        "members_of",
+        "name_servers",
+        "pulsar_subscriptions",
+        "request",
+        "request_name_server",
+    },
     "LitePullConsumer": {"is_running", "next_at_hand"},
     "PopConsumer": {"is_running"},
     "Producer": _OF_PRODUCERS,
