@@ -237,7 +237,7 @@ memories = mqtool.SqliteMemory(sys.argv[1]), BoundedMemory()
 is_over = threading.Event()
 
 def remember_on(memory):  # children are forked while threads are at it
-    while not is_over.wait(0.001):  # without a pause others may never get to write
+    while not is_over.wait(0.02):  # SQLite is not fair: without a pause others may never get to write
         memory.add(["of the parent"])
 
 threads = [threading.Thread(target=remember_on, args=(one,), daemon=True) for one in memories]
