@@ -34,7 +34,7 @@ _HERE = Path(__file__).parent
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LOGGING = '<configuration><root level="OFF"/></configuration>'
 _LOGGING_FILES = ("rmq.broker.logback.xml", "rmq.namesrv.logback.xml")
-_BROKER_PORTS = (-2, 0, 1)  # a broker of RocketMQ listens on three, told by that of its clients
+_BROKER_PORTS = (-2, 0, 1)  # a RocketMQ broker listens on three, told by that of its clients
 
 
 class BrokerLoad(NamedTuple):

@@ -30,7 +30,7 @@ from tests.differential.java_store import NoJavaError, class_path
 from tests.wire_client import WireClient
 
 SIZE = 2_000_000_000
-"""Bytes of the log; they fit the largest segment that a broker of RocketMQ can have."""
+"""Bytes of the log; they fit the largest segment that a RocketMQ broker can have."""
 SEGMENT = 2_147_479_552
 QUEUES = 4
 TOPIC = "bench"

@@ -71,11 +71,11 @@ def last_timestamp(store: "StoreReader", queue: "QueueView | None") -> int:
     return 0
 
 
-# Subscriptions of Pulsar's clients
+# Subscriptions of Pulsar clients
 
 
 def stored_subscriptions(store: "StoreReader") -> "list[SubscriptionOnBroker]":
-    """Return the subscriptions of Pulsar's clients that a store keeps."""
+    """Return the Pulsar subscriptions that a store keeps."""
     from mqtool.engine.client_runtime.admin_queries import SubscriptionOnBroker
     from mqtool.engine.pulsar.cursor_files import load_cursors
     from mqtool.engine.store.queue_view import open_queue
@@ -91,7 +91,7 @@ def stored_subscriptions(store: "StoreReader") -> "list[SubscriptionOnBroker]":
 
 
 def consumer_counts(subscriptions: "Collection[SubscriptionOnBroker]") -> dict[tuple[str | None, str], int]:
-    """Return how many consumers of Pulsar each group has on each broker; one of several queues counts once."""
+    """Return how many Pulsar consumers each group has on each broker; one of several queues counts once."""
     names: dict[tuple[str | None, str], set[str]] = {}
     for broker_name, state in subscriptions:
         names.setdefault((broker_name, state.group), set()).update(state.consumers or ())

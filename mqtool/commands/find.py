@@ -286,7 +286,7 @@ def _remarks(store: "StoreReader", search: "Search") -> list[str]:
 
 def _summary(search: "Search", count: int, stopped: str) -> str:
     asked = _count(search.index_files_used, "index file")
-    ways = [f"{asked} asked"] if search.index_files_used else []
+    ways = [f"{asked} searched"] if search.index_files_used else []
     if search.scanned_size or not (ways or stopped):
         ways.append(f"{search.scanned_size:,} of {search.total_size:,} bytes of log scanned")
     count_text = _count(count, "message") if count else "no message"

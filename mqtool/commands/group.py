@@ -112,9 +112,9 @@ def _row(group: "SubscriptionGroup", broker_name: str | None, members: int | Non
 def show(group: str, source: "Brokers | StoreReader", output: Output) -> int:
     """Show the settings of a group, its consumers, their subscriptions, and its consumer offsets.
 
-    A group of Pulsar's clients has a row for each queue of its subscription: its type, how many messages are not
-    acknowledged (backlog), how many of these consumers have received (unacked), and how many ranges of messages
-    behind the consumer offset are acknowledged.
+    For a Pulsar subscription, a row for each queue shows its type, how many messages are unacknowledged (backlog),
+    how many of those consumers have received (unacked), and how many ranges of messages beyond the consumer offset
+    are acknowledged.
     """
     if output.format is Format.CSV:
         raise UsageError("the rows of a group have different columns: give -o jsonl, or see mqtool offset list")

@@ -32,7 +32,7 @@ def command(
 
     If the old master answers, it stops accepting messages, the slave fetches what it lacks, and the two swap
     roles, each in its process: nothing is lost. If it is dead, the slave becomes master with what it has. Both
-    must be brokers of mqtool; for brokers of RocketMQ the manual steps are printed. With ACL this requires an
+    must be mqtool brokers; for RocketMQ brokers the manual steps are printed. With ACL this requires an
     administrator.
     """
     return brokers.admin(lambda admin: _promote(admin, broker_name, slave_id, confirmation, output))

@@ -87,7 +87,7 @@ _FEW_CONNECTIONS = 1000
 @click.option(
     "--pulsar-advertised",
     metavar="HOST:PORT",
-    help="Address of the broker that is given to Pulsar clients. Default: the address that they have reached.",
+    help="Broker address announced to Pulsar clients. Default: the address they connected to.",
 )
 @click.option(
     "-c", "--config", type=click.Path(path_type=Path, readable=False), help="A broker.conf, or a namesrv.conf."

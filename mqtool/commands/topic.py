@@ -48,7 +48,7 @@ _PERMS = {"rw": 6, "r": 4, "w": 2}
 
 
 class TopicSubscription(NamedTuple):
-    """Who reads a queue: a group of RocketMQ, or a subscription of Pulsar's clients."""
+    """Who reads a queue: a RocketMQ group, or a Pulsar subscription."""
 
     topic: str
     broker_name: str | None
@@ -103,9 +103,9 @@ def _row(broker_name: str | None, config: "TopicConfig") -> dict[str, Any]:
 def show(patterns: tuple[str, ...], subscriptions: bool, source: "Brokers | StoreReader", output: Output) -> int:
     """Show the queues of topics: their first offset, the one after their last, and when they were last written to.
 
-    With --subscriptions: who reads each queue, consumer groups of RocketMQ and subscriptions of Pulsar's clients;
-    their type, the number of their consumers, the first message that is not acknowledged (consumer_offset), how many
-    are not (backlog), and how many of these consumers have received (unacked; Shared and Key_Shared only).
+    With --subscriptions: who reads each queue, RocketMQ consumer groups and Pulsar subscriptions. Shows their type,
+    the number of their consumers, the first unacknowledged message (consumer_offset), how many messages are
+    unacknowledged (backlog), and how many of those consumers have received (unacked; Shared and Key_Shared only).
     """
     output.columns = _SUBSCRIPTION_COLUMNS if subscriptions else _QUEUE_COLUMNS
     if subscriptions:
@@ -144,7 +144,7 @@ def _subscription_rows(
     of_pulsar: "list[SubscriptionOnBroker]",
     members: "dict[tuple[str | None, str], Members | None] | None",
 ) -> list[dict[str, Any]]:
-    """Return a row for each group of RocketMQ and each subscription of Pulsar in a queue."""
+    """Return a row for each RocketMQ group and each Pulsar subscription in a queue."""
     rows = [
         TopicSubscription(
             state.topic,

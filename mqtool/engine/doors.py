@@ -83,7 +83,7 @@ def _pulsar_admin(servers: Mapping[str, StreamServer[Any, Any]]) -> "HttpServer"
 PULSAR = "pulsar"
 """The door for clients of Apache Pulsar."""
 PULSAR_ADMIN = "pulsar admin"
-"""The pages for administrators of Pulsar."""
+"""The pages for Pulsar administrators."""
 REMOTING = "broker"
 """The door that every broker has, and that name servers list."""
 

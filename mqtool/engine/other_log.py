@@ -51,7 +51,7 @@ class OtherLog:
         raise NotToldError(f"it refused request {RequestCode.VIEW_MESSAGE_BY_ID}: {answer.remark}")
 
     async def checksums(self, blocks: ComparedRange) -> list[int]:
-        """Return the checksum of each of some blocks, of a broker of mqtool.
+        """Return the checksum of each of some blocks, of an mqtool broker.
 
         Raises:
             NotToldError: it does not tell.

@@ -1,4 +1,4 @@
-"""The HTTP pages for administrators of Pulsar, and for topic look-ups of clients: a row of ``PAGES`` for each.
+"""The HTTP pages for Pulsar administrators, and for topic look-ups of clients: a row of ``PAGES`` for each.
 
 Changes are on the disk before a page answers. (Rules: docs/pulsar.md.)
 """
@@ -171,7 +171,7 @@ _FOR_CLIENTS = frozenset((_TOPIC + "/partitions", _LOOKUP, _SCHEMA, _SCHEMA + "/
 
 
 def pulsar_admin(server: PulsarServer) -> HttpServer:
-    """Return the pages of a broker that serves Pulsar's clients."""
+    """Return the pages of a broker that serves Pulsar clients."""
     admin, saves = PulsarAdmin(server.rules), server.rules.broker.saves
     visitor = Session("", "")
 

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class PulsarServer(StreamServer[Command, Frame]):
-    """Listens for clients of Pulsar."""
+    """Listens for Pulsar clients."""
 
     rules: PulsarDoor
 

@@ -53,7 +53,7 @@ _LOOK_AGAIN_SECONDS = 10.0
 _SPEED_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 _OUR_SETTING = "haDialect"
-"""Settings that only brokers of mqtool have."""
+"""Settings that only mqtool brokers have."""
 _CREDENTIALS = "innerClientAuthenticationCredentials"
 
 

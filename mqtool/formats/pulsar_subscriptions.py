@@ -1,4 +1,4 @@
-"""Subscriptions of Apache Pulsar's clients, as a broker tells administrators of them (GET_PULSAR_SUBSCRIPTIONS)."""
+"""Subscriptions of Apache Pulsar clients, as a broker tells administrators of them (GET_PULSAR_SUBSCRIPTIONS)."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ class SubscriptionState(NamedTuple):
     queue_id: int
     group: str
     subscription: str
-    """As Pulsar's clients call it."""
+    """As Pulsar clients call it."""
     type: str | None
     """``Exclusive``, ``Failover``, ``Shared`` or ``Key_Shared``; None without consumers."""
     consumers: list[str] | None
@@ -49,4 +49,4 @@ def parse_subscriptions(body: bytes) -> list[SubscriptionState]:
     try:
         return [SubscriptionState(**_NOTHING | row) for row in rows]  # of what is None a body has nothing
     except TypeError as error:
-        raise FormatError(f"it does not tell of subscriptions ({error})", 0) from error
+        raise FormatError(f"it does not describe subscriptions ({error})", 0) from error

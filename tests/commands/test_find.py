@@ -57,7 +57,7 @@ def test_keys_lead_through_the_index_to_the_messages_that_rocketmq_finds(name: s
     rows = ran.rows
     for topic, key, expected in manifest(name)["index_queries"]:
         assert having_key(rows, topic, key) == sorted(set(expected)), (topic, key)
-    assert "asked" in ran.remarks
+    assert "searched" in ran.remarks
     assert positions(ran) == sorted(set(positions(ran)))
 
 
@@ -92,7 +92,7 @@ def test_where_an_index_file_is_lost_the_log_is_scanned(which: int, tmp_path: Pa
     arguments = [part for key in keys for part in ("--key", key)]
     by_index = find(copy, *arguments, "--body", "none")
     assert by_index.rows == find(copy, *arguments, "--body", "none", "--scan").rows
-    assert "4 index files asked" in by_index.remarks
+    assert "4 index files searched" in by_index.remarks
 
 
 def _overwrite(path: Path, at: int, data: bytes) -> None:
@@ -303,7 +303,7 @@ def test_no_hit_is_no_failure_and_tells_what_was_searched() -> None:
 
     assert ran.status == Status.OK
     assert not ran.output
-    assert re.search(r"no message found; 5 index files asked, [\d,]+ of [\d,]+ bytes of log scanned", ran.remarks)
+    assert re.search(r"no message found; 5 index files searched, [\d,]+ of [\d,]+ bytes of log scanned", ran.remarks)
 
 
 def test_a_search_for_anything_at_all_is_refused() -> None:

@@ -217,7 +217,7 @@ class ConsumerOffsets:
             try:
                 self.keep(now)
             except WriteError as error:  # a full disk must not stop consumers
-                log.warning("consumer offsets: %s", error)
+                log.warning("cannot save consumer offsets: %s", error)
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when to save offsets, None while nothing has changed."""

@@ -145,7 +145,7 @@ class PopOrders:
             try:
                 self.keep(now)
             except WriteError as error:  # tried again
-                log.warning("orderly pops: %s", error)
+                log.warning("cannot save the state of orderly pops: %s", error)
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when something is to be kept, None while nothing has changed."""

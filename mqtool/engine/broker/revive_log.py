@@ -3,7 +3,7 @@
 Check points and acknowledgements are messages of ``rmq_sys_REVIVE_LOG_<cluster>``, which arrive there from the timer
 topic when their time is over: a check point a second before the acknowledgements can be complete. The first check
 point of each revive queue is handled once its own time is over and all timer messages up to then have arrived; that
-progress is in the offsets of ``CID_RMQ_SYS_REVIVE_GROUP``. A broker of RocketMQ keeps it in the same way, so that each
+progress is in the offsets of ``CID_RMQ_SYS_REVIVE_GROUP``. A RocketMQ broker keeps it in the same way, so that each
 of the two revives what the other delivered.
 (Rules: remoting.md 3.4; store.md 11.5. RocketMQ: ``PopReviveService``.)
 """
@@ -154,7 +154,7 @@ class ReviveLog:
                 if known := self._points.get(ack.key):
                     known.done.update(ack.offsets)
         except FormatError as error:
-            log.warning("revive log, queue %d, offset %d: %s", queue_id, offset, error)
+            log.warning("skipped a damaged message of the revive log, queue %d, offset %d: %s", queue_id, offset, error)
 
     def _message(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
         store = self._store
@@ -208,7 +208,7 @@ class ReviveLog:
             try:
                 self._offsets.keep(now)
             except WriteError as error:
-                log.warning("consumer offsets: %s", error)
+                log.warning("cannot save consumer offsets: %s", error)
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when the next check point may be over."""

@@ -2,7 +2,7 @@
 
 All waiting messages are kept in memory, and found at startup in the queue of that topic: those due up to the time in
 ``config/timercheck`` have been delivered. Timer wheel and timer log are written at the stop, and emptied with the
-first delivery: after a kill a broker of RocketMQ that takes over reads the queue again from the first message that
+first delivery: after a kill a RocketMQ broker that takes over reads the queue again from the first message that
 waits, and delivers those after it once more that were delivered before.
 
 Unique keys are not unique: a producer that sends a message again repeats its key, and each is delivered. Two things
@@ -137,7 +137,7 @@ class Timers:
                     self._dropped.add(entry)
 
     def _drop_delivered(self) -> None:
-        """Drop what was delivered of a second that was not over, at a crash or when a broker of RocketMQ stopped."""
+        """Drop what was delivered of a second that was not over, at a crash or when a RocketMQ broker stopped."""
         store = self._store
         due = sorted(entry for entry in self._waiting if entry[0] <= store.log.last_timestamp)
         messages = [(entry, stored) for entry in due if (stored := self._message(entry[1])) is not None]

@@ -422,7 +422,7 @@ def messages_with_key(topic: str, key: str, since: int = 0, until: int = _NEVER)
 
 
 def pulsar_subscriptions() -> Call[list[SubscriptionState]]:
-    """Subscriptions of Pulsar's clients; none of a broker that knows none of these."""
+    """Subscriptions of Pulsar clients; none of a broker that knows none of these."""
 
     def read(answer: RemotingCommand) -> list[SubscriptionState]:
         return parse_subscriptions(answer.body) if answer.code == ResponseCode.SUCCESS else []
@@ -447,7 +447,7 @@ class SlaveProgress(NamedTuple):
 
     host: str
     acknowledged_offset: int
-    lag_ms: int | None  # told by masters of mqtool only
+    lag_ms: int | None  # told by mqtool masters only
 
 
 class HaStatus(NamedTuple):
@@ -479,7 +479,7 @@ def ha_status() -> Call[HaStatus | None]:
 
 
 def change_role(step: str, role: str = "", broker_id: int = 0, epoch: int = 0) -> Call[int]:
-    """Have a broker of mqtool stop taking messages, continue with it, or become something else: where its log ends."""
+    """Have an mqtool broker stop taking messages, continue with it, or become something else: where its log ends."""
     return _ask(
         RequestCode.CHANGE_ROLE,
         lambda answer: int(answer.ext_fields.get("maxOffset", "0")),

@@ -108,7 +108,7 @@ class GroupOffset(NamedTuple):
 
 
 class SubscriptionOnBroker(NamedTuple):
-    """A subscription of Pulsar's clients in a queue."""
+    """A Pulsar subscription in a queue."""
 
     broker_name: str | None  # a store has none
     state: SubscriptionState
@@ -271,7 +271,7 @@ class AdminQueries(Running):
                 continue
             end, own_end = _log_end(places.get(key)), _log_end(broker_stats)
             lag = None if end is None or own_end is None else max(end - own_end, 0)
-            fault = broker_stats.stats.get("replicationReason", "")  # of a slave of mqtool
+            fault = broker_stats.stats.get("replicationReason", "")  # of an mqtool slave
             replications.append(Replication(place, role, lag, _lag_seconds(lag, own_end, place, status), None, fault))
         return replications
 
@@ -380,7 +380,7 @@ class AdminQueries(Running):
         return dict(zip(asked, online, strict=True))
 
     async def pulsar_subscriptions(self) -> list[SubscriptionOnBroker]:
-        """Return the subscriptions of Pulsar's clients, one for each queue."""
+        """Return the Pulsar subscriptions, one for each queue."""
         answers = await self.ask_each(await self.masters(), calls.pulsar_subscriptions)
         return [SubscriptionOnBroker(broker.broker_name, state) for broker, states in answers for state in states]
 

@@ -219,7 +219,7 @@ class Instance:
             try:
                 await self._ask_route(topic)
             except MqtoolError as error:
-                log.warning("the route of %s: %s", topic, error)
+                log.warning("cannot update the route of %s: %s", topic, error)
 
     def _known(self) -> Iterable[TopicRoute]:
         return [*self._routes.values(), *self._stand_ins.values()]

@@ -121,10 +121,10 @@ class BrokerOffsets(_Noted):
                 await self._instance.wire.send_oneway(address, fetching.commit(self._group, queue, offset))
                 self._told[queue] = offset
             except AnswerTimeoutError as error:  # the next queue would wait as long
-                log.warning("the offsets of %d queues of %s: %s", len(queues), queue.broker_name, error)
+                log.warning("cannot commit the offsets of %d queues of %s: %s", len(queues), queue.broker_name, error)
                 return
             except MqtoolError as error:
-                log.warning("the offset of %s: %s", queue, error)
+                log.warning("cannot commit the offset of %s: %s", queue, error)
 
 
 class FileOffsets(_Noted):
@@ -141,7 +141,7 @@ class FileOffsets(_Noted):
             except FileNotFoundError:
                 continue
             except (OSError, FormatError, ValueError, TypeError) as error:
-                log.warning("%s: %s", path, error)
+                log.warning("cannot read %s: %s", path, error)
                 continue
             break
 

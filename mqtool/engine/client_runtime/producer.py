@@ -798,7 +798,7 @@ class TransactionProducer(Producer):
                 address, sending.answer_check(self.group, asked, message.message_id, state)
             )
         except UnavailableError as error:  # it asks again
-            log.warning("the state of %s: %s", message.message_id, error)
+            log.warning("cannot report the state of the transaction of %s: %s", message.message_id, error)
 
 
 def _told(

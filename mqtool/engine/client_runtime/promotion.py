@@ -1,7 +1,7 @@
 """A slave becomes the master of its name: planned first, with what would be lost and repeated; then carried out.
 
 Where the old master answers and is one of mqtool it stops taking messages, the slave gets the rest, and they swap. A
-master of RocketMQ cannot be told to stop: it has to be stopped by hand before. Nobody is promoted without being asked.
+RocketMQ master cannot be told to stop: it has to be stopped by hand before. Nobody is promoted without being asked.
 
 Cost: some requests to each broker of the name, one for each queue of a group whose offset differs, and where the old
 master is dead one for each topic that groups read.
@@ -27,7 +27,7 @@ _SWAP_SECONDS = 90.0
 _LOOK_SECONDS = 0.2
 _MAX_GROUPS_TOLD = 20
 _OUR_SETTING = "haDialect"
-"""Settings that only brokers of mqtool have."""
+"""Settings that only mqtool brokers have."""
 _EPOCH, _STATUS, _END = "replicationEpoch", "replicationStatus", "commitLogMaxOffset"
 
 
@@ -67,7 +67,7 @@ async def plan_promotion(admin: "AdminClient", broker_name: str, slave_id: int |
     slave = _chosen(broker_name, all_stats, slave_id)
     if _STATUS not in slave.stats:
         raise UsageError(
-            f"slave {slave.broker.broker_id} of {broker_name} is a broker of RocketMQ, which cannot be promoted "
+            f"slave {slave.broker.broker_id} of {broker_name} is a RocketMQ broker, which cannot be promoted "
             "remotely: stop it, set brokerRole=ASYNC_MASTER and brokerId=0, and start it; the old master must "
             "be stopped"
         )
@@ -77,7 +77,7 @@ async def plan_promotion(admin: "AdminClient", broker_name: str, slave_id: int |
     settings = await admin.request(master.broker.address, calls.broker_settings())
     if _OUR_SETTING not in settings:
         raise UsageError(
-            f"the master of {broker_name} ({master.broker.address}) is a broker of RocketMQ, which cannot be "
+            f"the master of {broker_name} ({master.broker.address}) is a RocketMQ broker, which cannot be "
             "told to stop accepting messages: stop it, and run this again; it may then rejoin with "
             "brokerRole=SLAVE and its own id"
         )

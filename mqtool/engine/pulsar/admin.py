@@ -48,7 +48,7 @@ LATEST = MessagePosition((1 << 63) - 1, (1 << 63) - 1)
 
 
 class PulsarAdmin:
-    """Answers administrators, on what the door for Pulsar's clients knows; times are in ms."""
+    """Answers administrators, on what the door for Pulsar clients knows; times are in ms."""
 
     def __init__(self, door: PulsarDoor) -> None:
         self._door = door

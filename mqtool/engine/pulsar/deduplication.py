@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 MAX_PRODUCERS = 10_000
 """Of a queue; of more, those are forgotten that have not sent for longest."""
 _MOST_TO_REPLAY = 1000
-"""Messages that producers of RocketMQ may have sent since something was written down."""
+"""Messages that RocketMQ producers may have sent since something was written down."""
 
 
 class Deduplication:

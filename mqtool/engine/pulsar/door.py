@@ -69,7 +69,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         """Make the door of a broker.
 
         Raises:
-            FormatError: what is kept of Pulsar's topics cannot be read.
+            FormatError: what is kept of Pulsar topics cannot be read.
             UsageError: access is controlled, and no key tells who clients are.
             NotFoundError: the file of that key is not there.
         """
@@ -233,7 +233,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                         self._ready.add(key)
                     self._tell_end(durable)
                 except Exception:  # of a disk, perhaps: others go on
-                    log.exception("subscription %s of %s", subscription.name, subscription.topic)
+                    log.exception("cannot deliver to subscription %s of %s", subscription.name, subscription.topic)
                 if (next_due := subscription.next_tick()) is not None:
                     self._dues[durable] = durable.queue, next_due
                 else:
@@ -318,7 +318,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         for session in [*self._sessions.values()]:
             silent = now - session.last_heard
             if session.expires_at is not None and now >= session.expires_at:
-                self.hang_up(session.peer, "its token is not, or no longer, valid")
+                self.hang_up(session.peer, "its token is invalid or has expired")
             elif silent >= _GONE_MS:
                 self.hang_up(session.peer, "silent for a minute")
             elif silent >= _PING_MS and session.pinged_at is None:
@@ -331,7 +331,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             if now < due:
                 self._probes.append((due, session, then))
             else:
-                self.hang_up(session.peer, "it does not answer, and another client wants its place")
+                self.hang_up(session.peer, "it does not answer, and another client is waiting for its place")
 
     def _probe(self, holder: PulsarSession, asker: PulsarSession, then: Callable[[bool, int], None], now: int) -> None:
         """Have ``then`` told whether a client is still there; one that is not, and is silent, is disconnected."""
@@ -463,7 +463,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     )
 
     def terminate(self, topic: str, now: int) -> None:
-        """Have a topic of RocketMQ take no more messages; Pulsar's producers are closed, and refused from now on."""
+        """Have a RocketMQ topic take no more messages; Pulsar producers are closed, and refused from now on."""
         self.topics.terminate(topic, now)
         for queue in [*self.topics.queues.values()]:
             if queue.place.topic == topic:

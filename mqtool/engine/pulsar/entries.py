@@ -1,4 +1,4 @@
-"""Entries of Pulsar as messages of RocketMQ, and messages of RocketMQ as entries.
+"""Entries of Pulsar as RocketMQ messages, and RocketMQ messages as entries.
 
 An entry is what one SEND brings. It is stored in one of three forms:
 
@@ -113,7 +113,7 @@ def _check_count(metadata: Any) -> None:
 
 
 def batch_body(records: Iterable[Record]) -> bytes:
-    """Return the body of a batch as clients of RocketMQ send it."""
+    """Return the body of a batch as RocketMQ clients send it."""
     parts: list[bytes] = []
     for body, properties in records:
         size = _ELEMENT.size + len(body) + _SHORT.size + len(properties)
@@ -279,7 +279,7 @@ def sticky_key(metadata: Any) -> bytes:
 
 
 def sender_of(entry: Entry) -> tuple[str, int] | None:
-    """Return the producer of an entry and its highest sequence id; None of RocketMQ's messages and of marks.
+    """Return the producer of an entry and its highest sequence id; None of RocketMQ messages and of marks.
 
     All chunks of a message have the same sequence id: of these it is told with the last.
     """
@@ -347,7 +347,7 @@ def _of_rocketmq(record: StoredMessage, pairs: Mapping[bytes, bytes]) -> Entry:
 
 
 def _plain_body(record: StoredMessage) -> bytes:
-    """Return the body of a message, decompressed where a client of RocketMQ has compressed it."""
+    """Return the body of a message, decompressed where a RocketMQ client has compressed it."""
     try:
         return decompress(record.message.body, record.message.sys_flag)
     except FormatError:

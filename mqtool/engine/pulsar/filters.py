@@ -1,4 +1,4 @@
-"""Which messages a subscription wants: by tags or by SQL92, as RocketMQ's consumers say it.
+"""Which messages a subscription wants: by tags or by SQL92, as RocketMQ consumers say it.
 
 A client says so with properties of its subscription. What is not wanted is acknowledged, message by message.
 """

@@ -1,4 +1,4 @@
-"""What the door for Pulsar's clients tells a Prometheus, by Pulsar's names and labels.
+"""What the door for Pulsar clients tells a Prometheus, by Pulsar's names and labels.
 
 (Names: Pulsar's metrics of topics and subscriptions.)
 """
@@ -14,7 +14,7 @@ _OF_SUBSCRIPTIONS = (*_OF_TOPICS, "subscription")
 
 
 def pulsar_gauges(topics: PulsarTopics, cluster: str) -> Iterator[Gauge]:
-    """Yield the gauges of all topics that clients of Pulsar use. Cost: linear in subscriptions."""
+    """Yield the gauges of all topics that Pulsar clients use. Cost: linear in subscriptions."""
     queues = [*topics.queues.values()]
 
     def place(queue: QueueTopic) -> tuple[str, ...]:

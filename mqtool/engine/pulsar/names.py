@@ -90,14 +90,14 @@ def unescape(text: str) -> str | None:
 
 
 def rocketmq_topic(name: PulsarTopicName) -> str:
-    """Return the topic of RocketMQ that a topic is."""
+    """Return the RocketMQ topic that a topic is."""
     parts = [name.local] if name.space == DEFAULT else [*name]
     topic = "|".join(map(escape, parts))
     return topic if len(topic) <= _MAX_NAME else _DIGEST + hashlib.sha1(name.full.encode()).hexdigest()
 
 
 def pulsar_topic(topic: str) -> PulsarTopicName | None:
-    """Return the name of a topic of RocketMQ, None where it has none, or is known by its digest only."""
+    """Return the name of a RocketMQ topic, None where it has none, or is known by its digest only."""
     if topic.startswith(_DIGEST):
         return None
     parts = [unescape(part) for part in topic.split("|")]

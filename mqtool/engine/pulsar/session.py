@@ -107,7 +107,7 @@ class PulsarSession(Session):
     # What a broker says
 
     def notify(self, notice: Notice) -> None:
-        """Pulsar's clients are in no groups of RocketMQ that tell of anything."""
+        """Pulsar clients are in no RocketMQ groups that tell of anything."""
 
     def understands(self, client_call: ClientCall) -> bool:  # noqa: ARG002
         """Tell whether it can be asked something: nothing."""

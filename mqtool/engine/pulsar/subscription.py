@@ -296,7 +296,7 @@ class PulsarSubscription:
 
     def _ack_some(self, offset: int, size: tuple[int, int], left: int) -> int:
         """Acknowledge the messages of an entry that are not in ``left``, and return which are left then."""
-        if size[0] > 1:  # of a batch a group of RocketMQ may have read the first messages
+        if size[0] > 1:  # of a batch a RocketMQ group may have read the first messages
             passed = self.cursor.next_open(offset) - offset
             left = left >> passed << passed
         return self.cursor.ack_some(offset, *size, left)

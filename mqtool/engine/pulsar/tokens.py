@@ -43,7 +43,7 @@ class Tokens:
                 raise UsageError(f"{_ALGORITHM}={algorithm} is none of {', '.join(_OF_PUBLIC)}")
             self._key, self._algorithms = _read(_PUBLIC, settings.token_public_key), [algorithm]
         else:
-            text = f"pulsarPort with aclEnable=true: {_SECRET} or {_PUBLIC} has to say who Pulsar's clients are"
+            text = f"pulsarPort with aclEnable=true: {_SECRET} or {_PUBLIC} is needed to authenticate Pulsar clients"
             raise UsageError(text)
 
     def claim(self, token: str, now: int) -> TokenClaim:

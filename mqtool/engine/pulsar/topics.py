@@ -1,4 +1,4 @@
-"""The topics that Pulsar's clients use: what they are in the store, their producers and their subscriptions.
+"""The topics that Pulsar clients use: what they are in the store, their producers and their subscriptions.
 
 A topic here is one queue of RocketMQ: all of a plain topic, or a partition.
 """
@@ -46,7 +46,7 @@ EARLIEST = (1 << 64) - 1
 """Ledger and entry before all others, as ids have them."""
 _KEPT_AFTER_SEEK_MS = 60_000
 _ROOM = 1 << 16
-"""How much longer than a message of Pulsar one of the store may be: its properties take room."""
+"""How much longer than a Pulsar message one of the store may be: its properties take room."""
 
 
 class TopicLocation(NamedTuple):
@@ -61,7 +61,7 @@ class TopicLocation(NamedTuple):
 
 
 class QueueTopic:
-    """One queue as a topic of Pulsar."""
+    """One queue as a Pulsar topic."""
 
     def __init__(self, place: TopicLocation, generation: int, entries: QueueLog, rate: DispatchRate) -> None:
         self.place = place
@@ -156,7 +156,7 @@ class PulsarTopics:
         cursor, offsets = kept.cursor, self._broker.offsets
         of_group = offsets.get(key.group, key.topic, key.queue_id)
         table_is_newer = offsets.kept_at is None or offsets.kept_at > kept.saved_at
-        if table_is_newer and of_group != UNKNOWN:  # RocketMQ's consumers or administrators may have moved it
+        if table_is_newer and of_group != UNKNOWN:  # RocketMQ consumers or administrators may have moved it
             if of_group < cursor.next_offset:
                 cursor.seek(of_group)
             cursor.ack_until(of_group)
@@ -171,7 +171,7 @@ class PulsarTopics:
     # Names
 
     def name_of(self, topic: str) -> PulsarTopicName | None:
-        """Return the name of a topic of RocketMQ, None where Pulsar's clients do not see it."""
+        """Return the name of a RocketMQ topic, None where Pulsar clients do not see it."""
         if self.is_hidden(topic):
             return None
         known = self.catalogue.get(topic)
@@ -257,7 +257,7 @@ class PulsarTopics:
             place = TopicLocation(topic, 0, -1, name.full)
         config = self._broker.topics.get(place.topic)
         if config is not None and config.is_batch:
-            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"{place.topic} is a batch topic of RocketMQ")
+            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"{place.topic} is a RocketMQ batch topic")
         return self._queue(place.topic, place.queue_id)
 
     def create(self, topic: str, name: PulsarTopicName, queue_count: int, *, is_plain: bool, now: int) -> None:
@@ -274,7 +274,7 @@ class PulsarTopics:
         self.catalogue.put(topic, KnownTopic(self.catalogue.get(topic).generation, is_plain, full))
 
     def deduplicate(self, topic: str, deduplicates: bool) -> None:
-        """Have what producers of a topic of RocketMQ send again be dropped from now on, or stored."""
+        """Have what producers of a RocketMQ topic send again be dropped from now on, or stored."""
         queues = [
             self._queue(topic, queue_id) for queue_id in range(self._broker.topics.configs[topic].read_queue_count)
         ]
@@ -289,7 +289,7 @@ class PulsarTopics:
                 self._producer_files.save(key, queue.generation, queue.deduplication)
 
     def terminate(self, topic: str, now: int) -> None:
-        """Have a topic of RocketMQ take no more messages, of whatever producers."""
+        """Have a RocketMQ topic take no more messages, of whatever producers."""
         config = self._broker.topics.configs[topic]
         self.catalogue.put(topic, self.catalogue.get(topic)._replace(is_terminated=True))
         self._broker.topics.put([replace(config, perm=config.perm & ~int(Perm.WRITE))], now)
@@ -298,7 +298,7 @@ class PulsarTopics:
     # Schemas
 
     def schemas(self, topic: str) -> Sequence[Schema]:
-        """Return the schemas of a topic of RocketMQ, by their versions."""
+        """Return the schemas of a RocketMQ topic, by their versions."""
         return self.catalogue.get(topic).schemas
 
     def schema_of(self, name: PulsarTopicName, version: int | None = None) -> tuple[int, Schema]:
@@ -338,7 +338,7 @@ class PulsarTopics:
         topic = queue.place.topic
         if known := self.schemas(topic):
             check_reader(known, schema)
-        elif not queue.log.end and not queue.is_used:  # messages of RocketMQ have no schema, and whoever reads them may
+        elif not queue.log.end and not queue.is_used:  # RocketMQ messages have no schema, and whoever reads them may
             self.register(topic, schema)
 
     def widen(self, topic: str, queue_count: int, now: int) -> None:
@@ -396,7 +396,7 @@ class PulsarTopics:
         """Return a subscription that there is, where its group is now."""
         durable = queue.subscriptions.get(name)
         if durable is not None and durable.is_durable and not durable.subscription.consumers:
-            self._follow(durable)  # consumers of RocketMQ may have read on a moment ago
+            self._follow(durable)  # RocketMQ consumers may have read on a moment ago
         return durable
 
     def subscribe(self, queue: QueueTopic, name: str, offset: int, now: int, *, is_durable: bool) -> Durable:
@@ -414,7 +414,7 @@ class PulsarTopics:
             self._broker.offsets.check_room(key.group, key.topic, key.queue_id)
             self._broker.groups.find(key.group, now)
             of_group = self._broker.offsets.get(key.group, key.topic, key.queue_id)
-            if of_group != UNKNOWN:  # consumers of RocketMQ have read so far
+            if of_group != UNKNOWN:  # RocketMQ consumers have read so far
                 offset = min(of_group, queue.log.end)
         subscription = self._new_subscription(queue, name, Cursor(offset))
         new_durable = queue.subscriptions[name] = Durable(subscription, queue, key, is_durable=is_durable)
@@ -440,7 +440,7 @@ class PulsarTopics:
         return Rates(settings.subscription_messages_per_second, settings.subscription_bytes_per_second)
 
     def check_group(self, queue: QueueTopic, name: str) -> None:
-        """See that no consumers of RocketMQ are connected in the group of a subscription.
+        """See that no RocketMQ consumers are connected in the group of a subscription.
 
         Raises:
             PulsarRefusedError: there are some.
@@ -546,7 +546,7 @@ class PulsarTopics:
             self._producer_files.save(key, queue.generation, queue.deduplication)
 
     def _follow(self, durable: Durable) -> bool:
-        """Move a subscription to where administrators or consumers of RocketMQ have moved its group."""
+        """Move a subscription to where administrators or RocketMQ consumers have moved its group."""
         offsets, key = self._broker.offsets, durable.key
         offset = offsets.get(key.group, key.topic, key.queue_id)
         offsets.take_reset(key.group, key.topic, key.queue_id)

@@ -1,6 +1,6 @@
 """Whether the log of a slave is the beginning of its master's, as far as that can be told before the first report.
 
-Nothing in the stream shows it: a slave of RocketMQ appends to whatever it has, and its log is silently damaged if
+Nothing in the stream shows it: a RocketMQ slave appends to whatever it has, and its log is silently damaged if
 that is not what its master has there. So a slave asks its master's broker by requests first: for the ends of its log,
 for the size of its segments, and for the last records that the slave has. (Rules: replication.md 2.6.)
 """

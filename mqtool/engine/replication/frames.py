@@ -16,7 +16,7 @@ from mqtool.formats.replication import (
 )
 
 MAX_BODY = (4 << 20) - FRAME_HEAD_SIZE
-"""Bytes of a frame's body: a slave of RocketMQ has a buffer of 4 MiB and can never complete a larger frame."""
+"""Bytes of a frame's body: a RocketMQ slave has a buffer of 4 MiB and can never complete a larger frame."""
 _MAX_OFFSET = (1 << 56) - 1
 """No log is longer; the first byte of a report is therefore 0."""
 _HANDSHAKES = frozenset(1 << 32 | first << 16 | second for first in (0, 1) for second in (0, 1))

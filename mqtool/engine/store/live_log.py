@@ -63,7 +63,7 @@ class LiveLog:
         for before, segment in zip([None, *log.segments], log.segments, strict=False):
             wrong = segment.size != file_size or segment.start_offset % file_size
             if wrong or (before and before.end_offset != segment.start_offset):
-                raise RecoveryNeededError(f"{segment.path} does not have the place or the length of a segment")
+                raise RecoveryNeededError(f"{segment.path} does not have the address or the length of a segment")
         if log.strays:
             raise RecoveryNeededError(f"{log.strays[0].path} is not a segment")
         self.file_size = file_size
@@ -162,7 +162,7 @@ class LiveLog:
         if not self.segments and data and at % self.file_size == 0:
             self.min_offset = self.flushed_offset = self.end_offset = at
         if at != self.end_offset:
-            raise BadDataError(f"the bytes for {at:,} do not follow on the log, which ends at {self.end_offset:,}")
+            raise BadDataError(f"the bytes for {at:,} do not continue the log, which ends at {self.end_offset:,}")
         while data:
             position = self.end_offset % self.file_size
             if not position:

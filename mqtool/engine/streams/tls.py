@@ -89,7 +89,7 @@ def client_context(authorities: Path | None) -> ssl.SSLContext:
     """Return the context with which a client verifies servers.
 
     With custom authorities (a file of certificates, which may be the server's) certificates must be issued by them; the
-    host is not verified: brokers are reached by addresses, and clients of RocketMQ do not verify it either.
+    host is not verified: brokers are reached by addresses, and RocketMQ clients do not verify it either.
     Otherwise it must be for that host, by an authority that the system trusts.
 
     Raises:

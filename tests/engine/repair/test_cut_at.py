@@ -70,7 +70,7 @@ def test_a_broker_goes_on_where_the_log_was_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "sentence"),
     [
-        ("within", "no message begins at"),
+        ("within", "no message starts at"),
         ("first", "nothing of the log would be left"),
         ("behind", "the log ends at"),
     ],

@@ -177,12 +177,12 @@ def test_a_topic_that_its_master_deleted_and_made_again_begins_anew(tmp_path: Pa
 def test_bytes_that_do_not_follow_the_log_are_refused_and_change_nothing(tmp_path: Path) -> None:
     stream = log_of("mixed-533-clean")
     with contextlib.closing(slave("mixed-533-clean", tmp_path / "store")) as store:
-        with pytest.raises(BadDataError, match="the bytes for 100 do not follow on the log, which ends at 0"):
+        with pytest.raises(BadDataError, match="the bytes for 100 do not continue the log, which ends at 0"):
             store.append_bytes(100, stream[100:200])
         store.append_bytes(0, stream[:1000])
         for at in (0, 999, 1001, 65536):
             with pytest.raises(
-                BadDataError, match=f"the bytes for {at:,} do not follow on the log, which ends at 1,000"
+                BadDataError, match=f"the bytes for {at:,} do not continue the log, which ends at 1,000"
             ):
                 store.append_bytes(at, stream[at : at + 10])
         store.append_bytes(1000, b"")  # which tells that there is nothing new

@@ -32,7 +32,7 @@ Intervals = collections.deque[tuple[int, int]]
 _PLACE = ("queue_id", "queue_offset", "size")
 _UNITS_AT_ONCE = 1 << 16
 _OF_ONE_BROKER = "mqtool"
-"""Prefix of the tables in which a broker of mqtool keeps its role, which its slaves do not copy."""
+"""Prefix of the tables in which an mqtool broker keeps its role, which its slaves do not copy."""
 _LISTED_KEYS = 10
 
 

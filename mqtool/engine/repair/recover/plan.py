@@ -223,7 +223,7 @@ def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         progress: called with the number of bytes done so far.
 
     Raises:
-        UsageError: this kind of store cannot be repaired, or no message begins at ``cut_at``.
+        UsageError: this kind of store cannot be repaired, or no message starts at ``cut_at``.
         BadDataError: a hole cannot be bridged.
         NotFoundError: there is no log, or segments that it lacks lie in folders that are not named.
     """
@@ -366,10 +366,10 @@ def _check_cut(plan: LogPlan, at: int) -> None:
         UsageError: it does not.
     """
     if plan.last_start < 0:
-        raise UsageError(f"no message lies before {at:,}: nothing of the log would be left")
+        raise UsageError(f"no message precedes {at:,}: nothing of the log would be left")
     if plan.end_offset > at:
         raise UsageError(
-            f"no message begins at {at:,}: one begins at {plan.last_start:,} and ends at {plan.end_offset:,}"
+            f"no message starts at {at:,}: one starts at {plan.last_start:,} and ends at {plan.end_offset:,}"
         )
     if plan.end_offset < at and not plan.is_cut:
         raise UsageError(f"the log ends at {plan.end_offset:,}, before {at:,}")

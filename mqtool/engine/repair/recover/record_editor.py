@@ -157,7 +157,7 @@ class RecordEditor:
         for position in dict.fromkeys(span.physical_offset for span in unfit):
             self._tell(
                 "unfit",
-                f"left as it is (LOG-QUEUE-ORDER, QUEUE-POSITION, QUEUE-MISSING): the message at {position:,} {text}",
+                f"left unchanged (LOG-QUEUE-ORDER, QUEUE-POSITION, QUEUE-MISSING): the message at {position:,} {text}",
             )
         return list(_without(gaps, fixed))
 
