@@ -48,13 +48,14 @@ def follow(store: Path, config: StoreConfig, broken: Broken) -> None:
         done.append(step)
         if not _carry_out(step, store, broken):
             return
-        if _INTO in step[1] and step[0] in {one.code for one in examine(_case(_new_store(store), settings))[1]}:
+        if _INTO in step[1] and step[0] in {one.code for one in examine(_case(_new_store(store), None))[1]}:
             broken("agreement", f"circle {step[0]}", f"doctor finds it again in what {step[1]} has made")
         found = examine(_case(store, settings))[1]
 
 
-def _case(store: Path, settings: Path) -> Case:
-    given = parse_settings(settings.read_text())
+def _case(store: Path, settings: Path | None) -> Case:
+    """Return what doctor looks at; without settings, which name the old log, for a new store."""
+    given = parse_settings(settings.read_text()) if settings else {}
     reader = open_store(store, StoreConfig(given))
     return Case(reader.root, given, settings, look_around([reader.root, *reader.paths.commit_log]), reader)
 

@@ -1650,6 +1650,42 @@ _ROWS = {
             },
         ],
     ),
+    "messages of another log have no units where earlier messages that were not read have theirs": (
+        "mixed-550-kill",
+        "recover",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-533-kill",
+                "path": "commitlog/00000000000000131072",
+                "to": "commitlog/00000000000000131072",
+            }
+        ],
+    ),
+    "messages of another log that follow each other keep their places, whatever units lead to them": (
+        "mixed-533-clean",
+        "recover --normal",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-533-kill",
+                "path": "commitlog/00000000000000131072",
+                "to": "commitlog/00000000000000131072",
+            }
+        ],
+    ),
+    "a new store is examined without the settings that name the old log": (
+        "multipath-497-kill",
+        "doctor",
+        [
+            {
+                "op": "graft",
+                "base": "multipath-533-clean",
+                "path": "commitlog-a/00000000000000262144",
+                "to": "commitlog-a/00000000000000000000",
+            }
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

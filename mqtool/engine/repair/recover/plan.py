@@ -147,13 +147,20 @@ class _DerivedChecker:
     """Compares units and entries of messages with queues and index."""
 
     def __init__(
-        self, reader: StoreReader, sink: DifferenceSink, index: _IndexView | None, batch_topics: Collection[str]
+        self,
+        reader: StoreReader,
+        start_offset: int,
+        sink: DifferenceSink,
+        index: _IndexView | None,
+        batch_topics: Collection[str],
     ) -> None:
         self.reader = reader
+        self.start_offset = start_offset
         self.index = index
         self.keys: _KeptKeys | None = None  # if the index is built from them
         self.is_cut_short = False  # by damage: the repaired log is different
-        self.queues = None if reader.rocksdb_queues is not None else QueueRepairer(reader, sink, batch_topics)
+        has_files = reader.rocksdb_queues is None
+        self.queues = QueueRepairer(reader, start_offset, sink, batch_topics) if has_files else None
 
     def take(self, units: Units, run: Run | None) -> None:
         """Take the next messages of the log; without a run they have no entries."""
@@ -175,18 +182,18 @@ class _DerivedChecker:
                         self.take(piece.units, piece.run)
             yield piece
 
-    def walk(self, plan: LogPlan, start_offset: int, jobs: int, tags_in_index: bool = False) -> None:
+    def walk(self, plan: LogPlan, jobs: int, tags_in_index: bool = False) -> None:
         """Take all messages of the planned log, placeholders included."""
         if self.queues:
             self.queues.odd = by_topic(plan.odd)
-        for units, run in one_ahead(derive(self.reader, plan, start_offset, tags_in_index, jobs)):
+        for units, run in one_ahead(derive(self.reader, plan, self.start_offset, tags_in_index, jobs)):
             self.take(units, run)
-        self.finish(plan, start_offset)
+        self.finish(plan)
 
-    def finish(self, plan: LogPlan, start_offset: int) -> None:
+    def finish(self, plan: LogPlan) -> None:
         """Check what lies after the last message of each queue."""
         if self.queues:
-            self.queues.finish(start_offset if start_offset > self.reader.commit_log.min_offset else 0, plan)
+            self.queues.finish(plan)
 
 
 @dataclasses.dataclass
@@ -259,7 +266,7 @@ def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
         with journal.together():
             if not recovery.queues.tell(writer):
                 log = dataclasses.replace(recovery.log, holes=[], patches=[], bridges=None)
-                _DerivedChecker(reader, writer, None, recovery.batch_topics).walk(log, recovery.start_offset, jobs)
+                _DerivedChecker(reader, recovery.start_offset, writer, None, recovery.batch_topics).walk(log, jobs)
         _apply_batch_queues(reader, recovery.batch_queues, recovery.log.odd, journal, jobs)
     if recovery.index:
         _apply_index(reader, recovery.keys, journal, jobs)
@@ -473,7 +480,7 @@ def _look(
     tags = IndexVerifier(reader, live=False).has_tags()
     tally, index = DifferenceCounter(), _IndexView.of(reader, start)
     known = len(batch_topics)
-    follower = _DerivedChecker(reader, tally, index, batch_topics)
+    follower = _DerivedChecker(reader, start, tally, index, batch_topics)
     unsound = Unsound(reader.commit_log, start)
     pieces = unsound.watch(survey(reader, start, jobs, progress, tags, cut_at))
     plan = plan_log(reader, follower.watch(pieces, begins_sound), start, cut, batch_topics, cut_at)
@@ -482,17 +489,17 @@ def _look(
         return seen
     is_changed = plan.holes or plan.patches or plan.is_cut or plan.odd
     if not (is_changed or follower.is_cut_short or len(batch_topics) > known):
-        follower.finish(plan, start)
+        follower.finish(plan)
     else:
         # Placeholders belong between the messages, cut-off messages are gone, and some topics turned out to keep inner
         # batches: all again, in order.
         tally, index = DifferenceCounter(), _IndexView.of(reader, start)
         index.differs = any(hole.lost for hole in plan.holes)  # entries of lost messages lead to none
         index.verifier.anew = {patch.position: patch.data for patch in plan.patches}
-        follower = _DerivedChecker(reader, tally, index, batch_topics)
+        follower = _DerivedChecker(reader, start, tally, index, batch_topics)
         if index.differs and start <= reader.commit_log.min_offset:
             follower.keys = _KeptKeys()
-        follower.walk(plan, start, jobs, tags)
+        follower.walk(plan, jobs, tags)
     return _Seen(reader, start, plan, unsound, tally, index, follower)
 
 
@@ -695,8 +702,9 @@ def _remarks(recovery: Recovery) -> list[str]:
     ]
     if recovery.is_short:
         remarks.append(
-            f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments, or are rebuilt, or these "
-            "segments contain no messages: the whole log is read and repaired, as with --abnormal"
+            f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments, or have them at the places of "
+            "later ones, or are rebuilt, or these segments contain no messages: the whole log is read and repaired, as "
+            "with --abnormal"
         )
     if recovery.start_offset > recovery.reader.commit_log.min_offset:
         before = f"{recovery.start_offset:,}"

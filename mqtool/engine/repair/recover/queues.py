@@ -46,8 +46,12 @@ class DifferenceSink(Protocol):
 class QueueRepairer:
     """Takes the units of all messages in the order of the log."""
 
-    def __init__(self, reader: StoreReader, sink: DifferenceSink, batch_topics: Collection[str]) -> None:
+    def __init__(
+        self, reader: StoreReader, start_offset: int, sink: DifferenceSink, batch_topics: Collection[str]
+    ) -> None:
         self.reader = reader
+        self.start_offset = start_offset
+        """Address from which on messages are taken."""
         self.sink = sink
         self.batch_topics = batch_topics
         """Topics that keep several messages in a unit."""
@@ -56,7 +60,10 @@ class QueueRepairer:
         self.odd: Mapping[str, Ints] = {}
         """Messages whose queue offset cannot be right, for ``Units.without``: they get no unit."""
         self.is_short = False
-        """Whether a queue lacks units before the first that was taken: it may also lack older messages."""
+        """Whether older messages have to be taken as well.
+
+        A queue lacks units before the first that was taken, or older messages have the places of those that were.
+        """
         self._first: dict[QueueKey, int] = {}
         self._next: dict[QueueKey, int] = {}
         self._places: dict[QueueKey, int] = {}  # one past the last unit that was taken, of batch queues
@@ -87,10 +94,17 @@ class QueueRepairer:
         if stored.tobytes() == wanted.tobytes():
             return
         differs = stored != wanted
+        self.is_short |= self._leads_before(stored[differs])
         for row in np.flatnonzero(differs & consume_queue_ext.is_address(stored["tags_code"])).tolist():
             differs[row] = not self._says_the_same(stretch.queue, stored[row], units, stretch.first + row)
         for first, last in stretches(differs):
             self.sink.write(stretch.queue, start + first, wanted[first:last].tobytes())
+
+    def _leads_before(self, units: Packed) -> bool:
+        """Return whether units lead to messages that the log has before the first that was taken."""
+        addresses = units["physical_offset"].astype(np.int64)
+        is_there = (addresses >= self.reader.commit_log.min_offset) & (addresses < self.start_offset)
+        return bool((is_there & (units["size"] > 0) & (units["size"] < consume_queue.PRE_BLANK_SIZE)).any())
 
     def _with_place(self, units: Units, stretch: UnitRange) -> UnitRange:
         """Return the part of a stretch whose messages can have the queue offsets that they state.
@@ -138,18 +152,18 @@ class QueueRepairer:
             self.others.add(key)
         self._places[key] = place + count
 
-    def finish(self, start_offset: int, plan: LogPlan) -> None:
+    def finish(self, plan: LogPlan) -> None:
         """Trim what lies after the last message; units that point beyond the end of the log are messages lost.
 
-        Args:
-            start_offset: address of the first message that was taken; of a whole log 0.
-            plan: of the log; what is lost is noted there.
+        These are noted in the plan of the log.
         """
+        min_offset = self.reader.commit_log.min_offset
+        start = max(self.start_offset, min_offset)
         for key, queue in self._queues.items():
             last = queue.max_offset()
             end = self._next.get(key)
             if end is None:
-                end = _first_at_or_behind(queue, start_offset, last)
+                end = _first_at_or_behind(queue, start if start > min_offset else 0, last)
             if last > end:
                 after, address = end, self.reader.commit_log.min_offset
                 for low, units in queue.windows(end, last):
@@ -166,9 +180,9 @@ class QueueRepairer:
                         after, address = int(offsets[-1]) + 1, int(addresses[-1])
                 self.sink.trim(key, end)
                 self._trimmed[key] = end
-            self._fill_front(key, queue, max(start_offset, self.reader.commit_log.min_offset))
+            self._fill_front(key, queue, start)
         for key, batch in self._batch_queues.items():
-            self._finish_batch(key, batch, max(start_offset, self.reader.commit_log.min_offset), plan)
+            self._finish_batch(key, batch, start, plan)
 
     def _finish_batch(self, key: QueueKey, queue: BatchConsumeQueue, start_offset: int, plan: LogPlan) -> None:
         count = queue.used_count

@@ -132,6 +132,10 @@ class RecordEditor:
         behind = [place for place, _ in self.led_to({span.physical_offset for span in (*odd, *alone)}, ends)]
         for place, position in self._units_of([*gaps, *behind], holes):
             by_position[position].append(place)
+        misfits = {span.physical_offset for span in (*odd, *alone, *(other for _, other in rivals))}
+        fitting = {position: places for position, places in by_position.items() if position not in misfits}
+        for position in self._of_another_log(fitting):
+            by_position[position] = [place for place in by_position[position] if _is_light_queue(place.queue)]
         for position, places in by_position.items():
             for place in self._follow_units(position, places):
                 fixed[place.queue][place.start] = place.messages, position
@@ -240,11 +244,31 @@ class RecordEditor:
                     start, stop = int(offsets[row]), int(offsets[row] + counts[row])
                     yield gap._replace(start=start, stop=stop), int(positions[row])
 
+    def _of_another_log(self, by_position: Mapping[int, list[QueueGap]]) -> Iterator[int]:
+        """Yield the messages that fit where they say, and that the units of other places only seem to lead to.
+
+        Damage to a message leaves two of its topic, queue and offset, and does not hit the next in its queue alike.
+
+        Args:
+            by_position: messages that fit, by address, with the places whose units lead to them.
+        """
+        stated: dict[int, tuple[QueueKey, int, int]] = {}
+        for position, places in by_position.items():
+            record = self._record(position)
+            if record is not None and _has_place(record.message) and not self._is_confirmed(record.message):
+                message, start = record.message, record.message.queue_offset
+                stated[position] = (message.topic, message.queue_id), start, start + places[0].messages
+        starts, stops = ({(queue, bounds[at]) for queue, *bounds in stated.values()} for at in (0, 1))
+        for position, (queue, start, stop) in stated.items():
+            has_neighbour = (queue, start) in stops or (queue, stop) in starts
+            if has_neighbour or not any(_is_alike(queue, start, place) for place in by_position[position]):
+                yield position
+
     def _follow_units(self, position: int, places: list[QueueGap]) -> Iterator[QueueGap]:
         """Assign to a record the places whose units lead to it; yield those that it has then."""
         record = self._record(position)
         assert record is not None
-        light = [place for place in places if place.queue[0].startswith(LIGHT_QUEUE_PREFIX)]
+        light = [place for place in places if _is_light_queue(place.queue)]
         other_places = [place for place in places if place not in light]
         if (
             other_places
@@ -259,8 +283,7 @@ class RecordEditor:
         """Return whether the unit of the place that a message claims leads to it."""
         key = message.topic, message.queue_id
         queue, batches = self.reader.consume_queues.get(key), self.reader.batch_consume_queues.get(key)
-        kind = message.sys_flag & layout.TRANSACTION_MASK
-        if kind in (layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK):
+        if not _has_place(message):
             return False
         if batches is not None:
             return batches.offset_at(message.position) == message.queue_offset
@@ -313,14 +336,12 @@ class RecordEditor:
     def _is_light(self, span: Span) -> bool:
         """Return whether a place is in a light queue, which a property of the message names besides its own queue."""
         name = span.queue[0]
-        record = self._record(span.physical_offset) if name.startswith(LIGHT_QUEUE_PREFIX) else None
+        record = self._record(span.physical_offset) if _is_light_queue(span.queue) else None
         return record is not None and record.message.topic != name
 
     def _move_light(self, span: Span, gap: QueueGap) -> bool:
         """Replace the place in a light queue that a message states; return whether it still stated one."""
-        return gap.queue[0].startswith(LIGHT_QUEUE_PREFIX) and self._change_light(
-            span, [(gap.queue[0], str(gap.start))]
-        )
+        return _is_light_queue(gap.queue) and self._change_light(span, [(gap.queue[0], str(gap.start))])
 
     def drop_light(self) -> None:
         """Remove impossible places in light queues from messages."""
@@ -480,6 +501,22 @@ class RecordEditor:
 
     def _tell(self, kind: str, text: str) -> None:
         self._told.setdefault(kind, []).append(text)
+
+
+def _is_light_queue(queue: QueueKey) -> bool:
+    return queue[0].startswith(LIGHT_QUEUE_PREFIX)
+
+
+def _has_place(message: Message) -> bool:
+    """Return whether a message that says so of itself has a place in a queue."""
+    kind = message.sys_flag & layout.TRANSACTION_MASK
+    return kind not in (layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK)
+
+
+def _is_alike(queue: QueueKey, queue_offset: int, place: QueueGap) -> bool:
+    """Return whether two places differ in at most one of topic, queue and offset."""
+    pairs = zip((*queue, queue_offset), (*place.queue, place.start), strict=True)
+    return sum(number != other for number, other in pairs) <= 1
 
 
 def few_of(sentences: list[str]) -> Iterator[str]:
