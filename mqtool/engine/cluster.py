@@ -21,7 +21,7 @@ from mqtool.engine.doors import DOORS, PAGES, REMOTING
 from mqtool.engine.name_server.kv_configs import write_kv
 from mqtool.engine.name_server.name_server import NameServer
 from mqtool.engine.name_server.remoting_door import NameServerDoor
-from mqtool.engine.other_log import members
+from mqtool.engine.other_log import connecting, members
 from mqtool.engine.recovering import recover_store
 from mqtool.engine.registrar import Registrar
 from mqtool.engine.remoting.client import RemotingClient, own_address
@@ -222,7 +222,7 @@ class _RunningBroker:
         self._config = config
         self._life = life
         self._name_server = name_server
-        self._elsewhere = [RemotingClient([address], config.tls.to_name_servers) for address in name_servers]
+        self._elsewhere = [RemotingClient([address], config.tls.as_client) for address in name_servers]
         self._clock = clock
         self._flush_wanted = asyncio.Event()
         self._is_stopping = False
@@ -246,6 +246,7 @@ class _RunningBroker:
         from mqtool.engine.slave import Slave
 
         config = self._config
+        self._connect = connecting(config.settings, config.tls)
         self.store = await self._open_store()
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self.store.close)
@@ -285,7 +286,7 @@ class _RunningBroker:
         self._registrar = Registrar(self.rules, self._name_server, peer, self._elsewhere, self._clock)
         await self._registrar.start()
         if self.rules.state.role is Role.SLAVE:
-            self._slave = Slave(self.rules, self._registrar, self._clock)
+            self._slave = Slave(self.rules, self._registrar, self._connect, self._clock)
             self._slave.start()
         self._life.on_start(self)
 
@@ -293,7 +294,6 @@ class _RunningBroker:
         """Get back from slaves what the log of this master has lost."""
         from mqtool.engine.broker.acknowledged import Acknowledged
         from mqtool.engine.missing_tail import take_missing_tail
-        from mqtool.engine.slave import credentials_of
 
         settings, note = self._config.settings, Acknowledged(self.store.root, self.store.end_offset, was_left=True)
 
@@ -305,8 +305,7 @@ class _RunningBroker:
                 address for addresses in known for broker_id, address in addresses.items() if broker_id != MASTER_ID
             ]
 
-        credentials = credentials_of(settings.inner_credentials)
-        await take_missing_tail(self.store, slaves, credentials, is_short=note.is_log_short)
+        await take_missing_tail(self.store, slaves, self._connect, is_short=note.is_log_short)
 
     async def _open_doors(self, stack: contextlib.AsyncExitStack, host: str, port: int) -> None:
         config = self._config

@@ -9,17 +9,16 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
-from mqtool.engine.other_log import NotToldError, OtherLog
-from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.other_log import Connect, NotToldError, OtherLog
 from mqtool.engine.replication.comparing import COMPARED_RECORDS, Extent, RecordPrefix, to_compare
 from mqtool.errors import FormatError, UnavailableError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.commit_log import BLANK_SIZE
 from mqtool.formats.record_head import blank
-from mqtool.formats.signing import Credentials
 
 if TYPE_CHECKING:
+    from mqtool.engine.remoting.client import RemotingClient
     from mqtool.engine.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ _MAX_BLANK = 64 << 20
 async def take_missing_tail(
     store: "MessageStore",
     slaves: Callable[[], Awaitable[Collection[str]]],
-    credentials: Credentials | None,
+    connect: Connect,
     *,
     is_short: bool,
 ) -> None:
@@ -42,7 +41,7 @@ async def take_missing_tail(
     Args:
         store: of a master that was not stopped cleanly, and does not accept messages yet.
         slaves: returns the known addresses of its slaves.
-        credentials: by which requests to them are signed.
+        connect: returns a client of one of them.
         is_short: the log probably lacks messages: wait for a slave.
 
     Raises:
@@ -55,7 +54,7 @@ async def take_missing_tail(
     while True:
         for address in sorted({*await slaves()} - answered):
             try:
-                await _take_from(store, address, credentials)
+                await _take_from(store, connect(address))
                 answered.add(address)
             except NotToldError as error:
                 failures[address] = str(error)
@@ -81,7 +80,7 @@ async def take_missing_tail(
         )
 
 
-async def _take_from(store: "MessageStore", address: str, credentials: Credentials | None) -> None:
+async def _take_from(store: "MessageStore", client: "RemotingClient") -> None:
     """Append what one slave has beyond the end of the log.
 
     Raises:
@@ -90,7 +89,6 @@ async def _take_from(store: "MessageStore", address: str, credentials: Credentia
         BadDataError: what it has are not messages.
         WriteError: the disk fails.
     """
-    client = RemotingClient([address], credentials=credentials)
     try:
         slave = OtherLog(client)
         extent = await _extent_of(slave)

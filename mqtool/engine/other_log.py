@@ -3,16 +3,52 @@
 (Rules: remoting.md 3.8.)
 """
 
+import contextlib
+import json
+from collections.abc import Callable
+
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.replication.comparing import ComparedRange
-from mqtool.errors import FormatError, MqtoolError
+from mqtool.engine.streams.tls import TlsSettings
+from mqtool.errors import FormatError, MqtoolError, UsageError
 from mqtool.formats.bodies import parse_body, parse_cluster_info
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import LogBlocks, ViewMessage, build_header
 from mqtool.formats.remoting import RemotingCommand
+from mqtool.formats.signing import Credentials
 
 _ASK_MS = 3000
+_CREDENTIALS = "innerClientAuthenticationCredentials"
+Connect = Callable[..., RemotingClient]
+"""Returns a client of equivalent servers of another broker, given their addresses."""
+
+
+def connecting(settings: BrokerSettings, tls: TlsSettings) -> Connect:
+    """Return how a broker connects to others of its name: what it requests is signed, and encrypted, as is set.
+
+    Raises:
+        UsageError: a setting makes no sense.
+    """
+    credentials = credentials_of(settings.inner_credentials)
+    return lambda *addresses: RemotingClient(addresses, tls.as_client, credentials=credentials)
+
+
+def credentials_of(text: str) -> Credentials | None:
+    """Return the account that a slave's requests are signed with (``innerClientAuthenticationCredentials``).
+
+    >>> credentials_of('{"accessKey": "slave", "secretKey": "12345678"}')
+    Credentials(access_key='slave', secret_key='12345678')
+
+    Raises:
+        UsageError: the setting has no account.
+    """
+    if not text.strip():
+        return None
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        members = json.loads(text)
+        return Credentials(str(members["accessKey"]), str(members["secretKey"]))
+    raise UsageError(f'{_CREDENTIALS}: expected {{"accessKey": "..", "secretKey": ".."}}')
 
 
 class NotToldError(MqtoolError):

@@ -6,7 +6,6 @@ they get sockets and a clock. (Rules: replication.md 2.5, 5, 6. RocketMQ: ``Defa
 
 import asyncio
 import contextlib
-import json
 import logging
 import shlex
 from collections.abc import Callable, Coroutine
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from mqtool.engine.broker.following import FollowingStatus
 from mqtool.engine.broker.kept_role import EPOCH
-from mqtool.engine.other_log import NotToldError, OtherLog
+from mqtool.engine.other_log import Connect, NotToldError, OtherLog
 from mqtool.engine.registrar import Registrar
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.replication.comparing import (
@@ -30,12 +29,11 @@ from mqtool.engine.replication.comparing import (
 from mqtool.engine.replication.follower import Follower, HangUpError
 from mqtool.engine.store.disk import DiskFullError
 from mqtool.engine.streams.reasons import reason_of
-from mqtool.errors import FormatError, MqtoolError, UnavailableError, UsageError
+from mqtool.errors import FormatError, MqtoolError, UnavailableError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.settings import parse_settings
-from mqtool.formats.signing import Credentials
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import BrokerController
@@ -54,24 +52,6 @@ _SPEED_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 _OUR_SETTING = "haDialect"
 """Settings that only mqtool brokers have."""
-_CREDENTIALS = "innerClientAuthenticationCredentials"
-
-
-def credentials_of(text: str) -> Credentials | None:
-    """Return the account that a slave's requests are signed with (``innerClientAuthenticationCredentials``).
-
-    >>> credentials_of('{"accessKey": "slave", "secretKey": "12345678"}')
-    Credentials(access_key='slave', secret_key='12345678')
-
-    Raises:
-        UsageError: the setting has no account.
-    """
-    if not text.strip():
-        return None
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        members = json.loads(text)
-        return Credentials(str(members["accessKey"]), str(members["secretKey"]))
-    raise UsageError(f'{_CREDENTIALS}: expected {{"accessKey": "..", "secretKey": ".."}}')
 
 
 class StoppedError(MqtoolError):
@@ -102,18 +82,16 @@ class _Late(NamedTuple):
 class Slave:
     """Keeps the store of a broker a copy of its master's, from ``start`` to ``stop``."""
 
-    def __init__(self, broker: "BrokerController", registrar: Registrar, clock: Callable[[], int]) -> None:
-        """Create one; nothing is requested yet.
-
-        Raises:
-            UsageError: a setting makes no sense.
-        """
+    def __init__(
+        self, broker: "BrokerController", registrar: Registrar, connect: Connect, clock: Callable[[], int]
+    ) -> None:
+        """Create one; nothing is requested yet."""
         self._broker = broker
         self._store = broker.store
         self._following = broker.following
         self._registrar = registrar
         self._clock = clock
-        self._credentials = credentials_of(broker.settings.inner_credentials)
+        self._connect = connect
         self._client: RemotingClient | None = None
         self._masters: Extent | None = None
         self._life = _MasterLife("", "")
@@ -232,13 +210,13 @@ class Slave:
         host, colon, port = following.ha_address.rpartition(":")
         if not colon or not port.isdecimal():
             raise UnavailableError(f"{following.ha_address} is not an address of the form host:port")
-        first_bytes = await self._first_bytes() if settings.starts_at_first_byte else None
+        first = await self._first() if settings.starts_at_first_byte else None
         follower = Follower(
             store,
             self._clock(),
             report_interval_ms=settings.ha_heartbeat_ms,
             silence_ms=settings.ha_housekeeping_ms,
-            first_bytes=first_bytes,
+            first=first,
         )
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
@@ -259,20 +237,28 @@ class Slave:
             following.bytes_per_second = 0
             stream.abort()
 
-    async def _first_bytes(self) -> bytes | None:
-        """Return the bytes that an empty slave cannot request from the stream, if it needs the whole log."""
+    async def _first(self) -> RecordPrefix | None:
+        """Return where an empty slave begins to have the whole log; None if it is not empty, or the master is.
+
+        Raises:
+            UnavailableError: the master does not tell.
+        """
         extent = self._masters
-        if self._store.end_offset or extent is None or not extent.end_offset:
+        if self._store.end_offset:
             return None
-        if extent.start_offset:
-            return b""
+        if extent is None:
+            raise UnavailableError(
+                f"haStartAtFirstByte: the start of its log is not known: {self._following.unchecked}"
+            )
+        if not extent.end_offset or extent.start_offset:
+            return RecordPrefix(extent.start_offset, b"") if extent.end_offset else None
         try:
             record = await self._log_of_master().record(0)
         except NotToldError as error:
             raise UnavailableError(f"its first message cannot be fetched: {error}") from error
         if record is None:
             raise UnavailableError("its first message cannot be fetched")
-        return record
+        return RecordPrefix(0, record)
 
     # Comparing
 
@@ -402,7 +388,7 @@ class Slave:
     def _log_of_master(self) -> OtherLog:
         address = self._following.master_address
         if self._client is None or self._client.addresses != [address]:
-            old, self._client = self._client, RemotingClient([address], credentials=self._credentials)
+            old, self._client = self._client, self._connect(address)
             if old:
                 self._closing = asyncio.create_task(old.close())
         return OtherLog(self._client)
@@ -457,9 +443,9 @@ class Slave:
         fast = f"{host}:{int(port) - FAST_PORT_DISTANCE}" if port.isdecimal() else address
         tables = self._broker.copied_tables
         async with contextlib.AsyncExitStack() as stack:
-            client = RemotingClient([address], credentials=self._credentials)
+            client = self._connect(address)
             stack.push_async_callback(client.close)
-            fast_client = RemotingClient([fast, address], credentials=self._credentials)
+            fast_client = self._connect(fast, address)
             stack.push_async_callback(fast_client.close)
             await self._copy_one(fast_client, RequestCode.GET_ALL_TOPIC_CONFIG, tables.take_topics)
             await self._ask_for_offsets(client, fast_client, address)

@@ -11,6 +11,7 @@ import pytest
 
 import mqtool
 from mqtool.engine import role_keeper
+from mqtool.engine.broker.following import FollowingStatus
 from mqtool.engine.broker.kept_role import KeptRole, read_role, with_kept_role, write_role
 from mqtool.engine.broker.roles import role_of
 from mqtool.engine.broker.settings import BrokerSettings, Role
@@ -18,11 +19,15 @@ from mqtool.engine.client.calls import Call
 from mqtool.engine.client_runtime import promotion
 from mqtool.engine.client_runtime.admin_client import AdminClient
 from mqtool.engine.client_runtime.promotion import plan_promotion, promote
-from mqtool.engine.server_configs import BrokerConfig
+from mqtool.engine.cluster import Cluster
+from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
+from mqtool.engine.streams.tls import TlsSettings
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, Status, UnavailableError, UsageError
 from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.plain_acl import Account, PlainAcl, build_acl
 from tests.commands.running import run
 from tests.engine.remoting.test_server import on_a_loop
+from tests.engine.remoting.test_tls import settings, with_certificate
 from tests.wire_client import WireClient
 
 SETTINGS: dict[str, str | int | bool] = {
@@ -213,6 +218,55 @@ async def test_a_promoted_slave_stays_master_over_a_start_and_is_slave_again_aft
         async with slave_of(tmp_path / "c", name_server, 2), slave_of(tmp_path / "b", name_server):
             await until_it_follows(admin, 1)
         assert read_role(tmp_path / "b") == KeptRole(Role.SLAVE, 1, 2, Role.SLAVE, 1)
+
+
+@on_a_loop
+async def test_with_accounts_and_tls_logs_are_compared_and_a_master_that_was_replaced_does_not_start(
+    tmp_path: Path,
+) -> None:
+    accounts = PlainAcl({"administrator": Account("administrator", "12345678", is_admin=True)}, ())
+    (tmp_path / "acl.yml").write_text(build_acl(accounts))
+    tls = settings(with_certificate(tmp_path), mode="enforcing")
+    secured: dict[str, str | int | bool] = {
+        **SLAVE,
+        **tls,
+        "tls.enable": True,
+        "tls.client.trustCertPath": str(tmp_path / "cert.pem"),
+        "aclEnable": True,
+        "rocketmq.acl.plain.file": str(tmp_path / "acl.yml"),
+        "innerClientAuthenticationCredentials": '{"accessKey":"administrator","secretKey":"12345678"}',
+    }
+    async with asyncio.timeout(60), Cluster(NameServerConfig(tls=TlsSettings.of(tls))) as names:
+        where = [names.name_server_address]
+
+        def master(folder: str) -> mqtool.Broker:
+            return mqtool.Broker(tmp_path / folder, role="master", name_servers=where, settings=secured)
+
+        def slave() -> mqtool.Broker:
+            return mqtool.Broker(tmp_path / "b", role="slave", name_servers=where, settings=secured)
+
+        async with master("a"), slave() as second:
+            while second.following is None or not second.following.copied_timestamp:
+                await asyncio.sleep(0.05)
+            assert (second.following.status, second.following.unchecked) == (FollowingStatus.FOLLOWING, "")
+        write_role(tmp_path / "b", KeptRole(Role.ASYNC_MASTER, 0, 1, Role.SLAVE, 1))
+        async with slave():
+            with pytest.raises(UnavailableError, match="broker-a has another master since epoch 1"):
+                await master("a").__aenter__()
+
+
+@on_a_loop
+async def test_a_master_says_so_where_it_may_not_ask_whether_it_was_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "acl.yml").write_text(build_acl(PlainAcl({}, ())))
+    closed: dict[str, str | int | bool] = {"aclEnable": True, "rocketmq.acl.plain.file": str(tmp_path / "acl.yml")}
+    async with (
+        names() as name_server,
+        mqtool.Broker(tmp_path / "b", role="slave", name_servers=[name_server], settings=SLAVE | closed) as slave,
+        master_of(tmp_path / "a", name_server),
+    ):
+        assert f"{slave.address} was not asked whether there is another master: it refused request 28" in caplog.text
 
 
 @on_a_loop

@@ -123,6 +123,10 @@ async def has_messages(client: RemotingClient, count: int) -> bool:
     return found.code == ResponseCode.SUCCESS and len(bodies(found)) == count
 
 
+def port_of(broker: mqtool.Broker) -> int:
+    return int(broker.address.rpartition(":")[2])
+
+
 def following_of(broker: mqtool.Broker) -> Following:
     assert broker.following is not None
     return broker.following
@@ -334,6 +338,27 @@ async def test_an_empty_slave_begins_at_the_last_segment_or_where_it_is_set_at_t
             await until(lambda: log_of(tmp_path / "slave") == log[begin:])
     first = min((tmp_path / "slave" / "commitlog").iterdir())
     assert int(first.name) == begin > (-1 if is_whole else 65_536)
+    assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
+
+
+@on_a_loop
+async def test_a_slave_that_is_to_have_all_begins_where_the_log_of_its_master_does_and_not_where_that_is_not_known(
+    tmp_path: Path,
+) -> None:
+    whole = {**SLAVE, "haStartAtFirstByte": True}
+    async with mqtool.Broker(tmp_path / "master", role="master", settings=MASTER) as master:
+        await send_all(master, *(f"m{number:02}" * 2000 for number in range(25)))
+    (tmp_path / "master" / "commitlog" / f"{0:020}").unlink()  # as retention removes it
+    async with mqtool.Broker(tmp_path / "master", role="master", settings=MASTER) as master:
+        where = [master.name_server_address]
+        async with mqtool.Broker(tmp_path / "slave", role="slave", name_servers=where, settings=whole) as slave:
+            await until(lambda: log_of(tmp_path / "slave") == log_of(tmp_path / "master"))
+        alone = {**whole, "brokerName": "nobody", "haMasterAddress": f"127.0.0.1:{port_of(master) + 1}"}
+        async with mqtool.Broker(tmp_path / "other", role="slave", name_servers=where, settings=alone) as slave:
+            await until(lambda: "haStartAtFirstByte" in following_of(slave).reason)
+            assert following_of(slave).status is FollowingStatus.SEARCHING
+            assert log_of(tmp_path / "other") == b""
+    assert min(path.name for path in (tmp_path / "slave" / "commitlog").iterdir()) == f"{65_536:020}"
     assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
 
 

@@ -9,11 +9,12 @@ Cost: constant for each frame, except for what appending its bytes costs.
 
 from typing import Protocol
 
+from mqtool.engine.replication.comparing import RecordPrefix
 from mqtool.engine.replication.frames import FrameHead, FrameParser, build_report
 from mqtool.errors import FormatError, MqtoolError
 
 AT_FIRST_BYTE = 1
-"""The first report of an empty slave that wants the whole log: to a report of 0 a master sends its last segment."""
+"""The first report of an empty slave that wants a log from byte 0 on: to one of 0 a master sends its last segment."""
 
 
 class HangUpError(MqtoolError):
@@ -40,7 +41,7 @@ class Follower:
     """
 
     def __init__(
-        self, copy: ReplicaLog, now: int, *, report_interval_ms: int, silence_ms: int, first_bytes: bytes | None = None
+        self, copy: ReplicaLog, now: int, *, report_interval_ms: int, silence_ms: int, first: RecordPrefix | None = None
     ) -> None:
         """Begin on a new connection.
 
@@ -49,8 +50,8 @@ class Follower:
             now: the time.
             report_interval_ms: how often to report when nothing comes (``haSendHeartbeatInterval``).
             silence_ms: how long the master may be silent (``haHousekeepingInterval``).
-            first_bytes: where an empty log is to begin with the first byte that the master still has: the record at
-                0, whose first byte such a slave cannot ask for; b"" where the master's log begins later.
+            first: where an empty log is to begin, which the master has; with the record that starts there if that
+                is 0, as its first byte cannot be asked for. None: wherever the master begins.
         """
         self.received_size = 0
         """Bytes of the log that have come over this connection."""
@@ -58,17 +59,18 @@ class Follower:
         self._frames = FrameParser()
         self._report_interval_ms = report_interval_ms
         self._silence_ms = silence_ms
-        self._first_bytes = first_bytes if not copy.end_offset else None
+        self._first = first if not copy.end_offset else None
+        self._begun_at = now
         self._reported = -1
         self._reported_at = now
         self._heard_at = now
 
     def begin(self, now: int) -> bytes:
         """Return the first report, which says where the transfer starts."""
-        if self._first_bytes is None:
+        if self._first is None:
             return self._report(now)
         self._reported, self._reported_at = 0, now
-        return build_report(AT_FIRST_BYTE)
+        return build_report(self._first.physical_offset or AT_FIRST_BYTE)
 
     def receive(self, data: bytes, now: int) -> bytes:
         """Take bytes off the wire, append those of the log, and return the report of where it ends then.
@@ -91,9 +93,9 @@ class Follower:
                 elif frame.body:
                     if not end:
                         start = end = frame.physical_offset
-                        if start == AT_FIRST_BYTE and self._first_bytes:
+                        if start == AT_FIRST_BYTE and self._first is not None:
                             start = 0
-                            bodies.append(self._first_bytes[:1])
+                            bodies.append(self._first.data[:1])
                     bodies.append(frame.body)
                     end += len(frame.body)
         except FormatError as error:
@@ -107,10 +109,12 @@ class Follower:
         """Return the report of a slave to which nothing has come for a while, if it is time for that.
 
         Raises:
-            HangUpError: nothing at all has come from the master for too long.
+            HangUpError: nothing at all has come from the master for too long, or no data for an empty log.
         """
         if now - self._heard_at > self._silence_ms:
             raise HangUpError(f"the master has sent nothing for {now - self._heard_at:,} ms")
+        if self._first is not None and not self._copy.end_offset and now - self._begun_at > self._silence_ms:
+            raise HangUpError(f"the master sends no data from {self._first.physical_offset:,} on, where its log began")
         return self._report(now) if now - self._reported_at >= self._report_interval_ms else b""
 
     def next_tick(self) -> int:

@@ -18,7 +18,7 @@ _CHUNK = 1 << 18
 
 
 OF_REGISTRATION = frozenset(("tls.enable", "tls.client.trustCertPath"))
-"""The settings of a broker that registers with name servers elsewhere."""
+"""The settings of a broker that connects to name servers elsewhere, and to other brokers of its name."""
 
 
 class TlsMode(enum.Enum):
@@ -31,18 +31,19 @@ class TlsMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Which connections to accept, and the certificate for those with TLS; and how to connect to name servers."""
+    """Which connections to accept, and the certificate for those with TLS; and how to connect to other servers."""
 
     mode: TlsMode = TlsMode.DISABLED
     context: ssl.SSLContext | None = None
-    to_name_servers: ssl.SSLContext | None = None
+    as_client: ssl.SSLContext | None = None
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> "TlsSettings":
         """Return the settings by RocketMQ's names: ``tls.server.mode``, ``.certPath``, ``.keyPath`` and so on.
 
         Without a certificate there is no TLS. RocketMQ's own servers would generate one, which no client can verify.
-        With ``tls.enable`` a broker registers with remote name servers by TLS, and trusts ``tls.client.trustCertPath``.
+        With ``tls.enable`` a broker connects to remote name servers, and to other brokers of its name, by TLS, and
+        trusts ``tls.client.trustCertPath``.
 
         Raises:
             UsageError: a setting is invalid, or a required certificate is missing.
@@ -54,12 +55,12 @@ class TlsSettings:
             mode = TlsMode(name)
         except ValueError as error:
             raise UsageError(f"tls.server.mode={name} is not one of disabled, permissive and enforcing") from error
-        to_name_servers = None
+        as_client = None
         if settings.get("tls.enable", "").lower() == "true":
             authorities = settings.get("tls.client.trustCertPath")
-            to_name_servers = client_context(Path(authorities) if authorities else None)
+            as_client = client_context(Path(authorities) if authorities else None)
         if mode is TlsMode.DISABLED:
-            return cls(to_name_servers=to_name_servers)
+            return cls(as_client=as_client)
         if not certificate or not key:
             raise UsageError(f"tls.server.mode={name} needs tls.server.certPath and tls.server.keyPath")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -74,7 +75,7 @@ class TlsSettings:
         except (ssl.SSLError, OSError) as error:
             raise UsageError(f"the certificate {certificate} and its key {key} cannot be used: {error}") from error
         context.verify_mode = _client_check(settings)
-        return cls(mode, context, to_name_servers)
+        return cls(mode, context, as_client)
 
 
 def _client_check(settings: Mapping[str, str]) -> ssl.VerifyMode:

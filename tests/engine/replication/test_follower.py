@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from mqtool.engine.replication.comparing import RecordPrefix
 from mqtool.engine.replication.follower import Follower, HangUpError
 from mqtool.errors import MqtoolError, WriteError
 from tests.recorded_replication import STREAMS, recorded
@@ -34,8 +35,8 @@ class Log:
         self.data += data
 
 
-def follower(log: Log, **given: bytes | None) -> Follower:
-    return Follower(log, NOW, report_interval_ms=INTERVAL, silence_ms=SILENCE, **given)
+def follower(log: Log, first: RecordPrefix | None = None) -> Follower:
+    return Follower(log, NOW, report_interval_ms=INTERVAL, silence_ms=SILENCE, first=first)
 
 
 def frame(at: int, body: bytes = b"") -> bytes:
@@ -126,7 +127,7 @@ def test_an_empty_slave_begins_wherever_its_master_does(start: int, body: bytes)
 
 def test_an_empty_slave_that_wants_the_whole_log_reports_1_and_has_the_first_byte_from_elsewhere() -> None:
     log = Log()
-    slave = follower(log, first_bytes=b"the first record")
+    slave = follower(log, RecordPrefix(0, b"the first record"))
     assert reports(slave.begin(NOW)) == [1]
     assert slave.receive(frame(1), NOW) == b""
     assert reports(slave.receive(frame(1, b"he first"), NOW)) == [9]
@@ -135,14 +136,26 @@ def test_an_empty_slave_that_wants_the_whole_log_reports_1_and_has_the_first_byt
 
 def test_an_empty_slave_that_wants_the_whole_log_begins_where_that_of_its_master_begins() -> None:
     log = Log()
-    slave = follower(log, first_bytes=b"")
-    assert reports(slave.begin(NOW)) == [1]
+    slave = follower(log, RecordPrefix(4096, b""))
+    assert reports(slave.begin(NOW)) == [4096]
     assert reports(slave.receive(frame(4096, b"later"), NOW)) == [4101]
     assert log.start == 4096
 
 
+@pytest.mark.parametrize("start", [0, 4096])
+def test_an_empty_slave_asks_again_where_the_log_begins_if_nothing_comes_from_there(start: int) -> None:
+    """Retention may have removed it meanwhile: masters send heartbeats then, and no data."""
+    slave = follower(Log(), RecordPrefix(start, b"record"))
+    slave.begin(NOW)
+    for now in range(NOW, NOW + SILENCE + 1, INTERVAL):
+        slave.receive(frame(start or 1), now)
+        slave.tick(now)
+    with pytest.raises(HangUpError, match=f"the master sends no data from {start:,} on"):
+        slave.tick(NOW + SILENCE + 1)
+
+
 def test_a_slave_that_has_something_goes_on_there_though_it_would_want_the_whole_log() -> None:
-    slave = follower(Log(b"something"), first_bytes=b"x")
+    slave = follower(Log(b"something"), RecordPrefix(0, b"x"))
     assert reports(slave.begin(NOW)) == [9]
 
 
