@@ -362,7 +362,7 @@ async def test_what_cannot_be_promoted_is_refused_with_what_to_do(
             with monkeypatch.context() as patch:
                 patch.setattr(promotion, "_OUR_SETTING", "a setting that no broker of RocketMQ has")
                 with pytest.raises(
-                    UsageError, match="is a broker of RocketMQ, which cannot be told to stop accepting messages"
+                    UsageError, match="is a RocketMQ broker, which cannot be told to stop accepting messages"
                 ):
                     await plan_promotion(admin, "broker-a")
                 patch.setattr(promotion, "_STATUS", "what no slave of RocketMQ tells")
