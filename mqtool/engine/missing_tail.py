@@ -65,7 +65,7 @@ async def take_missing_tail(
             break
         await asyncio.sleep(_LOOK_SECONDS)
     if size := store.end_offset - begin:
-        log.warning("%s bytes that were lost here, from %s on, are fetched from slaves", f"{size:,}", f"{begin:,}")
+        log.warning("fetching %s bytes from slaves that were lost here, from %s on", f"{size:,}", f"{begin:,}")
         await asyncio.to_thread(store.flush)
     for address in sorted(failures.keys() - answered):
         log.warning(
