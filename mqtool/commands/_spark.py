@@ -1,9 +1,7 @@
 """What all jobs of ``mqtool spark`` share: options, the session, progress, and what becomes of rows."""
 
 import contextlib
-import fnmatch
 import functools
-import glob
 import re
 import time
 from collections.abc import Callable, Container, Iterator
@@ -84,24 +82,17 @@ class Finder:
 
     def find(self, paths: tuple[str, ...]) -> "list[Store]":
         """Return the stores that paths and patterns name; raises what ``find_stores`` does."""
-        from mqtool.spark.stores import configs_beside, find_stores
+        from mqtool.spark.stores import config_beside, find_stores, matches_of
 
         config_of = [*self._config_of, *([("*", self._config)] if self._config else [])]
         stores = find_stores(paths, self._settings, config_of=config_of, **self._how)
-        for pattern in list(self._unmatched):
-            if any(fnmatch.fnmatchcase(store.path, pattern) for store in stores):
-                self._unmatched.remove(pattern)
-        patterns = [pattern for pattern, _ in config_of]
-        without = [
-            store for store in stores if not any(fnmatch.fnmatchcase(store.path, pattern) for pattern in patterns)
-        ]
-        beside = configs_beside(without)
-        for path, file in beside.items():
-            self._output.remark(f"{path}: using settings from {file}")
-        own = [(glob.escape(path), file) for path, file in beside.items()]
-        if not own:
-            return stores
-        return find_stores(paths, self._settings, config_of=[*config_of, *own], **self._how)
+        self._unmatched = [pattern for pattern in self._unmatched if not matches_of(pattern, stores)]
+        with_own = {store.path for pattern, _ in config_of for store in matches_of(pattern, stores)}
+        for store in stores:
+            file = config_beside(store.path)
+            if file and store.path not in with_own:
+                self._output.remark(f"{store.path}: using settings from {file}")
+        return stores
 
     def check(self) -> None:
         """Raise ``UsageError`` where a pattern of ``--config-of`` matches none of the stores that were found."""

@@ -3,13 +3,12 @@
 import collections
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mqtool.commands._options import (
     body_option,
-    matching,
     output_option,
     queue_filter,
     range_options,
@@ -25,9 +24,12 @@ from mqtool.commands._spark import Into, Job, SharedPath, into_options, job_opti
 from mqtool.commands._streams import outlast_readers
 from mqtool.commands.find import query_of, query_options
 from mqtool.commands.rebuild import tell_built
-from mqtool.commands.stats import columns_of, counts_of, named, order_of
+from mqtool.commands.stats import NOUNS, columns_of, counts_of, named, order_of
 from mqtool.commands.verify import AHEAD, STYLES, sentence, status_of, summary
-from mqtool.errors import Status, UsageError
+from mqtool.errors import NotFoundError, Status, UsageError
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.stats import Selection
 
 _MAX_SHOWN = 1000
 _limit_option = click.option(
@@ -84,6 +86,34 @@ def verify(level: str, job: Job) -> int:
     return status_of(counts)
 
 
+def _check_matched(matched: set[str], selection: "Selection") -> None:
+    """Complain about a pattern that no message has, as `mqtool stats` does."""
+    from mqtool.spark.stats import pattern_names
+
+    for name, (field, pattern) in pattern_names(selection).items():
+        if name not in matched:
+            raise NotFoundError(f"no {NOUNS[field]} matches {pattern}")
+
+
+def _topics_of(job: Job, patterns: tuple[str, ...]) -> list[frozenset[str] | None]:
+    """Return for each store the topics that patterns select, None without a pattern.
+
+    Raises:
+        NotFoundError: a pattern selects none in any store.
+    """
+    chosen: list[frozenset[str]] = [frozenset()] * len(job.stores)
+    for pattern in patterns:
+        errors = []
+        for number, store in enumerate(job.stores):
+            try:
+                chosen[number] |= topics_of(store.open(), (pattern,)) or frozenset()
+            except NotFoundError as error:
+                errors.append(error)
+        if len(errors) == len(job.stores):
+            raise errors[0]
+    return [*chosen] if patterns else [None] * len(job.stores)
+
+
 def _require_logs(job: Job) -> None:
     for store in job.stores:
         require_log(store.open())
@@ -114,8 +144,8 @@ def find(
     query = query_of(**conditions)
     _require_logs(job)
     queries = [
-        (store, dataclasses.replace(query, topics=topics_of(store.open(), conditions["topics"])))
-        for store in job.stores
+        (store, dataclasses.replace(query, topics=topics))
+        for store, topics in zip(job.stores, _topics_of(job, conditions["topics"]), strict=True)
     ]
     planned = plan(queries, job.partition_size, not scan)
     job.total = planned.scan_size
@@ -178,9 +208,10 @@ def stats(
         frame = counts(spark, job.stores, way, selection, job.size_to_count(spark))
         if job.into is not None:
             frame = frame.persist()
-            job.write(frame.where(f"{KEYS[way][0]} is not null").drop("lost", "faulty", "gone"))
-            frame = frame.where("lost > 0 or faulty > 0")
-        rows = frame.collect()
+        is_group = f"{KEYS[way][0]} is not null"
+        rows = (frame if job.into is None else frame.where(f"not ({is_group})")).collect()
+        _check_matched({name for row in rows for name in row["matched"] or ()}, selection)
+        job.write(frame.where(is_group).drop("lost", "faulty", "gone", "matched"))
     groups = {}
     unread: collections.Counter[str] = collections.Counter()
     total = Count()
@@ -196,8 +227,6 @@ def stats(
     for key, (row, count) in sorted(groups.items(), key=lambda item: order_of(way, item[0], item[1][1])):
         more = {name: row[name] for name in offsets}
         job.output.row(named(way, key) | counts_of(count, HOUR_MS if way is By.HOUR else span) | more)
-    if topics and not groups and job.into is None:
-        matching(topics, [], "topic in this part of the log")
     for name, text in (
         ("lost", "places of the log hold no message that can be read"),
         ("faulty", "damaged records are left out"),
@@ -230,10 +259,7 @@ def export(
     from mqtool.spark.export import ExportSelection, run
 
     _require_logs(job)
-    chosen: frozenset[str] | None = None
-    if topics:
-        named_topics = (topics_of(store.open(), topics) for store in job.stores)
-        chosen = frozenset().union(*(names for names in named_topics if names))
+    chosen = frozenset().union(*(names or () for names in _topics_of(job, topics))) if topics else None
     assert job.into is not None
     with job.session() as spark:
         done = run(spark, job.stores, job.into, ExportSelection(chosen, since, until, start, stop), job.partition_size)

@@ -37,6 +37,12 @@ _COLUMNS = {
     "host": ("born_address",),
 }
 _LISTED_GAPS = 10
+NOUNS = {
+    "topics": "topic in this part of the log",
+    "queues": "queue id in this part of the log",
+    "tags": "tag of the chosen messages",
+}
+"""What the patterns of a selection are to match."""
 
 
 @click.command(short_help="Count messages and bytes by topic, queue, tag, hour, size or producer.")
@@ -107,10 +113,8 @@ def command(
 
 def _check_patterns(stats: "Stats", selection: "Selection") -> None:
     """Complain about a pattern that no message has."""
-    tally = stats.tally
-    matching(selection.topics, tally.topics, "topic in this part of the log")
-    matching(selection.queues, tally.queues, "queue id in this part of the log")
-    matching(selection.tags, tally.tags - {""}, "tag of the chosen messages")
+    for field, noun in NOUNS.items():
+        matching(getattr(selection, field), getattr(stats.tally, field) - {""}, noun)
 
 
 def _write(stats: "Stats", output: Output) -> None:

@@ -15,7 +15,7 @@ from mqtool.errors import UsageError
 from mqtool.spark.bounds import Bounds
 from mqtool.spark.names import name_stores
 from mqtool.spark.partitions import MAX_PARTITION
-from mqtool.spark.stores import Store, find_stores, path_options
+from mqtool.spark.stores import Store, find_stores, matches_of, path_options
 
 OPTIONS_OF_STORES = (
     "path", "paths", "table", "columns", "mode", "maxPartitionBytes", "includeBody", "decompressBody", "config",
@@ -142,17 +142,31 @@ class Options:
         Raises:
             MqtoolError: the file cannot be read.
         """
+        return dict(StoreConfig.load(self._config, self._overrides).settings)
+
+    @property
+    def _config(self) -> Path | None:
         config = self.values.get("config")
-        overrides = {
-            _SETTINGS[name[len(_SET) :]]: value for name, value in self.values.items() if name.startswith(_SET)
-        }
-        return dict(StoreConfig.load(Path(config) if config else None, overrides).settings)
+        return Path(config) if config else None
+
+    @property
+    def _overrides(self) -> dict[str, str]:
+        return {_SETTINGS[name[len(_SET) :]]: value for name, value in self.values.items() if name.startswith(_SET)}
 
     def stores(self, is_gone_fine: bool = False, unpacks: bool = False) -> list[Store]:
-        """Return the stores that are asked for; takes and raises what ``find_stores`` does."""
-        config_of = [(pattern, Path(str(file))) for pattern, file in self.table_of("configOf").items()]
+        """Return the stores that are asked for; takes and raises what ``find_stores`` does.
+
+        Raises:
+            UsageError: a pattern of ``configOf`` matches none of them, while none may be missing.
+        """
+        own = [(pattern, Path(str(file))) for pattern, file in self.table_of("configOf").items()]
+        config_of = [*own, *([("*", self._config)] if self._config else [])]
         paths, is_live = path_options(self.values), self.flag("live", False)
-        return find_stores(paths, self.settings, is_gone_fine, config_of, is_live, unpacks)
+        stores = find_stores(paths, self._overrides, is_gone_fine, config_of, is_live, unpacks)
+        for pattern, _ in own:
+            if not is_gone_fine and not matches_of(pattern, stores):
+                raise UsageError(f"configOf: {pattern} matches none of the stores")
+        return stores
 
     def names(self, stores: Iterable[Store]) -> dict[str, Store]:
         """Return stores by names that stay when their paths change: see ``name_stores``.
@@ -179,13 +193,15 @@ class Options:
         """The topics and times that are asked for.
 
         Raises:
-            UsageError: one is none, or topics are given twice.
+            UsageError: one is none, topics are given twice, or the end is before the start.
         """
         text = self.either("topic", "subscribe")
         topics = None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
         if topics == frozenset():
             raise UsageError("no topic given: set topic or subscribe to a name, or to several separated by commas")
         since, until = self._moment("startingTimestamp"), self._moment("endingTimestamp")
+        if since is not None and until is not None and until < since:
+            raise UsageError("endingTimestamp is before startingTimestamp")
         return Bounds(since=since, until=until, topics=topics)
 
     def either(self, name: str, other: str) -> str | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from mqtool.engine.repair.parts import spans_of
 from mqtool.engine.store.dispatch import QueueKey, dispatch
-from mqtool.engine.store.stats import KEYS, By, Count, Selection, Tally
+from mqtool.engine.store.stats import KEYS, By, Count, Selection, Tally, matches
 from mqtool.formats.scan import MessageTable
 from mqtool.spark import run_as_program
 from mqtool.spark.partitions import LogRange, RangeReader, UnreadablePlace, log_ranges
@@ -24,13 +24,15 @@ from mqtool.spark.tables import GONE
 
 _TYPES = {
     "topic": "string", "queue_id": "long", "tags": "string", "hour_timestamp": "long", "body_size_from": "long",
-    "born_address": "string",
+    "born_address": "string", "matched": "array<string>",
 }  # fmt: skip
-_ARROW = {"string": pa.string(), "long": pa.int64()}
+_ARROW = {"string": pa.string(), "long": pa.int64(), "array<string>": pa.list_(pa.string())}
 _COUNTS = tuple(field.name for field in dataclasses.fields(Count))
 _SUMS = ("messages", "records", "size", "body_size", "lost", "faulty", "gone")
+_MATCHED = "matched"
 _OFFSETS = ("first_offset", "stop_offset")
 _OF_QUEUES = ("min_offset", "max_offset", "missing", "repeated")
+_COLUMNS_OF_QUEUES = (*KEYS[By.QUEUE], *_COUNTS, "lost", "faulty", "gone", *_OF_QUEUES, _MATCHED)
 
 
 class StatsTask(NamedTuple):
@@ -46,7 +48,8 @@ def counts(spark: Any, stores: Sequence[Store], by: By, selection: Selection, pa
 
     By queue there are also ``min_offset`` and ``max_offset`` (one past the last), how many queue offsets between them
     are ``missing``, and how many messages were ``repeated``. A row without a group counts what could not be read: how
-    many places (``lost``), records (``faulty``) and ranges of segments that went meanwhile (``gone``).
+    many places (``lost``), records (``faulty``) and ranges of segments that went meanwhile (``gone``). It also has the
+    patterns of the selection that something is called by (``matched``), as ``pattern_names`` spells them.
 
     Args:
         spark: the session.
@@ -60,14 +63,20 @@ def counts(spark: Any, stores: Sequence[Store], by: By, selection: Selection, pa
     keys = list(KEYS[by])
     if by is By.QUEUE:
         ordered = rows.repartition("topic", "queue_id").sortWithinPartitions(*keys, *_OFFSETS)
-        columns = [*keys, *_COUNTS, "lost", "faulty", "gone", *_OF_QUEUES]
-        return ordered.mapInArrow(_queues, _spelled(columns))
+        return ordered.mapInArrow(_queues, _spelled(_COLUMNS_OF_QUEUES))
     from pyspark.sql import functions
 
     totals = [functions.sum(name).alias(name) for name in _SUMS]
     times = [functions.min("first_timestamp").alias("first_timestamp")]
     times.append(functions.max("last_timestamp").alias("last_timestamp"))
-    return rows.groupBy(*keys).agg(*totals, *times)
+    matched = functions.flatten(functions.collect_set(_MATCHED)).alias(_MATCHED)
+    return rows.groupBy(*keys).agg(*totals, *times, matched)
+
+
+def pattern_names(selection: Selection) -> dict[str, tuple[str, str]]:
+    """Return for each pattern of a selection what it is called in ``matched``: its field, and the pattern."""
+    fields = ("topics", "queues", "tags")
+    return {f"{field} {pattern}": (field, pattern) for field in fields for pattern in getattr(selection, field)}
 
 
 def _ranges(store: Store, selection: Selection, partition_size: int) -> Iterator[list[LogRange]]:
@@ -79,7 +88,7 @@ def _ranges(store: Store, selection: Selection, partition_size: int) -> Iterator
 
 
 def _columns(by: By) -> list[str]:
-    return [*KEYS[by], *_COUNTS, "lost", "faulty", "gone", *(_OFFSETS if by is By.QUEUE else ())]
+    return [*KEYS[by], *_COUNTS, "lost", "faulty", "gone", *(_OFFSETS if by is By.QUEUE else ()), _MATCHED]
 
 
 def _spelled(names: Iterable[str]) -> str:
@@ -118,8 +127,13 @@ def count(item: StatsTask) -> Iterator[pa.RecordBatch]:
         if queue in known:
             named = dict(zip(keys, queue, strict=True))
             rows += [named | dict(zip(_OFFSETS, span, strict=True)) for span in queue_spans]
-    if lost or gone or tally.faulty:
-        rows.append({"lost": lost, "faulty": tally.faulty, "gone": gone})
+    matched = [
+        name
+        for name, (field, pattern) in pattern_names(item.selection).items()
+        if any(matches((pattern,), called) for called in getattr(tally, field) if called)
+    ]
+    if lost or gone or tally.faulty or matched:
+        rows.append({"lost": lost, "faulty": tally.faulty, "gone": gone, _MATCHED: matched})
     yield _batch(_columns(item.by), rows)
 
 
@@ -148,12 +162,13 @@ def _note_spans(table: MessageTable, spans: dict[QueueKey, list[list[int]]]) -> 
 def _queues(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Sum up the rows of each queue, which come queue by queue and by their offsets."""
     rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
-    columns = ["topic", "queue_id", *_COUNTS, "lost", "faulty", "gone", *_OF_QUEUES]
     for (topic, queue_id), its_rows in itertools.groupby(rows, key=lambda row: (row["topic"], row["queue_id"])):
         total = dict.fromkeys(_SUMS, 0)
         known: dict[str, int | None] = dict.fromkeys(("first_timestamp", "last_timestamp", "min_offset", "max_offset"))
         missing = repeated = 0
+        matched: set[str] = set()
         for row in its_rows:
+            matched.update(row[_MATCHED] or ())
             for name in _SUMS:
                 total[name] += row[name] or 0
             for name, choose in (("first_timestamp", min), ("last_timestamp", max)):
@@ -170,7 +185,7 @@ def _queues(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             repeated += max(0, min(end, stop) - start)
             known["max_offset"] = max(end, stop)
         named = {"topic": topic, "queue_id": queue_id, "missing": missing, "repeated": repeated}
-        yield _batch(columns, [total | known | named])
+        yield _batch(_COLUMNS_OF_QUEUES, [total | known | named | {_MATCHED: sorted(matched)}])
 
 
 if __name__ == "__main__":

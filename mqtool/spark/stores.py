@@ -6,6 +6,7 @@ import dataclasses
 import fnmatch
 import glob
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -76,25 +77,25 @@ def find_stores(
     in_use: bool = False,
     unpacks: bool = False,
 ) -> list[Store]:
-    """Return the stores that paths and patterns name, each once, in order.
+    """Return the stores that paths and patterns name, each once, in order, also where links lead to one twice.
 
     A name with commas in it is several, unless something is called so. What a pattern matches besides stores is left
-    out; with ``is_gone_fine`` also a path where no store is. ``settings`` lie over those in the file of a store.
-    With ``in_use`` their ends are checked as of stores that brokers write to; with ``unpacks`` compressed segments are
-    read.
+    out; with ``is_gone_fine`` also a path where no store is. ``settings`` lie over those in the file of a store: that
+    which ``config_of`` names, else ``broker.conf`` beside it. With ``in_use`` their ends are checked as of stores that
+    brokers write to; with ``unpacks`` compressed segments are read.
 
     Raises:
         NotFoundError: a path is not a store, or no store matches a pattern.
         UsageError: no path is given, or it is not a file's, or an archive, which one task would have to read.
     """
-    by_path: dict[str, Store] = {}
+    stores_by_place: dict[str, Store] = {}
     names = list(itertools.chain.from_iterable(_split(path) for path in paths))
     if not names:
         raise UsageError(
             "no store given: call .load(PATH) with the directory that contains commitlog and the other folders"
         )
     for name in names:
-        is_pattern = any(letter in name for letter in _WILD) and not Path(name).exists()
+        is_pattern = any(letter in name for letter in _WILD) and not place(name).exists()
         matched = _matches(name) if is_pattern else [name]
         stores = [
             _with_settings(str(place(match).absolute()), settings, config_of, in_use, unpacks) for match in matched
@@ -107,18 +108,23 @@ def find_stores(
             if unpacks and is_archive(place(store.path)):
                 raise UsageError(f"{store.path} is an archive, which a single task would have to read: {_ARCHIVES}")
             store.open()
-            by_path[store.path] = store
-    return list(by_path.values())
+            stores_by_place.setdefault(store.path if is_remote(store.path) else os.path.realpath(store.path), store)
+    return list(stores_by_place.values())
 
 
-def configs_beside(stores: Iterable[Store]) -> dict[str, Path]:
-    """Return the file ``broker.conf`` in the folder that contains the store, for each store that has one."""
-    places = {store.path: Path(store.path).parent / "broker.conf" for store in stores if "://" not in store.path}
-    return {path: file for path, file in places.items() if file.is_file()}
+def config_beside(path: str) -> Path | None:
+    """Return the file ``broker.conf`` in the folder that contains a store, None if there is none."""
+    file = Path(path).parent / "broker.conf"
+    return file if not is_remote(path) and file.is_file() else None
+
+
+def matches_of(pattern: str, stores: Iterable[Store]) -> list[Store]:
+    """Return the stores whose paths a pattern matches."""
+    return [store for store in stores if fnmatch.fnmatchcase(store.path, pattern)]
 
 
 def _with_settings(path: str, settings: Mapping[str, str], config_of: ConfigOf, in_use: bool, unpacks: bool) -> Store:
-    file = next((file for pattern, file in config_of if fnmatch.fnmatchcase(path, pattern)), None)
+    file = next((file for pattern, file in config_of if fnmatch.fnmatchcase(path, pattern)), config_beside(path))
     return Store(path, tuple(sorted(StoreConfig.load(file, settings).settings.items())), in_use, unpacks)
 
 
@@ -135,7 +141,11 @@ def path_options(options: Mapping[str, str]) -> list[str]:
 
 
 def _split(path: str) -> list[str]:
-    return [path] if Path(path).exists() else [name.strip() for name in path.split(",") if name.strip()]
+    return (
+        [path]
+        if "," not in path or place(path).exists()
+        else [name.strip() for name in path.split(",") if name.strip()]
+    )
 
 
 def plain_path(name: str) -> str:

@@ -20,7 +20,7 @@ from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
 from mqtool.spark.spread import spare_the_loaded
 from mqtool.spark.stores import Store
-from mqtool.spark.tables import TABLES, Ask, Part
+from mqtool.spark.tables import TABLES, Ask, Part, Table
 
 HEADS = "heads"
 """The columns of messages where none are asked for: all but bodies and properties."""
@@ -45,10 +45,19 @@ def columns_of(options: Options) -> dict[str, tuple[str, str]]:
     Raises:
         UsageError: there is no such table, layout or column.
     """
-    if choose("table", options.table, TABLES) != "messages":
-        table = TABLES[choose("table", options.table, TABLES)]
-        known = {name: (name, kind) for name, kind in table.columns.items()}
-        return {name: known[name] for name in _names(options.columns or "", known, {})} or known
+    table = choose("table", options.table, TABLES)
+    chosen = _of_messages(options) if table == "messages" else _of_table(options, TABLES[table])
+    if not chosen:
+        raise UsageError(f"columns={options.columns} leaves no column")
+    return chosen
+
+
+def _of_table(options: Options, table: Table) -> dict[str, tuple[str, str]]:
+    known = {name: (name, kind) for name, kind in table.columns.items()}
+    return {name: known[name] for name in _names(options.columns, known, {})} if options.columns else known
+
+
+def _of_messages(options: Options) -> dict[str, tuple[str, str]]:
     names = (options.columns or HEADS).strip()
     foreign = [layout for layout in LAYOUTS if layout not in OWN_LAYOUTS and layout == names.lower()]
     if foreign:

@@ -17,9 +17,10 @@ import pytest
 import mqtool
 from mqtool.commands._output import Output
 from mqtool.commands._spark import Finder, Job
+from mqtool.commands.spark import _topics_of
 from mqtool.engine.repair.verify.store import Level
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import Status
+from mqtool.errors import NotFoundError, Status
 from mqtool.spark import rebuild, verify
 from mqtool.spark.session import package_into
 from mqtool.spark.stores import Store, opened_once
@@ -191,6 +192,27 @@ def test_each_store_has_the_settings_of_its_own_broker(tmp_path: Path) -> None:
     assert [store.config.settings.get("brokerName") for store in found] == ["broker-1", "broker-3", "other"]
     assert {store.config.settings["maxMessageSize"] for store in found} == {"7"}
     assert [store.config.settings for store in with_one_file] == [{"brokerName": "other"}]
+
+
+def test_a_store_that_links_lead_to_as_well_is_read_once(tmp_path: Path) -> None:
+    store = copy_of(STORE, tmp_path)
+    (tmp_path / "current").symlink_to(store)
+
+    found = Finder(None, (), (), Output("jsonl")).find((str(store), str(tmp_path / "*"), f"{tmp_path / 'current'}/"))
+
+    assert [one.path for one in found] == [str(store)]
+
+
+def test_each_store_is_searched_for_those_of_the_topics_that_it_has() -> None:
+    output = Output("jsonl")
+    finder = Finder(None, (), (), output)
+    stores = [Store(str(golden_store(name))) for name in (STORE, "retry-533-clean")]
+    job = Job("find", stores, None, {}, None, output, None, "parquet", finder)
+
+    assert _topics_of(job, ("pay_*", "Retries")) == [frozenset(["pay_events"]), frozenset(["Retries"])]
+    assert _topics_of(job, ()) == [None, None]
+    with pytest.raises(NotFoundError, match="no topic matches nosuch"):
+        _topics_of(job, ("pay_*", "nosuch"))
 
 
 @pytest.mark.parametrize(

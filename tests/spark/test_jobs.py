@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from mqtool.commands.spark import _check_matched
 from mqtool.engine.repair.compare.keys import Messages, compare_keys
 from mqtool.engine.repair.rebuild.plan import build, losses_of
 from mqtool.engine.repair.verify.store import Level, verify_store
@@ -18,7 +19,7 @@ from mqtool.engine.store.queue_view import queue_keys
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.search import Query, Search
 from mqtool.engine.store.stats import KEYS, By, Selection, count_messages
-from mqtool.errors import Status
+from mqtool.errors import NotFoundError, Status
 from mqtool.spark import compare, export, find, offsets, rebuild, stats, verify
 from mqtool.spark.stores import Store, find_stores
 from tests.commands.running import run
@@ -87,6 +88,20 @@ def test_counts_are_those_of_stats(spark: Any, by: By) -> None:
     }
     if by is By.QUEUE:
         assert {(row["min_offset"], row["missing"], row["repeated"]) for row in found.values()} == {(0, 0, 0)}
+
+
+@pytest.mark.parametrize("by", [By.TOPIC, By.QUEUE])
+def test_counts_tell_which_patterns_something_is_called_by(spark: Any, by: By) -> None:
+    selection = Selection(("pay_*", "nosuch"), ("0", "77"), ("Tag*", "nosuch"))
+
+    rows = stats.counts(spark, [golden("mixed-533-clean")], by, selection, SMALL).collect()
+
+    matched = {name for row in rows for name in row["matched"]}
+    assert matched == {"topics pay_*", "queues 0", "tags Tag*"}
+    assert [row["topic"] for row in rows if row["records"]] == ["pay_events"]
+    with pytest.raises(NotFoundError, match="no topic in this part of the log matches nosuch"):
+        _check_matched(matched, selection)
+    _check_matched(matched, Selection(("pay_*",), ("0",), ("Tag*",)))
 
 
 @pytest.mark.parametrize("use_index", [True, False])

@@ -82,6 +82,10 @@ def test_what_is_misspelt_is_named(options: dict[str, Any], sentence: str) -> No
         ({"startingOffsets": '{"broker-a"'}, "startingOffsets is not valid JSON"),
         ({"endingOffsets": "lates"}, "unknown endingOffsets lates: did you mean latest"),
         ({"table": "index", "topic": "a"}, "topic is an option for the table messages, not for index"),
+        ({"columns": " ,"}, "columns= , leaves no column"),
+        ({"columns": "body", "includeBody": "false"}, "columns=body leaves no column"),
+        ({"startingTimestamp": "5", "endingTimestamp": "4"}, "endingTimestamp is before startingTimestamp"),
+        ({"configOf": '{"*/nosuch": "/dev/null"}'}, "configOf: */nosuch matches none of the stores"),
     ],
 )
 def test_a_part_that_cannot_be_is_named(options: dict[str, Any], sentence: str) -> None:
@@ -135,6 +139,28 @@ def test_several_stores_are_one_table(tmp_path: Path) -> None:
         stores(tmp_path / "d*")
     with pytest.raises(NotFoundError, match="not a RocketMQ store"):
         stores(tmp_path / "d")
+
+
+def test_each_store_of_a_table_has_the_settings_of_its_own_broker(tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        copy_of(MIXED, tmp_path / name).rename(tmp_path / name / "store")
+        (tmp_path / name / "broker.conf").write_text(f"brokerName=beside-{name}\nmaxMessageSize=5\n")
+    of_two = tmp_path / "two.conf"
+    of_two.write_text("brokerName=two\n")
+
+    def brokers(**options: str) -> list[tuple[str | None, str | None]]:
+        stores = reader(tmp_path / "*/store", None, **options).stores  # type: ignore[attr-defined]
+        settings = [store.config.settings for store in stores]
+        return [(one.get("brokerName"), one.get("maxMessageSize")) for one in settings]
+
+    assert brokers(configOf=f'{{"*/two/*": "{of_two}"}}', set_maxMessageSize="7") == [
+        ("beside-one", "7"), ("beside-three", "7"), ("two", "7"),
+    ]  # fmt: skip
+    last = tmp_path / "last.conf"
+    last.write_text("brokerName=last\n")
+    assert brokers(configOf=f'{{"*/two/*": "{of_two}"}}', config=str(last)) == [
+        ("last", None), ("last", None), ("two", None),
+    ]  # fmt: skip
 
 
 def test_the_parts_of_a_table_together_are_the_table() -> None:

@@ -88,6 +88,12 @@ def test_the_source_reads_s3_as_it_reads_a_disk(spark: Any, s3: S3) -> None:
     assert read(local) == read(f"s3://{BUCKET}/a/*")
 
 
+def test_names_of_objects_may_have_commas_spaces_and_brackets(s3: S3) -> None:
+    for name in ("a, b", "x[1]", "why?"):
+        url = s3.put(golden_store(GOLDEN), f"{name}/store")
+        assert [store.path for store in find_stores([f"{url}/"], {})] == [url]
+
+
 def test_a_segment_that_is_replaced_between_list_and_read_is_noticed(s3: S3) -> None:
     url = s3.put(golden_store(GOLDEN), "replaced")
     first = log_ranges(Store(url), StoreReader(url))[0]

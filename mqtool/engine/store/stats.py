@@ -123,7 +123,7 @@ class Tally:
         if self.selection.tags or self.by is By.TAG:
             tags = self._tags(table, keep)
             if self.selection.tags:
-                keep &= np.array([_matches(self.selection.tags, tag) for tag in tags[1]], np.bool_)[tags[0]]
+                keep &= np.array([matches(self.selection.tags, tag) for tag in tags[1]], np.bool_)[tags[0]]
         lost = keep & placeholders(table)
         if lost.any():
             self.placeholders += int(np.count_nonzero(lost))
@@ -154,14 +154,14 @@ class Tally:
         if known is None:
             name = raw.decode("utf-8", "replace")
             self.topics.add(name)
-            known = self._topics_by_name[raw] = (name, _matches(self.selection.topics, name))
+            known = self._topics_by_name[raw] = (name, matches(self.selection.topics, name))
         return known
 
     def _wanted_queues(self, table: MessageTable) -> npt.NDArray[np.bool_]:
         values, inverse = np.unique(table.column("queue_id"), return_inverse=True)
         names = [str(value) for value in values.tolist()]
         self.queues.update(names)
-        wanted = np.array([_matches(self.selection.queues, name) for name in names], np.bool_)
+        wanted = np.array([matches(self.selection.queues, name) for name in names], np.bool_)
         return wanted[inverse] if names else np.ones(0, np.bool_)
 
     def _tags(self, table: MessageTable, keep: npt.NDArray[np.bool_]) -> tuple[Ints, list[str]]:
@@ -236,7 +236,8 @@ def _address(raw: bytes) -> str:
     return str(ipaddress.ip_address(raw))
 
 
-def _matches(patterns: tuple[str, ...], name: str) -> bool:
+def matches(patterns: tuple[str, ...], name: str) -> bool:
+    """Return whether one of some patterns selects a name; without any, each is selected."""
     return not patterns or any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
