@@ -33,6 +33,19 @@ def test_a_sound_store_is_copied_whole(tmp_path: Path) -> None:
     assert run("verify", "-s", tmp_path / "new").status == Status.OK
 
 
+def test_settings_that_lead_a_broker_of_the_new_store_to_the_old_log_are_named(tmp_path: Path) -> None:
+    settings = ("--set", "storePathCommitLog=commitlog-a,commitlog-b", "--set", "mappedFileSizeCommitLog=65536")
+    messages = tmp_path / "messages.jsonl"
+
+    salvaged = run("salvage", "-s", golden_store("multipath-533-clean"), "--into", tmp_path / "salvaged", *settings)
+    run("export", "-s", tmp_path / "salvaged", "--into", messages)
+    imported = run("import", messages, "--into", tmp_path / "imported", *settings)
+
+    assert salvaged.status == imported.status == Status.OK
+    assert "storePathCommitLog names the folders of another log: remove it" in salvaged.remarks
+    assert "storePathCommitLog names the folders of another log: remove it" in imported.remarks
+
+
 def test_rows_count_what_is_kept_and_lost_by_topic(broken: Path, tmp_path: Path) -> None:
     ran = run("salvage", "-s", broken, "--into", tmp_path / "new")
 

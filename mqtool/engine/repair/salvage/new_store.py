@@ -168,6 +168,13 @@ def _empty(root: Path, disk: Disk) -> None:
 _LOG_PLACES = ("storePathCommitLog", "readOnlyCommitLogStorePaths")
 
 
+def of_other_logs(config: StoreConfig) -> Iterator[str]:
+    """Yield a remark for each setting by which a broker would use the log of another store with the new queues."""
+    for key in _LOG_PLACES:
+        if key in config.settings:
+            yield f"{key} names the folders of another log: remove it from the settings of the new store's broker"
+
+
 class NewStore:
     """A store under construction in a folder of ``making``.
 

@@ -26,7 +26,7 @@ from mqtool.engine.repair.recover.displaced import OF_ANOTHER, DisplacedRecords,
 from mqtool.engine.repair.recover.log import Bad, RecordRun, edited_records, known_of, survey
 from mqtool.engine.repair.recover.record_editor import Patch, few_of, made_room, of_batch
 from mqtool.engine.repair.recover.torn_batches import renumbered, with_records
-from mqtool.engine.repair.salvage.new_store import NewStore, making, refuse_lack_of_room, refuse_used
+from mqtool.engine.repair.salvage.new_store import NewStore, making, of_other_logs, refuse_lack_of_room, refuse_used
 from mqtool.engine.repair.salvage.queue_order import Missing, OffsetRun, Order, arrange
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.consume_queue import ConsumeQueue
@@ -420,7 +420,8 @@ class Survey:
             for gap in missing:
                 placeholders[gap.queue[0]] += gap.stop - gap.start
         tables, remarks = self.tables()
-        remarks += [*_not_copied(self.reader), *self._tell_of_batches(order), *_tell_of_edits(self.edits, order)]
+        remarks += [*of_other_logs(self.reader.config), *_not_copied(self.reader)]
+        remarks += [*self._tell_of_batches(order), *_tell_of_edits(self.edits, order)]
         config = config_of(self.reader)
         size = int(config.settings["mappedFileSizeCommitLog"])
         start = self.first_offset() // size * size

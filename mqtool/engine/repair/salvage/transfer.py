@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 
 from mqtool.engine.repair.parts import Progress, Span, spans_of
-from mqtool.engine.repair.salvage.new_store import NewStore, making, refuse_lack_of_room, refuse_used
+from mqtool.engine.repair.salvage.new_store import NewStore, making, of_other_logs, refuse_lack_of_room, refuse_used
 from mqtool.engine.repair.salvage.queue_order import Missing
 from mqtool.engine.store.disk import Disk, scraps
 from mqtool.engine.store.dispatch import QueueKey, dispatch
@@ -326,7 +326,7 @@ def import_tables(
         if not count:
             raise BadDataError("the input contains no messages: there is nothing to import")
         new.finish(None, jobs)
-    return Imported(count, dict(new.placeholders), list(new.remarks()))
+    return Imported(count, dict(new.placeholders), [*of_other_logs(config), *new.remarks()])
 
 
 class _Batch(NamedTuple):
