@@ -34,10 +34,11 @@ _FAR = 16
 
 @dataclasses.dataclass(frozen=True)
 class Renamed:
-    """A segment whose name contradicts its records."""
+    """A segment whose name contradicts its records, or those of another file."""
 
     path: Path
     start_offset: int
+    has_records: bool  # else it yields its name to another file
 
     @property
     def target(self) -> Path:
@@ -312,7 +313,7 @@ def _placement(log: CommitLog, files: list[_PlacedFile], names: dict[Path, int])
             placement.removed.append(_removed(file, holders))
             continue
         if base != file.named:
-            placement.renamed.append(Renamed(file.path, base))
+            placement.renamed.append(Renamed(file.path, base, has_records=file.claim is not None))
         segments.append(MappedFile(file.path, base, min(file.size, log.file_size)))
         if file.size > log.file_size:
             placement.too_long.append(MappedFile(file.path, base, file.size))

@@ -383,6 +383,22 @@ def test_a_misplaced_segment_comes_to_its_place(damage: str, mode: str, tmp_path
     assert snapshot(store) == before
 
 
+def test_of_a_segment_without_records_nobody_claims_what_its_records_say(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    segment(store, 5).write_bytes(bytes(SIZE))  # created ahead
+    renamed((1, 5), (5, 1))(store)
+
+    told = {finding.found: finding.message for finding in verify_store(StoreReader(store)) if finding.expected}
+    plan = plan_of(store)
+    reasons = {Path(change.file).name: change.reason for change in plan.changes if change.what == "rename"}
+
+    by_records, without = segment_name(5 * SIZE), segment_name(SIZE)
+    assert "its records say" in told[by_records]
+    assert told[without].startswith("it has no records")
+    assert "its records say" in reasons[by_records]
+    assert reasons[without].startswith("without records")
+
+
 def test_what_a_file_system_keeps_among_segments_is_a_note(tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)
     (store / "commitlog" / "lost+found").mkdir()

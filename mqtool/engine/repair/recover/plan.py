@@ -614,7 +614,8 @@ def _changes(recovery: Recovery) -> Iterator[Change]:
     for gone in recovery.placement.removed:
         yield Change("remove", relative(gone.path), gone.reason, None, gone.size)
     for renamed in recovery.placement.renamed:
-        yield Change("rename", relative(renamed.path), f"its records say that it is segment {renamed.target.name}")
+        by = "its records say that it is" if renamed.has_records else "without records, it yields its name and becomes"
+        yield Change("rename", relative(renamed.path), f"{by} segment {renamed.target.name}")
     for base in sorted({hole.segment_offset for hole in recovery.log.holes} - set(sizes) | created):
         path = log.folders[0] / segment_name(base)
         yield Change("create", relative(path), "the segment is missing", None, log.file_size)

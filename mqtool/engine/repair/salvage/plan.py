@@ -235,7 +235,8 @@ def named_otherwise(reader: StoreReader, placement: Placement) -> Iterator[str]:
     """Yield a remark on each file of the log that is used as another segment than its name says, or not at all."""
     relative = reader.paths.relative
     for renamed in placement.renamed:
-        yield f"{relative(renamed.path)} is read as segment {renamed.target.name}: its records say so"
+        reason = "its records say so" if renamed.has_records else "it has no records, and another file has its name"
+        yield f"{relative(renamed.path)} is read as segment {renamed.target.name}: {reason}"
     for gone in placement.removed:
         if gone.donor or gone.is_named:
             yield f"{relative(gone.path)} is left out, {gone.size:,} bytes: {gone.reason}"

@@ -277,7 +277,9 @@ def _check_names(reader: StoreReader) -> Iterator[Finding]:
     for renamed in placement.renamed:
         yield finding(
             "LOG-NAME",
-            "its records say that it is another segment than its name says",
+            "its records say that it is another segment than its name says"
+            if renamed.has_records
+            else "it has no records, and another file is the segment of this name by its records",
             file=reader.paths.relative(renamed.path),
             expected=renamed.target.name,
             found=renamed.path.name,
