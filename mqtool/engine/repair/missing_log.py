@@ -37,6 +37,8 @@ class Elsewhere:
     found: tuple[Path, ...]  # folders beside the store, or below it, with missing segments
     folders: tuple[Path, ...]  # those of the log as it is opened
     is_all: bool  # these have no segments, or only empty ones
+    copies: tuple[Path, ...] = ()  # folders with segments of the same names as these: copies of the log
+    lacking: tuple[Path, ...] = ()  # segments of copies that the log lacks
 
     @property
     def setting(self) -> str:
@@ -47,6 +49,16 @@ class Elsewhere:
     @property
     def sentence(self) -> str:
         """The error message for it."""
+        if not self.is_all and not self.found:
+            names, own = (
+                ", ".join(path.name for path in self.lacking),
+                ",".join(str(folder.resolve()) for folder in self.folders),
+            )
+            return (
+                f"segments that the log lacks are in {_listed(self.copies)}, which also has others of the log's names: "
+                f"if it is a copy of this log, copy {names} into {self.folders[0]}; to proceed without them, give "
+                f"--set storePathCommitLog={own}"
+            )
         if not self.is_all:
             return (
                 f"segments that the log lacks are in {_listed(self.found)}: name all its folders with --set "
@@ -57,6 +69,7 @@ class Elsewhere:
             return (
                 f"there is no log in this store, but there is one in {_listed(self.found)}: if it belongs to this "
                 f"store, give --set storePathCommitLog={self.setting} (or -c broker.conf)"
+                + (f"; {_listed(self.copies)} hold segments of the same names" if self.copies else "")
             )
         return (
             "there is no log in this store, although it held messages: give the folders of its log with --set "
@@ -84,18 +97,43 @@ def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
     log = reader.commit_log
     folders = tuple(reader.paths.commit_log)
     if not _has_segments(log):
-        return Elsewhere(tuple(_folders_near(reader)), folders, is_all=True) if _held_messages(reader) else None
+        if not _held_messages(reader):
+            return None
+        of_log, copies = _apart(_folders_near(reader), set())
+        return Elsewhere(of_log, folders, is_all=True, copies=copies)
     if "storePathCommitLog" in reader.config.settings or not log.file_size:
         return None
     missing = list(_missing(reader))
     if not missing:
         return None
-    holding = []
-    for folder in _folders_near(reader):
-        starts = [int(file.name) for file in folder.iterdir() if is_segment_name(file.name)]
-        if any(start < stop and start + log.file_size > first for first, stop in missing for start in starts):
-            holding.append(folder)
-    return Elsewhere(tuple(holding), folders, is_all=False) if holding else None
+    lacking = {
+        folder: tuple(
+            file
+            for file in _segments_in(folder)
+            if any(int(file.name) < stop and int(file.name) + log.file_size > first for first, stop in missing)
+        )
+        for folder in _folders_near(reader)
+    }
+    holding = [folder for folder, files in lacking.items() if files]
+    of_log, copies = _apart(holding, {segment.path.name for segment in log.segments})
+    if not holding:
+        return None
+    return Elsewhere(of_log, folders, is_all=False, copies=copies, lacking=lacking[copies[0]] if copies else ())
+
+
+def _segments_in(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if is_segment_name(file.name))
+
+
+def _apart(holding: list[Path], names: set[str]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Return the folders of one log, and those with segments of the same names as its others or as ``names``."""
+    of_log: list[Path] = []
+    copies: list[Path] = []
+    for folder in holding:
+        names_in = {file.name for file in _segments_in(folder)}
+        (of_log if names.isdisjoint(names_in) else copies).append(folder)
+        names = names if folder in copies else names | names_in
+    return tuple(of_log), tuple(copies)
 
 
 def _has_segments(log: CommitLog) -> bool:
@@ -146,7 +184,8 @@ def _folders_near(reader: StoreReader) -> list[Path]:
     known = {folder.resolve() for folder in reader.paths.commit_log}
     root = reader.root.resolve()
     folders = itertools.islice(itertools.chain(_below(root), _beside(root)), _MAX_FOLDERS)
-    return sorted(folder for folder in folders if folder not in known and _holds_log(folder))
+    near = sorted(folder for folder in folders if folder not in known and _holds_log(folder))
+    return sorted(near, key=lambda folder: not folder.is_relative_to(root))  # those below it first
 
 
 def _below(root: Path) -> Iterator[Path]:

@@ -88,6 +88,37 @@ def test_what_doctor_recommends_then_leads_to_the_log(where: str, tmp_path: Path
     assert run("recover", "--dry-run", "-s", str(store), "-c", str(conf)).status == Status.OK
 
 
+def test_a_copy_of_the_log_is_not_named_as_a_part_of_it(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path).resolve()
+    whole, copy = snapshot(store / "commitlog"), shutil.copytree(store / "commitlog", tmp_path / "copy").resolve()
+    lacking = "00000000000000131072"
+    (store / "commitlog" / lacking).unlink()
+
+    refused = run("recover", "-s", str(store), "--yes")
+    causes = [row for row in run("doctor", "-s", str(store)).rows if row.get("next")]
+    for command in causes[0]["next"]:
+        subprocess.run(command, shell=True, check=True)
+
+    assert refused.status == Status.NO_INPUT
+    assert f"copy {lacking} into {store / 'commitlog'}" in refused.remarks
+    assert causes[0]["next"] == [f"cp -a {copy / lacking} {store / 'commitlog'}"]
+    assert {**snapshot(store / "commitlog"), ".": whole["."]} == whole
+    assert run("doctor", "-s", str(store)).status == Status.OK
+
+
+def test_of_several_copies_of_a_log_the_folders_of_the_nearest_are_offered(tmp_path: Path) -> None:
+    store = copy_of("multipath-533-clean", tmp_path).resolve()
+    for name in ("commitlog-a", "commitlog-b"):
+        shutil.copytree(store / name, tmp_path / "backup" / name)
+    moved("commitlog-a", "commitlog-b", to="log")(store)
+
+    found = log_elsewhere(StoreReader(store))
+
+    assert found is not None
+    assert found.setting == f"{store / 'log' / 'commitlog-a'},{store / 'log' / 'commitlog-b'}"
+    assert found.copies == tuple(tmp_path.resolve() / "backup" / name for name in ("commitlog-a", "commitlog-b"))
+
+
 def test_a_store_without_any_log_is_refused_with_the_setting_named(tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)
     for file in (store / "commitlog").iterdir():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -371,6 +372,8 @@ def _commands(case: Case, code: str, cause: Cause, sign: Sign) -> Iterator[str]:
             yield command
         elif case.elsewhere.setting:  # repairs refuse a log of which a part lies elsewhere
             yield case.change_setting("storePathCommitLog", case.elsewhere.setting)
+        elif case.elsewhere.lacking:
+            yield shlex.join(["cp", "-a", *map(str, case.elsewhere.lacking), str(case.elsewhere.folders[0])])
 
 
 def _others(case: Case) -> Iterator[Diagnosis]:

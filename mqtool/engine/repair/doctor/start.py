@@ -165,7 +165,7 @@ def log_elsewhere(case: Case) -> Iterator[Sign]:
     if paths.dledger:
         return
     actual = [folder.resolve() for folder in paths.commit_log]
-    expected = case.elsewhere.setting if case.elsewhere else ",".join(map(str, paths.commit_log))
+    expected = (case.elsewhere and case.elsewhere.setting) or ",".join(map(str, paths.commit_log))
     for folder in folders:
         if folder.resolve() not in actual and not (folder.is_dir() and any(folder.iterdir())):
             text = f"a broker looks for the log in {folder} and would start a new one there"
