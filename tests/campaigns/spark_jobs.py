@@ -1,7 +1,7 @@
 """Each job of ``mqtool spark`` held against the command of its name, on generated damages and with any cut of the log.
 
-A seed is a case of ``tests/laws``: a golden store and one or two damages. Ten seeds are held together, with ranges from
-9,000 bytes to 1 GiB, and a job that takes several stores answers for all of them. What jobs and commands answer is
+A seed is a case of ``tests/laws``: a golden store and one or two damages. Fifty seeds are held together, with ranges
+from 9,000 bytes to 1 GiB, and a job that takes several stores answers for all of them. What jobs and commands answer is
 compared as multisets, or by the kind of error where a command ends with one. A store whose groups have saved nothing
 gets a table of offsets. All seeds run in one Spark session::
 
@@ -28,6 +28,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,10 @@ from tests.spark.session import session
 from tests.spark.test_verify_distributed import in_pieces as pieces_of_verify
 
 SIZES = (9_000, 20_000, 65_536, 100_000, 1 << 20, 1 << 30)
-TOGETHER = 10
-"""So many seeds are held at once, with one size of ranges."""
+TOGETHER = 50
+"""So many seeds are held at once, with one size of ranges: a job on Spark takes about as long for one."""
+AT_ONCE = 4
+"""So many jobs run at once that take one store each."""
 _RAISED = re.compile(r"mqtool\.errors\.(\w+)")
 _SHOWN = 3
 _QUERY = Query(texts=("1",))
@@ -115,7 +118,7 @@ def main() -> int:
 
 def hold(spark: Any, seeds: Sequence[int], folder: Path, seconds: dict[str, float]) -> list[dict[str, Any]]:
     """Return what some seeds came to: which cases they are, and where a job answered otherwise than its command."""
-    size = random.Random(seeds[0]).choice(SIZES)
+    size = SIZES[seeds[0] // TOGETHER % len(SIZES)]
     some = [made(seed, size, folder / str(seed)) for seed in seeds]
     differences: dict[int, dict[str, str]] = {one.seed: {} for one in some}
     for job, command in (COMMANDS if spark else COMMANDS | {"compare": _counted_as_compared}).items():
@@ -143,28 +146,37 @@ def made(seed: int, size: int, folder: Path) -> DamagedStore:
 def held_against(spark: Any, job: str, some: Sequence[DamagedStore], wanted: dict[int, Any]) -> dict[int, str]:
     """Return where a job answers otherwise than its command, by seed.
 
-    One job answers for several stores; where it answers otherwise than the command does of all of them, or where that
-    ends with an error of one, each has a job of its own.
+    One job answers for all stores of which the command ends with no error; where it answers otherwise than the command
+    does of all of them, for half of them each.
     """
-    if len(some) > 1:
-        answers = [wanted[one.seed] for one in some]
-        if spark and job in ON_SPARK and not any(isinstance(answer, str) for answer in answers):
-            found = answered(lambda: ON_SPARK[job](spark, some))
-            if found == joined(job, some, answers):
-                return {}
-        differences: dict[int, str] = {}
-        for one in some:
-            differences |= held_against(spark, job, [one], wanted)
-        return differences
-    (one,) = some
+    if job in ALONE or not spark:
+        with ThreadPoolExecutor(AT_ONCE if spark else 1) as pool:
+            return _merged(pool.map(lambda one: _held_alone(spark, job, one, wanted[one.seed]), some))
+    together = [one for one in some if not isinstance(wanted[one.seed], str)]
+    differences = _merged(_held_alone(spark, job, one, wanted[one.seed]) for one in some if one not in together)
+    if len(together) < 2:
+        return differences | _merged(_held_alone(spark, job, one, wanted[one.seed]) for one in together)
+    answer = joined(job, together, [wanted[one.seed] for one in together])
+    found = answered(lambda: ON_SPARK[job](spark, together))
+    if found != answer:
+        half = len(together) // 2
+        of_halves = _merged(held_against(spark, job, part, wanted) for part in (together[:half], together[half:]))
+        differences |= of_halves or {together[0].seed: f"of {len(together)} stores together: {told(found, answer)}"}
+    return differences
+
+
+def _held_alone(spark: Any, job: str, one: DamagedStore, wanted: Any) -> dict[int, str]:
     if not spark:
-        found, answer = answered(lambda: _asked(job, IN_PIECES[job], one)), wanted[one.seed]
+        found, answer = answered(lambda: _asked(job, IN_PIECES[job], one)), wanted
     else:
         on_spark = functools.partial({**ON_SPARK, **ALONE}[job], spark)
         found = answered(lambda: _asked(job, lambda one: on_spark([one]), one))
-        answer = wanted[one.seed]
-        answer = answer if isinstance(answer, str) else joined(job, some, [answer])
+        answer = wanted if isinstance(wanted, str) else joined(job, [one], [wanted])
     return {} if found == answer else {one.seed: told(found, answer)}
+
+
+def _merged(parts: Iterable[dict[int, str]]) -> dict[int, str]:
+    return {seed: difference for part in parts for seed, difference in part.items()}
 
 
 def _asked(job: str, ask: Callable[[DamagedStore], Iterable[Hashable]], held: DamagedStore) -> Iterable[Hashable]:
