@@ -347,18 +347,19 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
     for row in rows:
         job.output.row(row.asDict())
     for side in ("left", "right"):
-        if unread := seen.get(f"{side}_unread"):
+        if unread := seen[f"{side}_unread"]:
             places = "a place" if unread == 1 else f"{unread:,} places"
             job.output.remark(f"{side}: {places} of the log cannot be read and were not compared")
     differences = {"differ": seen["differs"], "only left": seen["only_left"], "only right": seen["only_right"]}
     parts = [f"{count:,} {noun}" for noun, count in differences.items() if count]
-    same = "both stores hold the same messages"
+    is_unread = bool(seen["left_unread"] or seen["right_unread"])
+    same = "both stores hold the same messages" if not is_unread else "what can be read is the same in both stores"
     if by == "key":
         same = f"left has {seen['left']:,} messages, right {seen['right']:,}: the same messages, equally often"
     job.tell(", ".join(parts) or same)
     if parts:
         return Status.DAMAGE
-    return Status.WARNINGS if seen.get("left_unread") or seen.get("right_unread") else Status.OK
+    return Status.WARNINGS if is_unread else Status.OK
 
 
 @command.command("rebuild", short_help="Rebuild queues and index from the commit log.")

@@ -6,6 +6,7 @@ uses (``mqtool.formats.identity``); those of both stores are brought together an
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mqtool.engine.repair.compare.aligned import SIDES, are_sound
+from mqtool.engine.repair.compare.stores import check_same_kind
 from mqtool.formats.columns import distinct, is_among
 from mqtool.formats.identity import record_identities
 from mqtool.formats.scan import MessageTable
@@ -31,7 +33,10 @@ DIFFERS = "differs"
 _COLUMNS = ("physical_offset", "topic", "queue_id", "queue_offset", "store_timestamp", "unique_key", "store")
 _NAMED = (*_COLUMNS[:-1], "keys", "tags", "message_id")
 SCHEMA = spark_schema({"side": "string", **{name: BUILDERS[name].type for name in _COLUMNS}})
-"""By offset: where a message is (at ``differs`` both stores have another one at this address), and which it is."""
+"""By offset: where a message is (at ``differs`` both stores have another one at this address), and which it is.
+
+What a task yields has rows of a side alone, too: of a place that cannot be read.
+"""
 _IDENTITIES = spark_schema({
     "side": "string", "first": "bigint", "second": "bigint", **{name: BUILDERS[name].type for name in _NAMED},
 })  # fmt: skip
@@ -49,17 +54,28 @@ class CompareTask(NamedTuple):
 def by_offset(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[Any, list[Any]]:
     """Return the DataFrame of the messages that are in only one of two logs, or differ, columns ``SCHEMA``.
 
-    Beside it an observation: it counts the rows of each side (``only_left``, ``only_right``, ``differs``) while the
-    DataFrame is read.
+    Beside it observations, which count while the DataFrame is read: the rows of each side (``only_left``,
+    ``only_right``, ``differs``), and the places that cannot be read (``left_unread``, ``right_unread``).
 
     Args:
         spark: the session.
         left: one store.
         right: the other.
         partition_size: bytes of log for one task.
+
+    Raises:
+        BadDataError: only one of them is a DLedger log, so their addresses mean different things.
     """
-    frame, observed = _counted(spread(spark, _aligned(left, right, partition_size), compare, SCHEMA))
-    return frame, [observed]
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import col, count_if
+
+    is_message = col("physical_offset").isNotNull()
+    unread = Observation("places")
+    rows = spread(spark, _aligned(left, right, partition_size), compare, SCHEMA).observe(
+        unread, *(count_if((col("side") == side) & ~is_message).alias(f"{side}_unread") for side in SIDES)
+    )
+    frame, counted = _counted(rows.where(is_message))
+    return frame, [unread, counted]
 
 
 def _counted(frame: Any) -> tuple[Any, Any]:
@@ -124,6 +140,7 @@ def by_key(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[
 
 def _aligned(left: Store, right: Store, partition_size: int) -> list[CompareTask]:
     readers = [(store, store.open()) for store in (left, right)]
+    check_same_kind(*(reader for _, reader in readers))
     start = min(reader.commit_log.min_offset for _, reader in readers)
     stop = max(reader.commit_log.end_offset for _, reader in readers)
     start -= start % partition_size
@@ -157,7 +174,8 @@ def _between(parts: Sequence[LogRange], start: int, stop: int) -> list[LogRange]
 
 
 def _compare(item: CompareTask) -> Iterator[pa.RecordBatch]:
-    left, right = (_records(parts) for parts in item)
+    unread = dict.fromkeys(SIDES, 0)
+    left, right = (_records(parts, side, unread) for side, parts in zip(SIDES, item, strict=True))
     both, in_left, in_right = np.intersect1d(left[0], right[0], return_indices=True)
     differs = both[np.any(left[1:, in_left] != right[1:, in_right], axis=0)]
     only_left, only_right = (distinct(side[0][~is_among(side[0], both)]) for side in (left, right))
@@ -168,12 +186,18 @@ def _compare(item: CompareTask) -> Iterator[pa.RecordBatch]:
             for part, table in _tables(parts):
                 chosen = table.where(np.isin(table.column("position"), positions))
                 yield from _rows(part, chosen, side)
+    yield from (_unread(side, count, SCHEMA) for side, count in unread.items() if count)
 
 
-def _records(parts: Sequence[LogRange]) -> Columns:
-    """Return address, size and CRC of each record."""
+def _records(parts: Sequence[LogRange], side: str, unread: dict[str, int]) -> Columns:
+    """Return address, size and CRC of each record; counts the places of a side that hold none."""
     records = [np.empty((3, 0), np.int64)]
-    for _, table in _tables(parts):
+    for piece in itertools.chain.from_iterable(map(_pieces, parts)):
+        if isinstance(piece, UnreadablePlace):
+            unread[side] += 1
+            continue
+        table = _at_their_addresses(piece)
+        unread[side] += len(piece) - len(table)
         sizes = table.column("size").astype(np.int64)
         records.append(np.stack([table.column("position"), sizes, table.crcs(table.starts, sizes).astype(np.int64)]))
     return np.concatenate(records, axis=1)
@@ -198,8 +222,14 @@ def identities(item: tuple[str, LogRange]) -> Iterator[pa.RecordBatch]:
             sides = pa.repeat(pa.scalar(side), len(batch))
             yield pa.RecordBatch.from_arrays([sides, *map(pa.array, both.T), *batch.columns], schema=schema)
     if unread:
-        nulls = [pa.nulls(unread, field.type) for field in list(schema)[1:]]
-        yield pa.RecordBatch.from_arrays([pa.repeat(pa.scalar(side), unread), *nulls], schema=schema)
+        yield _unread(side, unread, _IDENTITIES)
+
+
+def _unread(side: str, count: int, columns: Any) -> pa.RecordBatch:
+    """Return rows of places that cannot be read."""
+    schema = arrow_schema(columns)
+    nulls = [pa.nulls(count, field.type) for field in list(schema)[1:]]
+    return pa.RecordBatch.from_arrays([pa.repeat(pa.scalar(side), count), *nulls], schema=schema)
 
 
 def _pieces(part: LogRange) -> Iterator[MessageTable | UnreadablePlace]:
@@ -214,7 +244,13 @@ def _tables(parts: Sequence[LogRange]) -> Iterator[tuple[LogRange, MessageTable]
     for part in parts:
         for piece in _pieces(part):
             if not isinstance(piece, UnreadablePlace):
-                yield part, piece if not piece.faults.any() else piece.where(piece.faults == 0)
+                yield part, _at_their_addresses(piece)
+
+
+def _at_their_addresses(table: MessageTable) -> MessageTable:
+    """Return the records whose sizes add up, and which say that they are where they are."""
+    is_record = (table.faults == 0) & (table.column("position") == table.column("physical_offset"))
+    return table if is_record.all() else table.where(is_record)
 
 
 def _rows(part: LogRange, table: MessageTable, side: str) -> Iterator[pa.RecordBatch]:

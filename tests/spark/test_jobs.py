@@ -19,7 +19,7 @@ from mqtool.engine.store.queue_view import queue_keys
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.search import Query, Search
 from mqtool.engine.store.stats import KEYS, By, Selection, count_messages
-from mqtool.errors import NotFoundError, Status
+from mqtool.errors import BadDataError, NotFoundError, Status
 from mqtool.spark import compare, export, find, offsets, rebuild, stats, verify
 from mqtool.spark.stores import Store, find_stores
 from tests.commands.running import run
@@ -265,6 +265,21 @@ def test_addresses_that_only_one_store_has_are_told(spark: Any, tmp_path: Path) 
     assert compare.by_offset(spark, left, left, SMALL)[0].count() == 0
 
 
+def test_places_that_both_stores_have_damaged_are_not_called_the_same_by_offset(spark: Any, tmp_path: Path) -> None:
+    left, right = (Store(str(copy_of("mixed-533-clean", tmp_path / name))) for name in ("left", "right"))
+    for number, store in enumerate((left, right), 1):
+        with (Path(store.path) / "commitlog" / f"{0:020}").open("r+b") as log:
+            log.write(bytes([number]) * 2000)
+
+    frame, observations = compare.by_offset(spark, left, right, SMALL)
+
+    assert frame.orderBy("side", "physical_offset").limit(1).collect() == []
+    counted = {name: count for one in observations for name, count in one.get.items()}
+    assert counted == {"left_unread": 1, "right_unread": 1, "only_left": 0, "only_right": 0, "differs": 0}
+    with pytest.raises(BadDataError, match="only one of the two is a DLedger log"):
+        compare.by_offset(spark, left, golden("dledger-497-clean"), SMALL)
+
+
 @pytest.mark.parametrize("name", ["txn-497-clean", "batchcq-533-clean", "retry-533-clean"])
 def test_messages_are_compared_as_by_the_command(spark: Any, tmp_path: Path, name: str) -> None:
     left = golden(name)
@@ -359,9 +374,16 @@ def test_of_stores_without_any_message_nothing_is_told_and_that_is_counted(spark
 
     frame, observed = offsets.progress(spark, stores, SMALL)
     assert (frame.collect(), observed.get) == ([], {"unread": 0})
-    found, observations = compare.by_key(spark, one, two, SMALL)
-    assert found.collect() == []
-    assert {count for seen in observations for count in seen.get.values()} == {0}
+    empty = Store(str(tmp_path / "empty"))
+    Path(empty.path, "commitlog").mkdir(parents=True)
+    for job in (compare.by_key, compare.by_offset):
+        for other in (two, empty):
+            found, observations = job(spark, other, empty if other is empty else one, SMALL)
+            assert found.orderBy("side", "physical_offset").limit(1).collect() == []
+            assert {count for seen in observations for count in seen.get.values()} == {0}
+    found, observed = find.messages(spark, find.plan([(empty, Query())], SMALL, True).items)
+    assert found.orderBy("store").limit(1).collect() == []
+    assert observed.get == {"found": 0, "unread": 0}
 
 
 def test_progress_is_what_is_saved_and_what_the_log_tells(spark: Any) -> None:

@@ -1,5 +1,6 @@
 """Ranges of a log: however it is cut, each message and each damaged place is read once, as one walk reads them."""
 
+import collections
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mqtool.engine.repair.compare.aligned import SIDES
+from mqtool.engine.repair.compare.stores import Logs, compare_logs
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.reader import StoreReader
@@ -284,6 +287,28 @@ def test_what_is_loaded_is_what_the_file_holds(
             start = min(start, len(content))
             file.load(start, start + size)
             assert (file.bytes[start : start + size] == content[start : start + size]).all()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mixed-497-clean/stale-records-after-end", "mixed-497-clean/tail-zeros-many-records",
+        "mixed-533-clean/physical-offset-field-full-scan", "mixed-533-clean/magic-blank",
+    ],
+)  # fmt: skip
+def test_records_of_another_place_and_ends_are_compared_by_offset_as_by_the_command(name: str, tmp_path: Path) -> None:
+    case = next(case for case in cases() if case.name == name)
+    left, right = Store(str(golden_store(case.base))), Store(str(case.store(tmp_path)))
+    logs = Logs()
+    assert list(compare_logs(left.open(), right.open(), logs)) or logs.is_equal
+
+    items = compare._aligned(left, right, 50_000)
+    rows = [row for item in items for batch in compare.compare(item) for row in batch.to_pylist()]
+
+    sides = collections.Counter(row["side"] for row in rows if row["physical_offset"] is not None)
+    assert (sides["left"], sides["right"], sides["differs"]) == (logs.sides[0].only, logs.sides[1].only, logs.differ)
+    unread = {row["side"] for row in rows if row["physical_offset"] is None}
+    assert {side for side, told in zip(SIDES, logs.sides, strict=True) if told.unreadable_count} <= unread
 
 
 def test_a_task_that_compares_little_at_a_time_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,14 +123,23 @@ def compare_logs(
     Raises:
         BadDataError: only one of them is a DLedger log, so their addresses mean different things.
     """
-    if left.commit_log.envelope.size != right.commit_log.envelope.size:
-        raise BadDataError(
-            "only one of the two is a DLedger log, so their addresses do not correspond: compare them --by key"
-        )
+    check_same_kind(left, right)
     walk = _LogComparison(left, right, logs)
     for step in aligned(left, right, jobs, progress):
         yield from walk.take(step)
     yield from walk.finish()
+
+
+def check_same_kind(left: StoreReader, right: StoreReader) -> None:
+    """Make sure that addresses mean the same in both logs.
+
+    Raises:
+        BadDataError: only one of them is a DLedger log.
+    """
+    if left.commit_log.envelope.size != right.commit_log.envelope.size:
+        raise BadDataError(
+            "only one of the two is a DLedger log, so their addresses do not correspond: compare them --by key"
+        )
 
 
 class _LogComparison:
