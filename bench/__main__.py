@@ -22,7 +22,7 @@ from bench.broker import VERSION, measure_broker
 from bench.client import measure_client
 from bench.damage import measure_damage
 from bench.remote import measure_remote
-from bench.repairs import measure_mends
+from bench.repairs import measure_repairs
 from bench.replication import measure_replication
 from bench.spark import measure_spark
 from bench.stores import make_store
@@ -177,11 +177,11 @@ def measure_files(keep: Path | None) -> list[Row]:
                 make_store(root, body_size, log_size - (4 << 20))
             rows += measure_scan(name, root)
         rows += measure_start(folder / "store-1024")
-        rows += measure_mends("2 GiB, 1 KiB bodies", folder / "store-1024")
+        rows += measure_repairs("2 GiB, 1 KiB bodies", folder / "store-1024")
         large = folder / "store-large"
         if not (large / "checkpoint").exists():
             make_store(large, 1024, LARGE)
-        rows += measure_mends("8 GiB, 1 KiB bodies", large)
+        rows += measure_repairs("8 GiB, 1 KiB bodies", large)
     return rows
 
 

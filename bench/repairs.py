@@ -25,7 +25,7 @@ _DERIVED = ("consumequeue", "index", "checkpoint")
 _TRACES = ("abort", "lock", "config")
 
 
-def measure_mends(name: str, root: Path) -> list[Row]:
+def measure_repairs(name: str, root: Path) -> list[Row]:
     """Return the rows of one store, which is as before afterwards; none where Java is missing."""
     with tempfile.TemporaryDirectory(dir=root.parent) as folder:
         work = Path(folder)

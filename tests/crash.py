@@ -1,7 +1,7 @@
-"""Disks that fail, die or lose what was not synced, and the trials of a mend on them.
+"""Disks that fail, die or lose what was not synced, and the trials of a repair on them.
 
-``Trial`` runs one mend of one store again and again, disturbed at every call of its disk, and holds what comes of it
-against the store as it was (undo) and against an undisturbed run (the same mend again).
+``Trial`` runs one repair of one store again and again, disturbed at every call of its disk, and holds what comes of it
+against the store as it was (undo) and against an undisturbed run (the same repair again).
 """
 
 import contextlib
@@ -380,14 +380,14 @@ def _some_sectors(data: bytearray, at: int, new: bytes, chance: random.Random) -
 
 
 class Trial:
-    """One mend of one store, to be disturbed. Each method returns how many disturbed runs it has seen survive.
+    """One repair of one store, to be disturbed. Each method returns how many disturbed runs it has seen survive.
 
     They disturb every call, or with ``step`` every so manieth.
 
     Args:
-        store: to be mended; it stays as it is.
+        store: to be repaired; it stays as it is.
         command: a name of ``REPAIRS``.
-        options: of that mend.
+        options: of that repair.
         place: an empty folder to work in.
         config: settings of the broker.
         jobs: how many threads. The number and order of calls must not depend on them.
@@ -416,15 +416,15 @@ class Trial:
             self.before = snapshot(root)
             self.before_content = content(root)
             disk = WatchedDisk(self._apart(root))
-            self.mend(root, disk)
-            self.mend_calls = disk.count
+            self.repair(root, disk)
+            self.repair_calls = disk.count
             self.after = content(root)
             disk = WatchedDisk(self._apart(root))
             undo(root, disk)
             self.undo_calls = disk.count
             assert snapshot(root) == self.before
 
-    def mend(self, root: Path, disk: Disk) -> None:
+    def repair(self, root: Path, disk: Disk) -> None:
         """Plan and carry out, as a user would again after whatever has happened: what was cut off is undone first."""
         if cut_off(root):
             undo(root, disk)
@@ -432,11 +432,11 @@ class Trial:
         carry_out(root, self.config, plan, disk, self.jobs)
 
     def fails_once(self, step: int = 1) -> int:
-        """Let each call fail once: the store is as before, or the mend was done."""
+        """Let each call fail once: the store is as before, or the repair was done."""
         for number in self._calls(step):
             with self._copy() as root:
                 try:
-                    self.mend(root, FailingDisk(number, apart=self._apart(root)))
+                    self.repair(root, FailingDisk(number, apart=self._apart(root)))
                 except MqtoolError as error:
                     assert snapshot(root) == self.before, number
                     assert not journals(root), number
@@ -451,28 +451,28 @@ class Trial:
         for number in self._calls(step):
             with self._copy() as root:
                 with contextlib.suppress(MqtoolError):
-                    self.mend(root, FailingDisk(number, for_good=True, apart=self._apart(root)))
+                    self.repair(root, FailingDisk(number, for_good=True, apart=self._apart(root)))
                 self._goes_back(root, number)
         return len(self._calls(step))
 
     def is_killed(self, step: int = 1) -> int:
-        """Kill the mend in each call: undo brings the store back, and the same mend again does what it should."""
+        """Kill the repair in each call: undo brings the store back, and the same repair again does what it should."""
         for number in self._calls(step):
             with self._copy() as root:
                 with contextlib.suppress(KilledError):
-                    self.mend(root, DyingDisk(number, apart=self._apart(root)))
+                    self.repair(root, DyingDisk(number, apart=self._apart(root)))
                 with self._copy_of(root) as other:
                     self._goes_back(other, number)
                 self._goes_on(root, number)
         return len(self._calls(step))
 
     def is_killed_undoing(self, step: int = 1) -> int:
-        """Kill undo in every call, of the whole mend and of one that was itself killed in each call."""
+        """Kill undo in every call, of the whole repair and of one that was itself killed in each call."""
         count = 0
-        for number in [*self._calls(step), self.mend_calls + 1]:
+        for number in [*self._calls(step), self.repair_calls + 1]:
             with self._copy() as root:
                 with contextlib.suppress(KilledError):
-                    self.mend(root, DyingDisk(number, apart=self._apart(root)))
+                    self.repair(root, DyingDisk(number, apart=self._apart(root)))
                 for second in itertools.count(1):
                     with self._copy_of(root) as other:
                         try:
@@ -485,10 +485,10 @@ class Trial:
         return count
 
     def loses_power(self, samples: int, step: int = 1, seed: int = 4) -> int:
-        """Cut the power after each call of the mend: undo brings back, and the mend again does what it should."""
+        """Cut the power after each call of the repair: undo brings back, and the repair again does what it should."""
         with self._copy() as root:
             disk = RecordingDisk(root.parent, self._apart(root))
-            self.mend(root, disk)
+            self.repair(root, disk)
         cuts = range(0, len(disk.calls) + 1, step)
         for cut, sample in itertools.product(cuts, range(samples)):
             with self._left(disk, cut, _chance(f"{seed} {cut}", sample // 2, sample), root.name) as left:
@@ -501,7 +501,7 @@ class Trial:
     def loses_power_undoing(self, samples: int, step: int = 1, seed: int = 4) -> int:
         """Cut the power after each call of an undo: undo again brings the store back."""
         with self._copy() as root:
-            self.mend(root, Disk())
+            self.repair(root, Disk())
             disk = RecordingDisk(root.parent, self._apart(root))
             undo(root, disk)
         cuts = range(0, len(disk.calls) + 1, step)
@@ -511,7 +511,7 @@ class Trial:
         return len(cuts) * samples
 
     def _calls(self, step: int) -> range:
-        return range(1, self.mend_calls + 1, step)
+        return range(1, self.repair_calls + 1, step)
 
     def _goes_back(self, root: Path, where: object) -> None:
         take_back(root, WatchedDisk(self._apart(root)))
@@ -519,7 +519,7 @@ class Trial:
 
     def _goes_on(self, root: Path, where: object) -> None:
         if not any(info.state is State.DONE for info in journals(root)):
-            self.mend(root, WatchedDisk(self._apart(root)))
+            self.repair(root, WatchedDisk(self._apart(root)))
         assert content(root) == self.after, where
 
     def _apart(self, root: Path) -> Path | None:
@@ -691,7 +691,7 @@ class _FailingThenDyingDisk(DyingDisk):
 
 
 def take_back(root: Path, disk: Disk) -> None:
-    """Undo the last mend, if one has begun."""
+    """Undo the last repair, if one has begun."""
     if any(info.state is not State.UNDONE for info in journals(root)):
         _, exact = undo(root, disk)
         assert exact
@@ -714,7 +714,7 @@ def differences(one: Snapshot, other: Snapshot) -> list[str]:
     return sorted(path for path in one.keys() | other.keys() if one.get(path) != other.get(path))
 
 
-# A mend that makes every kind of change, for tests of what all mends share.
+# A repair that makes every kind of change, for tests of what all repairs share.
 
 
 def _plan_everything(_reader: StoreReader, options: Mapping[str, Any], _jobs: int, _progress: Progress) -> Plan:
@@ -759,7 +759,7 @@ def _apply_everything(reader: StoreReader, _plan: Plan, journal: Journal, _jobs:
     journal.remove(root / "consumequeue" / "T" / f"{1:020}")
     journal.remove(root / "index")
     journal.disk.create(journal.workspace / "abort", 3)
-    journal.move_in(journal.workspace / "abort", root / "mended")
+    journal.move_in(journal.workspace / "abort", root / "repaired")
     journal.move_in(_file(journal, "checkpoint"), root / "checkpoint")
 
 

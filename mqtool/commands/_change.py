@@ -1,4 +1,4 @@
-"""What ``topic``, ``group`` and ``offset`` share that change something: on brokers, or in a store by a mend."""
+"""What ``topic``, ``group`` and ``offset`` share that change something: on brokers, or in a store by a repair."""
 
 import functools
 from collections.abc import Awaitable, Callable

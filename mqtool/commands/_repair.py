@@ -67,7 +67,7 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class RepairCommand:
-    """One run of a command that mends: the store, and how the user wants to be asked."""
+    """One run of a command that repairs: the store, and how the user wants to be asked."""
 
     root: Path
     config: "StoreConfig"
@@ -133,7 +133,7 @@ class RepairCommand:
         return self.confirmation.is_answered_yes("Proceed?")
 
     def _take_back_cut_off(self) -> bool:
-        """Undo a mend that was killed, as a new one must begin with a whole store; tell whether that is done."""
+        """Undo a repair that was killed, as a new one must begin with a whole store; tell whether that is done."""
         from mqtool.engine.repair.journal import cut_off, undo
         from mqtool.engine.store.disk import Disk
         from mqtool.engine.store.remote import refuse_remote
@@ -186,7 +186,7 @@ def confirmation_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def repair_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what every mend takes; the command receives a ``RepairCommand`` as ``repair`` and returns its ``run(..)``."""
+    """Add the options of every repair; the command receives a ``RepairCommand`` and returns its ``run(..)``."""
 
     @store_names
     @click.option(

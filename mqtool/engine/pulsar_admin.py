@@ -21,7 +21,7 @@ from mqtool.engine.pulsar.names import PulsarTopicName
 from mqtool.engine.pulsar_server import PulsarServer
 from mqtool.errors import MqtoolError
 
-_MOST_BODY = 1 << 16
+_MAX_BODY = 1 << 16
 _DONE, _BAD = 204, 400
 
 
@@ -215,8 +215,8 @@ async def _body(request: Request) -> Any:
     data = bytearray()
     async for piece in request.stream():
         data += piece
-        if len(data) > _MOST_BODY:
-            raise AdminError(413, f"The body is longer than {_MOST_BODY:,} bytes")
+        if len(data) > _MAX_BODY:
+            raise AdminError(413, f"The body is longer than {_MAX_BODY:,} bytes")
     try:
         return json.loads(data) if data.strip() else None
     except (ValueError, RecursionError):

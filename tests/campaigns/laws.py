@@ -1,19 +1,19 @@
-"""Laws of mending, held against any number of generated damages.
+"""Laws of repairing, held against any number of generated damages.
 
-Each seed is a case (``tests/laws``): a golden store, one or two damages, and a mend; the judge (``tests/judge``), which
-shares no code with mqtool, reads the store before and after. The tests run a few dozen seeds; this is the long form::
+Each seed is a case (``tests/laws``): a golden store, one or two damages, and a repair; the judge (``tests/judge``),
+which shares no code with mqtool, reads the store before and after. The tests run a few dozen seeds; the long form is::
 
     python -m tests.campaigns.laws --seeds 1:20000 -j 2 --into laws.jsonl
 
 Run again it goes on where it was stopped. The file gets a line for each violation, the case shrunk to the smallest
 that still shows it, and one for each hundred of seeds with its counts; at the end all counts are told, by kind of
-damage, mend and law. A case by itself, as such a line has it, or as a seed::
+damage, repair and law. A case by itself, as such a line has it, or as a seed::
 
     python -m tests.campaigns.laws --case '{"base": "mixed-533-clean", ..}'
     python -m tests.campaigns.laws --case 73
 
-``--command-line`` mends by the real command line, a process for each step; ``--java`` lets stores that were mended load
-on each version, in one JVM, and holds what brokers serve against what was kept.
+``--command-line`` repairs by the real command line, a process for each step; ``--java`` loads repaired stores with
+each version, in one JVM, and compares what brokers serve with what was kept.
 
 Ends with status 1 when a law was violated.
 """
@@ -45,7 +45,7 @@ from tests.laws.shrinking import shrink
 _CHUNK = 100
 _AT_ONCE = 4  # a broker that loads a store waits for its own threads most of the time
 _MAX_EACH = 3
-"""Violations of one law, cause and mend that are shrunk and listed; the others are counted."""
+"""Violations of one law, cause and repair that are shrunk and listed; the others are counted."""
 
 Row = dict[str, Any]
 
@@ -75,7 +75,7 @@ def main() -> int:
                         smaller = shrink(case, Violation(row["law"], row["cause"], row["message"]))
                         row["shrunk"] = json.loads(smaller.to_json())
                     print(
-                        f"seed {row['seed']}: {row['law']}, {row['cause']} ({row['mend']}): {row['message']}",
+                        f"seed {row['seed']}: {row['law']}, {row['cause']} ({row['repair']}): {row['message']}",
                         flush=True,
                     )
                 print(json.dumps({**row, "commit": commit}), file=file, flush=True)
@@ -145,10 +145,10 @@ def _work(how: str, seeds: Iterable[int], pipe: Connection) -> None:
     runner = CommandLine() if how == "command line" else Direct()
     for seed in seeds:
         case = case_of(seed)
-        if how == "command line" and case.mend == "doctor":
+        if how == "command line" and case.repair == "doctor":
             continue  # it runs commands anyway
         result = check(case, scratch, runner)
-        counted = ["cases", f"mend {case.mend}", f"outcome {result.outcome}", f"store {case.base}"]
+        counted = ["cases", f"repair {case.repair}", f"outcome {result.outcome}", f"store {case.base}"]
         counted += [f"damage {kind}" for kind in sorted(set(case.kinds))]
         counted += [f"law {one.law}" for one in result.violations] or ["kept"]
         pipe.send(
@@ -161,7 +161,7 @@ def _work_with_java(seeds: Iterable[int], pipe: Connection, scratch: Path | None
         brokers = [stack.enter_context(JavaStore(version)) for version in VERSIONS]
         for seed, found in zip(seeds, pool.map(lambda seed: load(seed, brokers, scratch), seeds), strict=True):
             case = case_for_java(seed)
-            counted = ["cases", f"mend {case.mend}", "outcome refused" if found is None else "outcome loaded"]
+            counted = ["cases", f"repair {case.repair}", "outcome refused" if found is None else "outcome loaded"]
             violations = [
                 _violation(seed, case, Violation("java", version, line))
                 for version, lines in (found or {}).items()
@@ -172,12 +172,12 @@ def _work_with_java(seeds: Iterable[int], pipe: Connection, scratch: Path | None
 
 
 def _violation(seed: int, case: LawCase, one: Violation) -> Row:
-    what = {"seed": seed, "law": one.law, "cause": one.cause, "mend": case.mend, "message": one.message}
+    what = {"seed": seed, "law": one.law, "cause": one.cause, "repair": case.repair, "message": one.message}
     return {**what, "case": json.loads(case.to_json())}
 
 
 def _name(row: Row) -> tuple[str, str, str]:
-    return row["law"], row["cause"], row["mend"]
+    return row["law"], row["cause"], row["repair"]
 
 
 def _rows(path: Path) -> Iterator[Row]:

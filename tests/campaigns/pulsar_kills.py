@@ -50,7 +50,7 @@ from tests.commands.test_serve import started
 SUBSCRIPTIONS = 100
 _TOPIC = "persistent://public/default/t"
 _PERMITS = 1 << 20
-_MOST_UNANSWERED = 20
+_MAX_UNANSWERED = 20
 _PATIENCE_SECONDS = 120.0
 _LONGEST_FRAME = 1 << 22
 _READY = re.compile(r".*pulsar ([\d.]+):(\d+).*\n")
@@ -135,7 +135,7 @@ class KilledClients:
         """Send, consume and acknowledge for a while."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if len(self._entries) < _MOST_UNANSWERED:
+            if len(self._entries) < _MAX_UNANSWERED:
                 self.send(self.chance.choice((1, 1, 3)))
             self._take()
 

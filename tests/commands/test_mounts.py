@@ -1,4 +1,4 @@
-"""Mends of stores that lie on several file systems: what cannot be renamed is copied, room for that is asked for."""
+"""Repairs of stores that lie on several file systems: what cannot be renamed is copied, room for that is asked for."""
 
 import os
 import shutil
@@ -108,7 +108,7 @@ def same(store: Path, other: Path) -> bool:
 
 @pytest.mark.parametrize(("name", "arguments"), REPAIRS, ids=[f"{' '.join(row[1])}" for row in REPAIRS])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_mend_works_and_is_taken_back_wherever_parts_of_a_store_lie(
+def test_a_repair_works_and_is_taken_back_wherever_parts_of_a_store_lie(
     layout: Layout,
     name: str,
     arguments: list[str],

@@ -30,7 +30,7 @@ CHANGES = {
     "recover -s {store} --yes": Status.GIVEN_UP,
     "rebuild all -s {store} --survey --yes": Status.GIVEN_UP,
     "apply {plan} -s {store} --yes": Status.GIVEN_UP,
-    "undo -s {mended} --yes": Status.OK,
+    "undo -s {repaired} --yes": Status.OK,
     "topic create New -s {store} --yes": Status.OK,
     "salvage -s {store} --into {new}": Status.GIVEN_UP,
     "rebuild all -s {store} --into {new}": Status.GIVEN_UP,
@@ -48,8 +48,8 @@ def test_what_changes_something_outlasts_its_readers(command: str, status: Statu
         if "{plan}" in command:
             paths["plan"] = base / "plan"
             run("recover", "-s", paths["store"], "--save-plan", paths["plan"])
-        if "{mended}" in command:
-            paths["mended"] = paths["store"]
+        if "{repaired}" in command:
+            paths["repaired"] = paths["store"]
             run("recover", "-s", paths["store"], "--yes")
         if "{export}" in command:
             paths["export"] = tmp_path / "export.jsonl"
@@ -210,7 +210,7 @@ def run_signalled(store: Path, whom: str, number: int, first: int, last: int, *w
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_mend_that_is_told_to_end_takes_itself_back_however_often_it_is_told(number: int, tmp_path: Path) -> None:
+def test_a_repair_that_is_told_to_end_takes_itself_back_however_often_it_is_told(number: int, tmp_path: Path) -> None:
     store = CASE.store(tmp_path)
     before = snapshot(store)
 
@@ -222,7 +222,7 @@ def test_a_mend_that_is_told_to_end_takes_itself_back_however_often_it_is_told(n
     assert not journals(store)
 
 
-def test_a_mend_that_is_told_to_end_when_it_is_done_is_done(tmp_path: Path, calls: Callable[[Path], int]) -> None:
+def test_a_repair_that_is_told_to_end_when_it_is_done_is_done(tmp_path: Path, calls: Callable[[Path], int]) -> None:
     store = CASE.store(tmp_path / "signalled")
     last = calls(tmp_path)
 
@@ -253,7 +253,7 @@ def test_a_new_store_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_what_is_sent_to_the_waiting_process_is_for_the_mend(tmp_path: Path) -> None:
+def test_what_is_sent_to_the_waiting_process_is_for_the_repair(tmp_path: Path) -> None:
     store = CASE.store(tmp_path)
     before = snapshot(store)
 
@@ -263,7 +263,7 @@ def test_what_is_sent_to_the_waiting_process_is_for_the_mend(tmp_path: Path) -> 
     assert snapshot(store) == before
 
 
-def test_a_mend_whose_waiting_process_is_killed_takes_itself_back(tmp_path: Path) -> None:
+def test_a_repair_whose_waiting_process_is_killed_takes_itself_back(tmp_path: Path) -> None:
     store = CASE.store(tmp_path)
     before = snapshot(store)
 
@@ -274,7 +274,7 @@ def test_a_mend_whose_waiting_process_is_killed_takes_itself_back(tmp_path: Path
     assert not journals(store)
 
 
-def test_who_waits_for_a_mend_that_is_killed_tells_what_to_do(tmp_path: Path) -> None:
+def test_who_waits_for_a_repair_that_is_killed_tells_what_to_do(tmp_path: Path) -> None:
     store = CASE.store(tmp_path)
     before = snapshot(store)
 

@@ -46,7 +46,7 @@ def test_without_an_answer_nothing_is_changed(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == was
 
 
-def test_sound_tables_need_no_mend(tmp_path: Path) -> None:
+def test_sound_tables_need_no_repair(tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)
 
     ran = run("rebuild", "config", "-s", store, "--yes")

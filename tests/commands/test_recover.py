@@ -60,7 +60,7 @@ def test_the_plan_tells_a_time_that_grows_with_what_is_written_noted_and_read(
     assert seconds(read_size=size, rate=1 << 29) == 40
 
 
-def test_a_killed_brokers_store_is_mended_found_sound_and_given_back_as_it_was(tmp_path: Path) -> None:
+def test_a_killed_brokers_store_is_repaired_found_sound_and_given_back_as_it_was(tmp_path: Path) -> None:
     store = DAMAGED.store(tmp_path)
     was = snapshot(store)
 

@@ -1,4 +1,4 @@
-"""What stands in the way of a mend: a full disk, a read-only one, somebody else's files.
+"""What stands in the way of a repair: a full disk, a read-only one, somebody else's files.
 
 Whatever it is: one sentence, the status of ``docs/command_line.md``, the store as before, and nothing new beside it.
 """
@@ -160,7 +160,7 @@ def test_where_no_journal_can_be_made_the_way_out_is_told(
     refused(ran, Status.NOT_PERMITTED, said, before, snapshot(place.disk))
 
 
-def test_the_brokers_user_mends_with_a_journal_that_root_made_room_for(
+def test_the_brokers_user_repairs_with_a_journal_that_root_made_room_for(
     damaged: Path, open_place: Path, mounts: Mounts
 ) -> None:
     place = CrampedStore(mounts, damaged, open_place / "place", "recover")

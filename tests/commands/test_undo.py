@@ -37,7 +37,7 @@ class TypedInput(io.StringIO):
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store, and a command ``everything`` that mends it in every way."""
+    """A store, and a command ``everything`` that repairs it in every way."""
 
     @click.command()
     @click.option("--level", type=int)
@@ -56,17 +56,17 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, *changes: Change, losses: tuple[Loss, ...] = ()) -> None:
-    """Have the mend foretell these."""
-    mend = Repair(
+    """Have the repair foretell these."""
+    repair = Repair(
         lambda _, options, *__: Plan("everything", options, changes, losses, ("mind the gap",)), EVERYTHING.apply
     )
-    monkeypatch.setitem(REPAIRS, "everything", mend)
+    monkeypatch.setitem(REPAIRS, "everything", repair)
 
 
 # The plan and the question.
 
 
-def test_with_yes_the_mend_is_done_and_undone_byte_for_byte(store: Path) -> None:
+def test_with_yes_the_repair_is_done_and_undone_byte_for_byte(store: Path) -> None:
     before = snapshot(store)
 
     done = run("everything", "-s", store, "--yes")
@@ -74,7 +74,7 @@ def test_with_yes_the_mend_is_done_and_undone_byte_for_byte(store: Path) -> None
     assert done.status == Status.OK
     assert done.rows[0]["kind"] == "change"
     assert f"done; `mqtool undo -s {store}` undoes it" in done.remarks
-    assert (store / "mended").exists()
+    assert (store / "repaired").exists()
     undone = run("undo", "-s", store, "--yes")
     assert undone.status == Status.OK
     assert "the store is as it was before, in every name, size and time" in undone.remarks
@@ -106,7 +106,7 @@ def test_a_terminal_is_asked(store: Path, monkeypatch: pytest.MonkeyPatch, answe
     assert (snapshot(store) == before) == (status is not Status.OK)
 
 
-def test_a_store_with_nothing_to_mend_ends_with_0(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_with_nothing_to_repair_ends_with_0(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned(monkeypatch)
 
     ran = run("everything", "-s", store, "--dry-run")
@@ -116,7 +116,7 @@ def test_a_store_with_nothing_to_mend_ends_with_0(store: Path, monkeypatch: pyte
     assert "mind the gap" in ran.remarks
 
 
-def test_a_mend_that_gives_something_up_ends_with_5(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_that_gives_something_up_ends_with_5(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned(monkeypatch, Change("cut", "commitlog/0", "torn", 5, 7), losses=(LOSS,))
 
     ran = run("everything", "-s", store, "--yes")
@@ -263,17 +263,17 @@ def test_ctrl_c_takes_everything_back_and_says_so(store: Path, monkeypatch: pyte
     assert snapshot(store) == before
 
 
-# A mend that was cut off.
+# A repair that was cut off.
 
 
 def kill(store: Path) -> None:
-    """Kill a mend of the store in its middle."""
+    """Kill a repair of the store in its middle."""
     plan = plan_repair(store, StoreConfig(), "everything", {})
     with pytest.raises(KilledError):
         carry_out(store, StoreConfig(), plan, DyingDisk(90))
 
 
-def test_a_mend_after_one_that_was_cut_off_takes_that_back_first(store: Path) -> None:
+def test_a_repair_after_one_that_was_cut_off_takes_that_back_first(store: Path) -> None:
     before = snapshot(store)
     kill(store)
 
@@ -329,13 +329,13 @@ def test_a_saved_plan_is_applied_later(store: Path, tmp_path: Path) -> None:
     assert run("apply", plan).status == Status.DAMAGE
     assert snapshot(store) == before
     assert run("apply", plan, "--yes").status == Status.OK
-    assert (store / "mended").exists()
+    assert (store / "repaired").exists()
 
 
 def test_a_plan_may_be_saved_and_carried_out_at_once(store: Path, tmp_path: Path) -> None:
     assert run("everything", "-s", store, "--save-plan", tmp_path / "plan.json", "--yes").status == Status.OK
     assert (tmp_path / "plan.json").exists()
-    assert (store / "mended").exists()
+    assert (store / "repaired").exists()
 
 
 def test_a_plan_for_a_store_that_has_changed_is_refused(store: Path, tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_what_is_no_plan_is_bad_data(tmp_path: Path) -> None:
 # Undo.
 
 
-def test_undo_lists_mends_and_what_became_of_them(store: Path) -> None:
+def test_undo_lists_repairs_and_what_became_of_them(store: Path) -> None:
     assert run("undo", "-s", store, "--list").rows == []
     run("everything", "-s", store, "--yes")
     run("undo", "-s", store, "--yes")
@@ -414,7 +414,7 @@ def test_the_log_of_a_store_alone_is_refused_and_the_store_named(store: Path) ->
     assert snapshot(store) == after
 
 
-def test_without_a_mend_there_is_nothing_to_undo(store: Path, tmp_path: Path) -> None:
+def test_without_a_repair_there_is_nothing_to_undo(store: Path, tmp_path: Path) -> None:
     for path in (store, tmp_path / "nowhere"):
         ran = run("undo", "-s", path, "--yes")
         assert ran.status == Status.NO_INPUT

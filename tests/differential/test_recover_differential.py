@@ -1,4 +1,4 @@
-"""Brokers of every version start on a store that ``recover`` mended, lose nothing more, and serve what was sound.
+"""Brokers of every version start on a store that ``recover`` repaired, lose nothing more, and serve what was sound.
 
 What must be served is told by the golden store alone: each of its messages whose bytes the damage left as they were.
 """
@@ -58,7 +58,7 @@ def test_a_broker_serves_what_recover_kept_of_recorded_damage(
 
 
 def faults(java: JavaStore, case: DamageCase) -> list[str]:
-    """Mend a damaged store, let the broker start on it, and return what is wrong, with the name of the case."""
+    """Repair a damaged store, let the broker start on it, and return what is wrong, with the name of the case."""
     if not _reads(java.version, case.base):
         return []
     with scratch() as folder:
@@ -74,7 +74,7 @@ def _faults(java: JavaStore, case: DamageCase, store: Path, wanted: list[dict[st
         carry_out(store, ours, plan_repair(store, ours, "recover", WHOLE_LOG), Disk())
     except MqtoolError as error:
         if _has_log(store) or "there is no log in this store" not in str(error):
-            yield f"not mended: {error}"
+            yield f"not repaired: {error}"
         return
     last = collections.deque(StoreReader(store, ours).messages(), maxlen=1)
     end = max((message.physical_offset + message.size for message in last), default=0)

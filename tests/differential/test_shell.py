@@ -172,8 +172,8 @@ def test_dead_letters_are_sent_again_each_once(
     target: BrokerTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    is_mended = threading.Event()
-    mine = CountingListener(lambda _: ConsumeStatus.SUCCESS if is_mended.is_set() else ConsumeStatus.LATER)
+    is_repaired = threading.Event()
+    mine = CountingListener(lambda _: ConsumeStatus.SUCCESS if is_repaired.is_set() else ConsumeStatus.LATER)
     others = CountingListener()
     dlq = ("dlq", "resend", "--group", "Dead")
     with (
@@ -183,7 +183,7 @@ def test_dead_letters_are_sent_again_each_once(
         send(target, *(ProducerMessage("Letters", f"{n}", "t", [f"k{n}"], properties={"n": str(n)}) for n in range(5)))
         until(lambda: len(letters_of(target, "Dead")) == 5)
         mine.messages.clear()
-        is_mended.set()
+        is_repaired.set()
 
         [group] = [row for row in run(target, "dlq", "list").rows if row["group"] == "Dead"]
         assert (group["messages"], group["passed"]) == (5, 0)
@@ -223,10 +223,10 @@ def test_dead_letters_are_sent_again_each_once(
         assert len(others.messages) == 5
 
         # A letter that died since, to all groups.
-        is_mended.clear()
+        is_repaired.clear()
         send(target, ProducerMessage("Letters", b"later"))
         until(lambda: len(letters_of(target, "Dead")) == 6)
-        is_mended.set()
+        is_repaired.set()
         again = run(target, *dlq, "--to", "origin", "--yes")
         assert [row.get("outcome") for row in again.rows] == [None, "sent"]
         until(lambda: [one.body for one in others.messages].count(b"later") == 2)

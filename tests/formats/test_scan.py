@@ -21,6 +21,7 @@ from mqtool.formats import commit_log, index_file, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.commit_log import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from mqtool.formats.hashing import java_hash
+from mqtool.formats.layout import offset_of
 from mqtool.formats.properties import are_readable, parse_properties
 from mqtool.formats.scan import BARE, DLEDGER, NARROW, WIDE, Fault, Stop
 from tests import builders
@@ -190,11 +191,7 @@ def test_a_column_that_does_not_exist_is_a_key_error() -> None:
 # Faults.
 
 
-def place(dtype: Any, name: str) -> int:
-    return int(dtype.fields[name][1])
-
-
-FIELDS_AT = {name: place(commit_log.HEAD_DTYPES[0], name) for name in ("size", "magic_code", "sys_flag")}
+FIELDS_AT = {name: offset_of(commit_log.HEAD_DTYPES[0], name) for name in ("size", "magic_code", "sys_flag")}
 
 
 def with_number(raw: bytes, at: int, value: int, width: int = 4) -> bytes:
@@ -761,7 +758,7 @@ def test_key_hashes_are_those_of_each_key_in_order(
     assert rows.tolist()[count:] == [-1] * max(0, room - count)
 
 
-HASH_AT, PREVIOUS_AT = (place(index_file.ENTRY_DTYPE, name) for name in ("key_hash", "previous_entry"))
+HASH_AT, PREVIOUS_AT = (offset_of(index_file.ENTRY_DTYPE, name) for name in ("key_hash", "previous_entry"))
 
 
 def check_chains(kernels: Any, entries: Any, slots: int, room: int) -> tuple[int, list[int], list[int], list[int]]:

@@ -21,7 +21,7 @@ from tests.engine.repair.recorded import recover_as
 
 Broken = Callable[[str, str, str], None]
 
-_MENDING = ("recover", "rebuild")
+_REPAIRING = ("recover", "rebuild")
 _MAX_STEPS = 12
 _INTO = "--into"
 _FAULTS = (2, 70)
@@ -37,7 +37,7 @@ def follow(store: Path, config: StoreConfig, broken: Broken) -> None:
     _agree(case, found, config, broken)
     done: list[tuple[str, str]] = []
     for _ in range(_MAX_STEPS):
-        again = [one for one in _steps(found) if one in done and _is_mend(one[1])]
+        again = [one for one in _steps(found) if one in done and _is_repair(one[1])]
         if again:
             broken("agreement", f"circle {again[0][0]}", f"{again[0][1]} was run, and doctor advises it again")
             return
@@ -100,8 +100,8 @@ def _new_store(store: Path) -> Path:
     return store.with_name("out")
 
 
-def _is_mend(command: str) -> bool:
-    return command.startswith("mqtool") and shlex.split(command)[1] in _MENDING
+def _is_repair(command: str) -> bool:
+    return command.startswith("mqtool") and shlex.split(command)[1] in _REPAIRING
 
 
 def _carry_out(step: tuple[str, str], store: Path, broken: Broken) -> bool:
@@ -114,16 +114,16 @@ def _carry_out(step: tuple[str, str], store: Path, broken: Broken) -> bool:
             broken("agreement", f"shell {code}", f"{command} ended with {status}")
         return not status
     words = shlex.split(command)[1:]
-    words += ["--yes"] if _is_mend(command) else ["--into", str(_new_store(store))] if _INTO in words else []
+    words += ["--yes"] if _is_repair(command) else ["--into", str(_new_store(store))] if _INTO in words else []
     ran = run(*words)
     if "`recover --cut` ends the log there" in ran.remarks and "--cut" not in words:
         ran = run(*words, "--cut")  # a refusal that leads on
     if ran.status in _FAULTS:
         broken("agreement", f"command {code}", f"{command} ended with {ran.status}: {ran.remarks[-300:]}")
         return False
-    if _is_mend(command):
+    if _is_repair(command):
         if ran.status not in (0, 5):
-            broken("agreement", f"mend {code}", f"{command} ended with {ran.status}: {ran.remarks[-300:]}")
+            broken("agreement", f"repair {code}", f"{command} ended with {ran.status}: {ran.remarks[-300:]}")
             return False
         if re.search("there is nothing to repair", ran.remarks):
             broken("agreement", f"nowhere {code}", f"{command} finds nothing to repair")

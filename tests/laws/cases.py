@@ -1,4 +1,4 @@
-"""A case: a golden store, what is done to it, and the mend that it then takes. Told by data, made from a seed."""
+"""A case: a golden store, what is done to it, and the repair that it then takes. Told by data, made from a seed."""
 
 import contextlib
 import dataclasses
@@ -47,7 +47,7 @@ class LawCase:
 
     base: str
     damages: list[Damage]
-    mend: str
+    repair: str
     settings: bool = True
 
     def to_json(self) -> str:
@@ -82,5 +82,5 @@ def case_of(seed: int) -> LawCase:
     base = base_of(chance.choices(list(BASES), weights=list(BASES.values()))[0])
     kinds = WITH_PROPERTIES if seed >= WITH_PROPERTIES_FROM else DAMAGES
     damages = [Damage(*draw(base, chance, kinds)) for _ in range(chance.choice((1, 1, 2)))]
-    mend = chance.choices(list(REPAIRS), weights=list(REPAIRS.values()))[0]
-    return LawCase(base.name, damages, mend, chance.random() < 0.7)
+    repair = chance.choices(list(REPAIRS), weights=list(REPAIRS.values()))[0]
+    return LawCase(base.name, damages, repair, chance.random() < 0.7)

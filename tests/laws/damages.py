@@ -21,7 +21,7 @@ BASES = {
     for name in GOLDEN_NAMES
     if not name.startswith("dledger")
 }
-"""Golden stores and how often each is damaged; a DLedger log is left to its peers by every mend."""
+"""Golden stores and how often each is damaged; a DLedger log is left to its peers by every repair."""
 
 _PAGES = (16, 64, 512, 4096, 4096, 16384)
 _UNIT, _BATCH_UNIT = 20, 46

@@ -1,4 +1,4 @@
-"""What brokers make of stores that were mended: nothing is lost there that mqtool kept."""
+"""What brokers make of stores that were repaired: nothing is lost there that mqtool kept."""
 
 import dataclasses
 import hashlib
@@ -17,28 +17,28 @@ from tests.judge.store import JudgedStore, Key
 from tests.laws.cases import LawCase, case_of
 from tests.laws.repairs import Direct, config_of
 
-_MENDS = {"recover --abnormal": 6, "recover --abnormal --cut": 1, "salvage": 2}
+_REPAIRS = {"recover --abnormal": 6, "recover --abnormal --cut": 1, "salvage": 2}
 _MAX_NAMED = 3
 
 
 def case_for_java(seed: int) -> LawCase:
-    """Return the case of a seed, with a mend that looks at all of a store and leaves queues in files."""
+    """Return the case of a seed, with a repair that looks at all of a store and leaves queues in files."""
     case = case_of(seed)
-    mend = random.Random(f"java {seed}").choices(list(_MENDS), weights=list(_MENDS.values()))[0]
-    return dataclasses.replace(case, mend=mend, settings=True)
+    repair = random.Random(f"java {seed}").choices(list(_REPAIRS), weights=list(_REPAIRS.values()))[0]
+    return dataclasses.replace(case, repair=repair, settings=True)
 
 
 def load(seed: int, brokers: list[JavaStore], scratch: Path | None) -> dict[str, list[str]] | None:
-    """Mend the case of a seed and let each version load the result; returns what is wrong with each.
+    """Repair the case of a seed and let each version load the result; returns what is wrong with each.
 
-    None where there is no result: the mend was refused, or queues lie in RocksDB.
+    None where there is no result: the repair was refused, or queues lie in RocksDB.
     """
     case = case_for_java(seed)
     if case.base.startswith("rocksdb"):
         return None
     folder = Path(tempfile.mkdtemp(dir=scratch, prefix="laws-java-"))
     try:
-        outcome = _mend(case, folder)
+        outcome = _repair(case, folder)
         if outcome is None:
             return None
         repaired, remarks = outcome
@@ -56,16 +56,16 @@ def load(seed: int, brokers: list[JavaStore], scratch: Path | None) -> dict[str,
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _mend(case: LawCase, folder: Path) -> tuple[Path, str] | None:
+def _repair(case: LawCase, folder: Path) -> tuple[Path, str] | None:
     """Return the repaired store, and what was said of it; None where there is none."""
     store = case.build(folder)
     config = config_of(case.base, store, is_told=True)
     runner = Direct()
     try:
-        if case.mend == "salvage":
+        if case.repair == "salvage":
             told = runner.salvage(store, config, folder / "new")
             return folder / "new", "\n".join(told.remarks)
-        plan = runner.plan(store, config, case.mend)
+        plan = runner.plan(store, config, case.repair)
         if plan.refusal:
             return None
         if plan.changes:
@@ -77,7 +77,7 @@ def _mend(case: LawCase, folder: Path) -> tuple[Path, str] | None:
 
 def _faults(java: JavaStore, case: LawCase, store: Path, remarks: str) -> Iterator[str]:
     config: dict[str, Any] = dict(manifest(case.base)["config"])
-    if case.mend == "salvage":
+    if case.repair == "salvage":
         config.pop("commitLogPaths", None)
     judged = JudgedStore(store, config)
     kept = {  # of two logs that were mixed, what units lead to

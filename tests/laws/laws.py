@@ -2,7 +2,7 @@
 
 - conservation: what was sound and reachable is there afterwards, under its queue and offset, or was told as lost; every
   queue offset that existed leads to its message, or to a placeholder that was told;
-- rest: afterwards ``verify`` finds nothing but what the plan named as left, and the same mend plans nothing;
+- rest: afterwards ``verify`` finds nothing but what the plan named as left, and the same repair plans nothing;
 - surprise: what the plan foretold is what was done, to the byte;
 - return: ``undo`` gives back bytes, names, modes, times and owners; what is refused or only
   looked at stays as it is;
@@ -63,7 +63,7 @@ class Violation:
 
 @dataclasses.dataclass
 class Result:
-    """What a case came to; ``outcome`` is one word: mended, nothing, refused, ..."""
+    """What a case came to; ``outcome`` is one word: repaired, nothing, refused, ..."""
 
     outcome: str
     violations: list[Violation]
@@ -74,7 +74,7 @@ class SlowError(Exception):
 
 
 def check(case: LawCase, scratch: Path | None = None, runner: Direct | None = None) -> Result:
-    """Carry out a case in a folder of its own below ``scratch`` and hold every law against it; ``runner`` mends."""
+    """Carry out a case in a folder of its own below ``scratch`` and hold every law against it; ``runner`` repairs."""
     folder = Path(tempfile.mkdtemp(dir=scratch, prefix="laws-"))
     runner = runner or Direct()
     try:
@@ -150,28 +150,28 @@ class _Check:
         return Result(outcome, self.violations)
 
     def _run(self) -> str:
-        if self.case.mend == "doctor":
+        if self.case.repair == "doctor":
             told = config_of(self.case.base, self.store, is_told=True)  # doctor takes what is not set for defaults
             advice.follow(self.store, told, self.broken)
             return "advised"
-        return self.mend_in_place() if self.case.mend in IN_PLACE else self.mend_into()
+        return self.repair_in_place() if self.case.repair in IN_PLACE else self.repair_into()
 
-    # Mends of the store itself
+    # Repairs of the store itself
 
-    def mend_in_place(self) -> str:
-        mend = self.case.mend
-        plan = self.runner.plan(self.store, self.config, mend)
+    def repair_in_place(self) -> str:
+        repair = self.case.repair
+        plan = self.runner.plan(self.store, self.config, repair)
         self.unchanged("planning")
         if plan.refusal:
             return "refused"
         if not plan.changes:
-            if mend.startswith("recover -") and "broker" not in mend:
+            if repair.startswith("recover -") and "broker" not in repair:
                 self.at_rest(plan)
             return "nothing"
         self.runner.carry_out(self.store, self.config, plan)
         state = state_of(self.store)
         after = self.judged(self.store)
-        if "broker" in mend:
+        if "broker" in repair:
             self.as_told_by_broker(StatedLosses.of(plan.losses), after)
         else:
             self.conserved(plan, after)
@@ -179,14 +179,14 @@ class _Check:
         self.as_foretold(plan, state)
         self.runner.undo(self.store)
         self.unchanged("undo")
-        return "mended"
+        return "repaired"
 
     def conserved(self, plan: Plan, after: JudgedStore) -> None:
         """Hold messages, queue offsets and keys before and after against each other."""
         told, unread = StatedLosses.of(plan.losses), self.unread_end(plan)
-        before, mend = self.before, self.case.mend
+        before, repair = self.before, self.case.repair
         kept = after.messages()
-        were = before.messages(misplaced=not mend.startswith("rebuild"))
+        were = before.messages(misplaced=not repair.startswith("rebuild"))
         were = self.without_unread(were, after, unread)
         restored = self.restored(plan, after)
         lost = [key for key, digests in were.items() if not digests - restored[key] <= kept.get(key, set())]
@@ -215,16 +215,16 @@ class _Check:
                 )
         if self.case.base.startswith("rocksdb"):
             return
-        reachable = after.reachable(with_doubtful=mend.startswith("rebuild"))
-        if mend != "rebuild index":
+        reachable = after.reachable(with_doubtful=repair.startswith("rebuild"))
+        if repair != "rebuild index":
             offsets = existed(
-                self.case.base, before, max(unread, before.min_offset), misplaced=not mend.startswith("rebuild")
+                self.case.base, before, max(unread, before.min_offset), misplaced=not repair.startswith("rebuild")
             )
             missing = {key for key in offsets if key not in reachable and key not in lost and key not in righted}
             missing -= after.inside_batches()
             once = base_of(self.case.base).judged.messages()
             missing -= {key for key in missing - once.keys() if key in were and were[key] <= restored[key]}
-            if mend.startswith("rebuild"):  # it gives a message whose body fails its CRC the unit that it had
+            if repair.startswith("rebuild"):  # it gives a message whose body fails its CRC the unit that it had
                 same, whole = self.same_units(after), base_of(self.case.base).judged.records
                 missing -= same
                 for record in before.records.values():  # and one whose number is damaged the place that it had
@@ -357,9 +357,9 @@ class _Check:
                     told.add(name, queue_id, offset, offset + 1)
 
     def in_index(self, after: JudgedStore) -> None:
-        """After a mend that answers for the index every key leads to its messages."""
+        """After a repair that answers for the index every key leads to its messages."""
         made = list((after.root / "index").glob("*"))
-        if self.case.mend in ("rebuild queues", "recover", "recover --normal") or len(after.index) != len(made):
+        if self.case.repair in ("rebuild queues", "recover", "recover --normal") or len(after.index) != len(made):
             return  # where nothing tells its sizes, an index is made in those that brokers take by themselves
         chained = {(entry.key_hash, entry.physical_offset) for file in after.index for entry in file.chained()}
         missing = []
@@ -376,22 +376,22 @@ class _Check:
     def at_rest(self, plan: Plan) -> None:
         """Hold ``verify`` and a second plan against what the plan left."""
         named = " ".join(plan.remarks)
-        mend = self.case.mend
+        repair = self.case.repair
         left = [
             one
             for one in self.runner.findings(self.store, self.config)
             if one.severity != "note" and not _is_named(one, named)
             if not self.is_unread(one, plan) and not self.is_of_group(one, plan)
         ]
-        if mend.startswith("rebuild"):
-            kinds = {"rebuild queues": ("QUEUE-",), "rebuild index": ("INDEX-",)}.get(mend, ("QUEUE-", "INDEX-"))
+        if repair.startswith("rebuild"):
+            kinds = {"rebuild queues": ("QUEUE-",), "rebuild index": ("INDEX-",)}.get(repair, ("QUEUE-", "INDEX-"))
             is_log_whole = not any(one.code.startswith("LOG-") for one in left)
             left = [one for one in left if is_log_whole and one.code.startswith(kinds)]
         for code in sorted({one.code for one in left}):
             first = next(one for one in left if one.code == code)
             self.broken("rest", code, f"verify finds {code} {first.file}@{first.offset}: {first.message}")
-        if not mend.startswith("rebuild"):
-            again = self.runner.plan(self.store, self.config, mend)
+        if not repair.startswith("rebuild"):
+            again = self.runner.plan(self.store, self.config, repair)
             for change in again.changes[:1]:
                 self.broken("rest", f"again {change.what}", f"planned again: {change}")
 
@@ -401,9 +401,9 @@ class _Check:
         return found.code in ("CONFIG-OFFSET", "CONFIG-OFFSET-EXPIRED") and (found.topic, found.queue_id) in hit
 
     def unread_end(self, plan: Plan) -> int:
-        """Return the address before which a mend did not look, as its plan tells: of the last three segments."""
+        """Return the address before which a repair did not look, as its plan tells: of the last three segments."""
         starts = [one.start for one in self.before.segments if one.start is not None]
-        is_normal = self.case.mend in ("recover", "recover --normal")
+        is_normal = self.case.repair in ("recover", "recover --normal")
         told = _UNREAD.search(" ".join(plan.remarks))
         if not is_normal or len(starts) <= _NORMAL_SEGMENTS or told is None:
             return 0
@@ -427,7 +427,7 @@ class _Check:
             for name in _SEGMENT.findall(change.reason)
         }
         folders |= given
-        if "broker" in self.case.mend:  # its index files are named by the time when they are made
+        if "broker" in self.case.repair:  # its index files are named by the time when they are made
             changed = {path for path in changed if not path.startswith("index/")}
         # What lies in a folder that is replaced is foretold; so is the folder of a file that is made.
         untold = [
@@ -440,7 +440,7 @@ class _Check:
         for change in plan.changes:
             name = change.file
             touched = any(path == name or path.startswith(f"{name}/") for path in changed)
-            if "broker" in self.case.mend and name.startswith("index/"):
+            if "broker" in self.case.repair and name.startswith("index/"):
                 continue
             if sum(other.file == name for other in plan.changes) > 1 and change.what in ("create", "remove"):
                 continue  # removed, and made again, maybe as it was
@@ -515,20 +515,20 @@ class _Check:
         if unheard := set(told.lacks({*hidden, *lost})) - set(lost):
             self.broken("conservation", "hidden", f"no unit leads to, untold: {_some(sorted(unheard))}")
 
-    # Mends into a new store
+    # Repairs into a new store
 
-    def mend_into(self) -> str:
+    def repair_into(self) -> str:
         sizes = config_of(self.case.base, self.store, is_told=True)
-        if self.case.mend == "salvage":
+        if self.case.repair == "salvage":
             told = self.runner.salvage(self.store, self.config, self.into)
         else:
             told = self.runner.export_and_import(self.store, self.config, sizes, self.into)
-        self.unchanged(self.case.mend)
+        self.unchanged(self.case.repair)
         config = {name: value for name, value in manifest(self.case.base)["config"].items() if name != "commitLogPaths"}
         new = JudgedStore(self.into, config)
         before = self.before
         kept = new.messages()
-        were = before.messages(misplaced=self.case.mend == "salvage")
+        were = before.messages(misplaced=self.case.repair == "salvage")
         restored = self.restored_in(new, told)
         lost = [key for key, digests in were.items() if key not in restored and not digests & kept.get(key, set())]
         self.tell_of_light_queues(told)
@@ -540,7 +540,7 @@ class _Check:
             self.broken("conservation", "changed", f"another message than it was: {_some(changed)}")
         offsets = existed(self.case.base, before, before.min_offset)
         missing = {key for key in offsets if key not in new.reachable() and key not in lost} - new.inside_batches()
-        if self.case.mend == "salvage" and (untold := told.lacks({*missing, *lost})):
+        if self.case.repair == "salvage" and (untold := told.lacks({*missing, *lost})):
             new_ones = [key for key in untold if key in missing]
             if new_ones:
                 self.broken("conservation", "offsets", f"queue offsets lead to nothing, untold: {_some(new_ones)}")
@@ -548,7 +548,7 @@ class _Check:
         if unreachable:
             self.broken("conservation", "queues", f"no queue leads to {_some(sorted(unreachable))}")
         # A salvage to which nobody tells the sizes, and whose store does not, makes files of other ones, and says so.
-        is_told = self.case.settings or self.case.mend != "salvage"
+        is_told = self.case.settings or self.case.repair != "salvage"
         told_sizes = StoreConfig({name: str(value) for name, value in config.items()} if is_told else {})
         named = " ".join(told.remarks)
         for code, first in _worst(self.runner.findings(self.into, told_sizes)).items():

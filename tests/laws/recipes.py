@@ -1,4 +1,4 @@
-"""Violations that were found and mended, each shrunk to its smallest case: none may come back."""
+"""Violations that were found and repaired, each shrunk to its smallest case: none may come back."""
 
 import json
 
@@ -1462,7 +1462,7 @@ _ROWS = {
         "recover",
         [{"op": "write", "file": "commitlog/00000000000000000000", "at": 8859, "hex": "ff"}],
     ),
-    "a place whose unit leads to a lost message is not given to another by the next mend": (
+    "a place whose unit leads to a lost message is not given to another by the next repair": (
         "mixed-533-clean",
         "recover --abnormal",
         [
@@ -1495,7 +1495,7 @@ _ROWS = {
             {"op": "write", "file": "commitlog/00000000000000196608", "at": 738, "hex": "ff"},
         ],
     ),
-    "messages of another log that light queues have twice stay as they are in the next mend": (
+    "messages of another log that light queues have twice stay as they are in the next repair": (
         "special-497-clean",
         "recover",
         [
@@ -1689,7 +1689,7 @@ _ROWS = {
 }  # fmt: skip
 
 RECIPES = {
-    name: LawCase.from_json(json.dumps({"base": base, "mend": mend, "damages": [{"kind": "recipe", "ops": ops}]}))
-    for name, (base, mend, ops) in _ROWS.items()
+    name: LawCase.from_json(json.dumps({"base": base, "repair": repair, "damages": [{"kind": "recipe", "ops": ops}]}))
+    for name, (base, repair, ops) in _ROWS.items()
 }
 """Cases by what must be so."""

@@ -1,4 +1,4 @@
-"""The mends that a case may take, and what each told: run in this process, or through the command line."""
+"""The repairs that a case may take, and what each told: run in this process, or through the command line."""
 
 import collections
 import dataclasses
@@ -43,12 +43,12 @@ IN_PLACE: dict[str, Request] = {
         for version in ("4.9", "5.3", "5.5")
     },
 }
-"""Mends of the store itself: the name and the options of each plan."""
+"""Repairs of the store itself: the name and the options of each plan."""
 
 
 @dataclasses.dataclass
 class StatedLosses:
-    """What a mend said that it gives up: ranges of queue offsets, or counts by topic where it says no more."""
+    """What a repair said that it gives up: ranges of queue offsets, or counts by topic where it says no more."""
 
     ranges: dict[tuple[str, int], list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
     counts: "collections.Counter[str | None]" = dataclasses.field(default_factory=collections.Counter)
@@ -92,13 +92,13 @@ def config_of(base: str, store: Path, is_told: bool) -> StoreConfig:
 
 
 class Direct:
-    """Mends by calls, in this process."""
+    """Repairs by calls, in this process."""
 
     seconds: float = 20
     """How many seconds of processor a case may take at most."""
 
-    def plan(self, store: Path, config: StoreConfig, mend: str) -> Plan:
-        name, options = IN_PLACE[mend]
+    def plan(self, store: Path, config: StoreConfig, repair: str) -> Plan:
+        name, options = IN_PLACE[repair]
         return plans.plan_repair(store, config, name, options)
 
     def carry_out(self, store: Path, config: StoreConfig, plan: Plan) -> None:
@@ -136,20 +136,20 @@ class RepairRefusedError(MqtoolError):
 
 
 class CommandLine(Direct):
-    """Mends by the real command line, a process each; what is told are its rows, remarks and statuses."""
+    """Repairs by the real command line, a process each; what is told are its rows, remarks and statuses."""
 
     seconds = 60  # ten processes
 
-    def plan(self, store: Path, config: StoreConfig, mend: str) -> Plan:
+    def plan(self, store: Path, config: StoreConfig, repair: str) -> Plan:
         file = store.with_name("plan.json")
         file.unlink(missing_ok=True)
         words = ["--save-plan", str(file), "--dry-run"]
-        status, _ = self._run(mend.split(), store, config, *words)
+        status, _ = self._run(repair.split(), store, config, *words)
         plan = Plan.from_json(file.read_text())
         if plan.refusal:
             raise RepairRefusedError(plan.refusal)
         if status != (3 if plan.changes else 0):
-            raise AssertionError(f"{mend} --dry-run ended with {status} of {len(plan.changes)} changes")
+            raise AssertionError(f"{repair} --dry-run ended with {status} of {len(plan.changes)} changes")
         return plan
 
     def carry_out(self, store: Path, config: StoreConfig, plan: Plan) -> None:  # noqa: ARG002  the plan has the settings

@@ -36,7 +36,7 @@ def _smaller(case: LawCase) -> Iterator[LawCase]:
         for ops in _fewer(damage.ops):
             yield _with(case, [*case.damages[:number], Damage(damage.kind, ops), *case.damages[number + 1 :]])
     if not case.settings:
-        yield LawCase(case.base, case.damages, case.mend)
+        yield LawCase(case.base, case.damages, case.repair)
     size = len(base_of(case.base).records)
     for name in sorted(
         (name for name in BASES if len(base_of(name).records) < size), key=lambda n: len(base_of(n).records)
@@ -45,11 +45,11 @@ def _smaller(case: LawCase) -> Iterator[LawCase]:
             chance = random.Random(f"{name} {number}")
             damages = [Damage(kind, redraw(base_of(name), kind, chance)) for kind in case.kinds]
             if all(damage.ops for damage in damages):
-                yield LawCase(name, damages, case.mend, case.settings)
+                yield LawCase(name, damages, case.repair, case.settings)
 
 
 def _with(case: LawCase, damages: list[Damage]) -> LawCase:
-    return LawCase(case.base, damages, case.mend, case.settings)
+    return LawCase(case.base, damages, case.repair, case.settings)
 
 
 def _fewer(ops: list[Operation]) -> Iterator[list[Operation]]:

@@ -41,7 +41,7 @@ def test_a_case_that_works_without_end_is_slow(tmp_path: Path) -> None:
     class Endless(Direct):
         seconds = 0.1
 
-        def plan(self, store: Path, config: StoreConfig, mend: str) -> Plan:  # noqa: ARG002  as that of others
+        def plan(self, store: Path, config: StoreConfig, repair: str) -> Plan:  # noqa: ARG002  as that of others
             while True:
                 pass
 
@@ -96,7 +96,7 @@ def test_a_queue_offset_existed_if_its_unit_is_left_or_others_stand_around_it(tm
 def test_messages_that_a_broker_hides_without_a_word_are_seen(tmp_path: Path) -> None:
     gone = Damage("by hand", [{"op": "delete", "path": "consumequeue/pay_events/0"}])
     one = Check(LawCase("mixed-533-clean", [gone], "recover --as-broker 5.3"), tmp_path, Direct())
-    plan = one.runner.plan(one.store, one.config, one.case.mend)
+    plan = one.runner.plan(one.store, one.config, one.case.repair)
 
     one.as_told_by_broker(StatedLosses.of(plan.losses), one.before)
     assert one.violations == []
@@ -126,7 +126,7 @@ def test_a_case_shrinks_to_what_it_takes() -> None:
 
     def check_zeros(case: LawCase) -> Result:
         at_fault = [op for damage in case.damages for op in damage.ops if op["op"] == "zero" and op["len"] >= 16]
-        return Result("mended", [violation] if at_fault and case.base.startswith("mixed") else [])
+        return Result("repaired", [violation] if at_fault and case.base.startswith("mixed") else [])
 
     smallest = shrink(case, violation, check_zeros)
 
@@ -149,7 +149,7 @@ def test_a_record_that_came_apart_is_lost_or_what_it_was_and_never_a_guess(
     address: int, damage: dict[str, Any], tmp_path: Path
 ) -> None:
     one = Check(LawCase("special-533-clean", [Damage("by hand", [damage])], "recover --abnormal"), tmp_path, Direct())
-    plan = one.runner.plan(one.store, one.config, one.case.mend)
+    plan = one.runner.plan(one.store, one.config, one.case.repair)
     one.runner.carry_out(one.store, one.config, plan)
     was, now = base_of("special-533-clean").judged.records[address], one.judged(one.store).records[address]
 

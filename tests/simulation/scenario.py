@@ -801,15 +801,15 @@ class Scenario:
                 pairs = [(source, target), (target, source)][: 1 + both]
                 for pair in pairs:
                     network.lines[pair] = Line(is_cut=True)
-                self._keep(self._later(seconds, partial(self._mend_lines, pairs)))
+                self._keep(self._later(seconds, partial(self._repair_lines, pairs)))
 
-    async def _later(self, seconds: float, mend: Callable[[], Any]) -> None:
+    async def _later(self, seconds: float, repair: Callable[[], Any]) -> None:
         await asyncio.sleep(seconds)
-        mend()
+        repair()
         self.history.last_fault_s = self.loop.time()
         self.world.network.changed()
 
-    def _mend_lines(self, pairs: Sequence[tuple[str, str]]) -> None:
+    def _repair_lines(self, pairs: Sequence[tuple[str, str]]) -> None:
         for pair in pairs:
             self.world.network.lines.pop(pair, None)
 
@@ -822,7 +822,7 @@ class Scenario:
             pairs = [(source, target), (target, source)][: chance.randint(1, 2)]
             for pair in pairs:
                 network.lines[pair] = Line(chance.choice([0.2, 1.0, 2.5]), chance.choice([0.1, 1.0]), 0.1)
-            self._keep(self._later(chance.uniform(1, 40), partial(self._mend_lines, pairs)))
+            self._keep(self._later(chance.uniform(1, 40), partial(self._repair_lines, pairs)))
 
     async def _stall_processes(self, mean_s: float) -> None:
         chance = self._chance

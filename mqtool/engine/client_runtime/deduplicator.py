@@ -196,7 +196,7 @@ class Deduplicator:
     def new(self, messages: Iterable[ConsumerMessage]) -> Iterator[list[ConsumerMessage]]:
         """Give those that are new, and remember them at the end of the block; not if it raises.
 
-        >>> once = OnlyOnce()
+        >>> once = Deduplicator()
         >>> with once.new([]) as messages:
         ...     len(messages)
         0

@@ -17,7 +17,7 @@ _PROMOTIONS = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-_MOST_DEPTH = 64
+_MAX_DEPTH = 64
 _MAX_STEPS = 100_000
 
 
@@ -47,8 +47,8 @@ class _Parser:
         self._names: dict[str, Any] = {}
 
     def parse(self, schema: Any, space: str, depth: int) -> Any:
-        if depth > _MOST_DEPTH:
-            raise FormatError(f"an Avro schema deeper than {_MOST_DEPTH}", 0)
+        if depth > _MAX_DEPTH:
+            raise FormatError(f"an Avro schema deeper than {_MAX_DEPTH}", 0)
         if isinstance(schema, list):
             return {"type": "union", "branches": [self.parse(branch, space, depth + 1) for branch in schema]}
         if isinstance(schema, str):

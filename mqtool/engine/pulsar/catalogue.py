@@ -16,7 +16,7 @@ from mqtool.errors import FormatError, LimitError
 from mqtool.formats.config_tables import Table, build_table_in_pieces
 
 _MEMBER = "topics"
-_MOST_OF_SCHEMAS = 1 << 24
+_MAX_OF_SCHEMAS = 1 << 24
 """Bytes of all schemas: the table is written whole."""
 
 
@@ -73,8 +73,8 @@ class Catalogue:
         Raises:
             LimitError: there is no room for it.
         """
-        if self._schema_bytes + len(schema.data) > _MOST_OF_SCHEMAS:
-            raise LimitError(f"the schemas of all topics have more than {_MOST_OF_SCHEMAS:,} bytes")
+        if self._schema_bytes + len(schema.data) > _MAX_OF_SCHEMAS:
+            raise LimitError(f"the schemas of all topics have more than {_MAX_OF_SCHEMAS:,} bytes")
         known = self.get(topic)
         self.put(topic, known._replace(schemas=(*known.schemas, schema)))
         return len(known.schemas)

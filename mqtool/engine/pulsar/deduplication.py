@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 MAX_PRODUCERS = 10_000
 """Of a queue; of more, those are forgotten that have not sent for longest."""
-_MOST_TO_REPLAY = 1000
+_MAX_TO_REPLAY = 1000
 """Messages that RocketMQ producers may have sent since something was written down."""
 
 
@@ -45,7 +45,7 @@ class Deduplication:
     @property
     def is_to_be_saved(self) -> bool:
         """Whether what was written down is too old."""
-        return self._is_changed or self._entries.end - self._offset >= _MOST_TO_REPLAY
+        return self._is_changed or self._entries.end - self._offset >= _MAX_TO_REPLAY
 
     def highest_of(self, producer: str) -> int:
         """Return the highest sequence id of a producer, -1 where there is none."""

@@ -56,7 +56,7 @@ _MAX_OF_CONNECTION = 10_000
 """Producers, and consumers, of one connection."""
 _MAX_NAME = 255
 _MAX_PATTERN = 1000
-_MOST_WATCHERS = 100
+_MAX_WATCHERS = 100
 """Of a connection."""
 _OF_PARTITION = re.compile(r"-partition-\d+$")
 _REQUESTS = frozenset(("subscribe", "producer", "unsubscribe", "seek", "get_last_message_id", "get_topics"))
@@ -417,7 +417,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _watch_topics(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         pattern = _pattern_of(body.topics_pattern)
         if (
-            pattern is None or len(session.watchers) >= _MOST_WATCHERS
+            pattern is None or len(session.watchers) >= _MAX_WATCHERS
         ):  # the client asks for topics now and then, as well
             session.refuse(
                 body.request_id,

@@ -46,7 +46,7 @@ _SHORT = struct.Struct(">h")
 _PRODUCER = "rocketmq"
 MAX_OF_BATCH = 1 << 15
 """Messages of a batch; one with more is stored raw."""
-_MOST_MESSAGES = 1 << 17
+_MAX_MESSAGES = 1 << 17
 """Of an entry, of whatever form: which of them are acknowledged is kept as bits."""
 
 
@@ -108,7 +108,7 @@ def to_store(payload: bytes, most: int) -> ToStore:
 
 
 def _check_count(metadata: Any) -> None:
-    if metadata.num_messages_in_batch > _MOST_MESSAGES:
+    if metadata.num_messages_in_batch > _MAX_MESSAGES:
         raise FormatError(f"a batch of {metadata.num_messages_in_batch:,} messages", 0)
 
 

@@ -22,7 +22,7 @@ _TYPES = (  # noqa: SIM905
 _PROTOBUF = _TYPES.index("PROTOBUF")
 _IN_AVRO = frozenset((_TYPES.index("JSON"), _PROTOBUF, _TYPES.index("AVRO")))
 _MAX_BYTES = 1 << 19
-_MOST_VERSIONS = 1000
+_MAX_VERSIONS = 1000
 _VERSION = struct.Struct(">q")
 
 
@@ -80,8 +80,8 @@ def check_new(known: Sequence[Schema], schema: Schema) -> None:
     Raises:
         PulsarRefusedError: it may not.
     """
-    if len(schema.data) > _MAX_BYTES or len(known) >= _MOST_VERSIONS:
-        text = f"A schema may have at most {_MAX_BYTES:,} bytes, and a topic at most {_MOST_VERSIONS:,} of them"
+    if len(schema.data) > _MAX_BYTES or len(known) >= _MAX_VERSIONS:
+        text = f"A schema may have at most {_MAX_BYTES:,} bytes, and a topic at most {_MAX_VERSIONS:,} of them"
         raise PulsarRefusedError(PulsarError.NOT_ALLOWED, text)
     if schema.type in _IN_AVRO:
         _parsed(schema)

@@ -47,7 +47,7 @@ def test_advice_leads_to_a_store_that_doctor_is_content_with(name: str, tmp_path
     assert _contradictions(CASES[name], tmp_path) == []
 
 
-def test_damage_that_only_a_start_reads_is_mended_by_the_command_that_is_told(tmp_path: Path) -> None:
+def test_damage_that_only_a_start_reads_is_repaired_by_the_command_that_is_told(tmp_path: Path) -> None:
     place = {"file": "commitlog/00000000000000131072", "at": 300}
     case = DamageCase("body-byte-third-segment", "mixed-533-kill", [{"op": "write", "hex": "000102", **place}], {})
 

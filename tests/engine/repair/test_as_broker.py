@@ -73,7 +73,7 @@ def test_the_verdict_is_that_of_the_broker(case: DamageCase, version: str, tmp_p
 
 
 @pytest.mark.parametrize(("case", "version"), STARTED, ids=_name)
-def test_a_mend_leaves_the_files_that_the_broker_left(case: DamageCase, version: str, tmp_path: Path) -> None:
+def test_a_repair_leaves_the_files_that_the_broker_left(case: DamageCase, version: str, tmp_path: Path) -> None:
     store, config = case.store(tmp_path), config_of(case.base)
     old = index_names(store)
 

@@ -1,4 +1,4 @@
-"""The mends that users run, disturbed while they work: failing calls, kills and power losses.
+"""The repairs that users run, disturbed while they work: failing calls, kills and power losses.
 
 With ``MQTOOL_THOROUGH`` set every call is disturbed, without it some.
 """
@@ -24,19 +24,19 @@ REPAIRS: list[tuple[str, str, dict[str, Any]]] = [
 TRIALS: dict[str, Callable[[Trial], int]] = {
     "a call fails": lambda trial: trial.fails_once(_some(trial)),
     "the disk fails for good": lambda trial: trial.fails_for_good(_some(trial)),
-    "the mend is killed": lambda trial: trial.is_killed(_some(trial)),
-    "undo is killed": lambda trial: trial.is_killed_undoing(2 * trial.mend_calls // 3 if STEP > 1 else 9),
+    "the repair is killed": lambda trial: trial.is_killed(_some(trial)),
+    "undo is killed": lambda trial: trial.is_killed_undoing(2 * trial.repair_calls // 3 if STEP > 1 else 9),
     "power is lost": lambda trial: trial.loses_power(6 if STEP > 1 else 8, _some(trial)),
     "power is lost in undo": lambda trial: trial.loses_power_undoing(4, _some(trial)),
 }
 
 
 def _some(trial: Trial) -> int:
-    return 1 if STEP == 1 else max(1, trial.mend_calls // 9)
+    return 1 if STEP == 1 else max(1, trial.repair_calls // 9)
 
 
 @pytest.mark.parametrize(("name", "command", "options"), REPAIRS, ids=[f"{row[1]}-{row[0]}" for row in REPAIRS])
-def test_whatever_disturbs_a_mend_the_store_comes_back_or_is_mended(
+def test_whatever_disturbs_a_repair_the_store_comes_back_or_is_repaired(
     tmp_path: Path,
     memory_path: Path,
     name: str,

@@ -114,7 +114,7 @@ def test_a_start_that_cuts_the_log_hits_the_groups_that_have_not_read_on(store: 
     assert len(expected) == 3
 
 
-def test_a_mend_that_bridges_a_message_hits_the_groups_that_have_not_read_it(store: Path) -> None:
+def test_a_repair_that_bridges_a_message_hits_the_groups_that_have_not_read_it(store: Path) -> None:
     damaged = _messages()[len(_messages()) * 2 // 3]
     _damage(store, damaged)
 

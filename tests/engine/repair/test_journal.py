@@ -1,6 +1,6 @@
-"""Mends that are disturbed at every call of the disk, and what is left of them.
+"""Repairs that are disturbed at every call of the disk, and what is left of them.
 
-``tests.crash.EVERYTHING`` makes every kind of change; the trials of real mends stand beside their other tests.
+``tests.crash.EVERYTHING`` makes every kind of change; the trials of real repairs stand beside their other tests.
 """
 
 import tempfile
@@ -41,15 +41,15 @@ def apart(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
 
 
 def test_a_call_that_fails_leaves_the_store_as_it_was(trial: Trial) -> None:
-    assert trial.fails_once() == trial.mend_calls > 100
+    assert trial.fails_once() == trial.repair_calls > 100
 
 
 def test_after_a_disk_that_fails_for_good_undo_brings_the_store_back(trial: Trial) -> None:
-    assert trial.fails_for_good() == trial.mend_calls
+    assert trial.fails_for_good() == trial.repair_calls
 
 
-def test_a_mend_that_is_killed_can_be_undone_or_run_again(trial: Trial) -> None:
-    assert trial.is_killed() == trial.mend_calls
+def test_a_repair_that_is_killed_can_be_undone_or_run_again(trial: Trial) -> None:
+    assert trial.is_killed() == trial.repair_calls
 
 
 def test_an_undo_that_is_killed_can_be_run_again(trial: Trial) -> None:
@@ -63,7 +63,7 @@ def test_an_undo_that_removes_files_beside_can_be_run_again(trial: Trial, monkey
     assert trial.fails_for_good(5 * STEP)
 
 
-def test_after_a_power_loss_a_mend_can_be_undone_or_run_again(trial: Trial) -> None:
+def test_after_a_power_loss_a_repair_can_be_undone_or_run_again(trial: Trial) -> None:
     assert trial.loses_power(samples=8) > 800
 
 
@@ -72,7 +72,7 @@ def test_after_a_power_loss_an_undo_can_be_run_again(trial: Trial) -> None:
 
 
 def test_journals_on_another_file_system_than_the_store_are_as_safe(apart: Trial) -> None:
-    assert apart.fails_once(STEP) >= apart.mend_calls // STEP > 20
+    assert apart.fails_once(STEP) >= apart.repair_calls // STEP > 20
     assert apart.fails_for_good(STEP)
     assert apart.is_killed(STEP)
 
@@ -160,7 +160,7 @@ class _FullUntilFreed(Disk):
         super().remove(path)
 
 
-def test_undo_on_a_full_disk_begins_anew_once_what_the_mend_had_made_is_removed(
+def test_undo_on_a_full_disk_begins_anew_once_what_the_repair_had_made_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mqtool.engine.repair.journal._LARGE", 1000)
@@ -220,7 +220,7 @@ def test_what_is_noted_of_long_holes_is_synced_once(tmp_path: Path, monkeypatch:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store that was mended, with its journal."""
+    """A store that was repaired, with its journal."""
     store = copy_of("txn-533-kill", tmp_path_factory.mktemp("done"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(REPAIRS, "everything", EVERYTHING)

@@ -292,7 +292,7 @@ def test_segments_of_different_sizes_go_together(pair: Pair, tmp_path: Path) -> 
     assert bodies(tmp_path / "new") == [draft.body for draft in DRAFTS]
 
 
-def test_a_mended_store_gets_its_messages_back_from_a_backup(pair: Pair, tmp_path: Path) -> None:
+def test_a_repaired_store_gets_its_messages_back_from_a_backup(pair: Pair, tmp_path: Path) -> None:
     from mqtool.engine.repair import plan as plans
 
     left, right, stored = pair

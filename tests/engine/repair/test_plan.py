@@ -62,7 +62,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def failing(error: BaseException) -> Repair:
-    """Return a mend that changes much, and then fails."""
+    """Return a repair that changes much, and then fails."""
 
     def apply(reader: StoreReader, plan: Plan, journal: Journal, *rest: Any) -> None:
         EVERYTHING.apply(reader, plan, journal, *rest)
@@ -72,7 +72,7 @@ def failing(error: BaseException) -> Repair:
 
 
 def carry_out_again(store: Path, disk: Disk | None = None) -> Plan:
-    """Plan and carry out the mend that makes every kind of change."""
+    """Plan and carry out the repair that makes every kind of change."""
     plan = plan_repair(store, CONFIG, "everything", {})
     carry_out(store, CONFIG, plan, disk or Disk())
     return plan
@@ -95,9 +95,9 @@ def test_a_plan_of_another_version_is_refused() -> None:
         Plan.from_json(PLAN.to_json().replace('"mqtool_plan": 1', '"mqtool_plan": 2'))
 
 
-def test_the_table_of_mends_names_functions_that_are_there() -> None:
-    for mend in REPAIRS.values():
-        for function in mend:
+def test_the_table_of_repairs_names_functions_that_are_there() -> None:
+    for repair in REPAIRS.values():
+        for function in repair:
             with pytest.raises((TypeError, AttributeError)) as caught:
                 function(*[None] * 4)  # type: ignore[arg-type]
             assert "has no attribute 'plan_" not in str(caught.value)
@@ -168,7 +168,7 @@ def test_a_store_that_has_changed_since_the_plan_is_refused(store: Path) -> None
     assert not journals(store)
 
 
-def test_one_file_of_a_store_cannot_be_mended(store: Path) -> None:
+def test_one_file_of_a_store_cannot_be_repaired(store: Path) -> None:
     segment = next((store / "commitlog").iterdir())
 
     with pytest.raises(UsageError, match="only a whole store can be repaired"):
@@ -204,12 +204,12 @@ except OSError:
 """
 
 
-def test_no_broker_can_start_while_a_mend_works(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_broker_can_start_while_a_repair_works(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
 
     def apply(reader: StoreReader, plan: Plan, journal: Journal, *rest: Any) -> None:
         EVERYTHING.apply(reader, plan, journal, *rest)
-        assert not reader.is_live  # the mend itself is no broker; and asking lets nothing go
+        assert not reader.is_live  # the repair itself is no broker; and asking lets nothing go
         (store / "lock").read_bytes()
         command = [sys.executable, "-c", TRY_LOCK, str(store / "lock")]
         said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -222,7 +222,7 @@ def test_no_broker_can_start_while_a_mend_works(store: Path, monkeypatch: pytest
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
 
 
-def test_two_mends_do_not_work_at_once_even_without_a_lock_file(store: Path) -> None:
+def test_two_repairs_do_not_work_at_once_even_without_a_lock_file(store: Path) -> None:
     (store / "lock").unlink()
     plan = plan_repair(store, CONFIG, "everything", {})
 
@@ -277,7 +277,7 @@ def test_a_disk_without_room_for_the_journal_is_refused_first(store: Path) -> No
     assert not journals(store)
 
 
-def test_after_a_mend_that_was_cut_off_another_is_refused_until_undo(store: Path) -> None:
+def test_after_a_repair_that_was_cut_off_another_is_refused_until_undo(store: Path) -> None:
     before = snapshot(store)
     plan = plan_repair(store, CONFIG, "everything", {})
     with pytest.raises(KilledError):
@@ -295,11 +295,11 @@ def test_after_a_mend_that_was_cut_off_another_is_refused_until_undo(store: Path
     carry_out(store, CONFIG, plan, Disk())
 
 
-def test_mends_are_taken_back_last_first(store: Path) -> None:
+def test_repairs_are_taken_back_last_first(store: Path) -> None:
     seen = []
     for number in range(3):
         seen.append(snapshot(store))
-        _mend_a_little(store, number)
+        _repair_a_little(store, number)
     first, second, third = journals(store)
 
     with pytest.raises(UsageError, match="came later"):
@@ -316,7 +316,7 @@ def test_mends_are_taken_back_last_first(store: Path) -> None:
         undo(store, Disk())
 
 
-def _mend_a_little(store: Path, number: int) -> None:
+def _repair_a_little(store: Path, number: int) -> None:
     with holding(store, Disk()):
         journal = Journal.begin(store, "little", {}, Disk())
         journal.write(store / "checkpoint", number * 10, b"little")
@@ -324,7 +324,7 @@ def _mend_a_little(store: Path, number: int) -> None:
         journal.finish()
 
 
-def test_a_store_that_has_changed_since_the_mend_is_not_taken_back_without_force(store: Path) -> None:
+def test_a_store_that_has_changed_since_the_repair_is_not_taken_back_without_force(store: Path) -> None:
     carry_out_again(store)
     (store / "later").touch()
     after = snapshot(store)
@@ -338,7 +338,7 @@ def test_a_store_that_has_changed_since_the_mend_is_not_taken_back_without_force
     assert (store / "later").exists()
 
 
-def test_half_a_mend_on_which_a_broker_was_started_is_not_taken_back_without_force(store: Path) -> None:
+def test_half_a_repair_on_which_a_broker_was_started_is_not_taken_back_without_force(store: Path) -> None:
     plan = plan_repair(store, CONFIG, "everything", {})
     with pytest.raises(KilledError):
         carry_out(store, CONFIG, plan, DyingDisk(60))
@@ -363,7 +363,7 @@ def test_a_journal_that_is_damaged_takes_nothing_back(store: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", [b"\0", b"\0\0\0\5", b"\0\0\0\5\1\2\3\4{}\nx", b"\0\0\0\5\1\2\3\4{}\nxy", bytes(600)])
-def test_what_was_half_noted_when_the_mend_was_cut_off_is_passed_over(store: Path, torn: bytes) -> None:
+def test_what_was_half_noted_when_the_repair_was_cut_off_is_passed_over(store: Path, torn: bytes) -> None:
     before = snapshot(store)
     plan = plan_repair(store, CONFIG, "everything", {})
     with pytest.raises(KilledError):
@@ -389,7 +389,7 @@ def test_a_store_that_was_moved_with_its_journals_is_taken_back_there(store: Pat
     assert snapshot(moved) == before
 
 
-def test_a_folder_that_is_a_link_is_mended_where_it_leads(store: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_a_link_is_repaired_where_it_leads(store: Path, tmp_path: Path) -> None:
     (store / "consumequeue").rename(tmp_path / "queues")
     (store / "consumequeue").symlink_to(tmp_path / "queues")
     before, queues = snapshot(store), snapshot(tmp_path / "queues")

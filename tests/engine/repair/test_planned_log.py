@@ -1,4 +1,4 @@
-"""What a plan says that the mended log will lead to is what the log that it writes leads to."""
+"""What a plan says that the repaired log will lead to is what the log that it writes leads to."""
 
 from pathlib import Path
 

@@ -378,10 +378,10 @@ def test_no_topic_leads_out_of_the_folder(topic: str, tmp_path: Path) -> None:
     assert builder.unplaced == {(topic, 0): 3}
 
 
-# The mend
+# The repair
 
 
-def mend(store: Path, config: StoreConfig | None = None, **options: Any) -> Any:
+def repair(store: Path, config: StoreConfig | None = None, **options: Any) -> Any:
     plan = plan_repair(store, config or StoreConfig(), "rebuild", options)
     carry_out(store, config or StoreConfig(), plan, Disk())
     return plan
@@ -392,7 +392,7 @@ def test_a_rebuilt_store_has_no_new_finding_and_undo_brings_the_old_one_back(nam
     store = copy_of(name, tmp_path)
     before, was = findings(store), snapshot(store)
 
-    mend(store, target="all")
+    repair(store, target="all")
 
     assert not findings(store) - before
     undo(store, Disk())
@@ -403,7 +403,7 @@ def test_a_store_that_lost_queues_and_index_verifies_clean_again(tmp_path: Path)
     store = without_queues_and_index("mixed-533-clean", tmp_path)
     config = config_of("mixed-533-clean")
 
-    mend(store, config, target="all")
+    repair(store, config, target="all")
 
     assert findings(store, config) == findings(golden_store("mixed-533-clean"), config)
 
@@ -424,7 +424,7 @@ def test_only_the_named_topic_is_rebuilt(tmp_path: Path) -> None:
     for path in (store / "consumequeue").glob("*/*/*"):
         path.write_bytes(bytes(path.stat().st_size))
 
-    plan = mend(store, target="queues", topics=["OrderEvents"])
+    plan = repair(store, target="queues", topics=["OrderEvents"])
 
     kept = files_below(golden_store("mixed-533-clean"), "consumequeue/OrderEvents")
     assert files_below(store, "consumequeue/OrderEvents") == kept
@@ -440,7 +440,7 @@ def test_a_queue_whose_messages_have_all_expired_keeps_its_place(tmp_path: Path)
     queue.write_bytes((unit * 3).ljust(400, b"\0"))
     (store / "commitlog" / "00000000000000000000").unlink()
 
-    mend(store, target="queues")
+    repair(store, target="queues")
 
     assert queue.read_bytes() == (unit * 3).ljust(400, b"\0")
 
@@ -448,7 +448,7 @@ def test_a_queue_whose_messages_have_all_expired_keeps_its_place(tmp_path: Path)
 def test_the_checkpoint_tells_that_the_new_index_is_whole(tmp_path: Path) -> None:
     store = copy_of("mixed-533-kill", tmp_path)
 
-    mend(store, target="index")
+    repair(store, target="index")
 
     reader = StoreReader(store)
     assert reader.checkpoint is not None
@@ -510,7 +510,7 @@ def test_of_a_log_without_a_message_nothing_is_rebuilt_and_queues_and_index_stay
     was = snapshot(store)
 
     with pytest.raises(NotFoundError, match="contains no messages"):
-        mend(store, target="all")
+        repair(store, target="all")
 
     assert snapshot(store) == was
 
@@ -518,7 +518,7 @@ def test_of_a_log_without_a_message_nothing_is_rebuilt_and_queues_and_index_stay
 def test_of_a_store_in_rocksdb_all_but_the_queues_is_rebuilt(tmp_path: Path) -> None:
     store = copy_of("rocksdb-550-clean", tmp_path)
 
-    plan = mend(store, target="all")
+    plan = repair(store, target="all")
 
     assert "index" in {change.file for change in plan.changes}
     assert any("RocksDB" in remark for remark in plan.remarks)
@@ -534,7 +534,7 @@ def two_lives(tmp: Path) -> Path:
 def test_a_plan_foretells_messages_that_cannot_be_placed(tmp_path: Path) -> None:
     store, config = two_lives(tmp_path), config_of("mixed-533-clean")
 
-    plan = mend(store, config, target="all")
+    plan = repair(store, config, target="all")
 
     told = [(loss.topic, loss.messages, loss.queue_id is not None) for loss in plan.losses]
     assert told == [("pay_events", 1, False), ("pay_events", 1, True)]  # and the place that it has left
@@ -545,7 +545,7 @@ def test_without_a_survey_an_unforeseen_loss_is_refused_and_the_store_left_as_it
     was = snapshot(store)
 
     with pytest.raises(MqtoolError, match="--survey"):
-        mend(store, config, target="all", survey=False)
+        repair(store, config, target="all", survey=False)
 
     assert snapshot(store) == was
 
@@ -558,7 +558,7 @@ def test_lost_tables_are_made_from_queues_and_retry_topics(tmp_path: Path) -> No
     old = {name: _table(store, name) for name in ("topics.json", "subscriptionGroup.json", "delayOffset.json")}
     shutil.rmtree(store / "config")
 
-    mend(store, target="config")
+    repair(store, target="config")
 
     topics = _table(store, "topics.json")["topicConfigTable"]
     for topic in ("Retries", "%RETRY%GID_retry", "%DLQ%GID_retry"):
@@ -577,7 +577,7 @@ def test_topics_are_found_in_the_log_when_their_queues_are_lost_too(tmp_path: Pa
         shutil.rmtree(store / kind)
 
     for survey in (True, False):
-        mend(store, target="config", survey=survey)
+        repair(store, target="config", survey=survey)
         topics = _table(store, "topics.json")["topicConfigTable"]
         assert {topic: settings["readQueueNums"] for topic, settings in topics.items()} == {
             "OrderEvents": 4,
@@ -592,7 +592,7 @@ def test_what_can_be_read_of_a_table_is_kept(tmp_path: Path) -> None:
     (store / "config" / "topics.json").write_bytes(b"{ torn")
     backup = _table(store, "topics.json.bak")["topicConfigTable"]
 
-    mend(store, target="config")
+    repair(store, target="config")
 
     topics = _table(store, "topics.json")["topicConfigTable"]
     assert all(topics[topic] == settings for topic, settings in backup.items())

@@ -22,12 +22,13 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
 from mqtool.formats import commit_log
 from mqtool.formats import kernels as plain
+from mqtool.formats.layout import offset_of
 from tests import damage
 from tests.builders import Draft, StoreSizes, write_store
 from tests.golden import GOLDEN_NAMES, copy_of
 
 CASES = {case.name: case for case in damage.cases()}
-MENDED = [name for name in GOLDEN_NAMES if not name.startswith("dledger")]
+REPAIRED = [name for name in GOLDEN_NAMES if not name.startswith("dledger")]
 
 
 def plan_of(store: Path, **options: Any) -> Plan:
@@ -64,7 +65,7 @@ def messages_in_queues(store: Path) -> "collections.Counter[str]":
     return counted
 
 
-@pytest.mark.parametrize("name", MENDED)
+@pytest.mark.parametrize("name", REPAIRED)
 def test_a_sound_store_stays_as_it_is(name: str, tmp_path: Path) -> None:
     store = copy_of(name, tmp_path)
     before = bytes_of(store)
@@ -232,7 +233,7 @@ def test_the_first_messages_of_a_queue_are_told_and_bridged_as_any_others(places
 def number_of(store: Path, queue: tuple[str, int], place: int, field: str) -> tuple[int, str]:
     """Return where a number in the record of a message lies in the first segment, and its bytes."""
     position = int(StoreReader(store).consume_queues[queue].units(place, place + 1)["physical_offset"][0])
-    at = position + int(commit_log.HEAD_DTYPES[0].fields[field][1])  # type: ignore[index]
+    at = position + offset_of(commit_log.HEAD_DTYPES[0], field)
     return at, (store / f"commitlog/{0:020}").read_bytes()[at : at + 8].hex()
 
 

@@ -69,8 +69,8 @@ def test_queues_of_the_wrong_type_that_keep_a_broker_from_starting_are_taken_awa
     assert not [found for found in verify_store(StoreReader(store, config)) if found.severity != "note"]
 
 
-@pytest.mark.parametrize("mend", ["recover --abnormal", "rebuild queues"])
-def test_a_flag_alone_makes_no_batch_topic(mend: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("repair", ["recover --abnormal", "rebuild queues"])
+def test_a_flag_alone_makes_no_batch_topic(repair: str, tmp_path: Path) -> None:
     name = "txn-533-kill"
     store, before = copy_of(name, tmp_path), queues_of(golden_store(name))
     message = next(one for one in StoreReader(store).messages() if one.topic == "TxOrders")
@@ -83,7 +83,7 @@ def test_a_flag_alone_makes_no_batch_topic(mend: str, tmp_path: Path) -> None:
         (store / "config" / table).unlink(missing_ok=True)
 
     config = config_of(name, store, is_told=True)
-    carry_out(store, config, plan_repair(store, config, *IN_PLACE[mend]), Disk())
+    carry_out(store, config, plan_repair(store, config, *IN_PLACE[repair]), Disk())
 
     assert not (store / "batchconsumequeue").exists()
     assert queues_of(store) == before

@@ -9,6 +9,7 @@ from mqtool.engine.store.index_file import IndexFile, Shape
 from mqtool.engine.store.live_index import LiveIndex
 from mqtool.engine.store.queue_files import QueueFiles
 from mqtool.formats import index_file as layout
+from mqtool.formats.layout import offset_of
 
 SHAPE = Shape(50, 100)
 SIZE, NOW = 200, 1_700_000_000_000
@@ -33,7 +34,7 @@ def test_a_file_that_follows_one_with_holes_goes_though_its_first_entry_points_t
         file.seek(at + 84 * layout.ENTRY_SIZE)
         file.write(bytes(10 * layout.ENTRY_SIZE))
     with second.open("r+b") as file:
-        file.seek(at + layout.ENTRY_DTYPE.fields["physical_offset"][1])  # type: ignore[index]
+        file.seek(at + offset_of(layout.ENTRY_DTYPE, "physical_offset"))
         file.write(bytes(8))
 
     again = index_at(tmp_path / "index")

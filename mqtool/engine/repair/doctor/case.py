@@ -35,7 +35,7 @@ VERSIONS = {"4.9": "4.9.3", "5.3": "5.2.0", "5.5": "5.5.0"}
 ALL = tuple(VERSIONS)
 FIVE = ("5.3", "5.5")
 
-MENDED_SEGMENTS = 3
+REPAIRED_SEGMENTS = 3
 """How many of the last segments ``mqtool recover`` reads after a clean stop."""
 _OF_TWO_IN_ONE_PLACE = {"LOG-QUEUE-ORDER", "QUEUE-POSITION"}
 _SAMPLED_SEGMENTS = 16
@@ -258,7 +258,7 @@ class Case:
         reader = self.reader
         name = Path(sign.file or "").name
         address = int(name) if sign.physical_offset is None and is_segment_name(name) else sign.physical_offset
-        first = reader.commit_log.segments[-MENDED_SEGMENTS:][:1]
+        first = reader.commit_log.segments[-REPAIRED_SEGMENTS:][:1]
         return address is not None and bool(first) and address < first[0].start_offset and not reader.has_abort_file
 
     def wrong_setting(self, message: str, key: str, right: object, **facts: Any) -> Sign:

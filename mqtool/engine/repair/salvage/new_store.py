@@ -43,6 +43,7 @@ from mqtool.errors import MqtoolError, NotPermittedError, UsageError, WriteError
 from mqtool.formats import checkpoint, placeholder
 from mqtool.formats import commit_log as layout
 from mqtool.formats import kernels as plain
+from mqtool.formats.layout import offset_of
 from mqtool.formats.message import message_at
 from mqtool.formats.placeholder import RecordTemplate
 from mqtool.formats.property_names import DELAY
@@ -261,9 +262,8 @@ class NewStore:
         ends = np.cumsum(sizes)
         times = self._right_times(table, ahead, is_last)
         for form, head in enumerate(layout.HEAD_DTYPES):
-            fields: Any = head.fields
             rows = np.flatnonzero((times != table.column("store_timestamp")) & (_forms(table) == form))
-            put_numbers(records, (ends - sizes)[rows] + int(fields["store_timestamp"][1]), times[rows], ">i8")
+            put_numbers(records, (ends - sizes)[rows] + offset_of(head, "store_timestamp"), times[rows], ">i8")
         if queue_ids is not None:
             put_numbers(records, ends - sizes + _QUEUE_ID_AT, queue_ids, ">i4")
         if queue_offsets is not None:
