@@ -1,5 +1,6 @@
 """The source in Spark itself, in local mode: what the tests beside it do without a JVM, once through all of it."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,11 @@ def test_a_stream_has_each_message_once_through_growth_restart_roll_and_retentio
     run()
     growing.delete(1)  # of what was read
     growing.grow(growing.size)
-    run()
+    query = run()
 
+    (first, *_), last = ([one["sources"][0] for one in query.recentProgress]), growing.stored[-1]
+    reach = {str(growing.root): {"offset": last.physical_offset + len(last.record)}}
+    assert json.loads(first["latestOffset"]) == reach  # its lag is what is between this and endOffset
+    assert json.loads(first["endOffset"])[str(growing.root)]["offset"] < last.physical_offset
     found = rows(spark.read.parquet(str(tmp_path / "out")))
     assert sorted(row["physical_offset"] for row in found) == growing.offsets()
