@@ -7,6 +7,7 @@ task, and takes its place when it is whole (``target``).
 """
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -31,6 +32,7 @@ from mqtool.engine.store.dispatch import IndexEntries
 from mqtool.engine.store.index_file import Shape, index_name
 from mqtool.formats import batch_consume_queue, consume_queue, scan
 from mqtool.spark import run_as_program
+from mqtool.spark.session import setting
 from mqtool.spark.spread import Common, spread
 from mqtool.spark.stores import Store
 from mqtool.spark.target import Folder, Storage, target_of
@@ -157,24 +159,26 @@ def plan(
 def _made(
     spark: Any, scope: RebuildScope, items: list[RebuildTask], sizes: Sizes, shape: Shape | None, into: Target
 ) -> Built:
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_MAX_ROWS))
-    walked = spread(spark, items, walk, _ROWS_SCHEMA).persist(_disk_only())
-    decided = walked.where(f"kind = {_REPORT}").repartition(1).sortWithinPartitions("stretch")
-    decided = decided.mapInArrow(functools.partial(_decided, scope, shape), _ROWS_SCHEMA).persist(_disk_only())
-    verdict: Verdict = pickle.loads(decided.where(f"kind = {_VERDICT}").first()["load"])
-    built = Built(messages=verdict.messages, end_offset=verdict.end_offset, holes=len(verdict.holes))
-    late = verdict.inner_batches - scope.batch_topics
-    late = late if scope.topics is None else late & scope.topics
-    rows = walked.unionAll(decided)
-    if scope.queues:
-        writing = _Writing(scope, sizes, verdict, frozenset(late), into)
-        units = rows.where(f"kind = {_UNITS}").repartition(max(1, min(len(items), _MAX_WRITERS)), "topic", "queue_id")
-        units = units.sortWithinPartitions("topic", "queue_id", "run", "number")
-        _note_queues(built, units.mapInArrow(writing.write, _QUEUES_SCHEMA).collect())
-    if shape and scope.index:
-        _make_index(spark, rows, scope, shape, verdict, into, built)
-    decided.unpersist()
-    walked.unpersist()
+    with contextlib.ExitStack() as at_end:
+        at_end.enter_context(setting(spark, "spark.sql.execution.arrow.maxRecordsPerBatch", str(_MAX_ROWS)))
+        walked = spread(spark, items, walk, _ROWS_SCHEMA).persist(_disk_only())
+        at_end.callback(walked.unpersist)
+        decided = walked.where(f"kind = {_REPORT}").repartition(1).sortWithinPartitions("stretch")
+        decided = decided.mapInArrow(functools.partial(_decided, scope, shape), _ROWS_SCHEMA).persist(_disk_only())
+        at_end.callback(decided.unpersist)
+        verdict: Verdict = pickle.loads(decided.where(f"kind = {_VERDICT}").first()["load"])
+        built = Built(messages=verdict.messages, end_offset=verdict.end_offset, holes=len(verdict.holes))
+        late = verdict.inner_batches - scope.batch_topics
+        late = late if scope.topics is None else late & scope.topics
+        rows = walked.unionAll(decided)
+        if scope.queues:
+            writing = _Writing(scope, sizes, verdict, frozenset(late), into)
+            writers = max(1, min(len(items), _MAX_WRITERS))
+            units = rows.where(f"kind = {_UNITS}").repartition(writers, "topic", "queue_id")
+            units = units.sortWithinPartitions("topic", "queue_id", "run", "number")
+            _note_queues(built, units.mapInArrow(writing.write, _QUEUES_SCHEMA).collect())
+        if shape and scope.index:
+            _make_index(spark, rows, scope, shape, verdict, into, built)
     if late and scope.queues:
         # Only the log shows that these topics hold inner batches, and it was noticed too late.
         known = scope.batch_topics | late

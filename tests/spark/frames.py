@@ -12,8 +12,9 @@ _BATCH = 3
 class Frames:
     """Stands in for a session."""
 
-    class Conf:
-        def set(self, key: str, value: str) -> None: ...
+    class Conf(dict[str, str]):
+        set = dict.__setitem__
+        unset = dict.__delitem__
 
     class Context:
         defaultParallelism = 2  # noqa: N815

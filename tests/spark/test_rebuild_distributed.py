@@ -127,8 +127,10 @@ def test_queues_and_index_are_put_into_a_storage_byte_for_byte(
     store = Store(str(golden_store("mixed-533-clean")))
     wanted = build(store.open(), tmp_path / "one", Disk(), queues=True, index=True)
 
-    found = rebuilt(Frames(), store, f"s3a://{BUCKET}/made/store")
+    session = Frames()
+    found = rebuilt(session, store, f"s3a://{BUCKET}/made/store")
 
+    assert session.conf == {}  # as it was before
     assert outcome(found) == outcome(wanted)
     files = {name: (tmp_path / "one" / name).read_bytes() for name in names_below(tmp_path / "one")}
     assert objects(s3, "made/store") == files
