@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,17 @@ def test_warnings_alone_end_with_4(store: Path) -> None:
     if OF_THE_MACHINE.isdisjoint(row["code"] for row in causes(ran)):
         assert ran.status == Status.WARNINGS
         assert causes(ran)[0]["code"] == "CHECKPOINT-MISSING"
+
+
+def test_databases_that_were_not_read_are_a_warning_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+
+    ran = run("doctor", "-s", golden_store("rocksdb-533-clean"))
+
+    unread = {row["code"]: (row["severity"], row["next"]) for row in causes(ran) if row["code"] not in OF_THE_MACHINE}
+    install = ("warning", ["pip install 'mqtool[rocksdb]'"])
+    assert unread == {"QUEUE-ROCKSDB": install, "CONFIG-ROCKSDB": install}
+    assert ran.status == Status.WARNINGS
 
 
 def test_the_version_that_is_asked_for_is_the_one_judged() -> None:

@@ -49,6 +49,7 @@ class Effect(enum.StrEnum):
     LOSES = "loses data"
     HIDES = "does not deliver"
     HINDERS = "misbehaves"
+    UNSEEN = "may be affected"
     NOTHING = "is not affected"
 
     @property

@@ -26,6 +26,7 @@ SEVERITIES = {
     Effect.LOSES: Severity.ERROR,
     Effect.HIDES: Severity.WARNING,
     Effect.HINDERS: Severity.WARNING,
+    Effect.UNSEEN: Severity.WARNING,
     Effect.NOTHING: Severity.NOTE,
 }
 
@@ -58,11 +59,12 @@ class Diagnosis:
     next: list[str]
 
 
-STOPS, LOSES, HIDES, HINDERS, NOTHING = Effect
+STOPS, LOSES, HIDES, HINDERS, UNSEEN, NOTHING = Effect
 
 _ASIDE = "mkdir -p {aside} && mv --backup=numbered -- {path} {aside}/"
 _INDEX = "mqtool rebuild index {at}"
 _CONFIG = "mqtool rebuild config {at}"
+_ROCKSDB = "pip install 'mqtool[rocksdb]'"
 _RECOVER = "mqtool recover{whole} {at}"
 _RECOVER_WHOLE = "mqtool recover --abnormal "
 _RECOVER_ALL = _RECOVER_WHOLE + "{at}"
@@ -206,12 +208,13 @@ CAUSES: dict[str, Cause] = {
     ),
     "INDEX-FILE-SIZE": Cause(HINDERS, CHECKS["INDEX-FILE-SIZE"].title, of_findings("INDEX-FILE-SIZE"), (_INDEX,)),
     "LOG-STALE": Cause(HINDERS, CHECKS["LOG-STALE"].title, of_findings("LOG-STALE"), (_RECOVER,)),
+    # Not checked.
+    "QUEUE-ROCKSDB": Cause(UNSEEN, CHECKS["QUEUE-ROCKSDB"].title, of_findings("QUEUE-ROCKSDB"), (_ROCKSDB,)),
+    "CONFIG-ROCKSDB": Cause(UNSEEN, CHECKS["CONFIG-ROCKSDB"].title, of_findings("CONFIG-ROCKSDB"), (_ROCKSDB,)),
     # Worth knowing.
     "ABORT-FILE": Cause(NOTHING, CHECKS["ABORT-FILE"].title, of_findings("ABORT-FILE")),
     "LOG-START": Cause(NOTHING, CHECKS["LOG-START"].title, of_findings("LOG-START")),
     "CONFIG-MISSING": Cause(NOTHING, CHECKS["CONFIG-MISSING"].title, of_findings("CONFIG-MISSING")),
-    "QUEUE-ROCKSDB": Cause(NOTHING, CHECKS["QUEUE-ROCKSDB"].title, of_findings("QUEUE-ROCKSDB")),
-    "CONFIG-ROCKSDB": Cause(NOTHING, CHECKS["CONFIG-ROCKSDB"].title, of_findings("CONFIG-ROCKSDB")),
 }  # fmt: skip
 
 _COVERED = {
