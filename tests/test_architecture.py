@@ -490,6 +490,16 @@ def test_no_folder_of_repair_holds_more_modules_than_a_stranger_reads_at_a_glanc
     assert {str(path): count for path in folders if (count := len([*path.glob("*.py")])) > MAX_FILES} == {}
 
 
+WITHOUT_A_WALK = {"doctor.pages", "doctor.surroundings"}
+"""Modules of the packages of repair that neither plan nor walk: texts, and the state of the machine."""
+
+
+def test_modules_of_repair_that_plan_or_walk_state_their_cost() -> None:
+    modules = {f"{path.parent.name}.{path.stem}": path for path in REPAIR.glob("*/*.py") if path.stem != "__init__"}
+
+    assert {name for name, path in modules.items() if "Cost: " not in path.read_text()} == WITHOUT_A_WALK
+
+
 NAMES = ("mqtool.formats.property_names", "mqtool.formats.topics")
 """Where the names of properties, and of topics and groups of a broker, are constants."""
 

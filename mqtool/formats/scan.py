@@ -3,6 +3,8 @@
 A walk hops from record to record by their sizes, then every other field of all records is gathered at once. Nothing is
 trusted: a record whose parts do not add up is a row marked in ``faults``, and a walk ends where no record can be.
 A walk may start anywhere in a segment, after ``resync``.
+
+Cost: linear in the records; only their heads are read, unless bodies are checked.
 """
 
 import dataclasses

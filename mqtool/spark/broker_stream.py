@@ -1,6 +1,9 @@
-"""Topics of running brokers as a stream: how far it has come is one offset a queue, with digests of what was read.
+"""Topics of running brokers as a stream: its progress is one offset per queue, with digests of what was read.
 
-A micro-batch is the messages of ranges of queues, so each comes once, whichever executor reads it and however often.
+A micro-batch is the messages of ranges of queues, so each is delivered once, whichever executor reads it and however
+often.
+
+Cost: linear in the messages; planning a micro-batch sends some requests per queue.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """``compare`` as a Spark job: which messages are in only one of two stores.
 
 By offset, for a master and its slave, whose logs are the same byte for byte: a task reads the same addresses of both,
-and nothing is shuffled. By key, for any two stores: a message is known by the identity that ``mqtool compare --by key``
-uses (``mqtool.formats.identity``); those of both stores are brought together and counted.
+and nothing is shuffled. By key, for any two stores: messages are identified as in ``mqtool compare --by key``
+(``mqtool.formats.identity``), and those of both stores are grouped and counted.
 """
 
 import dataclasses

@@ -1,7 +1,9 @@
-"""Where a log ends, and by what that place is known again: the last message before it.
+"""Where a log ends, and how that place is recognized later: by the last message before it.
 
-An address alone does not say whether a log is still the one that was read: a recovery, a restore or a slave that lags
-may have cut it, and there may be other messages by now.
+An address alone does not show whether a log is still the one that was read: a recovery, a restore or a lagging slave
+may have cut it, and it may contain other messages by now.
+
+Cost: linear in the last segment.
 """
 
 import hashlib

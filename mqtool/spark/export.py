@@ -1,6 +1,6 @@
 """``export`` as a Spark job: messages as compressed Parquet, in folders by topic and by date of storage.
 
-The columns are those of ``mqtool export``, bodies as they are stored, so that ``mqtool import`` takes each file.
+The columns are those of ``mqtool export``, with bodies as stored, so that ``mqtool import`` accepts each file.
 Damaged messages are left out.
 """
 

@@ -1,7 +1,9 @@
-"""``find`` as a Spark job: messages by key, unique key (the id by which a trace knows them), tag, property or text.
+"""``find`` as a Spark job: messages by key, unique key (the id in traces), tag, property or text.
 
-Keys are looked up in the index files by the driver, as ``mqtool find`` does it; tasks read the messages that entries
-name, and scan what the index does not answer for.
+The driver looks keys up in the index files, as ``mqtool find`` does; tasks read the messages that entries
+refer to, and scan what the index does not cover.
+
+Cost: that of ``mqtool find``, spread over the tasks; nothing is shuffled.
 """
 
 import bisect

@@ -1,10 +1,12 @@
 """``offsets`` as a Spark job: the progress of consumer groups, from what is saved and from what the log shows.
 
-``config/consumerOffset.json`` says it, where it is there and whole. The log tells of some consumption too: a message in
-a retry or dead letter topic names the message that it was, which its group has been given; the check points and
-acknowledgements of pop consumers name queue offsets; the marks of ended transactions name half messages. All that the
-log tells is a lower bound: a message that was consumed at the first attempt leaves no trace, and what a group has got
-need not be what it has committed. (Rules: store.md 10.4, 11.2, 11.4, 11.5.)
+``config/consumerOffset.json`` records it, if the file is intact. The log shows some consumption too: a message in
+a retry or dead-letter topic names the original message, which was delivered to its group; the checkpoints and
+acknowledgements of pop consumers name queue offsets; op messages of ended transactions name half messages. The
+log shows only a lower bound: a message that was consumed at the first attempt leaves no trace, and a group may not
+have committed what was delivered to it. (Rules: store.md 10.4, 11.2, 11.4, 11.5.)
+
+Cost: linear in the heads of the log; one row per group and queue is shuffled.
 """
 
 import contextlib

@@ -1,7 +1,9 @@
 """Byte ranges of segments: each record of a log belongs to the one range in which it starts, damaged ones too.
 
-A range is walked from a record that starts some megabytes before it, so all ranges see the log cut into the same
-records, whatever the bodies contain. Nothing here knows Spark, and no record is read to cut a log into ranges.
+A range is walked from a record that starts some megabytes before it, so all ranges find the same
+records, whatever the bodies contain. Nothing here depends on Spark, and no record is read to split a log into ranges.
+
+Cost: a range reads some megabytes before it, once for each task.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Reads the queues of running brokers: what options ask for, cut into tasks, and the records as columns."""
+"""Reads the queues of running brokers: the ranges that options select, split into tasks, and the records as columns."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence

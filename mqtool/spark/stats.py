@@ -1,8 +1,9 @@
 """``stats`` as a Spark job: messages and bytes by topic, queue, tag, hour, size or producer.
 
 Tasks count what starts in their ranges as ``mqtool stats`` does; one row per group and range is summed afterwards.
-By queue they also note which queue offsets they have seen, as stretches, so that those which are missing and those
-that occur twice can be counted.
+By queue they also record ranges of queue offsets, so that missing and repeated offsets can be counted.
+
+Cost: linear in the messages; one row per group and range is shuffled.
 """
 
 import dataclasses

@@ -1,9 +1,11 @@
-"""The log of a store that grows as a stream: how far it has come is one address a store, by the name of the store.
+"""The growing log of a store as a stream: its progress is one address per store, by the name of the store.
 
-A micro-batch is the messages that start between two addresses, so each comes once, whichever executor reads it and
-however often. The end of a log is the end of its last whole message. Beside the address stand some messages that were
-read (``Mark``): where they are no longer there the log is another one, or was cut, and an address says nothing any
-more.
+A micro-batch is the messages that start between two addresses, so each is delivered once, whichever executor reads it
+and however often. The end of a log is the end of its last complete message. Digests of some messages that were read
+are kept beside the address (``Mark``): if these messages are gone, the log was cut or replaced, and the address has no
+meaning any more.
+
+Cost: linear in the bytes of a micro-batch; planning one reads the messages of its marks.
 """
 
 import dataclasses

@@ -1,10 +1,12 @@
 """``verify`` as a Spark job: the findings of ``mqtool verify``, however large the stores are.
 
 A task checks a part of a segment, or some segments, independently, with units and index entries where they should be,
-or one index file. What was found is joined by other tasks, of some segments each, and what these made again, until few
-groups are left: a tree (``verify_groups``), as high as the log has segments. One task for each store takes what is left
+or one index file. Other tasks merge the reports of some segments each, and then the merged reports, until few
+groups are left: a tree (``verify/segment_groups.py``). One task for each store merges what is left
 in the order of the log: the findings, and some bytes for each queue and group. Nothing else is shuffled, and nothing is
-read twice but where the log is damaged.
+read twice except where the log is damaged.
+
+Cost: linear in the bytes of the stores; a joining task takes some bytes per queue and group.
 """
 
 import collections

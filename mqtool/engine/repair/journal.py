@@ -23,6 +23,8 @@ A frame is its size and CRC-32 (two big-endian u32), then one line of JSON, then
 Once a place is noted, nothing original is at that name or below it, so nothing below it is noted any more, and
 ``undo`` may remove what it finds there, unless ``kept/KEPT`` is missing: then the original has not moved yet, or is
 back. This is why ``undo`` can start again from the beginning however often it is killed.
+
+Cost: linear in the bytes that are changed, for a repair and for its undo.
 """
 
 import contextlib

@@ -1,6 +1,8 @@
 """Stretches of a commit log, walked in parallel and taken in order.
 
 A check of all records of a log (``verify``, ``recover``) supplies a function for one table of them.
+
+Cost: linear in the log; memory holds a few stretches for each thread.
 """
 
 import collections

@@ -3,6 +3,8 @@
 Nearly all messages of nearly all stores are of this kind: intact, in their place, with properties irrelevant for
 the dispatcher except unique key, keys and tags. They need one pass instead of the six of a table and its dispatch, with
 the same result; the first one that differs ends it, except for bodies that do not match their CRC, which are listed.
+
+Cost: linear in the bytes of the records.
 """
 
 import dataclasses

@@ -2,6 +2,8 @@
 
 An index file answers for the addresses between its first message and its last, if it makes sense; what is outside of
 all of them is scanned. An entry tells no more than a hash, so every message that it names is examined.
+
+Cost: a chain of entries in each index file that may have a key; otherwise linear in the bytes that are scanned.
 """
 
 import bisect

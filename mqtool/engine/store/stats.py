@@ -2,6 +2,8 @@
 
 The log is walked once, segments side by side; every message of a table is counted at once, by columns. What is kept
 is one count for each group.
+
+Cost: linear in the messages; memory holds a stretch per thread and one count for each group.
 """
 
 import dataclasses

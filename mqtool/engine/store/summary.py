@@ -1,6 +1,8 @@
 """What a store is, told from its files' names and ends: nothing is read whole, however large the store.
 
 Each section stands by itself: where one cannot be told, ``problems`` says why, and the others are there all the same.
+
+Cost: linear in the number of files.
 """
 
 import contextlib

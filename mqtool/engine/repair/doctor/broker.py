@@ -1,4 +1,7 @@
-"""What a broker started now would do to a store, according to the plans of ``recover --as-broker``."""
+"""What a broker started now would do to a store, according to the plans of ``recover --as-broker``.
+
+Cost: that of one predicted start for each version.
+"""
 
 import collections
 import contextlib

@@ -1,4 +1,7 @@
-"""``examine``: why a broker does not start on a store, or does not deliver, and the command to run next."""
+"""``examine``: why a broker does not start on a store, or does not deliver, and the command to run next.
+
+Cost: that of ``verify --level quick`` and of the predicted starts; the whole log is read only to advise ``recover``.
+"""
 
 import dataclasses
 import functools

@@ -1,4 +1,7 @@
-"""Why a broker does not start on the existing log or queues, or truncates them."""
+"""Why a broker does not start on the existing log or queues, or truncates them.
+
+Cost: linear in the number of files and in the findings.
+"""
 
 import dataclasses
 import os

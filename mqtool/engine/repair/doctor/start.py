@@ -1,4 +1,7 @@
-"""Why a broker does not start, or starts on something else: permissions, locks, disks, settings."""
+"""Why a broker does not start, or starts on something else: permissions, locks, disks, settings.
+
+Cost: linear in the number of files and settings.
+"""
 
 import os
 import shlex

@@ -1,6 +1,8 @@
 """Files as a starting broker sees them: what it loads, refuses or deletes, and what it would write.
 
 Nothing here changes the store. What a broker would write goes into one unnamed temporary file, block by block.
+
+Cost: linear in the number of files; what would be written takes as much temporary disk space.
 """
 
 import dataclasses

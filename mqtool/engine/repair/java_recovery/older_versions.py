@@ -2,6 +2,8 @@
 
 Compared with 4.9.7 on stores of 5.3.3 and 5.5.0. It reads everything else that these wrote; queues in RocksDB it
 rebuilds from the log. (Rules: store.md 13.)
+
+Cost: linear in the number of topics and queues; if one may be in v2 records, linear in the log up to the first.
 """
 
 from collections.abc import Collection, Iterator

@@ -2,6 +2,8 @@
 
 Each step is that of ``DefaultMessageStore.load()`` and ``start()``, its faults included (spec 1.7, 3 to 7, 17). Not
 covered: DLedger, queues in RocksDB, controller mode, and what services do later (expiry, delayed messages, timers).
+
+Cost: linear in what the broker would read, at most the whole store.
 """
 
 import collections

@@ -4,6 +4,8 @@ Units and index entries of a stretch are kept by the process that walked it. It 
 that takes stretches in the order of the log, which answers with a ``Verdict``: which runs belong to the log, how
 many holes are before them, and where each index file begins. With that, the units of a queue or the entries of an index
 file can be collected and written anywhere, just as one walk over the whole log would.
+
+Cost: linear in the log; a report takes some bytes for each queue of its stretch.
 """
 
 import bisect

@@ -2,6 +2,8 @@
 
 Only their names differ, which a broker takes from its clock: here the name is the store time of the first
 message. (Rules: store.md 5. RocketMQ: ``IndexService``, ``IndexFile``.)
+
+Cost: linear in the entries; memory holds one index file.
 """
 
 import dataclasses

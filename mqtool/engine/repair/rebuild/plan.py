@@ -3,6 +3,8 @@
 Stretches of the log are dispatched in parallel and taken in order by the builders of queues and index. Messages
 after damage are taken, too; a broker's own rebuild ends there. ``build`` writes to any folder; the repair writes
 in the workspace of its journal and then swaps them in.
+
+Cost: linear in the log; memory holds a few stretches, whatever its size.
 """
 
 import collections

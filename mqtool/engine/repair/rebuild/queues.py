@@ -3,6 +3,8 @@
 The queue offset of a unit determines its place. A queue whose first message does not begin a file is filled up to
 it with pre-blank units. (Rules: store.md 4.2, 4.8, 4.9. RocketMQ: ``ConsumeQueue``, ``BatchConsumeQueue``,
 ``ConsumeQueueExt``.)
+
+Cost: linear in the units; memory holds those of the stretch being written, and one position per queue.
 """
 
 import collections

@@ -3,6 +3,8 @@
 ``survey`` walks over all records and collects what is not sound: holes, with the heads that can still be read in them.
 ``plan_log`` finds the end of the log and puts placeholders into the holes before it, so that a broker walks over them
 and every sound message keeps its place in its queue. (Rules: store.md 3, 4.2, 7.)
+
+Cost: linear in the log; memory holds some bytes for each queue, hole and lost message.
 """
 
 import bisect

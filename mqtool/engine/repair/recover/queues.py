@@ -2,6 +2,8 @@
 
 ``QueueRepairer`` compares the units that the messages of the log should have with the files, and passes differences
 to a sink: one that counts, for the plan, and one that writes. (Rules: store.md 4.)
+
+Cost: linear in the units of the queues and of the messages.
 """
 
 import collections

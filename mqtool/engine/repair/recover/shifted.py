@@ -3,6 +3,8 @@
 Inserted bytes cut a record in two. No CRC covers its head, its topic and its properties, so it can
 often be read at whichever byte the parts are joined. The units of its queues and the index show what it said, and the
 next records what such records look like. If nothing decides, the record is not guessed.
+
+Cost: for each way to join a record a lookup in its queues and in the index.
 """
 
 from collections.abc import Sequence

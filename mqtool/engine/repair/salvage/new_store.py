@@ -2,6 +2,8 @@
 
 Until it is complete and synced it holds an ``abort`` file, as if its broker were running (``making``). The contents
 of that file differ from a broker's, so that the next attempt removes what a killed one has left.
+
+Cost: linear in the bytes that are written.
 """
 
 import collections

@@ -2,6 +2,8 @@
 
 ``plan_salvage`` walks over the log as ``recover`` does and decides which queue offset each message gets; ``salvage``
 copies. Unreadable byte ranges are listed in ``salvage.jsonl`` beside the new files.
+
+Cost: linear in the log, which is read once for the plan and once more to copy; n log n in what is displaced.
 """
 
 import collections

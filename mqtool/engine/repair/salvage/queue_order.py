@@ -3,6 +3,8 @@
 Most keep theirs. In each queue the longest series of messages with ascending offsets stays; any other message
 goes where one of its topic is missing, else to the end of its queue. What is then still missing between two
 messages is returned, to be filled by placeholders.
+
+Cost: n log n in the runs of messages with ascending offsets.
 """
 
 import bisect

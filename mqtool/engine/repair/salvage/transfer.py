@@ -2,6 +2,8 @@
 
 A row has every field of the record, raw properties and the stored body, so that nothing else is needed to
 write the message back; also, for people, the parsed properties. ``pyarrow`` is loaded only for Parquet.
+
+Cost: linear in the messages; memory holds some thousand rows.
 """
 
 import base64

@@ -2,6 +2,8 @@
 
 A report does not contain what can be rebuilt: instead of the index entries of a run it has the result of the
 search for them in the index, a ``Claim``; the joining process rebuilds entries in the rare case that it needs them.
+
+Cost: linear in the messages of a stretch; a report takes some bytes for each queue and run in it.
 """
 
 import dataclasses

@@ -1,4 +1,7 @@
-"""Whether the beginning of the log was deleted by retention, or by accident."""
+"""Whether the beginning of the log was deleted by retention, or by accident.
+
+Cost: linear in the number of files.
+"""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,7 @@
-"""Checks of the index: each file on its own, then its entries against the keys of messages, in log order."""
+"""Checks of the index: each file on its own, then its entries against the keys of messages, in log order.
+
+Cost: linear in the entries, except for sorting those of one stretch of the log.
+"""
 
 import bisect
 import dataclasses

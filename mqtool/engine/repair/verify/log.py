@@ -2,6 +2,8 @@
 
 ``check_part`` checks one stretch of a segment on its own, so that stretches can be checked in parallel; ``LogVerifier``
 takes the results in order and checks what needs the whole log: holes, the end of the log, the order of queues.
+
+Cost: linear in the bytes of the log; memory holds some bytes for each queue.
 """
 
 import bisect

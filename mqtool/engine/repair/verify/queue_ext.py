@@ -1,4 +1,7 @@
-"""Checks of the extensions of consume queues: whether a broker can walk over their units from the first to the last."""
+"""Checks of the extensions of consume queues: whether a broker can walk over their units from the first to the last.
+
+Cost: linear in the units of the extensions.
+"""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,7 @@
-"""Checks of the consume queues: their files, each unit against its message, each message against its unit."""
+"""Checks of the consume queues: their files, each unit against its message, each message against its unit.
+
+Cost: linear in units and messages.
+"""
 
 import bisect
 import collections

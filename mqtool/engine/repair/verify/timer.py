@@ -3,6 +3,8 @@
 A unit of the log belongs to one second; the slot of that second names the first and the last of its units and counts
 the messages to come. Past entries stay in wheel and log until their place is needed, so only their
 structure is checked.
+
+Cost: linear in the units of the timer log and the slots of the wheel.
 """
 
 import bisect
