@@ -52,6 +52,7 @@ async def take_missing_tail(
     deadline = loop.time() + (_WAIT_SECONDS if is_short else 0)
     begin, answered, failures = store.end_offset, set[str](), dict[str, str]()
     while True:
+        is_any_silent = False
         for address in sorted({*await slaves()} - answered):
             try:
                 await _take_from(store, connect(address))
@@ -59,9 +60,10 @@ async def take_missing_tail(
             except NotToldError as error:
                 failures[address] = str(error)
             except UnavailableError as error:
+                is_any_silent = True
                 if is_short:
                     failures[address] = str(error)
-        if answered or loop.time() >= deadline:
+        if (answered and not is_any_silent) or loop.time() >= deadline:
             break
         await asyncio.sleep(_LOOK_SECONDS)
     if size := store.end_offset - begin:

@@ -277,8 +277,8 @@ class Slave:
             return self._leave_unchecked("no name server knows the address of its broker")
         try:
             masters = self._masters = await self._extent_of_master()
-            if store.end_offset > masters.end_offset:
-                store.cut_blank(masters.end_offset)
+            if store.end_offset > masters.end_offset and not store.cut_blank(masters.end_offset):
+                store.cut_half()
             ours = Extent(store.log.min_offset, store.end_offset, store.log.file_size)
             if misfit := misfit_of_extents(ours, masters):
                 await self._stop_or_cut(misfit, ours, masters)
@@ -289,6 +289,8 @@ class Slave:
             return self._leave_unchecked(str(error))
         for piece, record in zip(pieces, records, strict=True):
             if misfit := misfit_of_piece(piece, record):
+                if piece == pieces[-1] and store.cut_half():  # the beginning of a message that the master has lost
+                    break
                 await self._stop_or_cut(misfit, ours, masters)
         self._said.pop("check", None)
         self._go_on_with(self._life)

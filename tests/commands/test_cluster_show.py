@@ -19,8 +19,8 @@ REGISTRATION = (
 )
 
 
-async def register_as_slave(client: WireClient, address: str, name: str = "broker-a") -> None:
-    fields = {"brokerName": name, "brokerAddr": address, "clusterName": "DefaultCluster", "brokerId": 1}
+async def register_as_slave(client: WireClient, address: str, name: str = "broker-a", broker_id: int = 1) -> None:
+    fields = {"brokerName": name, "brokerAddr": address, "clusterName": "DefaultCluster", "brokerId": broker_id}
     await client.done(RequestCode.REGISTER_BROKER, REGISTRATION, **fields, haServerAddr=address)
 
 

@@ -1,5 +1,6 @@
 """A master that has lost its end gets it back from its slaves before it takes messages."""
 
+import asyncio
 import logging
 import shutil
 from pathlib import Path
@@ -12,9 +13,11 @@ from mqtool.engine.broker.following import FollowingStatus
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.server_configs import NameServerConfig
 from mqtool.engine.streams.ports import free_port
+from tests.commands.test_cluster_show import register_as_slave
 from tests.engine.remoting.test_server import on_a_loop
 from tests.engine.test_embedded import worst
-from tests.engine.test_slave import MASTER, SLAVE, following_of, log_of, send_all, until
+from tests.engine.test_slave import MASTER, SLAVE, following_of, log_of, port_of, send_all, until
+from tests.wire_client import WireClient
 
 
 def lose_end(store: Path, before: Path, *, by_power: bool) -> None:
@@ -74,6 +77,51 @@ async def test_after_a_stop_of_the_machine_a_master_waits_until_its_slave_finds_
         mqtool.Broker(old, role="master", name_server_port=port, settings=MASTER),
     ):
         assert log_of(old) == there
+
+
+@on_a_loop
+async def test_a_master_waits_for_each_slave_that_is_known_as_one_may_have_more_than_another(tmp_path: Path) -> None:
+    old, stores = tmp_path / "master", [tmp_path / "slave-1", tmp_path / "slave-2"]
+    async with Cluster(NameServerConfig()) as names:
+        where = [names.name_server_address]
+
+        def slave(number: int, port: int = 0) -> mqtool.Broker:
+            return mqtool.Broker(
+                stores[number - 1], role="slave", port=port, name_servers=where, settings={**SLAVE, "brokerId": number}
+            )
+
+        async with mqtool.Broker(old, role="master", name_servers=where, settings=MASTER) as master:
+            async with slave(1), slave(2) as second:
+                await send_all(master, "first")
+                await until(lambda: log_of(stores[0]) == log_of(stores[1]) == log_of(old))
+                shutil.copytree(old, tmp_path / "before")
+                port = port_of(second)
+            async with slave(2):
+                await send_all(master, "second")
+                await until(lambda: log_of(stores[1]) == log_of(old))
+        there = log_of(old)
+        lose_end(old, tmp_path / "before", by_power=True)
+        async with slave(1):
+            client = WireClient(where[0])
+            await register_as_slave(client, f"127.0.0.1:{port}", "pair", 2)  # as before its machine stopped, too
+            asked = asyncio.Semaphore(0)
+
+            def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                asked.release()
+                writer.close()
+
+            async def start_when_it_was_asked() -> None:
+                async with await asyncio.start_server(refuse, "127.0.0.1", port):
+                    await asked.acquire()  # whether there is another master
+                    await asked.acquire()
+                async with slave(2, port):
+                    await until(lambda: log_of(stores[0]) == log_of(stores[1]) == there)
+
+            starting = asyncio.create_task(start_when_it_was_asked())
+            async with mqtool.Broker(old, role="master", name_servers=where, settings=MASTER):
+                assert log_of(old) == there
+                await starting
+            await client.close()
 
 
 @pytest.mark.parametrize("has_slave", [True, False], ids=["with another message", "away"])

@@ -317,6 +317,45 @@ async def test_a_pair_in_one_process_has_equal_logs_and_the_slave_serves_what_th
     assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
 
 
+@pytest.mark.parametrize("is_shorter", [True, False])
+@on_a_loop
+async def test_the_beginning_of_a_message_that_the_master_has_lost_is_cut_off_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shorter: bool
+) -> None:
+    """Nobody was told that such a message is stored; frames may end within one, and a slave reports what it has."""
+    monkeypatch.setattr(slave_module, "_AGAIN_SECONDS", (0.1,))
+    async with (
+        mqtool.Broker(tmp_path / "master", role="master", settings=MASTER) as master,
+        by_hand(tmp_path / "master") as (hand, at),
+    ):
+        await send_all(master, "first")
+        shutil.copytree(tmp_path / "master", tmp_path / "other")
+        there = len(log_of(tmp_path / "master"))
+        async with mqtool.Broker(tmp_path / "other", role="master", settings=MASTER) as other:
+            await send_all(other, "lost")
+        lost = log_of(tmp_path / "other")[there:]
+        async with mqtool.Broker(
+            tmp_path / "slave",
+            role="slave",
+            name_servers=[master.name_server_address],
+            settings={**SLAVE, "haMasterAddress": at},
+        ):
+            for size in (40, len(lost) - 1):
+                await until(lambda end=there: hand.reports and hand.reports[-1][-1:] == [end])
+                hand.sends = False
+                hand.write(there, lost[:size])
+                await until(lambda end=there + size: hand.reports[-1][-1:] == [end])
+                if not is_shorter:
+                    await send_all(master, f"another {size}")
+                connections = len(hand.reports)
+                hand.drop()
+                await until(lambda count=connections, end=there: [own[:1] for own in hand.reports[count:]] == [[end]])
+                hand.sends = True
+                await until(lambda: log_of(tmp_path / "slave") == log_of(tmp_path / "master"))
+                there = len(log_of(tmp_path / "master"))
+    assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
+
+
 @pytest.mark.parametrize("is_whole", [True, False])
 @on_a_loop
 async def test_an_empty_slave_begins_at_the_last_segment_or_where_it_is_set_at_the_first_byte(

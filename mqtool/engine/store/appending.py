@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from mqtool.engine.store import live_dispatch
 from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.engine.store.disk import DiskFullError
 from mqtool.engine.store.dispatcher import WITH_UNIT, Dispatcher
-from mqtool.engine.store.health import Health
+from mqtool.engine.store.health import DISK_IS_FULL, Health
 from mqtool.engine.store.live_log import LiveLog
 from mqtool.engine.store.live_queue import LiveQueue
 from mqtool.engine.store.paths import StoreConfig
@@ -202,6 +203,8 @@ class Appender:
         """
         if self._health.failure is not None:
             raise self._health.failure
+        if self._health.is_held_up:  # units of queues would pile up in memory
+            raise DiskFullError(DISK_IS_FULL)
         try:
             self._log.write_at(at, data)
         except WriteError as error:

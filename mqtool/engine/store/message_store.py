@@ -348,15 +348,17 @@ class MessageStore:
         self.dispatcher.next_offset = end
         return True
 
-    def cut_half(self) -> None:
-        """Cut off an incomplete record that was received: its sender starts with it again.
+    def cut_half(self) -> bool:
+        """Cut off an incomplete record that was received, and return whether one was: its sender starts with it again.
 
         Raises:
             RecoveryNeededError: the log ends in something else.
             WriteError: the disk fails.
         """
         self.dispatcher.read_on()
+        is_any = self.dispatcher.next_offset < self.log.end_offset
         self.log.cut(self.dispatcher.next_offset)
+        return is_any
 
     def close(self) -> None:
         """Write and sync everything, and release the store; removes ``abort`` if all of that succeeded.

@@ -294,6 +294,43 @@ def test_a_full_disk_stops_the_bytes_that_come_until_there_is_room(tmp_path: Pat
     assert [one for one in verify_store(StoreReader(tmp_path / "store", config)) if one.code != "CONFIG-MISSING"] == []
 
 
+class DiskWithoutRoomForQueues(Disk):
+    """A disk that is full whenever a unit of a queue is written, as long as that is so."""
+
+    is_full = False
+
+    def open(self, path: Path) -> OpenFile:
+        file = super().open(path)
+        if "consumequeue" in path.parts:
+            write = file.write
+
+            def refuse(at: int, data: bytes | bytearray) -> None:
+                if self.is_full:
+                    raise DiskFullError(f"no space left for {path}")
+                write(at, data)
+
+            file.write = refuse  # type: ignore[method-assign]
+        return file
+
+
+def test_where_units_cannot_be_written_no_more_bytes_are_taken_until_they_can(tmp_path: Path) -> None:
+    name, disk = "mixed-533-clean", DiskWithoutRoomForQueues()
+    stream, config = log_of(name), StoreConfig(settings_of(name))
+    with contextlib.closing(MessageStore(tmp_path / "store", config, now=0, usage=half_full, disk=disk)) as store:
+        store.append_bytes(0, stream[:30_000])
+        store.tick(NOW)
+        disk.is_full = True
+        store.append_bytes(30_000, stream[30_000:40_000])
+        store.tick(NOW + 1000)
+        with pytest.raises(DiskFullError, match="disk is full"):
+            store.append_bytes(40_000, stream[40_000:50_000])
+        assert store.log.end_offset == 40_000
+        disk.is_full = False
+        store.tick(NOW + 2000)
+        store.append_bytes(40_000, stream[40_000:])
+    assert files(tmp_path / "store", *QUEUES) == files(golden_store(name), *QUEUES)
+
+
 @pytest.mark.parametrize("half", [0, 1, 50, 80])
 def test_a_message_that_is_stored_behind_bytes_that_came_is_the_next_of_its_queue(tmp_path: Path, half: int) -> None:
     with opened(tmp_path / "master") as master:
