@@ -38,25 +38,26 @@ def compress(body: bytes, compression: Compression, level: int) -> tuple[bytes, 
     return small, int(SysFlag.COMPRESSED) | compression << 8
 
 
-def decompress(body: bytes, sys_flag: int) -> bytes:
+def decompress(body: bytes, sys_flag: int, most: int | None = None) -> bytes:
     """Return the body as the producer gave it.
 
     Raises:
-        FormatError: the body is not what ``sys_flag`` says, or larger than ``MAX_BODY``.
+        FormatError: the body is not what ``sys_flag`` says, or has more than ``most`` bytes, ``MAX_BODY`` if not given.
     """
     if not sys_flag & _COMPRESSED:
         return body
     codec = (sys_flag & SysFlag.COMPRESSION_MASK) >> 8
+    most = MAX_BODY if most is None else most
     try:
         if codec in (_OLD_ZLIB, Compression.ZLIB):
             engine = zlib.decompressobj()
-            plain = engine.decompress(body, MAX_BODY)
+            plain = engine.decompress(body, most)
             whole = engine.eof
         elif codec == Compression.LZ4:
             import lz4.frame
 
             frame = lz4.frame.LZ4FrameDecompressor()
-            plain = frame.decompress(body, MAX_BODY)
+            plain = frame.decompress(body, most)
             whole = frame.eof
         elif codec == Compression.ZSTD:
             import zstandard
@@ -66,10 +67,10 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
             grown = bytearray()
             for at in range(0, len(body), _ZSTD_STEP):
                 grown += zstd.decompress(body[at : at + _ZSTD_STEP])
-                if zstd.eof or len(grown) > MAX_BODY:
+                if zstd.eof or len(grown) > most:
                     break
             plain = bytes(grown)
-            whole = zstd.eof and len(plain) <= MAX_BODY
+            whole = zstd.eof and len(plain) <= most
         else:
             raise FormatError(f"unknown compression type {codec}", offset=0)
     except (zlib.error, RuntimeError, ValueError, EOFError) as error:

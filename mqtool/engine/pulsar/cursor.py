@@ -1,11 +1,17 @@
 """What a subscription has acknowledged of a queue.
 
 Everything before ``next_offset`` is, which is what RocketMQ calls the offset of a group; beyond it there are spans that
-are, and batches of which some messages are.
+are, and batches of which some messages are. Both are bounded: an acknowledgement for which there is no room is not
+taken, and its messages come again.
 """
 
 import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+
+MAX_GAPS = 100_000
+MAX_LEFT_BYTES = 4 << 20
+"""Of bits that tell which messages of batches are acknowledged."""
+_LEFT_OVERHEAD = 100
 
 
 class Spans:
@@ -38,6 +44,10 @@ class Spans:
             start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
         self._starts[first:last] = [start]
         self._ends[first:last] = [end]
+
+    def touches(self, start: int, end: int) -> bool:
+        """Tell whether offsets overlap with a span, or follow one, or come just before one."""
+        return bisect.bisect_left(self._ends, start) < bisect.bisect_right(self._starts, end)
 
     def end_at(self, offset: int) -> int:
         """Return where the span ends that an offset lies in, the offset itself where it lies in none."""
@@ -80,6 +90,7 @@ class Cursor:
         self.next_offset = next_offset
         self.spans = Spans(spans)
         self.left = dict(left)
+        self._left_bytes = sum(map(_bytes_of, self.left.values()))
         self.is_changed = False
         self._settle()
         self._drop_left()
@@ -90,7 +101,10 @@ class Cursor:
 
     def ack(self, offset: int, size: int) -> None:
         """Acknowledge an entry of ``size`` messages of the queue."""
-        self.left.pop(offset, None)
+        is_new_gap = offset > self.next_offset and not self.spans.touches(offset, offset + size)
+        if is_new_gap and len(self.spans) >= MAX_GAPS:
+            return
+        self._forget_left(offset)
         if offset + size > self.next_offset:
             self.spans.add(max(offset, self.next_offset), offset + size)
             self._settle()
@@ -123,7 +137,7 @@ class Cursor:
         if max(self.next_offset, self.spans.end, *(first + 1 for first in self.left)) <= offset:
             return
         self.spans.cut_from(offset)
-        self.left = {first: bits for first, bits in self.left.items() if first < offset}
+        self._keep_left(lambda first: first < offset)
         self.next_offset = min(self.next_offset, offset)
         self.is_changed = True
 
@@ -133,7 +147,11 @@ class Cursor:
         after = before & left
         if not after:
             self.ack(offset, size)
-        elif after != before or offset not in self.left:
+        elif after != before:
+            size_before = _bytes_of(before) if offset in self.left else 0
+            if self._left_bytes + _bytes_of(after) - size_before > MAX_LEFT_BYTES:
+                return before
+            self._left_bytes += _bytes_of(after) - size_before
             self.left[offset] = after
             self.is_changed = True
         return after
@@ -143,6 +161,7 @@ class Cursor:
         self.next_offset = offset
         self.spans = Spans()
         self.left = {} if left is None else {offset: left}
+        self._left_bytes = sum(map(_bytes_of, self.left.values()))
         self.is_changed = True
 
     def _settle(self) -> None:
@@ -152,4 +171,16 @@ class Cursor:
     def _drop_left(self) -> None:
         """Forget of which batches some messages were acknowledged that are behind all of that now."""
         if self.left:
-            self.left = {offset: bits for offset, bits in self.left.items() if offset >= self.next_offset}
+            self._keep_left(lambda offset: offset >= self.next_offset)
+
+    def _keep_left(self, is_kept: Callable[[int], bool]) -> None:
+        self.left = {offset: bits for offset, bits in self.left.items() if is_kept(offset)}
+        self._left_bytes = sum(map(_bytes_of, self.left.values()))
+
+    def _forget_left(self, offset: int) -> None:
+        if (bits := self.left.pop(offset, None)) is not None:
+            self._left_bytes -= _bytes_of(bits)
+
+
+def _bytes_of(bits: int) -> int:
+    return bits.bit_length() // 8 + _LEFT_OVERHEAD

@@ -31,7 +31,7 @@ from mqtool.engine.pulsar.producers import Access, PulsarProducer, SendReceipt
 from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.engine.pulsar.schemas import parse_version, schema_of, version_bytes
 from mqtool.engine.pulsar.selectors import SLOTS
-from mqtool.engine.pulsar.session import NO_REQUEST, Frame, Joined, PulsarSession, Watcher, bits_of
+from mqtool.engine.pulsar.session import NO_REQUEST, AwaitedPlace, Frame, Joined, PulsarSession, Watcher, bits_of
 from mqtool.engine.pulsar.subscription import KeyPolicy, PulsarConsumer, SubscriptionType
 from mqtool.engine.pulsar.tokens import TokenClaim, Tokens
 from mqtool.engine.pulsar.topics import EARLIEST, Durable, PulsarTopics, QueueTopic
@@ -90,7 +90,6 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._dues: dict[
             Durable, tuple[QueueTopic, int]
         ] = {}  # when something may be given out, of subscriptions that wait
-        self._probes: list[tuple[int, PulsarSession, Callable[[bool, int], None]]] = []
         self._next_sweep = now + _SWEEP_MS
         self._watched_version = broker.topics.version
         broker.on_arrival.append(self._arrived)
@@ -170,7 +169,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             session.producers.clear()
             for joined in [*session.consumers.values()]:
                 self._leave(session, joined, now)
-            self._answered(session, now, is_alive=False)
+            for place in [*session.awaited]:
+                _no_longer(session, place)
+            self._answered(session, now)
         return super().closed(peer, now)
 
     def tick(self, now: int) -> Iterable[tuple[Peer, Frame]]:
@@ -321,31 +322,35 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 self.hang_up(session.peer, "its token is invalid or has expired")
             elif silent >= _GONE_MS:
                 self.hang_up(session.peer, "silent for a minute")
+            elif session.probed_at is not None and now >= session.probed_at + _PROBE_MS:
+                self.hang_up(session.peer, "it does not answer, and another client is waiting for its place")
             elif silent >= _PING_MS and session.pinged_at is None:
                 session.pinged_at = now
                 session.say("ping")
-        probes, self._probes = self._probes, []
-        for due, session, then in probes:
-            if then not in session.probes:
-                continue
-            if now < due:
-                self._probes.append((due, session, then))
-            else:
-                self.hang_up(session.peer, "it does not answer, and another client is waiting for its place")
 
-    def _probe(self, holder: PulsarSession, asker: PulsarSession, then: Callable[[bool, int], None], now: int) -> None:
-        """Have ``then`` told whether a client is still there; one that is not, and is silent, is disconnected."""
+    def _probe(
+        self, holder: PulsarSession, asker: PulsarSession, place: AwaitedPlace, then: Callable[[int], None], now: int
+    ) -> None:
+        """Do something for a client that wants the place of another, once that one has answered, or is gone.
+
+        One that says nothing is disconnected.
+        """
         if holder is asker or holder.peer not in self._sessions:
-            then(holder is asker, now)
+            then(now)
             return
-        holder.probes.append(then)
-        holder.say("ping")
-        self._probes.append((now + _PROBE_MS, holder, then))
+        asker.awaited[place] = holder
+        holder.probes[asker.peer, place] = then
+        if holder.probed_at is None:
+            holder.probed_at = now
+            holder.say("ping")
 
-    def _answered(self, session: PulsarSession, now: int, *, is_alive: bool = True) -> None:
-        probes, session.probes = session.probes, []
-        for then in probes:
-            then(is_alive, now)
+    def _answered(self, session: PulsarSession, now: int) -> None:
+        probes, session.probes = session.probes, {}
+        session.probed_at = None
+        for (peer, place), then in probes.items():
+            asker = self._sessions.get(peer)
+            if asker is not None and asker.awaited.pop(place, None) is not None:
+                then(now)
 
     # Topics
 
@@ -391,7 +396,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         )
 
     def _topics_of(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
-        pattern = _pattern_of(body.topics_pattern)
+        pattern = pattern_of(body.topics_pattern)
         names = [] if body.mode == 1 else self._seen_by(session, _matching(self._names_of(body.namespace), pattern))
         digest = _digest_of(names)
         is_same = body.HasField("topics_hash") and body.topics_hash == digest
@@ -415,7 +420,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         return [name for name in names if self.may_see(session.identity, session.host, parse_topic(name))]
 
     def _watch_topics(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
-        pattern = _pattern_of(body.topics_pattern)
+        pattern = pattern_of(body.topics_pattern)
         if (
             pattern is None or len(session.watchers) >= _MAX_WATCHERS
         ):  # the client asks for topics now and then, as well
@@ -489,14 +494,21 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     def _producer(self, session: PulsarSession, body: Any, now: int) -> None:
         if (registered := session.producers.get(body.producer_id)) is not None:
-            self._producer_ready(session, body.request_id, *registered)
+            producer, queue = registered
+            is_ready = queue.producers.by_name.get(producer.name) is producer
+            self._producer_ready(session, body.request_id, producer, queue, is_ready=is_ready)
             return
-        if len(session.producers) >= _MAX_OF_CONNECTION:
+        place = "producer", body.producer_id
+        if place in session.awaited:
+            raise PulsarRefusedError(PulsarError.SERVICE_NOT_READY, "Producer is already being created")
+        if len(session.producers) + len(session.awaited) >= _MAX_OF_CONNECTION:
             raise PulsarRefusedError(
                 PulsarError.NOT_ALLOWED, f"More than {_MAX_OF_CONNECTION} producers of a connection"
             )
         if body.producer_access_mode not in iter(Access):
             raise FormatError(f"access mode {body.producer_access_mode}", 0)
+        if body.topic_epoch > _LATEST:
+            raise FormatError(f"topic epoch {body.topic_epoch}", 0)
         if len(body.producer_name) > _MAX_NAME:
             raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"A producer's name has at most {_MAX_NAME} characters")
         self.broker.saves.begin_request()
@@ -511,14 +523,14 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         holder = queue.producers.by_name.get(name)
         if holder is not None and holder.session is not session:
 
-            def then(is_alive: bool, now: int) -> None:  # noqa: ARG001
+            def then(now: int) -> None:
                 self._again(
                     session,
                     body,
                     lambda: self._add_producer(session, body, producer, self._open(session, body.topic, PUB, now)),
                 )
 
-            self._probe(holder.session, session, then, now)
+            self._probe(holder.session, session, place, then, now)
             return
         self._add_producer(session, body, producer, queue)
 
@@ -582,6 +594,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         registered = session.producers.pop(body.producer_id, None)
         if registered is not None:
             registered[1].producers.remove(registered[0])
+        _no_longer(session, ("producer", body.producer_id))
         session.say("success", request_id=body.request_id)
 
     def _close(self, session: PulsarSession, id: int, producer: PulsarProducer) -> None:  # noqa: A002
@@ -699,7 +712,10 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if body.consumer_id in session.consumers:
             session.say("success", request_id=body.request_id)
             return
-        if len(session.consumers) >= _MAX_OF_CONNECTION:
+        place = "consumer", body.consumer_id
+        if place in session.awaited:
+            raise PulsarRefusedError(PulsarError.SERVICE_NOT_READY, "Consumer is already being created")
+        if len(session.consumers) + len(session.awaited) >= _MAX_OF_CONNECTION:
             raise PulsarRefusedError(
                 PulsarError.NOT_ALLOWED, f"More than {_MAX_OF_CONNECTION} consumers of a connection"
             )
@@ -738,7 +754,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 if not other_sessions:
                     raise
 
-                def then(is_alive: bool, now: int) -> None:  # noqa: ARG001
+                def then(now: int) -> None:
                     def join() -> None:
                         again = self._open(session, body.topic, SUB, now)
                         self._join(session, body, kind, policy, wanted, again, now)
@@ -746,7 +762,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     self._again(session, body, join)
 
                 if refused.error in (PulsarError.CONSUMER_BUSY, PulsarError.CONSUMER_ASSIGN):
-                    self._probe(other_sessions[0], session, then, now)
+                    self._probe(other_sessions[0], session, place, then, now)
                     return
                 raise
         self._join(session, body, kind, policy, wanted, queue, now)
@@ -767,7 +783,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         durable = existing or self.topics.subscribe(
             queue, body.subscription, self._first_offset(queue, body), now, is_durable=body.durable
         )
-        durable.expires_at = None
+        self.topics.joined(durable)
         name = body.consumer_name or f"{session.peer.id:x}-{body.consumer_id:x}"
         consumer = PulsarConsumer(session, body.consumer_id, name, body.priority_level, policy, wanted)
         if kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER) and body.HasField("consumer_epoch"):
@@ -791,7 +807,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _first_offset(self, queue: QueueTopic, body: Any) -> int:
         log = queue.log
         if body.start_message_rollback_duration_sec:
-            return queue.offset_at(self._now - body.start_message_rollback_duration_sec * 1000)
+            return queue.offset_at(max(self._now - body.start_message_rollback_duration_sec * 1000, 0))
         if body.HasField("start_message_id"):
             return queue.offset_of(body.start_message_id.ledgerId, body.start_message_id.entryId)
         return log.start if body.initialPosition == 1 else log.end
@@ -856,7 +872,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if body.HasField("message_id"):
             offset = joined.queue.offset_of(body.message_id.ledgerId, body.message_id.entryId)
             if body.message_id.ack_set and offset == body.message_id.entryId:
-                left = bits_of(body.message_id.ack_set)
+                left = joined.queue.left_of(offset, bits_of(body.message_id.ack_set))
         elif body.HasField("message_publish_time"):
             offset = joined.queue.offset_at(min(body.message_publish_time, _LATEST))
         else:
@@ -891,6 +907,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _close_consumer(self, session: PulsarSession, body: Any, now: int) -> None:
         if (joined := session.consumers.get(body.consumer_id)) is not None:
             self._leave(session, joined, now)
+        _no_longer(session, ("consumer", body.consumer_id))
         session.say("success", request_id=body.request_id)
 
     def _leave(self, session: PulsarSession, joined: Joined, now: int) -> None:
@@ -1026,15 +1043,26 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             answer()
 
 
+def _no_longer(session: PulsarSession, place: AwaitedPlace) -> None:
+    """Have a producer or consumer not wait any more for the place of another client's."""
+    if (holder := session.awaited.pop(place, None)) is not None:
+        holder.probes.pop((session.peer, place), None)
+
+
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _pattern_of(text: str) -> re.Pattern[str] | None:
+def pattern_of(text: str) -> re.Pattern[str] | None:
     """Return a pattern that topics are matched with here; None where the client has to do that."""
     if not text or len(text) > _MAX_PATTERN or not _is_simple(text):
         return None
-    return re.compile(text.removeprefix("persistent://"))
+    first, *others = text.removeprefix("persistent://").split(".*")
+    if not others:
+        return re.compile(first)
+    # Of what has to come somewhere the first place is as good as any: without going back, the time is linear.
+    between = "".join([f"(?>.*?{part})" for part in others[:-1]])
+    return re.compile(f"{first}{between}.*{others[-1]}")
 
 
 def _matching(names: list[str], pattern: re.Pattern[str] | None) -> list[str]:
@@ -1050,5 +1078,5 @@ def _digest_of(names: list[str]) -> str:
 
 
 def _is_simple(pattern: str) -> bool:
-    """Tell whether a pattern of Java means the same here, and takes no more than linear time: letters and ``.*``."""
-    return re.fullmatch(r"(?:[\w/:%-]|\.\*|\\?\.)*", pattern) is not None and pattern.count(".*") <= 3
+    """Tell whether a pattern of Java means the same here: letters, ``.`` and ``.*``."""
+    return re.fullmatch(r"(?:[\w/:%-]|\.\*|\\?\.)*", pattern) is not None

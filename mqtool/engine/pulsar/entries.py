@@ -14,19 +14,21 @@ What has none of these is RocketMQ's own. Cost: linear in the bytes of an entry.
 import base64
 import binascii
 import struct
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mqtool.engine.pulsar import compression
 from mqtool.engine.pulsar.frames import (
     CHECKSUM_MARK,
+    PADDING,
     Payload,
     build_batch_body,
     build_payload,
     split_batch_body,
     split_payload,
 )
-from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, parse
+from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, parse, text_of
 from mqtool.errors import FormatError
 from mqtool.formats.compression import decompress
 from mqtool.formats.new_message import MAX_PROPERTIES
@@ -46,6 +48,10 @@ _SHORT = struct.Struct(">h")
 _PRODUCER = "rocketmq"
 MAX_OF_BATCH = 1 << 15
 """Messages of a batch; one with more is stored raw."""
+ROOM = 1 << 16
+"""How much longer than a Pulsar message one of the store may be: its properties take room."""
+_COMMAND = 1024
+"""Bytes of a frame that are not its payload."""
 _MAX_MESSAGES = 1 << 17
 """Of an entry, of whatever form: which of them are acknowledged is kept as bits."""
 
@@ -70,7 +76,7 @@ def to_store(payload: bytes, most: int) -> ToStore:
 
     Args:
         payload: as the producer sends it.
-        most: how many bytes a body may have.
+        most: how many bytes a body may have in the store. Uncompressed, one may be as long as clients take it.
 
     Raises:
         ChecksumError: the checksum is wrong.
@@ -88,7 +94,7 @@ def to_store(payload: bytes, most: int) -> ToStore:
     )
     if not is_opaque:
         try:
-            plain = compression.decompress(body, metadata.compression, metadata.uncompressed_size, most)
+            plain = compression.decompress(body, metadata.compression, metadata.uncompressed_size, most - ROOM)
             records = (
                 _batch(metadata, plain) if metadata.HasField("num_messages_in_batch") else [_single(metadata, plain)]
             )
@@ -96,8 +102,10 @@ def to_store(payload: bytes, most: int) -> ToStore:
                 _ELEMENT.size + _SHORT.size + len(record.body) + len(record.properties) + _ROOM for record in records
             )
             is_batch = metadata.HasField("num_messages_in_batch")
-            if max(len(record.properties) for record in records) + _ROOM <= MAX_PROPERTIES and (
-                not is_batch or size <= most
+            if (
+                max(len(record.properties) for record in records) + _ROOM <= MAX_PROPERTIES
+                and (not is_batch or size <= most)
+                and len(raw) + len(plain) <= longest_payload(most)
             ):
                 return ToStore(records, is_batch, time)
         except (FormatError, ImportError):
@@ -105,6 +113,11 @@ def to_store(payload: bytes, most: int) -> ToStore:
     if payload[:2] != CHECKSUM_MARK:
         payload = build_payload(raw, body)
     return ToStore([Record(payload, _joined([(RAW, b"1")]))], False, time)
+
+
+def longest_payload(most: int) -> int:
+    """Return how long a payload for clients may be, where a body in the store may have so many bytes."""
+    return most - ROOM + PADDING - _COMMAND
 
 
 def _check_count(metadata: Any) -> None:
@@ -224,23 +237,47 @@ def place_in_batch(pairs: Mapping[bytes, bytes]) -> tuple[int, int]:
     return place if place[0] < place[1] <= MAX_OF_BATCH else (0, 1)
 
 
-def entry_of(records: Sequence[StoredMessage]) -> Entry:
-    """Return the entry that some messages are: one, or all of a batch in their order."""
+def entry_of(records: Sequence[StoredMessage], most: int) -> Entry:
+    """Return the entry that some messages are: one, or all of a batch in their order.
+
+    Args:
+        records: of the store.
+        most: how many bytes a body may have in the store. What clients would not take is compressed; if that is not
+            enough, it is a marker without a payload.
+    """
+    entry = _entry_of(records, most)
+    if len(entry.payload) <= longest_payload(most):
+        return entry
+    raw, body = split_payload(entry.payload)
+    metadata = parse(MessageMetadata, raw)
+    if not metadata.compression:
+        metadata.compression, metadata.uncompressed_size = compression.ZLIB, len(body)
+        payload = build_payload(metadata.SerializeToString(), zlib.compress(body, 1))
+        if len(payload) <= longest_payload(most):
+            return entry._replace(payload=payload, length=len(payload))
+    return _nothing(records)
+
+
+def _nothing(records: Sequence[StoredMessage]) -> Entry:
+    return Entry(records[0].queue_offset, len(records), 1, False, b"", b"", 0, True, "", 0)
+
+
+def _entry_of(records: Sequence[StoredMessage], most: int) -> Entry:
     first = records[0]
     pairs = pairs_of(first.message.properties)
     try:
         if len(records) > 1 or INDEX in pairs:
-            return _stored_batch(records, pairs)
+            return _stored_batch(records, pairs, most)
         if RAW in pairs:
             return _stored_raw(first)
         if SINGLE in pairs:
             metadata = parse(MessageMetadata, base64.b64decode(pairs[SINGLE], validate=True))
             _restore_properties(metadata, pairs)
-            return _entry(records, metadata, _plain_body(first))
+            return _entry(records, metadata, _plain_body(first, most))
     except (FormatError, binascii.Error):
         if RAW in pairs:  # there is nothing else that could be sent
-            return Entry(first.queue_offset, len(records), 1, False, b"", b"", 0, True, "", 0)
-    return _of_rocketmq(first, pairs)
+            return _nothing(records)
+    return _of_rocketmq(first, pairs, most)
 
 
 def _entry(records: Sequence[StoredMessage], metadata: Any, body: bytes, payload: bytes = b"") -> Entry:
@@ -257,7 +294,7 @@ def _entry(records: Sequence[StoredMessage], metadata: Any, body: bytes, payload
         sticky_key(metadata),
         metadata.deliver_at_time,
         metadata.HasField("marker_type"),
-        metadata.uuid if metadata.HasField("chunk_id") else "",
+        text_of(metadata.uuid) if metadata.HasField("chunk_id") else "",
         len(payload),
         () if is_raw else tuple(record.message.properties for record in records),
     )
@@ -275,7 +312,7 @@ def sticky_key(metadata: Any) -> bytes:
             except binascii.Error:
                 return key
         return key
-    return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+    return f"{text_of(metadata.producer_name)}-{metadata.sequence_id}".encode()
 
 
 def sender_of(entry: Entry) -> tuple[str, int] | None:
@@ -288,7 +325,7 @@ def sender_of(entry: Entry) -> tuple[str, int] | None:
     metadata = metadata_of(entry.payload)
     if is_followed_by_chunks(metadata):
         return None
-    return metadata.producer_name, max(signed(metadata.sequence_id), signed(metadata.highest_sequence_id))
+    return text_of(metadata.producer_name), max(signed(metadata.sequence_id), signed(metadata.highest_sequence_id))
 
 
 def metadata_of(payload: bytes) -> Any:
@@ -313,14 +350,14 @@ def _restore_properties(metadata: Any, pairs: Mapping[bytes, bytes]) -> None:
                 metadata.properties.add(key=name, value=value)
 
 
-def _stored_batch(records: Sequence[StoredMessage], pairs: Mapping[bytes, bytes]) -> Entry:
+def _stored_batch(records: Sequence[StoredMessage], pairs: Mapping[bytes, bytes], most: int) -> Entry:
     metadata = parse(MessageMetadata, base64.b64decode(pairs.get(OF_BATCH, b""), validate=True))
     messages = []
     for record in records:
         of_one = pairs_of(record.message.properties)
         single = parse(SingleMetadata, base64.b64decode(of_one.get(SINGLE, b""), validate=True))
         _restore_properties(single, of_one)
-        body = _plain_body(record)
+        body = _plain_body(record, most)
         single.payload_size = len(body)
         messages.append(Payload(single.SerializeToString(), body))
     metadata.num_messages_in_batch = len(records)
@@ -333,7 +370,7 @@ def _stored_raw(record: StoredMessage) -> Entry:
     return _entry([record], metadata, b"", payload)
 
 
-def _of_rocketmq(record: StoredMessage, pairs: Mapping[bytes, bytes]) -> Entry:
+def _of_rocketmq(record: StoredMessage, pairs: Mapping[bytes, bytes], most: int) -> Entry:
     metadata = MessageMetadata(
         producer_name=_PRODUCER, sequence_id=record.queue_offset, publish_time=max(record.store_timestamp, 0)
     )
@@ -343,12 +380,15 @@ def _of_rocketmq(record: StoredMessage, pairs: Mapping[bytes, bytes]) -> Entry:
     for name, value in pairs.items():
         if name not in _RESERVED or name == _UNIQUE_KEY:
             metadata.properties.add(key=name, value=value)
-    return _entry([record], metadata, _plain_body(record))
+    return _entry([record], metadata, _plain_body(record, most))
 
 
-def _plain_body(record: StoredMessage) -> bytes:
-    """Return the body of a message, decompressed where a RocketMQ client has compressed it."""
+def _plain_body(record: StoredMessage, most: int) -> bytes:
+    """Return the body of a message, decompressed where a RocketMQ client has compressed it.
+
+    A body that cannot be decompressed, or would be longer than any that is stored, is returned as it is.
+    """
     try:
-        return decompress(record.message.body, record.message.sys_flag)
+        return decompress(record.message.body, record.message.sys_flag, most)
     except FormatError:
         return record.message.body

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import crc32c as _crc32c
 
-from mqtool.engine.pulsar.wire import NAMES, BaseCommand, parse
+from mqtool.engine.pulsar.wire import NAMES, TEXTS, BaseCommand, parse
 from mqtool.errors import FormatError
 
 _SIZE = struct.Struct(">I")
@@ -89,7 +89,10 @@ def parse_frame(frame: bytes) -> Command:
     name = NAMES.get(base.type)
     if name is None or not base.HasField(name):
         raise FormatError(f"a command of type {base.type}", 0)
-    return Command(name, getattr(base, name), frame[body_at:] if body_at < len(frame) else None)
+    body = getattr(base, name)
+    if any(isinstance(getattr(body, field), bytes) for field in TEXTS[name]):
+        raise FormatError(f"{name} with a text that is not UTF-8", 0)
+    return Command(name, body, frame[body_at:] if body_at < len(frame) else None)
 
 
 def build_frame(base: Any) -> bytes:

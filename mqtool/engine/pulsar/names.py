@@ -16,6 +16,7 @@ _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})")
 _SPACE_NAME = re.compile(r"[-=:.\w]+")
 DEFAULT = ("public", "default")
 _MAX_NAME = 127
+_MAX_FULL_NAME = 2000
 _DIGEST = "h|"
 
 
@@ -57,6 +58,8 @@ def parse_topic(text: str) -> PulsarTopicName:
     Raises:
         TopicNameError: no topic can have it.
     """
+    if len(text) > _MAX_FULL_NAME:
+        raise TopicNameError(f"The name of a topic has at most {_MAX_FULL_NAME:,} characters")
     domain, separator, rest = text.partition("://")
     if not separator:
         domain, rest = "persistent", text if text.count("/") == 2 else f"public/default/{text}"

@@ -60,7 +60,8 @@ class Producers:
     def __init__(self) -> None:
         self.by_name: dict[str, PulsarProducer] = {}
         self._epoch = -1
-        self._waiting: deque[tuple[PulsarProducer, Callable[[], None]]] = deque()
+        self._owner: PulsarProducer | None = None
+        self._waiting: dict[PulsarProducer, Callable[[], None]] = {}
 
     def add(
         self, producer: PulsarProducer, topic_epoch: int | None, then: Callable[[], None]
@@ -84,10 +85,9 @@ class Producers:
                 text = f"Producer with name '{producer.name}' is already connected to topic"
                 raise PulsarRefusedError(PulsarError.PRODUCER_BUSY, text)
             self.remove(present)
-        holder = next((producer for producer in self.by_name.values() if producer.topic_epoch is not None), None)
         if producer.access is Access.SHARED:
-            if holder is not None or self._waiting:
-                text = "Topic has an existing exclusive producer: " + (holder.name if holder else "one waits")
+            if self._owner is not None or self._waiting:
+                text = "Topic has an existing exclusive producer: " + (self._owner.name if self._owner else "one waits")
                 raise PulsarRefusedError(PulsarError.PRODUCER_BUSY, text)
             self.by_name[producer.name] = producer
             return []
@@ -99,7 +99,7 @@ class Producers:
             if producer.access is Access.EXCLUSIVE:
                 raise PulsarRefusedError(PulsarError.PRODUCER_FENCED, "Topic has other producers")
             if producer.access is Access.WAIT_FOR_EXCLUSIVE:
-                self._waiting.append((producer, then))
+                self._waiting[producer] = then
                 return None
             fenced = [*self.by_name.values()]
             self.by_name.clear()
@@ -109,15 +109,19 @@ class Producers:
     def _own(self, producer: PulsarProducer, topic_epoch: int | None) -> None:
         self._epoch = self._epoch + 1 if topic_epoch is None else max(topic_epoch, self._epoch)
         producer.topic_epoch = self._epoch
+        self._owner = producer
         self.by_name[producer.name] = producer
 
     def remove(self, producer: PulsarProducer) -> None:
         """Let a producer go; the first that waits for that may send now."""
         producer.is_closed = True
-        self._waiting = deque(waiting for waiting in self._waiting if waiting[0] is not producer)
+        self._waiting.pop(producer, None)
+        if self._owner is producer:
+            self._owner = None
         if self.by_name.get(producer.name) is producer:
             del self.by_name[producer.name]
         if self._waiting and not self.by_name:
-            first, then = self._waiting.popleft()
+            first = next(iter(self._waiting))
+            then = self._waiting.pop(first)
             self._own(first, None)
             then()

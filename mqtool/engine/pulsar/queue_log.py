@@ -48,8 +48,11 @@ class KeptEntries:
 class QueueLog:
     """The entries of one queue."""
 
-    def __init__(self, store: "MessageStore", topic: str, queue_id: int, kept: KeptEntries) -> None:
+    def __init__(self, store: "MessageStore", topic: str, queue_id: int, kept: KeptEntries, most: int) -> None:
+        """Make one; ``most`` bytes may be the body of a message."""
         self._store = store
+        self._most = most
+        self._no_batch = (0, 0)  # first offset and count that a message told, and that were no batch
         self._key = (topic, queue_id)
         self._kept = kept
         self._units: list[Unit] = []
@@ -98,15 +101,18 @@ class QueueLog:
         return max(offset + 1, self.start)
 
     def _read(self, record: StoredMessage, first: int, count: int) -> Entry:
-        if count == 1:
-            return entry_of([record])
-        records = [self._record(at) for at in range(first, first + count)]
-        if all(
-            stored is not None and place_in_batch(pairs_of(stored.message.properties)) == (number, count)
-            for number, stored in enumerate(records)
-        ):
-            return entry_of([stored for stored in records if stored is not None])
-        return entry_of([record])  # a copy of one of a batch, in another topic or queue
+        if count == 1 or self._no_batch == (first, count):
+            return entry_of([record], self._most)
+        records: list[StoredMessage] = []
+        for number in range(count):
+            stored = self._record(first + number)
+            if stored is None or place_in_batch(pairs_of(stored.message.properties)) != (number, count):
+                break
+            records.append(stored)
+        entry = entry_of(records if len(records) == count else [record], self._most)
+        if entry.size < count:  # a copy of one of a batch, in another topic or queue, or what others have made up
+            self._no_batch = first, count
+        return entry if entry.offset + entry.size > record.queue_offset else entry_of([record], self._most)
 
     def _record(self, offset: int) -> StoredMessage | None:
         at = offset - self._units_at

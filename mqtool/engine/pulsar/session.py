@@ -19,6 +19,8 @@ from mqtool.formats.new_message import Host
 from mqtool.formats.peer import Peer
 
 Frame = list[bytes]
+AwaitedPlace = tuple[str, int]
+"""``producer`` or ``consumer``, and its id on the connection."""
 NO_REQUEST = (1 << 64) - 1
 _NOBODY: Host = (bytes(4), 0)
 _WORD = (1 << 64) - 1
@@ -68,7 +70,11 @@ class PulsarSession(Session):
         self.consumers: dict[int, Joined] = {}
         self.watchers: dict[int, Watcher] = {}
         self.closed_producers: set[int] = set()  # by this side: what was on its way to them is dropped
-        self.probes: list[Callable[[bool, int], None]] = []
+        self.probes: dict[tuple[Peer, AwaitedPlace], Callable[[int], None]] = {}
+        """What is done when it has answered whether it is there, or is gone: other clients want its places."""
+        self.probed_at: int | None = None  # ms
+        self.awaited: dict[AwaitedPlace, PulsarSession] = {}
+        """Its producers and consumers whose place another client has, as far as that is known."""
         self._outbox = outbox
 
     def say(self, name: str, **fields: Any) -> None:

@@ -6,8 +6,10 @@ others have their turn. Times are in ms.
 (Rules: Pulsar 4.x, ``PersistentDispatcherSingleActiveConsumer`` and its siblings.)
 """
 
+import bisect
 import enum
 import heapq
+import itertools
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -263,8 +265,7 @@ class PulsarSubscription:
                 self._dispatcher = _SharedDispatch(self)
             else:
                 self._dispatcher = _KeyShared(self, consumer.policy)
-        self.consumers.append(consumer)
-        self.consumers.sort(key=lambda consumer: consumer.priority)
+        bisect.insort_right(self.consumers, consumer, key=lambda consumer: consumer.priority)
         self._dispatcher.added(consumer, now)
 
     def remove(self, consumer: PulsarConsumer, now: int) -> None:
@@ -495,31 +496,40 @@ class _OneActive(_Dispatcher):
     def __init__(self, subscription: PulsarSubscription) -> None:
         super().__init__(subscription)
         self._known: OrderedDict[int, tuple[int, int]] = OrderedDict()  # entries that were given, in their order
+        self._order: list[tuple[int, str, int, PulsarConsumer]] = []
+        """Consumers by priority, name, and when they have come."""
+        self._serials: dict[PulsarConsumer, int] = {}
+        self._next_serial = itertools.count()
 
     def added(self, consumer: PulsarConsumer, now: int) -> None:
+        self._serials[consumer] = next(self._next_serial)
+        bisect.insort(self._order, self._place_of(consumer))
         self._choose(now)
         if self.active is not consumer:
             consumer.receiver.tell_active(consumer, False)
 
     def removed(self, consumer: PulsarConsumer, now: int) -> None:
+        del self._order[bisect.bisect_left(self._order, self._place_of(consumer))]
+        del self._serials[consumer]
         if consumer is self.active:
             self.active = None
+        elif self.subscription.partition < 0:  # the points of the others stay
+            return
         self._choose(now)
 
+    def _place_of(self, consumer: PulsarConsumer) -> tuple[int, str, int, PulsarConsumer]:
+        return consumer.priority, consumer.name, self._serials[consumer], consumer
+
     def _choose(self, now: int) -> None:
-        subscription = self.subscription
-        consumers = subscription.consumers
-        chosen = consumers[0] if consumers else None
+        subscription, order = self.subscription, self._order
+        chosen = order[0][3] if order else None
         is_failover = subscription.kind is SubscriptionType.FAILOVER
         if chosen is not None and is_failover:
-            best = sorted(
-                (consumer for consumer in consumers if consumer.priority == chosen.priority),
-                key=lambda consumer: consumer.name,
-            )
+            count = bisect.bisect_right(order, chosen.priority, key=lambda place: place[0])
             if subscription.partition >= 0:
-                chosen = best[subscription.partition % len(best)]
+                chosen = order[subscription.partition % count][3]
             else:
-                chosen = best[active_of([consumer.name for consumer in best], subscription.topic)]
+                chosen = order[active_of([name for _, name, _, _ in order[:count]], subscription.topic)][3]
         if chosen is self.active:
             return
         self.active = chosen

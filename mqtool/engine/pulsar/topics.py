@@ -15,7 +15,7 @@ from mqtool.engine.pulsar.catalogue import Catalogue, KnownTopic
 from mqtool.engine.pulsar.cursor import Cursor
 from mqtool.engine.pulsar.cursor_files import INTERVAL_MS, CursorFiles, CursorKey, Kept
 from mqtool.engine.pulsar.deduplication import Deduplication, ProducerFiles, ProducersKey
-from mqtool.engine.pulsar.entries import Entry
+from mqtool.engine.pulsar.entries import ROOM, Entry
 from mqtool.engine.pulsar.names import (
     DEFAULT,
     PulsarTopicName,
@@ -45,8 +45,7 @@ log = logging.getLogger(__name__)
 EARLIEST = (1 << 64) - 1
 """Ledger and entry before all others, as ids have them."""
 _KEPT_AFTER_SEEK_MS = 60_000
-_ROOM = 1 << 16
-"""How much longer than a Pulsar message one of the store may be: its properties take room."""
+_MAX_KEPT_AFTER_SEEK = 10_000
 
 
 class TopicLocation(NamedTuple):
@@ -91,6 +90,14 @@ class QueueTopic:
             return end
         return start if entry_id == EARLIEST else max(start, min(entry_id, end))
 
+    def left_of(self, offset: int, bits: int) -> int | None:
+        """Return those of some bits that mean messages of the entry at an offset; None where that is all, or none."""
+        if (size := self.log.size_at(offset)) is None:
+            return None
+        everything = (1 << size[1]) - 1
+        left = bits & everything
+        return left if left not in (0, everything) else None
+
     def last_entry(self) -> Entry | None:
         """Return the last entry, None where there is none."""
         return self.log.entry(self.log.end - 1) if self.log.end > self.log.start else None
@@ -134,8 +141,10 @@ class PulsarTopics:
         self.queues: dict[tuple[str, int], QueueTopic] = {}
         self._next_save = now + INTERVAL_MS
         self.most_body = broker.store.config.number("maxMessageSize", 4 << 20)
-        self.most_message = self.most_body - _ROOM
+        self.most_message = self.most_body - ROOM
         self._kept = KeptEntries()
+        self._left: dict[Durable, None] = {}
+        """Subscriptions of readers that seek, in the order in which they have left."""
         self._rate = DispatchRate(self._rates_in_all)
         if broker.state.role is not Role.SLAVE:
             for key, kept in self._files.load():
@@ -358,7 +367,7 @@ class PulsarTopics:
             name = self.name_of(topic)
             full = name.full if name is not None else topic
             place = TopicLocation(topic, 0, -1, full) if known.is_plain else _partition(topic, queue_id, full)
-            entries = QueueLog(self._broker.store, topic, queue_id, self._kept)
+            entries = QueueLog(self._broker.store, topic, queue_id, self._kept, self.most_body)
             queue = QueueTopic(place, known.generation, entries, DispatchRate(self._rates_of_topic))
             if known.deduplicates:
                 key = ProducersKey(topic, queue_id)
@@ -406,7 +415,7 @@ class PulsarTopics:
             LimitError: there are too many offsets.
         """
         if (durable := queue.subscriptions.get(name)) is not None:
-            durable.expires_at = None
+            self.joined(durable)
             return durable
         place = queue.place
         key = CursorKey(place.topic, place.queue_id, escape(name))
@@ -452,6 +461,7 @@ class PulsarTopics:
 
     def unsubscribe(self, durable: Durable) -> None:
         """Forget a subscription."""
+        self.joined(durable)
         queue = durable.queue
         if queue.subscriptions.get(durable.subscription.name) is durable:
             del queue.subscriptions[durable.subscription.name]
@@ -459,12 +469,20 @@ class PulsarTopics:
             self._files.delete(durable.key)
             self._broker.offsets.forget(durable.key.group, durable.key.topic, durable.key.queue_id)
 
+    def joined(self, durable: Durable) -> None:
+        """Take note that somebody has come back to a subscription that is not durable."""
+        durable.expires_at = None
+        self._left.pop(durable, None)
+
     def left(self, durable: Durable, now: int, *, by_seek: bool = False) -> None:
         """Take note that a subscription may have no consumers any more: that of a reader goes with the last one."""
         if durable.is_durable or durable.subscription.consumers:
             return
         if by_seek:
             durable.expires_at = now + _KEPT_AFTER_SEEK_MS
+            self._left[durable] = None
+            if len(self._left) > _MAX_KEPT_AFTER_SEEK:
+                self.unsubscribe(next(iter(self._left)))
         elif durable.expires_at is None:
             self.unsubscribe(durable)
 

@@ -153,6 +153,12 @@ SingleMetadata = _class_of("SingleMetadata")
 TYPES: dict[str, int] = {field.name: field.number for field in BaseCommand.DESCRIPTOR.fields if field.name != "type"}
 """The number of each command, by our name of it."""
 NAMES = {number: name for name, number in TYPES.items()}
+TEXTS: dict[str, list[str]] = {
+    field.name: [part.name for part in field.message_type.fields if part.type == part.TYPE_STRING]
+    for field in BaseCommand.DESCRIPTOR.fields
+    if field.name != "type"
+}
+"""The fields of each command that are texts: one whose bytes are not UTF-8 is parsed, and has bytes there."""
 
 
 def parse(kind: Any, data: bytes | memoryview) -> Any:
@@ -166,9 +172,14 @@ def parse(kind: Any, data: bytes | memoryview) -> Any:
         message.ParseFromString(bytes(data))
     except (DecodeError, ValueError) as error:
         raise FormatError("not a protobuf message", 0) from error
-    if not message.IsInitialized():
-        raise FormatError(f"a protobuf message without {', '.join(message.FindInitializationErrors())}", 0)
+    if not message.IsInitialized():  # of what it lacks there may be millions
+        raise FormatError("a protobuf message without fields that it must have", 0)
     return message
+
+
+def text_of(value: str | bytes) -> str:
+    """Return a field as text, also where its bytes are not UTF-8."""
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def command(name: str, **fields: Any) -> Any:

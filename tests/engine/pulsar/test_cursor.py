@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtool.engine.broker.saves import Saves
+from mqtool.engine.pulsar import cursor as cursor_module
 from mqtool.engine.pulsar.cursor import Cursor
 from mqtool.engine.pulsar.cursor_files import FOLDER, CursorFiles, CursorKey, load_cursors
 
@@ -76,3 +77,23 @@ def test_a_cursor_is_there_whenever_a_kill_comes_while_its_file_is_replaced_or_r
     assert [*load_cursors(tmp_path)] == []
     files.delete(key)
     assert [*(tmp_path / FOLDER).iterdir()] == []
+
+
+def test_acknowledgements_for_which_there_is_no_room_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursor_module, "MAX_GAPS", 3)
+    monkeypatch.setattr(cursor_module, "MAX_LEFT_BYTES", 350)
+    cursor = Cursor(0)
+    for offset in range(1, 20, 2):
+        cursor.ack(offset, 1)
+    for offset in range(30, 50):
+        cursor.ack_some(offset, 1, 8, 0b1)
+    assert ([*cursor.spans], [*cursor.left]) == ([(1, 2), (3, 4), (5, 6)], [30, 31, 32])
+
+    cursor.ack(2, 1)  # a gap less
+    cursor.ack(30, 1)
+    cursor.ack_some(33, 1, 8, 0b1)
+
+    assert ([*cursor.spans], [*cursor.left]) == ([(1, 4), (5, 6), (30, 31)], [31, 32, 33])
+    cursor.ack_until(40)
+    cursor.ack_some(41, 1, 8, 0b1)
+    assert ([*cursor.spans], [*cursor.left], cursor.next_offset) == ([], [41], 40)

@@ -20,7 +20,7 @@ from mqtool.formats.properties import pairs_of
 from mqtool.formats.stored_message import StoredMessage
 from tests.engine.pulsar.flows import contents
 
-MOST = 1 << 16
+MOST = 1 << 17
 texts = st.one_of(
     st.binary(max_size=12), st.text(max_size=6).map(str.encode), st.sampled_from([b"TAGS", b"KEYS", b"DELAY"])
 )
@@ -54,7 +54,7 @@ def test_a_single_message_comes_back_as_it_was_sent(pairs: Any, key: bytes, body
     metadata.compression, metadata.uncompressed_size = kind, len(body)
     payload = build_payload(metadata.SerializeToString(), COMPRESS[kind](body))
 
-    entry = entry_of(stored(to_store(payload, MOST)))
+    entry = entry_of(stored(to_store(payload, MOST)), MOST)
 
     assert to_store(payload, MOST).records[0].body == body, "consumers of RocketMQ read it"
     assert contents(entry.payload) == contents(payload)
@@ -76,7 +76,7 @@ def test_a_batch_is_stored_as_its_messages_and_comes_back_whole(messages: Any) -
     payload = build_payload(metadata.SerializeToString(), zlib.compress(plain))
 
     to_be_stored = to_store(payload, MOST)
-    entry = entry_of(stored(to_be_stored))
+    entry = entry_of(stored(to_be_stored), MOST)
 
     assert [one.body for one in to_be_stored.records] == [body for _, _, body in messages]
     assert contents(entry.payload) == contents(payload)
@@ -92,7 +92,7 @@ def test_consumers_of_rocketmq_see_keys_tags_and_properties() -> None:
     pairs = pairs_of(record.properties)
     assert (pairs[b"color"], pairs[b"TAGS"], pairs[b"KEYS"]) == (b"red", b"TagA", b"order 7")
     assert b"DELAY" not in pairs, "what RocketMQ goes by is nothing that others can set"
-    assert contents(entry_of(stored(to_store(payload, MOST))).payload) == contents(payload)
+    assert contents(entry_of(stored(to_store(payload, MOST)), MOST).payload) == contents(payload)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_cannot_be_taken_apart_is_stored_as_it_came(fields: dict[str, Any],
 
     assert [one.body for one in entry.records] == [payload]
     assert RAW in pairs_of(entry.records[0].properties)
-    assert entry_of(stored(entry)).payload == payload
+    assert entry_of(stored(entry), MOST).payload == payload
 
 
 def test_an_entry_of_more_messages_than_are_counted_is_refused_and_never_given_out() -> None:
@@ -131,7 +131,7 @@ def test_an_entry_of_more_messages_than_are_counted_is_refused_and_never_given_o
         to_store(payload, MOST)
     by_others = stored(ToStore([Record(payload, b"PULSAR_RAW\x011\x02")], False, 0))
 
-    assert entry_of(by_others).is_marker
+    assert entry_of(by_others, MOST).is_marker
 
 
 def test_a_wrong_checksum_is_told() -> None:

@@ -1,0 +1,122 @@
+"""The entries of a queue, whatever its producers have sent: those of RocketMQ may write any property."""
+
+import base64
+import random
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqtool.engine.pulsar.entries import INDEX, OF_BATCH, RAW, ROOM, SINGLE
+from mqtool.engine.pulsar.frames import PADDING, split_payload
+from mqtool.engine.pulsar.queue_log import KeptEntries, QueueLog
+from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, parse
+from mqtool.engine.store.message_store import MessageStore
+from mqtool.formats.codes import SysFlag
+from mqtool.formats.new_message import NewMessage
+
+NOW = 1_800_000_000_000
+MOST = 4 << 20
+HOST = bytes(4), 0
+
+
+def text(message: MessageMetadata | SingleMetadata) -> bytes:
+    return base64.b64encode(message.SerializeToString())
+
+
+OF_ENTRY = text(MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=2))
+OF_CHUNK = text(MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, uuid="u", chunk_id=0)).replace(
+    b"A", b"/"
+)
+OF_ONE = text(SingleMetadata(payload_size=0))
+messages = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            INDEX: st.tuples(st.integers(0, 4), st.sampled_from([0, 1, 2, 3, 5, 30_000])).map(
+                lambda place: b"%d/%d" % place
+            ),
+            SINGLE: st.sampled_from([OF_ENTRY, OF_ONE, OF_CHUNK, b"!", b""]),
+            OF_BATCH: st.sampled_from([OF_ENTRY, b"!"]),
+            RAW: st.sampled_from([b"1", b"9"]),
+        },
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+class CountedLog(QueueLog):
+    """Counts the messages that it reads."""
+
+    reads = 0
+
+    def _record(self, offset: int):  # type: ignore[no-untyped-def]
+        self.reads += 1
+        return super()._record(offset)
+
+
+def queue_of(root: Path, *stored: tuple[bytes, bytes, int]) -> tuple[MessageStore, CountedLog]:
+    """Return a store whose queue has messages with these bodies, properties and flags."""
+    store = MessageStore(root, now=NOW)
+    for body, properties, sys_flag in stored:
+        store.append(NewMessage("t", 0, body, properties, sys_flag, 0, NOW, HOST, HOST), NOW)
+    return store, CountedLog(store, "t", 0, KeptEntries(), MOST)
+
+
+@settings(max_examples=30, deadline=None)
+@given(messages)
+def test_each_message_is_in_one_entry_whatever_its_properties_say(
+    tmp_path_factory: pytest.TempPathFactory, forged: list[dict[bytes, bytes]]
+) -> None:
+    joined = [b"".join(b"%b\1%b\2" % pair for pair in pairs.items()) for pairs in forged]
+    store, log = queue_of(tmp_path_factory.mktemp("store"), *((b"body", properties, 0) for properties in joined))
+    at = 0
+    while at < log.end:
+        entry = log.entry(at)
+        assert entry is not None
+        assert entry.offset <= at < entry.end <= log.end
+        assert entry.offset == at, "nobody has been given the first messages of it"
+        at = entry.end
+    store.close()
+
+
+def test_a_batch_that_a_producer_of_rocketmq_has_made_up_is_read_once(tmp_path: Path) -> None:
+    count = 300
+    made_up = [(b"body", b"%b\1%d/%d\2" % (INDEX, number, count), 0) for number in range(count)]
+    store, log = queue_of(tmp_path, *made_up)
+    entries = [log.entry(at) for at in range(count)]
+    store.close()
+
+    assert [entry.offset for entry in entries if entry is not None] == [*range(count)]
+    assert log.reads < 4 * count
+
+
+def test_a_body_of_rocketmq_that_would_fill_the_memory_comes_as_it_is_stored(tmp_path: Path) -> None:
+    bomb = zlib.compress(bytes(64 << 20))
+    store, log = queue_of(tmp_path, (bomb, b"", int(SysFlag.COMPRESSED)))
+    entry = log.entry(0)
+    store.close()
+
+    assert entry is not None
+    assert split_payload(entry.payload).body == bomb
+
+
+def test_a_message_of_rocketmq_that_is_too_long_for_clients_comes_compressed_or_is_none_for_them(
+    tmp_path: Path,
+) -> None:
+    long, longest = bytes(MOST), random.Random(1).randbytes(MOST)
+    store, log = queue_of(tmp_path, (long, b"", 0), (longest, b"", 0), (b"short", b"", 0))
+    first, second, third = (log.entry(offset) for offset in range(3))
+    store.close()
+
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    raw, body = split_payload(first.payload)
+    assert (zlib.decompress(body), parse(MessageMetadata, raw).uncompressed_size) == (long, MOST)
+    assert len(first.payload) < MOST - ROOM + PADDING
+    assert (second.is_marker, second.payload, second.size) == (True, b"", 1), "which is told as lost"
+    assert split_payload(third.payload).body == b"short"
