@@ -12,8 +12,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from mqtool.engine.streams.reasons import reason_of
-from mqtool.errors import NotPermittedError, UnavailableError
+from mqtool.engine.streams.reasons import cannot_listen
 
 Application = Callable[[Any, Any, Any], Coroutine[Any, Any, None]]
 """As ASGI has it: scope, receive and send."""
@@ -65,10 +64,8 @@ class HttpServer:
                 )
             )[0]
             listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
-        except PermissionError as error:
-            raise NotPermittedError(f"this user has no permission to listen on {host}:{port}") from error
         except OSError as error:
-            raise UnavailableError(f"cannot listen on {host}:{port}: {reason_of(error)}") from error
+            raise cannot_listen(host, port, error) from error
         at = int(listener.getsockname()[1])
         self._task = asyncio.create_task(self._server.serve([listener]))
         await self._server.is_ready.wait()

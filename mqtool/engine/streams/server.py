@@ -22,9 +22,9 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from mqtool.engine.streams.reasons import reason_of
+from mqtool.engine.streams.reasons import cannot_listen
 from mqtool.engine.streams.tls import HANDSHAKE, TlsMode, TlsServerSide, TlsSettings
-from mqtool.errors import FormatError, NotPermittedError, UnavailableError
+from mqtool.errors import FormatError
 from mqtool.formats.peer import Buffer, Peer
 
 log = logging.getLogger(__name__)
@@ -189,10 +189,8 @@ class StreamServer(ABC, Generic[Taken, Sent]):
             listener = await self.loop.create_server(
                 lambda: _ServerConnection(self), host, port, backlog=_TAKEN_AT_ONCE
             )
-        except PermissionError as error:
-            raise NotPermittedError(f"this user has no permission to listen on {host}:{port}") from error
         except OSError as error:
-            raise UnavailableError(f"cannot listen on {host}:{port}: {reason_of(error)}") from error
+            raise cannot_listen(host, port, error) from error
         for sock in listener.sockets:
             with socket.socket(fileno=os.dup(sock.fileno())) as same:
                 same.listen(_BACKLOG)
