@@ -26,6 +26,7 @@ from mqtool.errors import BadDataError, MqtoolError, NotFoundError, Status, Unav
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.plain_acl import Account, PlainAcl, build_acl
 from tests.commands.running import run
+from tests.commands.test_cluster_show import register_as_slave
 from tests.engine.remoting.test_server import on_a_loop
 from tests.engine.remoting.test_tls import settings, with_certificate
 from tests.wire_client import WireClient
@@ -218,6 +219,35 @@ async def test_a_promoted_slave_stays_master_over_a_start_and_is_slave_again_aft
         async with slave_of(tmp_path / "c", name_server, 2), slave_of(tmp_path / "b", name_server):
             await until_it_follows(admin, 1)
         assert read_role(tmp_path / "b") == KeptRole(Role.SLAVE, 1, 2, Role.SLAVE, 1)
+
+
+@on_a_loop
+async def test_the_plan_without_a_master_says_what_other_slaves_have_or_may_have(tmp_path: Path) -> None:
+    async with names() as name_server, AdminClient([name_server]) as admin:
+        async with master_of(tmp_path / "a", name_server) as first, slave_of(tmp_path / "c", name_server, 2):
+            client = WireClient(first.address)
+            async with slave_of(tmp_path / "b", name_server):
+                await client.send(b"one")
+                end = (await stats(admin, 0))["commitLogMaxOffset"]
+                for number in (1, 2):
+                    await until_it_follows(admin, number, end)
+            await client.send(b"two")
+            await until_it_follows(admin, 2, (await stats(admin, 0))["commitLogMaxOffset"])
+            await client.close()
+        async with slave_of(tmp_path / "b", name_server), slave_of(tmp_path / "c", name_server, 2):
+            silent = WireClient(name_server)
+            await register_as_slave(silent, "127.0.0.1:1", broker_id=3)
+            more = int((await stats(admin, 2))["commitLogMaxOffset"]) - int(end)
+            plan = await plan_promotion(admin, "broker-a", 1)
+            assert plan.remarks[:2] == [
+                f"slave 2 has {more} bytes more: they are lost, and it will not follow until its log is cut; with "
+                "--slave 2 they are kept",
+                "slave 3 does not answer: if it has more than slave 1, that is lost, and it will not follow",
+            ]
+            plan = await plan_promotion(admin, "broker-a")
+            assert plan.slave.broker_id == 2
+            assert [said for said in plan.remarks if said.startswith("slave 1")] == []
+            await silent.close()
 
 
 @on_a_loop

@@ -73,7 +73,8 @@ async def plan_promotion(admin: "AdminClient", broker_name: str, slave_id: int |
         )
     epoch = 1 + max(int(broker_stats.stats.get(_EPOCH, "0")) for broker_stats in all_stats)
     if master is None:
-        return _without_master(slave, epoch, await _most_repeated(admin, slave.broker.address))
+        repeats = await _most_repeated(admin, slave.broker.address)
+        return _without_master(slave, epoch, repeats, _of_other_slaves(slave, all_stats))
     settings = await admin.request(master.broker.address, calls.broker_settings())
     if _OUR_SETTING not in settings:
         raise UsageError(
@@ -124,9 +125,30 @@ async def _most_repeated(admin: "AdminClient", slave: str) -> dict[str, int]:
     return {group: count for group, count in sorted(repeats.items()) if count}
 
 
-def _without_master(slave: "BrokerStats", epoch: int, repeats: dict[str, int]) -> Promotion:
+def _of_other_slaves(slave: "BrokerStats", all_stats: "list[BrokerStats]") -> list[str]:
+    """Return what other slaves have, or may have, that is lost where their master is dead."""
+    remarks, end = [], int(slave.stats.get(_END, "0"))
+    for other in all_stats:
+        number = other.broker.broker_id
+        if number in (MASTER, slave.broker.broker_id):
+            continue
+        if other.error:
+            remarks.append(
+                f"slave {number} does not answer: if it has more than slave {slave.broker.broker_id}, that is lost, "
+                "and it will not follow"
+            )
+        elif (more := int(other.stats.get(_END, "0")) - end) > 0:
+            remarks.append(
+                f"slave {number} has {more:,} bytes more: they are lost, and it will not follow until its log is cut; "
+                f"with --slave {number} they are kept"
+            )
+    return remarks
+
+
+def _without_master(slave: "BrokerStats", epoch: int, repeats: dict[str, int], of_other_slaves: list[str]) -> Promotion:
     copied = slave.stats.get("replicationCopiedTimestamp", "0")
     remarks = [
+        *of_other_slaves,
         "no master answers: messages that it had and the slave does not have are lost; how many is unknown",
         "if it is still running, cut off from here, stop it first: otherwise there are two masters",
     ]
