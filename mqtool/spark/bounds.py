@@ -1,6 +1,6 @@
-"""What a query's filters leave of a log: ranges of time and of offsets, topics and queues.
+"""The part of a log that a query's filters select: ranges of time and of offsets, topics and queues.
 
-Bounds may leave more than the filters do, never less: Spark applies its filters again to what is read.
+Bounds may select more than the filters do, never less: Spark applies its filters again to what is read.
 """
 
 import dataclasses

@@ -49,7 +49,7 @@ _POLL_S = 0.1
 
 
 class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the messages of topics as they come; queues and brokers that come later join in."""
+    """Reads the messages of topics as they arrive; queues and brokers that are added later are included."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options

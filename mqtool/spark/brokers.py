@@ -1,7 +1,7 @@
-"""``rocketmq``: topics of running brokers as tables and streams of Spark, and as what frames are sent to.
+"""``rocketmq``: topics of running brokers as Spark tables, streams and sinks.
 
-Brokers return records as they are in their logs, so columns are made of them as of those of a store. Spark finds the
-format by its name where mqtool is installed (``pyspark_rocketmq``).
+Brokers return records as they are in their logs, so columns are built as for a store. Spark finds the
+format by its name if mqtool is installed (``pyspark_rocketmq``).
 """
 
 from pyspark.sql.datasource import (
@@ -26,16 +26,16 @@ class RocketMQ(MessageSource):
     """Topics of running brokers.
 
     Options:
-        namesrv, nameServer: name servers, ``host:port;host:port``; by default what NAMESRV_ADDR says on the driver.
-        topic, subscribe: which, with commas; of a write where rows without a topic go.
-        group: in whose name brokers are asked; of a stream its offsets are committed, too.
-        columns, mode, includeBody, decompressBody: as of ``rocketmq_store``.
+        namesrv, nameServer: name servers, ``host:port;host:port``; by default those of NAMESRV_ADDR on the driver.
+        topic, subscribe: topics, separated by commas; for a write, the topic of rows that have none.
+        group: the consumer group that reads; a stream also commits its offsets.
+        columns, mode, includeBody, decompressBody: as for ``rocketmq_store``.
         startingOffsets, endingOffsets: ``earliest``, ``latest``, or a JSON object of offsets by topic and queue:
             ``{"Orders": {"broker-a:0": 12, "broker-a:1": "latest"}}``.
-        startingTimestamp, endingTimestamp: messages stored from, and before, a time: milliseconds, or by ISO 8601.
-        maxOffsetsPerTrigger: of a stream, messages that a micro-batch reads.
-        failOnDataLoss: ``false`` continues if messages are gone that were to be read.
-        accessKey, secretKey, tls, authorities, namespace: as of all clients of ours.
+        startingTimestamp, endingTimestamp: messages stored from, and before, a time: milliseconds, or ISO 8601.
+        maxOffsetsPerTrigger: for a stream, messages per micro-batch.
+        failOnDataLoss: ``false`` continues if messages were deleted before they were read.
+        accessKey, secretKey, tls, authorities, namespace: as for all mqtool clients.
     """
 
     format_name = NAME
@@ -50,19 +50,19 @@ class RocketMQ(MessageSource):
 
     @sentences()
     def reader(self, schema: StructType) -> QueuesReader:
-        """Return what reads topics once."""
+        """Return the reader of a table."""
         return QueuesReader(self.read_options(), schema)
 
     @staticmethod
     def stream_reader(options: Options, schema: StructType) -> DataSourceStreamReader:
-        """Return what reads messages as they come."""
+        """Return the reader of a stream."""
         from mqtool.spark.broker_stream import QueuesStreamReader
 
         return QueuesStreamReader(options, schema)
 
     @sentences()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what sends the rows of a frame."""
+        """Return the writer of a frame."""
         from mqtool.spark.sender import MessageSender
 
         if overwrite:
@@ -71,7 +71,7 @@ class RocketMQ(MessageSource):
 
     @sentences()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, ARG002
-        """Return what sends the rows of a stream."""
+        """Return the writer of a stream."""
         from mqtool.spark.sender import MessageStreamSender
 
         return MessageStreamSender(self.read_options(), schema)

@@ -34,7 +34,7 @@ _MAX_HITS = 1000
 
 
 class FindTask(NamedTuple):
-    """What one task looks at: a range of the log, and addresses that index entries name, in that range or in none."""
+    """The work of one task: a range of the log, and addresses from index entries, in that range or in none."""
 
     store: Store
     query: Query
@@ -44,7 +44,7 @@ class FindTask(NamedTuple):
 
 @dataclasses.dataclass
 class FindPlan:
-    """What to search, and what the driver has learned from the index."""
+    """What to search for, and what the driver has found in the index."""
 
     items: list[FindTask]
     remarks: list[str]
@@ -52,7 +52,7 @@ class FindPlan:
 
 
 def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: bool) -> FindPlan:
-    """Ask the index files, and cut what must be scanned into ranges."""
+    """Search the index files, and split what must be scanned into ranges."""
     find_plan = FindPlan([], [])
     for store, query in stores:
         reader = store.open()

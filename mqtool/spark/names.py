@@ -1,4 +1,4 @@
-"""What a store is called in the offsets of a stream: a name that stays when the store is mounted somewhere else."""
+"""The name of a store in the offsets of a stream, which stays the same when the store is mounted somewhere else."""
 
 import fnmatch
 from collections.abc import Iterable, Mapping

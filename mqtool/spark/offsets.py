@@ -72,7 +72,7 @@ class OffsetsTask(NamedTuple):
 
 
 class ConsumedOffset(NamedTuple):
-    """How far a group has come in a queue."""
+    """The progress of a group in a queue."""
 
     kind: str
     group: str | None  # None: of the queue itself, or of a table
@@ -82,7 +82,7 @@ class ConsumedOffset(NamedTuple):
 
 
 def progress(spark: Any, stores: Sequence[Store], partition_size: int) -> tuple[Any, Any]:
-    """Return the DataFrame of how far each group has come in each queue, and an observation of it.
+    """Return the DataFrame of the progress of each group in each queue, and an observation of it.
 
     Columns: ``store``, ``group``, ``topic``, ``queue_id``, ``consumer_offset`` (what is saved, else ``at_least``),
     ``at_least`` (the furthest that the log shows), an offset for each of ``KINDS``, ``min_offset``, ``max_offset`` and

@@ -1,4 +1,4 @@
-"""How far a stream has come, and what becomes of it where something that it was to read is lost.
+"""The progress of a stream, and how it continues if something that it has not read yet is lost.
 
 What streams of stores and of running brokers have in common: a store has an address, a queue of a broker an offset.
 """

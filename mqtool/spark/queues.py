@@ -1,4 +1,4 @@
-"""Queues of running brokers as the source ``rocketmq`` asks for them: where they start and end, and their records."""
+"""The queues of running brokers for the source ``rocketmq``: where they start and end, and their records."""
 
 import asyncio
 import dataclasses

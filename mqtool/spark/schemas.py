@@ -1,4 +1,4 @@
-"""Schemas of DataFrames and of what tasks give back, with what every PySpark that the jobs run on has."""
+"""Schemas of DataFrames and of task results, limited to what every supported PySpark has."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -55,7 +55,7 @@ def arrow_schema(schema: StructType) -> Any:
 
 
 def metrics() -> list[Any]:
-    """Return what ``frame.observe(name, *metrics())`` counts: ``messages``, their ``bytes``, what is ``damaged``.
+    """Return what ``frame.observe(name, *metrics())`` counts: ``messages``, their ``bytes``, and ``damaged`` places.
 
     The frame has the columns ``size`` and ``_corrupt_record``.
     """

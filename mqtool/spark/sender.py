@@ -1,7 +1,7 @@
 """Rows of a frame or of a stream sent to running brokers, each at least once.
 
-A task is done when brokers have stored all of its rows. Where one cannot be sent the task fails, and Spark runs it
-again or ends the query: what it had sent by then may come twice.
+A task is complete when brokers have stored all of its rows. If one cannot be sent the task fails, and Spark runs it
+again or ends the query: what it had already sent may be delivered twice.
 """
 
 import dataclasses
@@ -103,7 +103,7 @@ class MessageSender(DataSourceArrowWriter):
         """Do nothing: what was sent stays."""
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
-        """Do nothing: what was sent stays, and may come twice."""
+        """Do nothing: what was sent stays, and may be delivered twice."""
 
     def _begun(self, producer: Producer, row: Mapping[str, Any], number: int) -> "Future[SendResult]":
         try:
@@ -122,11 +122,11 @@ class MessageStreamSender(MessageSender, DataSourceStreamArrowWriter):
         """Do nothing: what was sent stays."""
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int = 0) -> None:  # noqa: N803
-        """Do nothing: what was sent stays, and may come twice."""
+        """Do nothing: what was sent stays, and may be delivered twice."""
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a batch; some at a time, as they take more memory so."""
+    """Yield the rows of a batch, some at a time: as Python objects they take more memory."""
     for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
         yield from batch.slice(start, _ROWS_AT_ONCE).to_pylist()
 

@@ -1,4 +1,4 @@
-"""Errors that reach a user of Spark as one sentence, not below the traceback of a process that he never saw."""
+"""Errors that reach a user of Spark as one sentence, not below the traceback of a worker process."""
 
 import contextlib
 import os

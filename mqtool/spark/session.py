@@ -1,7 +1,7 @@
 """The session that a job runs in: created as the command line asks, or the one that ``spark-submit`` prepared.
 
-What is made here is quiet, listens to nobody outside of this machine where it runs on it alone, and has the package
-shipped to executors that are other processes.
+A session created here is quiet, listens on no network address if it runs on this machine alone, and ships the package
+to executors in other processes.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ class JavaMissingError(MqtoolError):
 
 
 def need_pyspark() -> None:
-    """Make sure that there is a pyspark that has all that the jobs need.
+    """Make sure that a PySpark is installed that has everything that the jobs need.
 
     Raises:
         MissingExtraError: it is missing.
@@ -91,16 +91,16 @@ def session(master: str | None, conf: Conf, name: str) -> Iterator[Any]:
         JavaMissingError: Java is missing or too old.
         UnavailableError: the master does not answer.
     """
-    from pyspark.sql import SparkSession
-
-    # Workers are to run the Python that the packages of this one are made for.
+    # Workers must run the Python for which the packages of this one were built.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if master is not None and master.startswith("sc://"):
-        spark = _connected(SparkSession, master, conf)
-    else:
-        spark = _made(SparkSession, master, conf, name)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():  # executors fetch the package from there
         warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+        from pyspark.sql import SparkSession
+
+        if master is not None and master.startswith("sc://"):
+            spark = _connected(SparkSession, master, conf)
+        else:
+            spark = _made(SparkSession, master, conf, name)
         try:
             if is_connect(spark):
                 spark.addArtifacts(str(package_into(Path(folder))), pyfile=True)

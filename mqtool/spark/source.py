@@ -1,7 +1,7 @@
 """``rocketmq_store``: the store of a broker as tables of Spark.
 
-Spark finds it by its name where mqtool is installed (``pyspark_rocketmq_store``); elsewhere a session is told of it
-with ``spark.dataSource.register(RocketMQStore)``.
+Spark finds it by its name if mqtool is installed (``pyspark_rocketmq_store``); otherwise register it with
+``spark.dataSource.register(RocketMQStore)``.
 """
 
 from collections.abc import MutableMapping, Sequence
@@ -45,16 +45,16 @@ class MessageSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` calls it."""
+        """Return the name for ``format``."""
         return cls.format_name
 
     @sentences()
     def schema(self) -> StructType:
-        """Return the columns that are asked for."""
+        """Return the requested columns."""
         return spark_schema({name: kind for name, (_, kind) in columns_of(self.read_options()).items()})
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return what reads messages as they come."""
+        """Return the reader of a stream."""
         from mqtool.spark.stream import RefusedStreamReader
 
         try:
@@ -81,10 +81,10 @@ class MessageSource(DataSource):
 
     @staticmethod
     def stream_reader(options: Options, schema: StructType) -> DataSourceStreamReader:
-        """Return what reads messages as they come.
+        """Return the reader of a stream.
 
         Raises:
-            MqtoolError: there is nothing to be read so.
+            MqtoolError: it cannot be read as a stream.
         """
         raise NotImplementedError
 
@@ -94,21 +94,21 @@ class RocketMQStore(MessageSource):
 
     Options:
         table: ``messages``, ``consume_queue``, ``index``, ``findings``, ``segments``, ``config`` or ``timer``.
-        columns: a list of columns; of messages also ``heads`` (default: all but body and properties), ``all``, and
+        columns: a list of columns; for messages also ``heads`` (default: all but body and properties), ``all``, and
             ``kafka`` or ``rocketmq-spark`` for the names of those connectors.
-        mode: of damaged messages ``PERMISSIVE`` (rows that say so), ``DROPMALFORMED`` or ``FAILFAST``.
+        mode: for damaged messages, ``PERMISSIVE`` (rows that report damage), ``DROPMALFORMED`` or ``FAILFAST``.
         maxPartitionBytes: bytes of a partition.
         includeBody: ``true`` adds bodies to the columns, ``false`` leaves them out.
-        decompressBody: ``false`` gives bodies as they are stored.
+        decompressBody: ``false`` returns bodies as they are stored.
         config: the broker's configuration file; ``set.KEY`` sets one key.
-        topic, subscribe: topics whose messages are read, with commas.
+        topic, subscribe: topics whose messages are read, separated by commas.
         startingOffsets, endingOffsets: ``earliest``, ``latest``, or a JSON object of addresses by the store's name.
-        startingTimestamp, endingTimestamp: messages stored from, and before, a time: milliseconds, or by ISO 8601.
-        maxBytesPerTrigger: of a stream, bytes of the log that a micro-batch reads.
-        maxFilesPerTrigger: of a stream, segments that a micro-batch reads.
-        failOnDataLoss: of a stream, ``false`` continues if a log was cut or replaced, or a store is gone.
-        storeNames: of a stream, a JSON object of names by path or pattern of paths.
-        renumber: of a write, ``true`` numbers the messages of each queue from 0 on.
+        startingTimestamp, endingTimestamp: messages stored from, and before, a time: milliseconds, or ISO 8601.
+        maxBytesPerTrigger: for a stream, bytes of log per micro-batch.
+        maxFilesPerTrigger: for a stream, segments per micro-batch.
+        failOnDataLoss: for a stream, ``false`` continues if a log was cut or replaced, or a store is gone.
+        storeNames: for a stream, a JSON object of names by path or pattern of paths.
+        renumber: for a write, ``true`` numbers the messages of each queue from 0.
     """
 
     format_name = NAME
@@ -126,19 +126,19 @@ class RocketMQStore(MessageSource):
 
     @sentences()
     def reader(self, schema: StructType) -> StoreTableReader:
-        """Return what reads a table once."""
+        """Return the reader of a table."""
         return StoreTableReader(self.read_options(), schema)
 
     @staticmethod
     def stream_reader(options: Options, schema: StructType) -> DataSourceStreamReader:
-        """Return what reads messages as they are appended."""
+        """Return the reader of a stream."""
         from mqtool.spark.stream import StoreStreamReader
 
         return StoreStreamReader(options, schema)
 
     @sentences()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what makes a new store."""
+        """Return the writer of a new store."""
         from mqtool.spark.writer import StoreWriter
 
         return StoreWriter(self.read_options(), schema, overwrite)

@@ -1,7 +1,7 @@
-"""Work that is spread over the executors: one task for each of some items, whose results are Arrow batches.
+"""Work spread over the executors: one task for each of some items, whose results are Arrow batches.
 
-Nothing but ``mapInArrow`` is used, so it runs on Spark Connect too. Items are rows of a DataFrame, so a task gets
-its own and no other; what they have in common goes along with the work, once.
+Only ``mapInArrow`` is used, so it also runs on Spark Connect. Items are rows of a DataFrame, so a task gets only
+its own; what all of them share is sent along with the work, once.
 """
 
 import functools
@@ -22,7 +22,7 @@ _TASKS_A_CORE = 4
 
 
 class Common:
-    """What many items hold: it does not travel with each of them. To be hashable."""
+    """A value that many items share, and that is sent once; it must be hashable."""
 
 
 class _Packer(pickle.Pickler):
@@ -44,7 +44,7 @@ class _Unpacker(pickle.Unpickler):
 
 
 class _BroadcastValue:
-    """What items have in common, as it travels."""
+    """A shared value, as it is sent."""
 
     def __init__(self, common: Iterable[Common]) -> None:
         self._token = uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""Which stores a path means: one, several, or all that a pattern matches; and the settings that they are read with."""
+"""The stores that a path selects: one, several, or all that a pattern matches; and the settings to read them with."""
 
 import contextlib
 import contextvars

@@ -47,7 +47,7 @@ class LostPartition(InputPartition):
 
 
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the messages of some stores as they are appended; stores that a pattern matches later join in."""
+    """Reads the messages of some stores as they are appended; stores that match a pattern later are included."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         table = choose("table", options.table, TABLES)
@@ -220,7 +220,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Stands for a stream that cannot be, and says why as soon as it is asked."""
+    """Takes the place of a stream that is not supported, and raises the reason when it is used."""
 
     def __init__(self, error: MqtoolError) -> None:
         self._error = error

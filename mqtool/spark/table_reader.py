@@ -1,4 +1,4 @@
-"""Reads tables of stores: the columns, places and bounds that options and filters ask for."""
+"""Reads tables of stores: the columns, places and bounds that options and filters select."""
 
 import dataclasses
 import datetime

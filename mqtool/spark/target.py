@@ -1,7 +1,7 @@
-"""Where executors put queues and index files that they make: a folder that all of them see, or a storage.
+"""Where executors put the queues and index files that they create: a folder that all of them see, or object storage.
 
-A task writes into a folder of its own, which only it sees. What is complete takes its place from there: in a folder by
-renaming, in a storage as an object. So a task that is run twice does no harm, whichever of the two is first.
+A task writes into a folder of its own, which no other task sees. Complete files are moved into place from there: in a
+folder by renaming, in object storage by uploading. So running a task twice does no harm, whichever run finishes first.
 """
 
 import contextlib

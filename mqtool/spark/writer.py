@@ -1,7 +1,7 @@
 """A DataFrame written as a new store.
 
-Tasks build records from rows, in parallel, in files beside the new store; the driver then puts them end to end
-into one log, in the order of the partitions, and builds queues and index from it. What fails leaves nothing behind.
+Tasks build records from rows, in parallel, in files beside the new store; the driver then concatenates them
+into one log, in the order of the partitions, and builds queues and index from it. A failed write leaves nothing behind.
 """
 
 import dataclasses
