@@ -308,17 +308,6 @@ def _exported_on_spark(spark: Any, some: Sequence[DamagedStore]) -> Iterable[Has
         shutil.rmtree(into, ignore_errors=True)
 
 
-def _compared_on_spark(spark: Any, some: Sequence[DamagedStore]) -> Iterable[Hashable]:
-    from pyspark.sql import functions
-
-    frames = [
-        compare.by_key(spark, one.store, one.other, one.size)[0].withColumn("store", functions.lit(one.store.path))
-        for one in some
-    ]
-    for row in functools.reduce(lambda one, other: one.unionAll(other), frames).collect():
-        yield row["store"], *row[:5]
-
-
 def _progress_on_spark(spark: Any, some: Sequence[DamagedStore]) -> Iterable[Hashable]:
     frame, observed = offsets.progress(spark, [one.store for one in some], some[0].size)
     rows = frame.collect()
@@ -338,7 +327,6 @@ ON_SPARK: dict[str, Callable[[Any, Sequence[DamagedStore]], Iterable[Hashable]]]
     "stats --by queue": lambda spark, some: _counted_on_spark(spark, some, By.QUEUE),
     "find": _found_on_spark,
     "export": _exported_on_spark,
-    "compare": _compared_on_spark,
     "offsets": _progress_on_spark,
 }
 """What a job answers of some stores."""
@@ -354,8 +342,16 @@ def _rebuilt_on_spark(spark: Any, some: Sequence[DamagedStore]) -> Iterable[Hash
         shutil.rmtree(into, ignore_errors=True)
 
 
-ALONE: dict[str, Callable[[Any, Sequence[DamagedStore]], Iterable[Hashable]]] = {"rebuild": _rebuilt_on_spark}
-"""The same of a job that takes one store."""
+def _compared_on_spark(spark: Any, some: Sequence[DamagedStore]) -> Iterable[Hashable]:
+    (one,) = some
+    return ((one.store.path, *row[:5]) for row in compare.by_key(spark, one.store, one.other, one.size)[0].collect())
+
+
+ALONE: dict[str, Callable[[Any, Sequence[DamagedStore]], Iterable[Hashable]]] = {
+    "rebuild": _rebuilt_on_spark,
+    "compare": _compared_on_spark,
+}
+"""The same of jobs that take one store, or two to compare."""
 
 
 def _found_in_pieces(held: DamagedStore) -> Iterable[Hashable]:
