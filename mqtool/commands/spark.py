@@ -289,8 +289,9 @@ def offsets(limit: int, job: Job) -> int:
     with job.session() as spark:
         frame, observed = progress(spark, job.stores, job.partition_size)
         if not job.write(frame):
-            rows = frame.orderBy("store", "group", "topic", "queue_id").limit(limit).collect()
+            rows = frame.orderBy("store", "group", "topic", "queue_id").limit(limit + 1).collect()
         unread = observed.get["unread"]
+    is_limited, rows = len(rows) > limit, rows[:limit]
     job.output.columns = (
         "group", "topic", "queue_id", "consumer_offset", "lag", "saved", "at_least", "min_offset", "max_offset",
     )  # fmt: skip
@@ -303,7 +304,7 @@ def offsets(limit: int, job: Job) -> int:
     if unread:
         tables = "a table of saved offsets" if unread == 1 else f"{unread:,} tables of saved offsets"
         job.output.remark(f"{tables} cannot be read: for its groups only what the log shows is listed")
-    job.tell(f"{len(rows):,} groups and queues" + ("; --limit is reached" if len(rows) == limit else ""))
+    job.tell(f"{len(rows):,} groups and queues" + ("; --limit is reached" if is_limited else ""))
     return Status.DAMAGE if unread else Status.OK
 
 

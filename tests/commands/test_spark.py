@@ -163,6 +163,10 @@ class TestOnSpark:
 
         assert (rows_of(many.stdout), many.returncode) == ([], Status.OK)
         assert f"{len(manifest(STORE)['messages'])} messages found, 0 shown" in many.stderr
+        many = job("offsets", "-s", golden_store("retry-533-clean"), "--limit", 0)
+        assert (rows_of(many.stdout), many.returncode) == ([], Status.OK)
+        assert "0 groups and queues; --limit is reached" in many.stderr
+        assert "Warning" not in many.stderr
 
     def test_rebuild_makes_what_rebuild_makes(self, tmp_path: Path) -> None:
         store = golden_store(STORE)
