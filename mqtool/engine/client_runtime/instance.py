@@ -71,7 +71,10 @@ def wire_of(
         UsageError: the addresses or the options are invalid.
     """
     servers = name_servers or os.environ.get(NAMESRV_ADDR, "")
-    addresses = split_addresses(servers) if isinstance(servers, str) else [*servers]
+    try:
+        addresses = split_addresses(servers if isinstance(servers, str) else ";".join(servers))
+    except TypeError:
+        raise UsageError(f"name_servers must be host:port;host:port, or a sequence of these, not {servers!r}") from None
     if not addresses:
         raise UsageError(f"no name server is given, and {NAMESRV_ADDR} is not set")
     if bool(options.access_key) != bool(options.secret_key):
@@ -136,7 +139,7 @@ class Instance:
 
     def keep(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run a coroutine until it, or this client, ends."""
-        task = asyncio.create_task(work)
+        task = user_code.ClientTask(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

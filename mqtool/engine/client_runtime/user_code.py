@@ -34,14 +34,46 @@ def call(callback_name: str, function: Callable[..., Any], *args: Any) -> Any:
         raise contained(callback_name, error)  # noqa: B904  it knows its cause
 
 
+class ClientTask(asyncio.Task[None]):
+    """A task of a client in which code of the application may run, which may cancel the task that it finds itself in."""
+
+    inside_cancels = 0
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel the task, and note whether what runs in it did."""
+        if asyncio.current_task(self.get_loop()) is self:
+            self.inside_cancels += 1
+        return super().cancel(msg)
+
+    async def undo_inside_cancels(self, before: int) -> None:
+        """Let the task go on, unless somebody else has cancelled it since there were ``before`` cancels."""
+        if not self.inside_cancels:
+            return
+        while self.inside_cancels:
+            self.inside_cancels -= 1
+            self.uncancel()
+        try:
+            await asyncio.sleep(0)  # where one comes that nothing has met
+        except asyncio.CancelledError:
+            if self.cancelling() > before:
+                raise
+
+
 async def awaited(callback_name: str, work: Awaitable[Any]) -> Any:
     """Await code of the application; raises what ``call`` does, and CancelledError where the caller is cancelled."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
     try:
-        return await work
+        result = await work
     except BaseException as error:
-        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+        if isinstance(task, ClientTask):
+            await task.undo_inside_cancels(before)
+        if isinstance(error, asyncio.CancelledError) and task and task.cancelling() > before:
             raise
         raise contained(callback_name, error)  # noqa: B904  it knows its cause
+    if isinstance(task, ClientTask):
+        await task.undo_inside_cancels(before)
+    return result
 
 
 def is_coroutine(function: Callable[..., Any]) -> bool:
@@ -57,8 +89,3 @@ async def called(callback_name: str, function: Callable[..., Any], *args: Any) -
         else await asyncio.to_thread(call, callback_name, function, *args)
     )
     return await awaited(callback_name, result) if inspect.isawaitable(result) else result
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -109,6 +109,35 @@ def test_what_a_listener_raises_is_logged_once_with_its_traceback(
     assert "in listen\n    raise error" in logged.exc_text
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("waits", [False, True], ids=["and returns", "and waits"])
+def test_a_coroutine_that_cancels_the_task_it_runs_in_ends_no_worker(
+    waits: bool, orderly: bool, broker: mqtool.Broker
+) -> None:
+    seen: collections.Counter[bytes] = collections.Counter()
+
+    async def listener(messages: Sequence[ConsumerMessage], _context: ConsumeContext) -> None:
+        body = messages[0].body
+        seen[body] += 1
+        if body.startswith(b"bad") and seen[body] == 1:
+            task = asyncio.current_task()
+            assert task
+            task.cancel()
+            if waits:
+                await asyncio.sleep(0)
+            raise KeyError(body)
+
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        queue = producer.queues("Orders")[0]
+        for body in (b"bad 1", b"bad 2", b"bad 3", b"good"):  # more than listeners at work at a time
+            producer.send(ProducerMessage("Orders", body), queue)
+    options: dict[str, Any] = {"suspend_current_queue_time_millis": 10} if orderly else {"consume_thread_max": 2}
+    with consumer(broker, listener, orderly=orderly, max_reconsume_times=3, **options):
+        until(lambda: seen[b"good"] == 1 and committed(broker) == 4)
+        if orderly:
+            assert seen == {b"bad 1": 2, b"bad 2": 2, b"bad 3": 2, b"good": 1}
+
+
 @pytest.mark.parametrize(
     "nonsense", [{"ack_index": "all"}, {"ack_index": None}, {"delay_level": "soon"}, {"delay_level": 1 << 40}]
 )
