@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mqtool.formats.message import Message
 
 _COLUMNS = ("event_time", "what", "group", "told", "topic", "queue_id", "queue_offset", "broker_name")
+_COLUMNS_OF_GROUPS = _COLUMNS[2:]
 _MAX_ORIGINS = 100
 _WORDS = {
     "Pub": "sent",
@@ -49,10 +50,10 @@ def command(message_id: str | None, key: str | None, trace_topic: str, brokers: 
     """  # noqa: D301
     if (message_id is None) == (key is None):
         raise UsageError("give the ID of a message, or --key")
-    output.columns, output.always = _COLUMNS, ("told",)
+    output.always = ("what", "group", "told")
     count = brokers.admin(lambda admin: _trace(admin, message_id, key, trace_topic, output))
     if count > 1:
-        output.remark(f"{count:,} messages have this key: of_message_id tells them apart")
+        output.remark(f"{count:,} messages have this key")
     return Status.OK
 
 
@@ -78,15 +79,19 @@ async def _trace(
         if trace_topic in topics and origin.message.unique_key:
             rows += await _told(browser, trace_topic, origin.message.unique_key)
         rows.sort(key=lambda row: (row["event_timestamp"] or 0, _TURNS.get(row["what"], len(_TURNS))))
-        rows += [
+        passed = [
             _passed(offset.group, offset.consumer_offset, hit)
             for hit in (origin, *copies)
             for offset in offsets
             if (offset.broker_name, offset.topic, offset.queue_id)
             == (hit.broker.broker_name, hit.message.topic, hit.message.queue_id)
         ]
-        for row in rows:
-            output.row({"of_message_id": origin.message.message_id, **row})
+        if len(origins) > 1:
+            output.text(click.style(_named(origin), bold=True))
+        for columns, of_table in ((_COLUMNS, rows), (_COLUMNS_OF_GROUPS, passed)):
+            output.new_table(columns)
+            for row in of_table:
+                output.row({"of_message_id": origin.message.message_id, **row})
     for remark in browser.remarks:
         output.remark(remark)
     return len(origins)
@@ -109,6 +114,12 @@ async def _found(browser: "Browser", name: str, topics: set[str]) -> "list[Brows
             return [of_id, *(hit for hit in same if _is_copy(hit.message) and hit.message.message_id != wanted)]
         raise NotFoundError(f"no message has the id or key {name}: it is in no index of a broker")
     return hits
+
+
+def _named(hit: "Browsed") -> str:
+    message = hit.message
+    place = f"offset {message.queue_offset:,} in queue {message.queue_id} of {message.topic}"
+    return f"{message.message_id}, {place} on {hit.broker.broker_name}"
 
 
 def _is_copy(message: "Message") -> bool:
