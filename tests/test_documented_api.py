@@ -1,12 +1,15 @@
 """What the documentation says of the public API is so: every public name is there, and its examples are typed."""
 
+import ast
+import dataclasses
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import mqtool
-from mqtool import aio
+from mqtool import aio, errors
 from tools import api_docs
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +44,35 @@ def test_the_page_has_every_public_name_with_a_text() -> None:
         assert getattr(mqtool, name).__doc__, name
     for name in aio.__all__:
         assert f"\n- `{name}`: " in page, name
+
+
+def test_signatures_on_the_page_are_python() -> None:
+    """A default that is written otherwise than Python writes it does not parse, or is another."""
+    blocks = re.findall(r"```python\n(.*?)\n```", api_docs.PAGE.read_text(), re.DOTALL)
+    defaults: list[object] = []
+    for block in blocks:
+        [function] = ast.parse(f"def {block}: ...").body
+        assert isinstance(function, ast.FunctionDef)
+        every = [*function.args.defaults, *function.args.kw_defaults]
+        defaults += [one.value for one in every if isinstance(one, ast.Constant)]
+    assert {"", "*", "127.0.0.1", 30_000, True, None} <= {*defaults}
+
+
+def test_every_error_and_what_administrators_are_given_is_public() -> None:
+    errors_of_ours = {name for name, value in vars(errors).items() if inspect.isclass(value) and name.endswith("Error")}
+    assert errors_of_ours <= {*mqtool.__all__}
+    for function in vars(aio.AdminClient).values():
+        text = str(getattr(function, "__annotations__", {}).get("return", ""))
+        assert {*re.findall(r"\b[A-Z]\w+", text)} - {"Changes", "None", "Self"} <= {*mqtool.__all__}, function
+
+
+def test_options_that_kinds_have_in_common_are_told_of_each() -> None:
+    page = api_docs.PAGE.read_text()
+    for kind in (mqtool.PushConsumerOptions, mqtool.LitePullConsumerOptions, mqtool.ProducerOptions):
+        own = page.partition(f"\n### {kind.__name__}\n")[2].partition("\n### ")[0]
+        common = {field.name for field in dataclasses.fields(mqtool.ClientOptions)}
+        for field in dataclasses.fields(kind):
+            assert field.name in common or f"`{field.name}`" in own, (kind, field.name)
 
 
 def test_the_examples_of_the_documentation_pass_mypy_strictly(tmp_path: Path) -> None:

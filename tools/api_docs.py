@@ -61,23 +61,31 @@ def _class(kind: type[Any]) -> Iterator[str]:
         return
     bases = [base.__name__ for base in kind.__bases__ if base.__name__ in mqtool.__all__]
     of = f" A kind of {', '.join(f'`{base}`' for base in bases)}." if bases else ""
-    if not issubclass(kind, BaseException):
+    if not issubclass(kind, BaseException) and not getattr(kind, "_is_protocol", False):
         yield f"```python\n{kind.__name__}{_signature(kind)}\n```\n"
-    yield _text(kind) + (f"\n{of.strip()}\n" if of else "")
+    yield _text(kind) + _attributes_of_bases(kind) + (f"\n{of.strip()}\n" if of else "")
     if not dataclasses.is_dataclass(kind) and kind.__init__ is not object.__init__ and _has_text(kind.__init__):
         yield _text(kind.__init__)
     inherited = {name for base in kind.__mro__[1:] if base.__name__ in mqtool.__all__ for name in dir(base)}
-    for name in sorted(_names_of(kind)):
-        value = inspect.getattr_static(kind, name)
-        if name in inherited and name not in vars(kind):
-            continue
-        if isinstance(value, property):
-            yield f"- `{name}`: {_first(value)}"
-        elif callable(getattr(kind, name)) and _has_text(getattr(kind, name)):
+    names = [name for name in sorted(_names_of(kind)) if name not in inherited or name in vars(kind)]
+    properties = {name for name in names if isinstance(inspect.getattr_static(kind, name), property)}
+    if properties:
+        yield "\n".join(f"- `{name}`: {_first(getattr(kind, name))}" for name in sorted(properties)) + "\n"
+    for name in names:
+        if name not in properties and callable(getattr(kind, name)) and _has_text(getattr(kind, name)):
             yield f"#### {kind.__name__}.{name}\n"
             yield f"```python\n{name}{_signature(getattr(kind, name))}\n```\n"
             yield _text(getattr(kind, name))
     yield ""
+
+
+def _attributes_of_bases(kind: type[Any]) -> str:
+    """Return the attributes that a class has from bases that are not public, which nothing else lists."""
+    hidden = [
+        base for base in kind.__mro__[1:] if dataclasses.is_dataclass(base) and base.__name__ not in mqtool.__all__
+    ]
+    texts = [_text(base).partition("Attributes:\n\n")[2] for base in hidden]
+    return "\n".join(("", "Like all of its kind:", "", *texts)) if texts else ""
 
 
 def _names_of(kind: type[Any]) -> Iterator[str]:
@@ -92,13 +100,32 @@ def _signature(function: Callable[..., Any]) -> str:
         signature = inspect.signature(function)
     except ValueError:
         return "(...)"
-    taken = [one for name, one in signature.parameters.items() if name != "self"]
-    text = str(signature.replace(parameters=taken))
+    taken = [
+        one.replace(annotation=_unquoted(one.annotation))
+        for name, one in signature.parameters.items()
+        if name != "self"
+    ]
+    text = str(signature.replace(parameters=taken, return_annotation=_unquoted(signature.return_annotation)))
     text = re.sub(r"<function .*? at 0x\w+>|<factory>", "...", text)
     text = re.sub(r"<(\w+)\.(\w+): [^>]*>", r"\1.\2", text)
     text = re.sub(r"\b(?:[A-Za-z_]\w*\.)+(\w+)", r"\1", text)  # names without their modules
-    text = re.sub(r"(?<!= )'([^']*)'", r"\1", text)  # annotations without quotes, defaults with theirs
-    return text.replace('"', "").removesuffix(" -> None")
+    return text.removesuffix(" -> None")
+
+
+class _Bare(str):
+    """A text that signatures show without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _unquoted(annotation: Any) -> Any:
+    if annotation is inspect.Parameter.empty:
+        return annotation
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return _Bare(re.sub("['\"]", "", text))
 
 
 def _has_text(thing: Any) -> bool:

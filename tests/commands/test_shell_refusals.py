@@ -20,6 +20,7 @@ import pytest
 
 import mqtool
 from mqtool import ProducerMessage
+from mqtool.commands._output import Output
 from mqtool.engine.client.outgoing import pack
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.remoting.client import RemotingClient
@@ -102,6 +103,15 @@ def test_nobody_there_is_told_with_69(name: str, tmp_path: Path) -> None:
     assert (ran.status, ran.output) == (Status.UNAVAILABLE, "")
     assert "cannot connect to 127.0.0.1:1" in ran.remarks
     assert is_one_sentence(ran)
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_is_no_address_is_told_with_2(name: str, tmp_path: Path) -> None:
+    ran = asked(commands(tmp_path)[name], "127.0.0.1:65536")
+
+    assert (ran.status, ran.output) == (Status.USAGE, "")
+    assert ran.remarks == "mqtool: 127.0.0.1:65536 is not an address of the form host:port\n"
     assert [*tmp_path.iterdir()] == []
 
 
@@ -409,6 +419,33 @@ def test_what_happened_within_a_millisecond_is_told_in_order() -> None:
 
     assert [row["what"] for row in rows] == ["stored", "given", "consumed", "dead letter"]
     assert {row["event_timestamp"] for row in rows[1:]} == {now}
+
+
+def test_a_trace_names_messages_and_groups_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Output, "width", 80)
+    group = "bills-orders-of-shop"
+    with mqtool.Broker() as broker:
+        address = broker.name_server_address
+        with mqtool.AdminClient(address) as admin, mqtool.Producer("P", address) as producer:
+            admin.create_topic("Orders", queues=1)
+            admin.create_group(group)
+            sent = [producer.send(ProducerMessage("Orders", b"x", keys=["k"])) for _ in range(2)]
+            dead = {"ORIGIN_MESSAGE_ID": sent[0].offset_message_id}
+            producer.send(ProducerMessage(f"%DLQ%{group}", b"x", keys=["k"], properties=dead))
+            admin.set_offset(group, "Orders", 0, 1)
+        ran = run("trace", "-n", address, "--key", "k", "-o", "table")
+
+    lines = ran.output.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert [line for line in lines if line.startswith("7F000001")] == [
+        f"{one.offset_message_id}, offset {offset} in queue 0 of Orders on broker-a" for offset, one in enumerate(sent)
+    ]
+    [dead_letter] = [line for line in lines if " dead letter " in line]
+    assert dead_letter.split("  ")[1:] == ["dead letter", group, "0 attempts failed"]
+    told = ("is past it in Orders, at 1 ", "has 0 messages to read before it in ")
+    assert [line.startswith(f"{group}  {one}") for line in lines if line.startswith(group) for one in told] == [
+        True, False, False, True,
+    ]  # fmt: skip
 
 
 def test_a_purge_says_what_becomes_of_the_letters(broker: mqtool.Broker) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from mqtool.engine.client.incoming import ConsumerMessage, parse_messages
 from mqtool.engine.client.names import without_namespace
 from mqtool.engine.client.process_queue import ProcessQueue
+from mqtool.errors import UsageError
 from mqtool.formats.bodies import MessageQueue, Subscription
 from mqtool.formats.filters import parse_tags
 from mqtool.formats.property_names import RETRY_TOPIC
@@ -61,8 +62,10 @@ def subscribe(topic: str, expression: str, now: int) -> Subscription:
     """Return the subscription to a topic by tags: ``TagA || TagB``, or ``*`` for all.
 
     Raises:
+        UsageError: the expression is not a string.
         FilterError: there is nothing but bars.
     """
+    _check_expression(expression)
     wanted = parse_tags(expression)
     tags = tuple(sorted(wanted.tags))
     codes = tuple(sorted(wanted.codes))
@@ -70,8 +73,18 @@ def subscribe(topic: str, expression: str, now: int) -> Subscription:
 
 
 def subscribe_by_sql(topic: str, expression: str, now: int) -> Subscription:
-    """Return the subscription to a topic by an SQL92 filter, which brokers compile."""
+    """Return the subscription to a topic by an SQL92 filter, which brokers compile.
+
+    Raises:
+        UsageError: the filter is not a string.
+    """
+    _check_expression(expression)
     return Subscription(topic, expression, "SQL92", version=now)
+
+
+def _check_expression(expression: str) -> None:
+    if not isinstance(expression, str):
+        raise UsageError(f"a filter must be a string, not {expression!r}")
 
 
 def is_wanted(subscription: Subscription, message: ConsumerMessage) -> bool:

@@ -51,6 +51,8 @@ def check_group(group: str, reserved: str) -> None:
 
 
 def _check(noun: str, name: str, most: int) -> None:
+    if not isinstance(name, str | None):
+        raise UsageError(f"the name of the {noun} must be a string, not {name!r}")
     if not name:
         raise UsageError(f"the {noun} has no name")
     if len(name) > most:

@@ -150,7 +150,7 @@ def broker_of_handle(recall_handle: str) -> str:
         UsageError: the handle is none.
     """
     try:
-        return parse_handle(recall_handle).broker_name
+        return parse_handle(str(recall_handle)).broker_name
     except FormatError as error:
         raise UsageError("this is not a recall handle: give the one from the result of a send") from error
 
@@ -176,6 +176,10 @@ def reply_to(request: "ConsumerMessage", body: Any) -> ProducerMessage:
     Raises:
         UsageError: its producer wants no reply.
     """
+    from mqtool.engine.client.incoming import ConsumerMessage
+
+    if not isinstance(request, ConsumerMessage):
+        raise UsageError(f"only a message that was received can be replied to, not {request!r:.40}")
     asked = {name: request.properties.get(name, "") for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL)}
     cluster = request.properties.get(CLUSTER)
     if not all(asked.values()) or not cluster:

@@ -9,13 +9,13 @@ import itertools
 import logging
 import os
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mqtool.engine.client import calls, sending
 from mqtool.engine.client.fault_latency import AVOIDED_MS, LATENCIES_MS, FaultLatency
-from mqtool.engine.client.names import DEFAULT_PRODUCER, with_namespace, without_namespace
+from mqtool.engine.client.names import DEFAULT_PRODUCER, check_topic, with_namespace, without_namespace
 from mqtool.engine.client.outgoing import (
     MAX_MESSAGE_SIZE,
     Element,
@@ -326,7 +326,7 @@ class Producer(Client):
 
     async def to_choose_from(self, call: SendCall) -> list[MessageQueue]:
         """Return the queues that a selector chooses from, none if there is no selector."""
-        return await self._queues_within(call.message.topic, self._timeout_of(call)) if call.selector else []
+        return await self._queues_within(call.message.topic, self._timeout(call.timeout_ms)) if call.selector else []
 
     def _lane(self, call: SendCall, queues: list[MessageQueue]) -> LaneKey:
         """Return with which others a message may go together.
@@ -338,7 +338,7 @@ class Producer(Client):
         if call.selector:
             queue = self._way_of(call).choose(queues, None)
         elif queue:
-            queue = self._wanted(queue)
+            queue = self._wanted(queue, message.topic)
         return LaneKey(message.topic, queue, bool(message.wait_store_ok))
 
     @property
@@ -372,12 +372,12 @@ class Producer(Client):
         message = call.message
         topic = self._topic(message.topic)
         if not self._hooks:
-            return PendingMessage(element_of(message, topic), self._timeout_of(call), future)
+            return PendingMessage(element_of(message, topic), self._timeout(call.timeout_ms), future)
         called_hooks = self._before_send([message])
         with hooks.told_of_failure(called_hooks, [message]):
             element = element_of(message, topic)
         hooks.after_future(called_hooks, [message], future)
-        return PendingMessage(element, self._timeout_of(call), future)
+        return PendingMessage(element, self._timeout(call.timeout_ms), future)
 
     def _add(self, call: SendCall, queues: list[MessageQueue]) -> "asyncio.Future[SendResult]":
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
@@ -424,7 +424,7 @@ class Producer(Client):
             await self._instance.send_oneway(chosen.broker_name, broker_call.command)
 
     async def send_batch(
-        self, messages: Sequence[ProducerMessage], queue: MessageQueue | None = None, *, timeout_ms: int | None = None
+        self, messages: Iterable[ProducerMessage], queue: MessageQueue | None = None, *, timeout_ms: int | None = None
     ) -> list[SendResult]:
         """Send messages of one topic in as few requests as their size allows, and return where each batch is stored.
 
@@ -436,13 +436,14 @@ class Producer(Client):
             MqtoolError: as ``send``; batches before the one that failed are stored.
         """
         options = self.options
-        ready = [*map(self._serialized, messages)]
+        originals = _listed(messages)
+        timeout_ms = self._timeout(timeout_ms)
+        ready = [*map(self._serialized, originals)]
         check_batch(ready, options.max_message_size)
         if self._hooks:
             ready = [*map(kept, ready)]
-        for message, prepared in zip(messages, ready, strict=True):
+        for message, prepared in zip(originals, ready, strict=True):
             message.unique_key = prepared.unique_key = self._unique_key()
-        timeout_ms = options.send_msg_timeout if timeout_ms is None else timeout_ms
         wait_store_ok = ready[0].wait_store_ok
         called_hooks = self._before_send(ready)
         results: list[SendResult] = []
@@ -472,9 +473,10 @@ class Producer(Client):
             RefusedError: the broker does not support it, or it is too late.
         """
         broker_name = sending.broker_of_handle(recall_handle)
+        timeout_ms = self._timeout(timeout_ms)
         await self._queues(topic)
         broker_call = sending.recall(self.group, self._topic(topic), recall_handle)
-        return await self._instance.request(broker_name, broker_call, timeout_ms or self.options.send_msg_timeout)
+        return await self._instance.request(broker_name, broker_call, timeout_ms)
 
     async def request(
         self,
@@ -500,7 +502,7 @@ class Producer(Client):
         """
         import uuid
 
-        timeout_ms = self.options.send_msg_timeout if timeout_ms is None else timeout_ms
+        timeout_ms = self._timeout(timeout_ms)
         correlation_id = str(uuid.uuid4())
         more = sending.request_properties(correlation_id, self.client_id, timeout_ms)
         call = self.ready(SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
@@ -543,12 +545,17 @@ class Producer(Client):
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages to a topic go to."""
+        check_topic(topic)
         return [queue._replace(topic=topic) for queue in await self._queues(topic)]
 
     # How
 
-    def _timeout_of(self, call: SendCall) -> int:
-        return self.options.send_msg_timeout if call.timeout_ms is None else call.timeout_ms
+    def _timeout(self, timeout_ms: int | None) -> int:
+        if timeout_ms is None:
+            return self.options.send_msg_timeout
+        if not isinstance(timeout_ms, int | float):
+            raise UsageError(f"timeout_ms of a message must be a number, not {timeout_ms!r}")
+        return timeout_ms
 
     def _sender_of(
         self, call: SendCall, more: dict[str, str] | None = None, *, is_async: bool = False, is_reply: bool = False
@@ -564,7 +571,7 @@ class Producer(Client):
         Raises:
             UsageError: queue or selector make no sense, or the message has too many properties.
         """
-        way, timeout_ms = self._way_of(call), self._timeout_of(call)
+        way, timeout_ms = self._way_of(call), self._timeout(call.timeout_ms)
         packed, called_hooks = self._pack(call, more)
         if is_reply:
             packed = packed._replace(is_reply=True)
@@ -637,22 +644,25 @@ class Producer(Client):
             return self._way(self._topic(message.topic), call.queue)
         if call.queue:
             raise UsageError("queue and selector are mutually exclusive")
-        return _Way(lambda queues, _failed: _chosen(selector, queues, message, call.arg), True)
+        return _Way(lambda queues, _: self._wanted(_chosen(selector, queues, message, call.arg), message.topic), True)
 
     def _way(self, topic: str, queue: MessageQueue | None) -> _Way:
         if queue:
-            wanted = self._wanted(queue)
+            wanted = self._wanted(queue, topic)
             return _Way(lambda _queues, _failed: wanted, True)
         turns = self._turns.get(topic)
         if turns is None:
             turns = self._turns.setdefault(topic, InTurn(random.randrange(1 << 16), self._faults))
         return _Way(lambda queues, failed: turns.choose(queues, failed, self._instance.clock()), False)
 
-    def _wanted(self, queue: MessageQueue) -> MessageQueue:
-        """Return a queue that was given, as brokers know it."""
+    def _wanted(self, queue: MessageQueue, topic: str) -> MessageQueue:
+        """Return the queue that was chosen for a message to a topic, as brokers know it."""
         if not (isinstance(queue, MessageQueue) and all(map(isinstance, queue, (str, str, int)))):
             raise UsageError(f"the queue of a message must be a MessageQueue, not {queue!r}")
-        return queue._replace(topic=self._topic(queue.topic)) if self.options.namespace else queue
+        wanted = queue._replace(topic=self._topic(queue.topic)) if self.options.namespace else queue
+        if wanted.topic != self._topic(topic):
+            raise UsageError(f"a message to {self._own_name(topic)} cannot go to {queue}")
+        return wanted
 
     async def _queues_within(self, topic: str, timeout_ms: int) -> list[MessageQueue]:
         try:
@@ -681,8 +691,9 @@ class Producer(Client):
             UsageError: no broker would accept it.
             Exception: raised by the serializer.
         """
-        if call.timeout_ms is not None and not isinstance(call.timeout_ms, int | float):
-            raise UsageError(f"timeout_ms of a message must be a number, not {call.timeout_ms!r}")
+        self._timeout(call.timeout_ms)
+        if call.selector is not None and not callable(call.selector):
+            raise UsageError(f"the selector of a message must be a function, not {call.selector!r}")
         original, call.message = call.message, self._serialized(call.message)
         check_message(call.message, self.options.max_message_size)
         if self._hooks or call.selector:  # which see it later
@@ -813,6 +824,13 @@ async def _with_hooks(called_hooks: hooks.CalledHooks, call: SendCall, work: Awa
     with hooks.told_of_end(called_hooks, [call.message], results):
         results.append(await work)
     return results[0]
+
+
+def _listed(messages: Iterable[ProducerMessage]) -> list[ProducerMessage]:
+    if not isinstance(messages, Iterable):
+        raise UsageError(f"send_batch takes several messages, not {messages!r:.40}")
+    listed: list[ProducerMessage] = user_code.call("batch", list, messages)
+    return listed
 
 
 def _chosen(selector: Selector, queues: Sequence[MessageQueue], message: ProducerMessage, arg: Any) -> MessageQueue:

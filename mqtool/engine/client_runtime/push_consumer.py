@@ -66,8 +66,10 @@ class PushConsumer(Consumer):
             **more: options by name.
 
         Raises:
-            UsageError: the group's name, the addresses or the options are invalid.
+            UsageError: the group's name, the listener, the addresses or the options are invalid.
         """
+        if not callable(listener):
+            raise UsageError(f"the listener must be a function, not {listener!r}")
         super().__init__(group, name_servers, options_of(PushConsumerOptions, options, more), clock)
         self._instance.on_request[RequestCode.CONSUME_MESSAGE_DIRECTLY] = self._consume_directly
         self._service: ConsumeService

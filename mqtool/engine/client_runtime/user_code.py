@@ -35,7 +35,7 @@ def call(callback_name: str, function: Callable[..., Any], *args: Any) -> Any:
 
 
 class ClientTask(asyncio.Task[None]):
-    """A task of a client in which code of the application may run, which may cancel the task that it finds itself in."""
+    """A task of a client in which code of the application runs, too, which may cancel the task that it runs in."""
 
     inside_cancels = 0
 

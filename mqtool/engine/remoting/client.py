@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from mqtool.engine.remoting.connection import Connection
 from mqtool.engine.streams.reasons import reason_of
-from mqtool.errors import AnswerTimeoutError, FormatError, MqtoolError, UnavailableError
+from mqtool.errors import AnswerTimeoutError, FormatError, MqtoolError, UnavailableError, UsageError
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.peer import Buffer
 from mqtool.formats.remoting import ONEWAY, RemotingCommand, frame_buffers
@@ -32,6 +32,7 @@ SILENT_MS = 1000
 without a word, or something in between has forgotten it. (RocketMQ: ``clientCloseSocketIfTimeout``.)"""
 
 _MAX_OPAQUE = 0x7FFFFFFF
+_MAX_PORT = 0xFFFF
 _MAX_UNSENT = 1 << 16  # bytes that wait for the end of a turn; beyond that the transport decides whether to pause
 
 Answering = RemotingCommand | Coroutine[Any, Any, RemotingCommand | None] | None
@@ -40,8 +41,27 @@ OnRequest = Callable[[RemotingCommand], Answering]
 
 
 def split_addresses(text: str) -> list[str]:
-    """Return the addresses that ``host:port;host:port`` names."""
-    return [address for part in text.split(";") if (address := part.strip())]
+    """Return the addresses that ``host:port;host:port`` names.
+
+    Raises:
+        UsageError: it names something else.
+    """
+    addresses = [address for part in text.split(";") if (address := part.strip())]
+    for address in addresses:
+        host_and_port(address)
+    return addresses
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the two parts of an address, in which the host may be an IPv6 address in brackets.
+
+    Raises:
+        UsageError: it has no such parts.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > _MAX_PORT:
+        raise UsageError(f"{address} is not an address of the form host:port")
+    return host.strip("[]"), int(port)
 
 
 def own_address() -> str:
@@ -186,13 +206,14 @@ class RemotingClient:
         raise UnavailableError(f"cannot connect to {', '.join(reasons)}", self.addresses[0])
 
     async def _connect_to(self, address: str) -> "_ClientConnection":
-        host, colon, port = address.rpartition(":")
-        if not colon or not port.isdecimal():
-            raise UnavailableError(f"{address} is not an address of the form host:port")
+        try:
+            host, port = host_and_port(address)
+        except UsageError as error:  # a server has named it
+            raise UnavailableError(str(error)) from error
         connecting = asyncio.get_running_loop().create_connection(
             lambda: _ClientConnection(address, self._on_request, self._fell_silent),
-            host.strip("[]"),
-            int(port),
+            host,
+            port,
             ssl=self._tls,
         )
         async with asyncio.timeout(CONNECT_MS / 1000):

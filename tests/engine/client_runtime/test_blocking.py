@@ -87,7 +87,7 @@ def test_a_class_of_ones_own_calls_what_it_has_not_changed() -> None:
         "    def __init__(self):\n"
         "        super().__init__('P', 'localhost:1')\n"
         "    def queues(self, topic):\n"
-        "        return super().queues(topic + '!')\n"
+        "        return super().queues(topic + '-mine')\n"
         "try:\n"
         "    with Mine() as mine:\n"
         "        mine.queues('T')\n"

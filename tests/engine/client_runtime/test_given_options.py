@@ -1,6 +1,7 @@
 """Options of clients, however they are given: what is misspelt or of a wrong kind is refused with a word."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,37 @@ def test_the_environment_gives_what_nobody_else_does() -> None:
 def test_what_makes_no_sense_is_refused_at_once(more: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         mqtool.Producer("G", SERVER, **more)
+
+
+@pytest.mark.parametrize("kind", [mqtool.Producer, mqtool.LitePullConsumer, mqtool.AdminClient])
+@pytest.mark.parametrize(
+    ("name_servers", "said"),
+    [
+        ("localhost", "localhost is not an address of the form host:port"),
+        ("localhost:9876;localhost:x", "localhost:x is not an address"),
+        ("localhost:65536", "localhost:65536 is not an address"),
+        (["localhost:-1"], "localhost:-1 is not an address"),
+        ([9876], "name_servers must be host:port;host:port, or a sequence of these, not [9876]"),
+        (9876, "name_servers must be host:port;host:port, or a sequence of these, not 9876"),
+    ],
+)
+def test_what_is_no_address_is_refused_at_once(kind: Any, name_servers: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        kind(*(() if kind is mqtool.AdminClient else ("G",)), name_servers)
+
+
+def test_groups_listeners_topics_and_filters_that_make_no_sense_are_refused_at_once() -> None:
+    consumer = mqtool.LitePullConsumer("G", SERVER)
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: mqtool.Producer(5, SERVER), "the name of the group must be a string, not 5"),  # type: ignore[arg-type]
+        (lambda: mqtool.PushConsumer("G", SERVER), "the listener must be a function"),  # type: ignore[arg-type]
+        (lambda: consumer.subscribe(b"Orders"), "the name of the topic must be a string, not b'Orders'"),  # type: ignore[arg-type]
+        (lambda: consumer.subscribe("Orders", None), "a filter must be a string, not None"),  # type: ignore[arg-type]
+        (lambda: consumer.subscribe("Orders", 5, is_sql92=True), "a filter must be a string, not 5"),  # type: ignore[arg-type]
+    ]
+    for call, said in calls:
+        with pytest.raises(UsageError, match=re.escape(said)):
+            call()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from mqtool import (
 from mqtool.engine.client_runtime.blocking.background import background
 from mqtool.engine.client_runtime.consume_services import ConsumeContext
 from mqtool.engine.remoting.client import RemotingClient
-from mqtool.errors import MqtoolError, UnavailableError, UsageError
+from mqtool.errors import CallbackError, MqtoolError, UnavailableError, UsageError
 from mqtool.formats.codes import RequestCode, SysFlag
 from mqtool.formats.properties import are_readable
 from mqtool.formats.remoting import RemotingCommand
@@ -77,6 +77,18 @@ NONSENSE: list[tuple[Any, dict[str, Any], str]] = [
     (ProducerMessage("Orders", b"x"), {"timeout_ms": "soon"}, "timeout_ms of a message must be a number"),
     (ProducerMessage("Orders", b"x"), {"queue": 3}, "the queue of a message must be a MessageQueue, not 3"),
     (ProducerMessage("Orders", b"x"), {"queue": mqtool.MessageQueue("Orders", "b", [1])}, "must be a MessageQueue"),  # type: ignore[arg-type]
+    (
+        ProducerMessage("Orders", b"x"),
+        {"queue": mqtool.MessageQueue("Else", "b", 0)},
+        "to Orders cannot go to queue 0 of Else",
+    ),
+    (ProducerMessage("Orders", b"x"), {"selector": 3}, "the selector of a message must be a function, not 3"),
+    (ProducerMessage("Orders", b"x"), {"selector": lambda *_: 3}, "the selector returned 3, which is not a queue"),
+    (
+        ProducerMessage("Orders", b"x"),
+        {"selector": lambda queues, *_: queues[0]._replace(topic="Else")},
+        "to Orders cannot go to queue 0 of Else",
+    ),
 ]
 
 
@@ -102,8 +114,43 @@ def test_arguments_that_make_no_sense_are_refused_at_the_call_and_harm_no_other(
         for message in ("Orders", None):
             with pytest.raises(UsageError, match="send takes a ProducerMessage"):
                 producer.send_batch([message])  # type: ignore[list-item]
+        message = ProducerMessage("Orders", b"x")
+        others: list[tuple[Callable[[], Any], str]] = [
+            (lambda: producer.send_batch(message), "send_batch takes several messages"),  # type: ignore[arg-type]
+            (
+                lambda: producer.send_batch([message], mqtool.MessageQueue("Else", "b", 0)),
+                "cannot go to queue 0 of Else",
+            ),
+            (lambda: producer.send_batch([message], timeout_ms="soon"), "must be a number"),  # type: ignore[arg-type]
+            (lambda: producer.request(message, timeout_ms="soon"), "must be a number"),  # type: ignore[arg-type]
+            (lambda: producer.recall("Orders", None), "not a recall handle"),  # type: ignore[arg-type]
+            (lambda: producer.reply("question", b"x"), "only a message that was received"),  # type: ignore[arg-type]
+            (lambda: producer.queues(5), "the name of the topic must be a string, not 5"),  # type: ignore[arg-type]
+        ]
+        for nonsense, said in others:
+            with pytest.raises(UsageError, match=said):
+                nonsense()
         assert all(one.result().queue_offset >= 0 for one in good)
     assert {one.body for one in stored(broker, "Orders")} == {b"good"}
+
+
+@pytest.mark.parametrize("has_hook", [False, True])
+def test_a_batch_may_come_from_a_generator_whose_error_is_raised_and_sends_nothing(
+    has_hook: bool, broker: mqtool.Broker
+) -> None:
+    def messages(count: int) -> Iterator[ProducerMessage]:
+        for number in range(3):
+            if number == count:
+                raise SystemExit
+            yield ProducerMessage("Orders", b"%d" % number)
+
+    with mqtool.Producer("P", broker.name_server_address, hooks=[Noted()] if has_hook else []) as producer:
+        with pytest.raises(CallbackError, match="the batch raised SystemExit"):
+            producer.send_batch(messages(2))
+        assert not stored(broker, "Orders")
+        [result] = producer.send_batch(messages(3))
+    assert [one.body for one in stored(broker, "Orders")] == [b"0", b"1", b"2"]
+    assert len(result.message_id.split(",")) == 3
 
 
 def test_what_is_wrong_with_a_message_is_raised_though_nobody_looks_at_the_future(broker: mqtool.Broker) -> None:
