@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mqtool.engine.broker.settings import Role
 from mqtool.engine.name_server.name_server import MasterAddress, NameServer, Registering
 from mqtool.engine.name_server.refusal import NameServerRefusedError
+from mqtool.engine.other_log import members
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import Registration, build_registration
@@ -59,6 +60,7 @@ class Registrar:
         self.master: MasterAddress | None = None
         """For a slave: the address of its master, according to the last answer of a name server."""
         self._master_changed = asyncio.Event()
+        self._rivals: set[str] = set()
 
     async def master_changed(self) -> None:
         """Wait until name servers name another master than before, or none."""
@@ -88,10 +90,29 @@ class Registrar:
     async def _register_on(self) -> None:
         while True:
             self._wanted.clear()
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(self._interval_ms / 1000):
                     await self._wanted.wait()
+            except TimeoutError:  # nobody waits for this registration
+                await self._look_for_rivals()
             await self._register()
+
+    async def _look_for_rivals(self) -> None:
+        """Log which other brokers have registered with the same name and id since this one has: they take turns."""
+        settings, state = self._broker.settings, self._broker.state
+        listed = await asyncio.gather(*(members(client, settings) for client in self._clients))
+        if self._name_server is not None:
+            listed.append(self._name_server.members(settings.cluster_name, settings.broker_name))
+        rivals = {addresses[state.broker_id] for addresses in listed if state.broker_id in addresses} - {state.address}
+        for address in sorted(rivals - self._rivals):
+            log.warning(
+                "%s is also registered as %s with id %d, and the two take turns in the routes of clients: %s",
+                address,
+                settings.broker_name,
+                state.broker_id,
+                "each slave needs its own brokerId" if state.role is Role.SLAVE else "only one may be the master",
+            )
+        self._rivals = rivals
 
     @property
     def _interval_ms(self) -> int:

@@ -402,6 +402,28 @@ async def test_a_slave_that_is_to_have_all_begins_where_the_log_of_its_master_do
 
 
 @on_a_loop
+async def test_two_slaves_with_one_id_both_have_the_log_and_say_that_they_take_turns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {**SLAVE, "registerNameServerPeriod": 300}
+    async with mqtool.Broker(tmp_path / "master", role="master", settings=MASTER) as master:
+        where = [master.name_server_address]
+        async with (
+            mqtool.Broker(tmp_path / "slave-1", role="slave", name_servers=where, settings=settings) as first,
+            mqtool.Broker(tmp_path / "slave-2", role="slave", name_servers=where, settings=settings) as second,
+        ):
+            await send_all(master, "one", "two")
+            for folder in ("slave-1", "slave-2"):
+                await until(lambda name=folder: log_of(tmp_path / name) == log_of(tmp_path / "master"))
+            for address in (first.address, second.address):
+                sentence = f"{address} is also registered as pair with id 1, and the two take turns"
+                await until(lambda text=sentence: text in caplog.text)
+        assert f"{master.address} is also" not in caplog.text
+    for folder in ("slave-1", "slave-2"):
+        assert worst(tmp_path / folder) <= worst(tmp_path / "master")
+
+
+@on_a_loop
 async def test_a_slave_can_be_started_on_a_copy_of_its_masters_store(tmp_path: Path) -> None:
     async with mqtool.Broker(tmp_path / "master", role="master", settings=MASTER) as master:
         client = RemotingClient([master.address])
