@@ -11,7 +11,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mqtool.errors import UsageError
+from mqtool.errors import NotFoundError, UsageError
 from mqtool.spark.bounds import Bounds
 from mqtool.spark.ends import end_of_log
 from mqtool.spark.messages import BUILDERS, COLUMNS, LAYOUTS
@@ -157,6 +157,22 @@ class StoreTableReader(NarrowedReader):
         self.stores = options.stores(unpacks=self.table == "messages")
         super().__init__(options, schema)
         self._starts, self._stops = places(options, self.stores)
+        if options.flag("failOnDataLoss", True):
+            self._check_addresses("startingOffsets", self._starts)
+            self._check_addresses("endingOffsets", self._stops)
+
+    def _check_addresses(self, name: str, addresses: Mapping[str, int]) -> None:
+        for store in self.stores:
+            address = addresses.get(store.path)
+            if not address:
+                continue
+            reader = store.open()
+            first, end = reader.commit_log.min_offset, end_of_log(store, reader).offset
+            if not first <= address <= end:
+                raise NotFoundError(
+                    f"{name}: the log of {store.path} begins at {first:,} and ends at {end:,}, and {address:,} is not "
+                    "in it; set failOnDataLoss=false to read what is there"
+                )
 
     @sentences()
     def partitions(self) -> Sequence[InputPartition]:

@@ -114,6 +114,22 @@ def test_topics_times_and_addresses_choose_what_is_read_without_a_filter() -> No
     assert read(root, startingOffsets="latest") == []
 
 
+@pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])
+def test_an_address_that_the_log_does_not_have_is_told(name: str, tmp_path: Path) -> None:
+    root = copy_of(MIXED, tmp_path)
+    segments = sorted((root / "commitlog").iterdir())
+    segments[0].unlink()
+    first, last = int(segments[1].name), ROWS[-1]["physical_offset"] + ROWS[-1]["size"]
+
+    for address in (first - 1, last + 1):
+        places = {name: f'{{"broker-a": {address}}}'}
+        with pytest.raises(NotFoundError, match=f"{name}: the log of .*begins at {first:,} and ends at {last:,}, and"):
+            read(root, None, **places)
+        read(root, None, failOnDataLoss="false", **places)
+    for address in (first, last):
+        read(root, None, **{name: f'{{"broker-a": {address}}}'})
+
+
 def test_options_are_read_in_any_case() -> None:
     assert len(read(golden_store(MIXED), TABLE="Segments", MAXPARTITIONBYTES="1MiB", SET_MAXHASHSLOTNUM=100)) == 5
 
