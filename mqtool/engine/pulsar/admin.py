@@ -107,12 +107,13 @@ class PulsarAdmin:
     def topics(self, tenant: str, namespace: str) -> list[str]:
         """Return the topics of a namespace, each partition by itself; raises ``AdminError``."""
         self._check_space(tenant, namespace)
-        return sorted(self._topics.names(tenant, namespace))
+        names: list[str] = self._limited(lambda: self._topics.names((tenant, namespace)))
+        return names
 
     def partitioned_topics(self, tenant: str, namespace: str) -> list[str]:
         """Return the topics of a namespace that have partitions; raises ``AdminError``."""
         self._check_space(tenant, namespace)
-        return sorted(name.full for name, partitions in self._topics.topics_of(tenant, namespace) if partitions)
+        return self._topics.partitioned((tenant, namespace))
 
     def _check_space(self, tenant: str, namespace: str) -> None:
         self._check_is_master()
@@ -326,7 +327,7 @@ class PulsarAdmin:
     # Helpers
 
     def _queues(self, name: PulsarTopicName) -> list[QueueTopic]:
-        queues = self._topics.queues_of(name)
+        queues: list[QueueTopic] = self._limited(lambda: self._topics.queues_of(name))
         if not queues:
             raise _no_topic(name)
         return queues

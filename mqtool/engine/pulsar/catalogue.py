@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 from mqtool.engine.broker.config_files import load_table
 from mqtool.engine.broker.saves import Saves
+from mqtool.engine.pulsar.limits import MAX_OF_SCHEMAS
 from mqtool.engine.pulsar.schemas import Schema
 from mqtool.errors import FormatError, LimitError
 from mqtool.formats.config_tables import Table, build_table_in_pieces
 
 _MEMBER = "topics"
-_MAX_OF_SCHEMAS = 1 << 24
-"""Bytes of all schemas: the table is written whole."""
+_SCHEMA_BYTES = 256
+"""That a schema takes beside what it says."""
 
 
 class KnownTopic(NamedTuple):
@@ -45,7 +46,7 @@ class Catalogue:
         self._path = folder / "pulsarTopics.json"
         self._saves = saves
         _, self._topics = load_table(self._path, _parse)
-        self._schema_bytes = sum(len(schema.data) for known in self._topics.values() for schema in known.schemas)
+        self._schema_bytes = sum(_size_of(schema) for known in self._topics.values() for schema in known.schemas)
 
     def get(self, topic: str) -> KnownTopic:
         """Return what is known of a topic."""
@@ -63,7 +64,8 @@ class Catalogue:
         """Take note of something; it is among the saves when this returns."""
         before = self._topics.get(topic)
         if before != known:
-            self._schema_bytes += _size_of(known) - (_size_of(before) if before else 0)
+            of_before = map(_size_of, before.schemas if before else ())
+            self._schema_bytes += sum(map(_size_of, known.schemas)) - sum(of_before)
             self._topics[topic] = known
             self._saves.want(self._path, self._pieces)
 
@@ -73,8 +75,8 @@ class Catalogue:
         Raises:
             LimitError: there is no room for it.
         """
-        if self._schema_bytes + len(schema.data) > _MAX_OF_SCHEMAS:
-            raise LimitError(f"the schemas of all topics have more than {_MAX_OF_SCHEMAS:,} bytes")
+        if self._schema_bytes + _size_of(schema) > MAX_OF_SCHEMAS:
+            raise LimitError(f"the schemas of all topics have more than {MAX_OF_SCHEMAS:,} bytes")
         known = self.get(topic)
         self.put(topic, known._replace(schemas=(*known.schemas, schema)))
         return len(known.schemas)
@@ -132,8 +134,8 @@ def _row(known: KnownTopic) -> dict[str, Any]:
     return row
 
 
-def _size_of(known: KnownTopic) -> int:
-    return sum(len(schema.data) for schema in known.schemas)
+def _size_of(schema: Schema) -> int:
+    return len(schema.data) + sum(len(name) + len(value) for name, value in schema.properties) + _SCHEMA_BYTES
 
 
 def _text(data: bytes) -> str:

@@ -101,14 +101,23 @@ class Cursor:
 
     def ack(self, offset: int, size: int) -> None:
         """Acknowledge an entry of ``size`` messages of the queue."""
-        is_new_gap = offset > self.next_offset and not self.spans.touches(offset, offset + size)
-        if is_new_gap and len(self.spans) >= MAX_GAPS:
+        if not self.has_room_for(offset, size):
             return
         self._forget_left(offset)
         if offset + size > self.next_offset:
             self.spans.add(max(offset, self.next_offset), offset + size)
             self._settle()
         self.is_changed = True
+
+    def has_room_for(self, offset: int, size: int, most: int | None = None) -> bool:
+        """Return whether an entry can be acknowledged with at most so many spans, None for as many as there may be."""
+        is_new_gap = offset > self.next_offset and not self.spans.touches(offset, offset + size)
+        return not is_new_gap or len(self.spans) < (MAX_GAPS if most is None else most)
+
+    @property
+    def size(self) -> int:
+        """How much is kept of what lies behind the next offset: spans, and words of bits."""
+        return len(self.spans) + self._left_bytes // 64
 
     def ack_until(self, offset: int) -> None:
         """Acknowledge everything before an offset."""

@@ -3,15 +3,17 @@
 (Rules: docs/pulsar.md. Pulsar: ``ServerCnx``.)
 """
 
+import heapq
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mqtool.engine.broker.acl import Need
 from mqtool.engine.broker.door import Door
 from mqtool.engine.broker.group_commit import Safety
+from mqtool.engine.broker.limits import check_room
 from mqtool.engine.broker.operations.refusal import OperationRefusedError as NotDoneError
 from mqtool.engine.broker.operations.send import NewTopic
 from mqtool.engine.broker.settings import Role
@@ -26,11 +28,21 @@ from mqtool.engine.pulsar.entries import (
 from mqtool.engine.pulsar.filters import EntryFilter, filter_of
 from mqtool.engine.pulsar.frames import ChecksumError, Command, crc32c
 from mqtool.engine.pulsar.gauges import pulsar_gauges
-from mqtool.engine.pulsar.names import PulsarTopicName, escape, parse_topic, rocketmq_topic
+from mqtool.engine.pulsar.limits import (
+    MAX_CLIENTS,
+    MAX_NAME,
+    MAX_OF_CONNECTION,
+    MAX_OF_WISHES,
+    MAX_RANGES,
+    MAX_WAITING,
+    MAX_WATCHED,
+    MAX_WATCHERS,
+    check_list,
+)
+from mqtool.engine.pulsar.names import PulsarTopicName, escape, rocketmq_topic
 from mqtool.engine.pulsar.producers import Access, PulsarProducer, SendReceipt
 from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.engine.pulsar.schemas import parse_version, schema_of, version_bytes
-from mqtool.engine.pulsar.selectors import SLOTS
 from mqtool.engine.pulsar.session import NO_REQUEST, AwaitedPlace, Frame, Joined, PulsarSession, Watcher, bits_of
 from mqtool.engine.pulsar.subscription import KeyPolicy, PulsarConsumer, SubscriptionType
 from mqtool.engine.pulsar.tokens import TokenClaim, Tokens
@@ -52,14 +64,12 @@ _PING_MS, _GONE_MS, _PROBE_MS = 30_000, 60_000, 5_000
 _SWEEP_MS = 1_000
 _NEWEST_PROTOCOL = 21
 _LATEST = (1 << 63) - 1
-_MAX_OF_CONNECTION = 10_000
-"""Producers, and consumers, of one connection."""
-_MAX_NAME = 255
 _MAX_PATTERN = 1000
-_MAX_WATCHERS = 100
-"""Of a connection."""
+_FEW_DUES = 1000
 _OF_PARTITION = re.compile(r"-partition-\d+$")
-_REQUESTS = frozenset(("subscribe", "producer", "unsubscribe", "seek", "get_last_message_id", "get_topics"))
+_REQUESTS = frozenset(
+    ("subscribe", "producer", "unsubscribe", "seek", "get_last_message_id", "get_topics", "watch_topics")
+)
 
 
 class PulsarDoor(Door[Frame, PulsarSession]):
@@ -87,11 +97,16 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             log.warning("pulsarPort: a slave does not serve Pulsar clients; they are refused until it is a master")
         self._names = itertools.count()
         self._ready: set[tuple[str, int]] = set()  # queues in which something may be given out
-        self._dues: dict[
-            Durable, tuple[QueueTopic, int]
-        ] = {}  # when something may be given out, of subscriptions that wait
+        self._dues: dict[Durable, int] = {}  # when something may be given out, of subscriptions that wait
+        self._next_dues: list[tuple[int, int, Durable]] = []  # a heap of these, and of others that are over
+        self._order = itertools.count()
+        self._clients = 0  # producers and consumers
+        self._awaited = 0  # requests that wait for the place of another client
+        self._size_of_wishes = 0
         self._next_sweep = now + _SWEEP_MS
         self._watched_version = broker.topics.version
+        self._watched_counts = {topic: config.read_queue_count for topic, config in broker.topics.configs.items()}
+        self._watched = 0  # topics that clients are told the changes of
         broker.on_arrival.append(self._arrived)
         broker.on_stop.append(self.topics.save_all)
         broker.further_gauges.append(lambda: pulsar_gauges(self.topics, broker.settings.cluster_name))
@@ -166,11 +181,14 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if session is not None:
             for producer, queue in [*session.producers.values()]:
                 queue.producers.remove(producer)
+            self._clients -= len(session.producers)
             session.producers.clear()
             for joined in [*session.consumers.values()]:
                 self._leave(session, joined, now)
             for place in [*session.awaited]:
-                _no_longer(session, place)
+                self._no_longer(session, place)
+            for watcher_id in [*session.watchers]:
+                self._watch_no_longer(session, watcher_id)
             self._answered(session, now)
         return super().closed(peer, now)
 
@@ -194,7 +212,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             dues.append(self._next_sweep)
         if (due := self.topics.next_tick()) is not None:
             dues.append(due)
-        dues += [due for _, due in self._dues.values()]
+        if (due := self._first_due()) is not None:
+            dues.append(due)
         return min(dues)
 
     def backed_up(self, session: PulsarSession, is_backed_up: bool) -> None:
@@ -218,10 +237,10 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._ready.add((queue.place.topic, queue.place.queue_id))
 
     def _dispatch(self, now: int) -> None:
-        for durable, (queue, due) in [*self._dues.items()]:
-            if due <= now:
-                del self._dues[durable]
-                self._ready.add((queue.place.topic, queue.place.queue_id))
+        while (first_due := self._first_due()) is not None and first_due <= now:
+            _, _, durable = heapq.heappop(self._next_dues)
+            del self._dues[durable]
+            self._ready.add((durable.queue.place.topic, durable.queue.place.queue_id))
         ready, self._ready = self._ready, set()
         for key in ready:
             queue_topic = self.topics.queues.get(key)
@@ -235,10 +254,22 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     self._tell_end(durable)
                 except Exception:  # of a disk, perhaps: others go on
                     log.exception("cannot deliver to subscription %s of %s", subscription.name, subscription.topic)
-                if (next_due := subscription.next_tick()) is not None:
-                    self._dues[durable] = durable.queue, next_due
-                else:
+                next_due = subscription.next_tick()
+                if next_due is None:
                     self._dues.pop(durable, None)
+                elif self._dues.get(durable) != next_due:
+                    self._dues[durable] = next_due
+                    heapq.heappush(self._next_dues, (next_due, next(self._order), durable))
+        if len(self._next_dues) > 2 * len(self._dues) + _FEW_DUES:  # most are over
+            self._next_dues = [(due, next(self._order), durable) for durable, due in self._dues.items()]
+            heapq.heapify(self._next_dues)
+
+    def _first_due(self) -> int | None:
+        """Return when something may be given out of the first subscription that waits."""
+        dues = self._next_dues
+        while dues and self._dues.get(dues[0][2]) != dues[0][0]:
+            heapq.heappop(dues)
+        return dues[0][0] if dues else None
 
     def _tell_end(self, durable: Durable) -> None:
         """Tell consumers that nothing will come any more, where that is so."""
@@ -334,10 +365,16 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         """Do something for a client that wants the place of another, once that one has answered, or is gone.
 
         One that says nothing is disconnected.
+
+        Raises:
+            PulsarRefusedError: too many wait already.
         """
         if holder is asker or holder.peer not in self._sessions:
             then(now)
             return
+        if self._awaited >= MAX_WAITING:
+            raise PulsarRefusedError(PulsarError.SERVICE_NOT_READY, "Too many requests wait for other clients")
+        self._awaited += 1
         asker.awaited[place] = holder
         holder.probes[asker.peer, place] = then
         if holder.probed_at is None:
@@ -350,7 +387,14 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         for (peer, place), then in probes.items():
             asker = self._sessions.get(peer)
             if asker is not None and asker.awaited.pop(place, None) is not None:
+                self._awaited -= 1
                 then(now)
+
+    def _no_longer(self, session: PulsarSession, place: AwaitedPlace) -> None:
+        """Have a producer or consumer not wait any more for the place of another client's."""
+        if (holder := session.awaited.pop(place, None)) is not None:
+            self._awaited -= 1
+            holder.probes.pop((session.peer, place), None)
 
     # Topics
 
@@ -397,7 +441,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     def _topics_of(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         pattern = pattern_of(body.topics_pattern)
-        names = [] if body.mode == 1 else self._seen_by(session, _matching(self._names_of(body.namespace), pattern))
+        topics = () if body.mode == 1 else self.broker.topics.configs
+        names = _sorted(self._names_for(session, body.namespace, pattern, topics))
         digest = _digest_of(names)
         is_same = body.HasField("topics_hash") and body.topics_hash == digest
         session.say(
@@ -409,29 +454,44 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             changed=not is_same,
         )
 
-    def _names_of(self, namespace: str) -> list[str]:
-        tenant, _, space = namespace.partition("/")
-        return sorted(self.topics.names(tenant, space))
+    def _names_for(
+        self, session: PulsarSession, namespace: str, pattern: re.Pattern[str] | None, topics: Iterable[str]
+    ) -> dict[str, list[str]]:
+        """Return the names, by RocketMQ's topics, of those topics that a client looks for and may see.
 
-    def _seen_by(self, session: PulsarSession, names: list[str]) -> list[str]:
-        """Return those topics that a client may produce to, or consume of."""
-        if self._access is None:
-            return names
-        return [name for name in names if self.may_see(session.identity, session.host, parse_topic(name))]
+        Raises:
+            LimitError: there are too many.
+        """
+        names: dict[str, list[str]] = {}
+        count = 0
+        for topic, name in self.topics.topics_of(tuple(namespace.split("/", 1)), topics):
+            if pattern is not None and not _is_meant(name, pattern):
+                continue
+            if self._access is None or self.may_see(session.identity, session.host, name):
+                names[topic] = self.topics.full_names(topic, name)
+                count += len(names[topic])
+                check_list(count)
+        return names
 
     def _watch_topics(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         pattern = pattern_of(body.topics_pattern)
-        if (
-            pattern is None or len(session.watchers) >= _MAX_WATCHERS
-        ):  # the client asks for topics now and then, as well
+        self._watch_no_longer(session, body.watcher_id)
+        watcher = None
+        if pattern is not None and len(body.namespace) <= 2 * MAX_NAME and len(session.watchers) < MAX_WATCHERS:
+            self._tell_watchers()
+            topics = self._names_for(session, body.namespace, pattern, self.broker.topics.configs)
+            watcher = Watcher(body.namespace, pattern, topics)
+        if watcher is None or self._watched + watcher.count > MAX_WATCHED:
+            # The client asks for topics now and then, as well.
             session.refuse(
                 body.request_id,
                 PulsarError.NOT_ALLOWED,
                 "Watching this pattern is not supported: list the topics instead",
             )
             return
-        names = self._seen_by(session, _matching(self._names_of(body.namespace), pattern))
-        session.watchers[body.watcher_id] = Watcher(body.namespace, pattern, names)
+        session.watchers[body.watcher_id] = watcher
+        self._watched += watcher.count
+        names = _sorted(watcher.topics)
         digest = _digest_of(names)
         is_same = body.HasField("topics_hash") and body.topics_hash == digest
         session.say(
@@ -443,29 +503,48 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         )
 
     def _watch_no_more(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
-        session.watchers.pop(body.watcher_id, None)
+        self._watch_no_longer(session, body.watcher_id)
         session.say("success", request_id=body.request_id)
+
+    def _watch_no_longer(self, session: PulsarSession, watcher_id: int) -> None:
+        watcher = session.watchers.pop(watcher_id, None)
+        if watcher is not None:
+            self._watched -= watcher.count
 
     def _tell_watchers(self) -> None:
         """Tell those who watch topics which are new, and which are gone, where that has changed."""
-        if self._watched_version == self.broker.topics.version:
+        broker_topics = self.broker.topics
+        if self._watched_version == broker_topics.version:
             return
-        self._watched_version = self.broker.topics.version
-        of_spaces: dict[str, list[str]] = {}
+        self._watched_version = broker_topics.version
+        before = self._watched_counts
+        now = {topic: config.read_queue_count for topic, config in broker_topics.configs.items()}
+        changed = {topic for topic, _ in before.items() ^ now.items()}
+        self._watched_counts = now
         for session in self._sessions.values():
-            for id, watcher in session.watchers.items():  # noqa: A001
-                if watcher.namespace not in of_spaces:
-                    of_spaces[watcher.namespace] = self._names_of(watcher.namespace)
-                names = self._seen_by(session, _matching(of_spaces[watcher.namespace], watcher.pattern))
-                before, watcher.names = {*watcher.names}, names
-                if before != {*names}:
-                    session.say(
-                        "watch_topics_update",
-                        watcher_id=id,
-                        new_topics=[name for name in names if name not in before],
-                        deleted_topics=sorted(before - {*names}),
-                        topics_hash=_digest_of(names),
-                    )
+            for watcher_id, watcher in [*session.watchers.items()]:
+                self._tell_watcher(session, watcher_id, watcher, changed)
+
+    def _tell_watcher(self, session: PulsarSession, watcher_id: int, watcher: Watcher, changed: set[str]) -> None:
+        there = [topic for topic in changed if topic in self.broker.topics.configs]
+        self._watch_no_longer(session, watcher_id)
+        try:
+            new = self._names_for(session, watcher.namespace, watcher.pattern, there)
+            gone = watcher.replace(changed, new)
+            check_room(self._watched, watcher.count, MAX_WATCHED, "topics that clients watch")
+        except LimitError:
+            return  # the client asks for topics now and then
+        session.watchers[watcher_id] = watcher
+        self._watched += watcher.count
+        names = {*_sorted(new)}
+        if names != gone:
+            session.say(
+                "watch_topics_update",
+                watcher_id=watcher_id,
+                new_topics=sorted(names - gone),
+                deleted_topics=sorted(gone - names),
+                topics_hash=_digest_of(_sorted(watcher.topics)),
+            )
 
     def terminate(self, topic: str, now: int) -> None:
         """Have a RocketMQ topic take no more messages; Pulsar producers are closed, and refused from now on."""
@@ -501,20 +580,19 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         place = "producer", body.producer_id
         if place in session.awaited:
             raise PulsarRefusedError(PulsarError.SERVICE_NOT_READY, "Producer is already being created")
-        if len(session.producers) + len(session.awaited) >= _MAX_OF_CONNECTION:
-            raise PulsarRefusedError(
-                PulsarError.NOT_ALLOWED, f"More than {_MAX_OF_CONNECTION} producers of a connection"
-            )
+        self._check_room(len(session.producers) + len(session.awaited), "producers")
         if body.producer_access_mode not in iter(Access):
             raise FormatError(f"access mode {body.producer_access_mode}", 0)
         if body.topic_epoch > _LATEST:
             raise FormatError(f"topic epoch {body.topic_epoch}", 0)
-        if len(body.producer_name) > _MAX_NAME:
-            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"A producer's name has at most {_MAX_NAME} characters")
+        if len(body.producer_name) > MAX_NAME or len(body.initial_subscription_name) > MAX_NAME:
+            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"Names have at most {MAX_NAME} characters")
         self.broker.saves.begin_request()
         queue = self._open(session, body.topic, PUB, now)
         self._check_not_terminated(queue)
         if body.initial_subscription_name:
+            self._check_name(session, self.topics.parse(body.topic), SUB)
+            self._check(session, RETRY_PREFIX + escape(body.initial_subscription_name), SUB)
             self.topics.subscribe(queue, body.initial_subscription_name, queue.log.start, now, is_durable=True)
         name = body.producer_name or self._new_name()
         producer = PulsarProducer(session, body.producer_id, name, Access(body.producer_access_mode), body.epoch)
@@ -530,6 +608,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     lambda: self._add_producer(session, body, producer, self._open(session, body.topic, PUB, now)),
                 )
 
+            body.ClearField("schema")
+            body.DiscardUnknownFields()
             self._probe(holder.session, session, place, then, now)
             return
         self._add_producer(session, body, producer, queue)
@@ -555,7 +635,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
         fenced = queue.producers.add(producer, body.topic_epoch if body.HasField("topic_epoch") else None, ready)
         session.producers[body.producer_id] = producer, queue
-        session.closed_producers.discard(body.producer_id)
+        self._clients += 1
+        session.closed_producers.pop(body.producer_id, None)
         if fenced is None:
             self._producer_ready(session, body.request_id, producer, queue, is_ready=False)
             return
@@ -593,16 +674,20 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _close_producer(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         registered = session.producers.pop(body.producer_id, None)
         if registered is not None:
+            self._clients -= 1
             registered[1].producers.remove(registered[0])
-        _no_longer(session, ("producer", body.producer_id))
+        self._no_longer(session, ("producer", body.producer_id))
         session.say("success", request_id=body.request_id)
 
     def _close(self, session: PulsarSession, id: int, producer: PulsarProducer) -> None:  # noqa: A002
         """Close a producer from this side: its client opens it anew, and sends again what it has no receipt of."""
         registered = session.producers.pop(id, None)
         if registered is not None:
+            self._clients -= 1
             registered[1].producers.remove(producer)
-            session.closed_producers.add(id)
+            session.closed_producers[id] = None
+            if len(session.closed_producers) > MAX_OF_CONNECTION:
+                del session.closed_producers[next(iter(session.closed_producers))]
             session.say("close_producer", producer_id=id, request_id=NO_REQUEST)
 
     def _send(self, session: PulsarSession, body: Any, payload: bytes | None, now: int) -> None:
@@ -715,26 +800,28 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         place = "consumer", body.consumer_id
         if place in session.awaited:
             raise PulsarRefusedError(PulsarError.SERVICE_NOT_READY, "Consumer is already being created")
-        if len(session.consumers) + len(session.awaited) >= _MAX_OF_CONNECTION:
-            raise PulsarRefusedError(
-                PulsarError.NOT_ALLOWED, f"More than {_MAX_OF_CONNECTION} consumers of a connection"
-            )
+        self._check_room(len(session.consumers) + len(session.awaited), "consumers")
         if body.subType not in iter(SubscriptionType):
             raise FormatError(f"subscription type {body.subType}", 0)
         kind = SubscriptionType(body.subType)
         if not body.subscription:
             raise PulsarRefusedError(PulsarError.PRODUCER_BUSY, "Empty subscription name")
-        if len(body.subscription) > _MAX_NAME or len(body.consumer_name) > _MAX_NAME:
-            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"Names have at most {_MAX_NAME} characters")
+        if len(body.subscription) > MAX_NAME or len(body.consumer_name) > MAX_NAME:
+            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"Names have at most {MAX_NAME} characters")
         if body.read_compacted and kind not in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
             raise PulsarRefusedError(PulsarError.NOT_ALLOWED, "readCompacted only allowed on failover or exclusive")
         meta = body.keySharedMeta
-        if len(meta.hashRanges) > SLOTS:
-            raise PulsarRefusedError(PulsarError.CONSUMER_ASSIGN, "There are more ranges than slots")
+        if len(meta.hashRanges) > MAX_RANGES:
+            raise PulsarRefusedError(PulsarError.CONSUMER_ASSIGN, f"A consumer has at most {MAX_RANGES:,} ranges")
         ranges = tuple((hash_range.start, hash_range.end) for hash_range in meta.hashRanges)
         policy = KeyPolicy(meta.keySharedMode == 1, ranges, meta.allowOutOfOrderDelivery)
         wanted = filter_of({_text(pair.key): _text(pair.value) for pair in body.subscription_properties})
         wanted.compiled()  # or it is refused
+        if self._size_of_wishes + _size_of(policy, wanted) > MAX_OF_WISHES:
+            raise PulsarRefusedError(
+                PulsarError.NOT_ALLOWED,
+                f"Filters and ranges of all consumers have more than {MAX_OF_WISHES:,} characters",
+            )
         self.broker.saves.begin_request()
         queue = self._open(session, body.topic, SUB, now, create=body.force_topic_creation)
         self._check(session, RETRY_PREFIX + escape(body.subscription), SUB)
@@ -762,6 +849,11 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     self._again(session, body, join)
 
                 if refused.error in (PulsarError.CONSUMER_BUSY, PulsarError.CONSUMER_ASSIGN):
+                    for field in ("schema", "subscription_properties", "keySharedMeta"):
+                        body.ClearField(field)
+                    body.DiscardUnknownFields()
+                    if body.HasField("start_message_id"):
+                        body.start_message_id.ClearField("ack_set")
                     self._probe(other_sessions[0], session, place, then, now)
                     return
                 raise
@@ -796,6 +888,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             del session.consumers[body.consumer_id]
             self.topics.left(durable, now)
             raise
+        self._clients += 1
+        self._size_of_wishes += _size_of(policy, wanted)
 
         def answer() -> None:
             session.say("success", request_id=body.request_id)
@@ -885,7 +979,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         """Have a subscription go on at an offset, with what is ``left`` of the entry there; consumers begin anew."""
         for consumer in durable.subscription.seek(offset, left, now):
             if isinstance(consumer.receiver, PulsarSession):
-                del consumer.receiver.consumers[consumer.id]
+                self._dropped(consumer.receiver, consumer)
                 consumer.receiver.say("close_consumer", consumer_id=consumer.id, request_id=NO_REQUEST)
         self.topics.moved(durable, now)
         self.topics.left(durable, now, by_seek=True)
@@ -907,15 +1001,33 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _close_consumer(self, session: PulsarSession, body: Any, now: int) -> None:
         if (joined := session.consumers.get(body.consumer_id)) is not None:
             self._leave(session, joined, now)
-        _no_longer(session, ("consumer", body.consumer_id))
+        self._no_longer(session, ("consumer", body.consumer_id))
         session.say("success", request_id=body.request_id)
 
     def _leave(self, session: PulsarSession, joined: Joined, now: int) -> None:
-        del session.consumers[joined.consumer.id]
+        self._dropped(session, joined.consumer)
         joined.durable.subscription.remove(joined.consumer, now)
         self.topics.left(joined.durable, now)
         self._dues.pop(joined.durable, None)
         self._look_at(joined.queue)
+
+    def _dropped(self, session: PulsarSession, consumer: PulsarConsumer) -> None:
+        del session.consumers[consumer.id]
+        self._clients -= 1
+        self._size_of_wishes -= _size_of(consumer.policy, consumer.wanted)
+
+    def _check_room(self, present: int, noun: str) -> None:
+        """See that there is room for one more producer or consumer.
+
+        Raises:
+            PulsarRefusedError: there is none.
+        """
+        if present >= MAX_OF_CONNECTION:
+            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"More than {MAX_OF_CONNECTION} {noun} of a connection")
+        if self._clients >= MAX_CLIENTS:
+            raise PulsarRefusedError(
+                PulsarError.NOT_ALLOWED, f"There are already {MAX_CLIENTS:,} producers and consumers"
+            )
 
     def _last_message_id(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         joined = session.consumers.get(body.consumer_id)
@@ -1043,12 +1155,6 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             answer()
 
 
-def _no_longer(session: PulsarSession, place: AwaitedPlace) -> None:
-    """Have a producer or consumer not wait any more for the place of another client's."""
-    if (holder := session.awaited.pop(place, None)) is not None:
-        holder.probes.pop((session.peer, place), None)
-
-
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
@@ -1065,11 +1171,17 @@ def pattern_of(text: str) -> re.Pattern[str] | None:
     return re.compile(f"{first}{between}.*{others[-1]}")
 
 
-def _matching(names: list[str], pattern: re.Pattern[str] | None) -> list[str]:
-    """Return the names that a pattern means: of a partition it tells the topic."""
-    if pattern is None:
-        return names
-    return [name for name in names if pattern.fullmatch(_OF_PARTITION.sub("", name.removeprefix("persistent://")))]
+def _sorted(topics: Mapping[str, list[str]]) -> list[str]:
+    return sorted(itertools.chain.from_iterable(topics.values()))
+
+
+def _is_meant(name: PulsarTopicName, pattern: re.Pattern[str]) -> bool:
+    """Tell whether a pattern means a topic: of a partition it tells the topic."""
+    return pattern.fullmatch(_OF_PARTITION.sub("", "/".join(name))) is not None
+
+
+def _size_of(policy: KeyPolicy, wanted: EntryFilter) -> int:
+    return len(wanted.tags) + len(wanted.sql) + 64 * len(policy.ranges)
 
 
 def _digest_of(names: list[str]) -> str:

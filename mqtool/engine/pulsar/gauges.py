@@ -16,6 +16,8 @@ _OF_SUBSCRIPTIONS = (*_OF_TOPICS, "subscription")
 def pulsar_gauges(topics: PulsarTopics, cluster: str) -> Iterator[Gauge]:
     """Yield the gauges of all topics that Pulsar clients use. Cost: linear in subscriptions."""
     queues = [*topics.queues.values()]
+    for queue in queues:
+        topics.follow_all(queue)
 
     def place(queue: QueueTopic) -> tuple[str, ...]:
         return cluster, queue.place.full_name

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from mqtool.engine.pulsar.limits import MAX_OF_SUBSCRIPTION
 from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 
 
@@ -99,6 +100,9 @@ class Producers:
             if producer.access is Access.EXCLUSIVE:
                 raise PulsarRefusedError(PulsarError.PRODUCER_FENCED, "Topic has other producers")
             if producer.access is Access.WAIT_FOR_EXCLUSIVE:
+                if len(self._waiting) >= MAX_OF_SUBSCRIPTION:
+                    text = f"At most {MAX_OF_SUBSCRIPTION:,} producers wait for a topic"
+                    raise PulsarRefusedError(PulsarError.NOT_ALLOWED, text)
                 self._waiting[producer] = then
                 return None
             fenced = [*self.by_name.values()]

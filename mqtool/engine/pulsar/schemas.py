@@ -80,7 +80,8 @@ def check_new(known: Sequence[Schema], schema: Schema) -> None:
     Raises:
         PulsarRefusedError: it may not.
     """
-    if len(schema.data) > _MAX_BYTES or len(known) >= _MAX_VERSIONS:
+    size = len(schema.data) + sum(len(name) + len(value) for name, value in schema.properties)
+    if size > _MAX_BYTES or len(known) >= _MAX_VERSIONS:
         text = f"A schema may have at most {_MAX_BYTES:,} bytes, and a topic at most {_MAX_VERSIONS:,} of them"
         raise PulsarRefusedError(PulsarError.NOT_ALLOWED, text)
     if schema.type in _IN_AVRO:

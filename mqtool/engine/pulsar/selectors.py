@@ -120,8 +120,9 @@ class StickyHashRanges(Generic[Member]):
 
     slot = staticmethod(range_slot)
 
-    def __init__(self) -> None:
+    def __init__(self, members: Iterable[tuple[Member, Iterable[tuple[int, int]]]] = ()) -> None:
         self._ranges: list[tuple[int, int, Member]] = []
+        self._add((start, end, member) for member, ranges in members for start, end in ranges)
 
     def fault_of(self, ranges: Sequence[tuple[int, int]]) -> str | None:
         """Return why a consumer cannot have these ranges, both ends included; None if it can."""
@@ -138,10 +139,11 @@ class StickyHashRanges(Generic[Member]):
 
     def add(self, member: Member, ranges: Iterable[tuple[int, int]]) -> None:
         """Take a consumer in with its ranges."""
-        self._ranges = sorted(
-            [*self._ranges, *((start, end, member) for start, end in ranges)],
-            key=lambda range_of_member: range_of_member[0],
-        )
+        self._add((start, end, member) for start, end in ranges)
+
+    def _add(self, ranges: Iterable[tuple[int, int, Member]]) -> None:
+        self._ranges += ranges
+        self._ranges.sort(key=lambda range_of_member: range_of_member[0])
 
     def remove(self, member: Member) -> None:
         """Let a consumer go."""

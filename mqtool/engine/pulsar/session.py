@@ -1,7 +1,7 @@
 """A connection of a Pulsar client, and what it is told."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mqtool.engine.broker.outbox import Outbox
@@ -40,11 +40,20 @@ class Joined:
 class Watcher:
     """A client that is told of new topics, and of those that are gone."""
 
-    def __init__(self, namespace: str, pattern: re.Pattern[str], names: list[str]) -> None:
+    def __init__(self, namespace: str, pattern: re.Pattern[str], topics: dict[str, list[str]]) -> None:
         self.namespace = namespace
         self.pattern = pattern
-        self.names = names
-        """That it knows of."""
+        self.topics = topics
+        """The names that it knows of, by RocketMQ's topics."""
+        self.count = sum(map(len, topics.values()))
+        """Of these names."""
+
+    def replace(self, changed: Iterable[str], new: dict[str, list[str]]) -> set[str]:
+        """Have other names for topics that have changed, and return those that they had."""
+        gone = {name for topic in changed for name in self.topics.pop(topic, ())}
+        self.topics |= new
+        self.count += sum(map(len, new.values())) - len(gone)
+        return gone
 
 
 class PulsarSession(Session):
@@ -69,7 +78,7 @@ class PulsarSession(Session):
         self.producers: dict[int, tuple[PulsarProducer, QueueTopic]] = {}
         self.consumers: dict[int, Joined] = {}
         self.watchers: dict[int, Watcher] = {}
-        self.closed_producers: set[int] = set()  # by this side: what was on its way to them is dropped
+        self.closed_producers: dict[int, None] = {}  # by this side: what was on its way to them is dropped
         self.probes: dict[tuple[Peer, AwaitedPlace], Callable[[int], None]] = {}
         """What is done when it has answered whether it is there, or is gone: other clients want its places."""
         self.probed_at: int | None = None  # ms

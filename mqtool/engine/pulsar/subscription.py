@@ -15,9 +15,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from mqtool.engine.pulsar.cursor import Cursor, Spans
+from mqtool.engine.pulsar.cursor import MAX_GAPS, Cursor, Spans
 from mqtool.engine.pulsar.entries import Entry
 from mqtool.engine.pulsar.filters import EVERYTHING, EntryFilter
+from mqtool.engine.pulsar.limits import FEW_GAPS, MAX_HELD, MAX_NAME, MAX_OF_SUBSCRIPTION
 from mqtool.engine.pulsar.pace import DispatchRate, ReadPace
 from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.engine.pulsar.selectors import Ring, StickyHashRanges, active_of, range_slot
@@ -27,11 +28,13 @@ _AT_ONCE = 1 << 18
 _RUN = 20
 """Entries that one consumer of Shared is given before the next one has its turn."""
 _FAILOVER_DELAY_MS = 1000
+_FULL_MS = 1000
+"""How soon to look again whether there is room for more."""
 MAX_UNACKED = 50_000
 """Messages that a consumer of Shared or Key_Shared may have; at so many it gets no more until half of them are left."""
 MAX_UNACKED_IN_ALL = 200_000
 _MAX_DELAYED = 50_000
-_MAX_KNOWN = 10_000
+_MAX_KNOWN, _FEW_KNOWN = 10_000, 100
 _MAX_CHUNKED = 1000
 
 
@@ -177,6 +180,18 @@ class PulsarConsumer:
         self.permits += held
 
 
+class HeldInAll:
+    """How much all subscriptions hold: what consumers have, what is to be given again, and gaps."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more may be held."""
+        return self.total >= MAX_HELD
+
+
 class PulsarSubscription:
     """A subscription of one queue."""
 
@@ -188,6 +203,7 @@ class PulsarSubscription:
         topic: str,
         partition: int = -1,
         rates: Sequence[DispatchRate] = (),
+        held: "HeldInAll | None" = None,
     ) -> None:
         """Make one without consumers.
 
@@ -198,6 +214,7 @@ class PulsarSubscription:
             topic: full name of the topic, of the partition where it is one.
             partition: number of the partition, -1 for a topic without.
             rates: that limit what is given out.
+            held: what all subscriptions hold.
         """
         self.name = name
         self.log = log
@@ -212,6 +229,7 @@ class PulsarSubscription:
         self.lost = 0
         """Messages that were removed, or could not be read, before they were acknowledged."""
         self._rates = rates
+        self._held = held or HeldInAll()
         self._rates_in_use: list[DispatchRate] = []
         self._pace = ReadPace()
         self._reads_left = 0
@@ -227,6 +245,9 @@ class PulsarSubscription:
             PulsarRefusedError: it may not.
         """
         if self.consumers:
+            if len(self.consumers) >= MAX_OF_SUBSCRIPTION:
+                text = f"A subscription has at most {MAX_OF_SUBSCRIPTION:,} consumers"
+                raise PulsarRefusedError(PulsarError.NOT_ALLOWED, text)
             if kind is not self.kind:
                 text = f"Subscription is of different type: {self.kind.label}, not {kind.label}"
                 raise PulsarRefusedError(PulsarError.CONSUMER_BUSY, text)
@@ -243,9 +264,7 @@ class PulsarSubscription:
             ):
                 raise PulsarRefusedError(PulsarError.CONSUMER_BUSY, "Subscription is of different Key_Shared mode")
         if kind is SubscriptionType.KEY_SHARED and policy.is_sticky:
-            ranges: StickyHashRanges[PulsarConsumer] = StickyHashRanges()
-            for other in self.consumers:
-                ranges.add(other, other.policy.ranges)
+            ranges = StickyHashRanges((other, other.policy.ranges) for other in self.consumers)
             if fault := ranges.fault_of(policy.ranges):
                 raise PulsarRefusedError(PulsarError.CONSUMER_ASSIGN, fault)
 
@@ -289,7 +308,9 @@ class PulsarSubscription:
             return
         rest = 0
         if self.cursor.next_open(offset) < offset + size[0]:  # else it was skipped, or removed, in the meantime
-            if left is None:
+            if self._held.is_full and not self.cursor.has_room_for(offset, size[0], FEW_GAPS):
+                rest = (left or 0) & (1 << size[1]) - 1  # it is given again once all consumers have gone
+            elif left is None:
                 self.cursor.ack(offset, size[0])
             else:
                 rest = self._ack_some(offset, size, left)
@@ -300,6 +321,8 @@ class PulsarSubscription:
         if size[0] > 1:  # of a batch a RocketMQ group may have read the first messages
             passed = self.cursor.next_open(offset) - offset
             left = left >> passed << passed
+        if left and self._held.is_full:
+            return self.cursor.left.get(offset, (1 << size[1]) - 1)
         return self.cursor.ack_some(offset, *size, left)
 
     def ack_until(self, offset: int, left: int | None = None) -> None:
@@ -358,6 +381,27 @@ class PulsarSubscription:
     def unacked(self) -> int:
         """Messages that consumers of Shared or Key_Shared have."""
         return self._dispatcher.unacked
+
+    @property
+    def size(self) -> int:
+        """How much it holds of what is not acknowledged, or is behind that."""
+        return self.cursor.size + self._dispatcher.size
+
+    @property
+    def is_short_of_room(self) -> bool:
+        """Whether all subscriptions hold too much."""
+        return self._held.is_full
+
+    def may_hold_more(self, now: int) -> bool:
+        """Tell whether there is room for what consumers are given; else it is looked at again in a second."""
+        if self._held.is_full:
+            self._held_until = now + _FULL_MS
+        return not self._held.is_full
+
+    def may_filter(self, now: int) -> bool:
+        """Tell whether there is room for the gaps that a filter makes."""
+        gaps = len(self.cursor.spans)
+        return self._is_wanted is None or gaps < FEW_GAPS or (gaps < MAX_GAPS and self.may_hold_more(now))
 
     def dispatch(self, now: int) -> bool:
         """Give out what may be given; return whether there is more at once for the next turn."""
@@ -489,6 +533,11 @@ class _Dispatcher(ABC):
     def has_more(self) -> bool:
         return self.cursor.next_open(self.read_offset) < self.subscription.log.end
 
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How much is kept of entries that are given to consumers, are to be given again, or are delayed."""
+
 
 class _OneActive(_Dispatcher):
     """Exclusive and Failover."""
@@ -547,6 +596,10 @@ class _OneActive(_Dispatcher):
         if not left:
             self._known.pop(offset, None)
 
+    @property
+    def size(self) -> int:
+        return len(self._known)
+
     def redeliver(self, consumer: PulsarConsumer, offsets: Collection[int] | None) -> None:  # noqa: ARG002
         if consumer is self.active and self.due is None:
             self.moved()
@@ -562,7 +615,7 @@ class _OneActive(_Dispatcher):
                 consumer.receiver.tell_active(consumer, consumer is active)
         slots = active.slots if active is not None and subscription.kind is SubscriptionType.EXCLUSIVE else Spans()
         log_end = subscription.log.end
-        while active is not None and active.can_take and subscription.may_read(now):
+        while active is not None and active.can_take and subscription.may_read(now) and subscription.may_filter(now):
             offset = self.read_offset = self.cursor.next_open(self.read_offset)
             if offset >= log_end:
                 return
@@ -573,7 +626,7 @@ class _OneActive(_Dispatcher):
             if slots and slots.end_at(slot := range_slot(entry.key)) == slot:
                 continue
             left = subscription.left_of(entry, offset)
-            if len(self._known) >= _MAX_KNOWN:
+            while len(self._known) >= (_FEW_KNOWN if subscription.is_short_of_room else _MAX_KNOWN):
                 self._known.popitem(last=False)
             self._known[entry.offset] = (entry.size, entry.messages)
             subscription.give(active, entry, left, 0)
@@ -598,6 +651,10 @@ class _Several(_Dispatcher):
     @abstractmethod
     def forget(self, offset: int) -> None:
         """Give an entry no more."""
+
+    @abstractmethod
+    def count_again(self) -> int:
+        """Return how many are to be given again."""
 
     def added(self, consumer: PulsarConsumer, now: int) -> None:  # noqa: ARG002
         if len(self.subscription.consumers) == 1:
@@ -681,13 +738,17 @@ class _Several(_Dispatcher):
         self.subscription.give(consumer, entry, left, self.counts.get(entry.offset, 0))
         consumer.look_at_unacked(MAX_UNACKED)
 
-    def may_read_on(self) -> bool:
+    @property
+    def size(self) -> int:
+        return len(self.owners) + len(self._delayed) + len(self.counts) + self.count_again()
+
+    def may_read_on(self, now: int) -> bool:
         """Tell whether entries may be read that nobody was given."""
         if self.unacked >= MAX_UNACKED_IN_ALL:
             self._is_full = True
         elif self.unacked < MAX_UNACKED_IN_ALL // 2:
             self._is_full = False
-        return not self._is_full and len(self._delayed) < _MAX_DELAYED
+        return not self._is_full and len(self._delayed) < _MAX_DELAYED and self.subscription.may_hold_more(now)
 
     def read_next(self, now: int) -> tuple[Entry, int] | None:
         """Return the next entry that nobody was given, and where it begins; None at the end, or of this turn."""
@@ -740,6 +801,9 @@ class _SharedDispatch(_Several):
     def forget(self, offset: int) -> None:
         self._is_again.discard(offset)
 
+    def count_again(self) -> int:
+        return len(self._again)
+
     def moved(self) -> None:
         super().moved()
         self._again.clear()
@@ -772,7 +836,7 @@ class _SharedDispatch(_Several):
                 self._hand_on(consumer, *next_entry)
 
     def _hand_on(self, consumer: PulsarConsumer, entry: Entry, offset: int) -> None:
-        if entry.chunk_of:
+        if 0 < len(entry.chunk_of) <= 2 * MAX_NAME:
             owner = self._chunks.setdefault(entry.chunk_of, consumer)
             if len(self._chunks) > _MAX_CHUNKED:
                 del self._chunks[next(iter(self._chunks))]
@@ -797,7 +861,7 @@ class _SharedDispatch(_Several):
             self._is_again.discard(offset)
             if entry is not None:
                 return entry
-        return self.read_next(now) if self.may_read_on() else None
+        return self.read_next(now) if self.may_read_on(now) else None
 
 
 class _KeyShared(_Several):
@@ -856,6 +920,9 @@ class _KeyShared(_Several):
         slot = self._is_again.pop(offset, None)
         if slot is not None:
             self._first_of(slot)
+
+    def count_again(self) -> int:
+        return len(self._is_again)
 
     def _first_of(self, slot: int) -> int | None:
         """Return the first entry of a slot that is to be given again."""
@@ -917,7 +984,7 @@ class _KeyShared(_Several):
         most = min(2000 * len(self.subscription.consumers), 20_000)
         while (
             len(self._is_again) < most
-            and self.may_read_on()
+            and self.may_read_on(now)
             and any(consumer.can_take for consumer in self.subscription.consumers)
         ):
             next_entry = self.read_next(now)

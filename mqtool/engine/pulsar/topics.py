@@ -4,11 +4,12 @@ A topic here is one queue of RocketMQ: all of a plain topic, or a partition.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.consumer_offsets import UNKNOWN
+from mqtool.engine.broker.limits import MAX_QUEUES_IN_ALL, check_room
 from mqtool.engine.broker.settings import Role
 from mqtool.engine.broker.topics import MAX_QUEUES, fault_of_name, may_be_sent_to
 from mqtool.engine.pulsar.catalogue import Catalogue, KnownTopic
@@ -16,6 +17,7 @@ from mqtool.engine.pulsar.cursor import Cursor
 from mqtool.engine.pulsar.cursor_files import INTERVAL_MS, CursorFiles, CursorKey, Kept
 from mqtool.engine.pulsar.deduplication import Deduplication, ProducerFiles, ProducersKey
 from mqtool.engine.pulsar.entries import ROOM, Entry
+from mqtool.engine.pulsar.limits import check_list
 from mqtool.engine.pulsar.names import (
     DEFAULT,
     PulsarTopicName,
@@ -30,7 +32,7 @@ from mqtool.engine.pulsar.producers import Producers
 from mqtool.engine.pulsar.queue_log import KeptEntries, QueueLog
 from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.engine.pulsar.schemas import Schema, check_new, check_reader, find
-from mqtool.engine.pulsar.subscription import PulsarSubscription
+from mqtool.engine.pulsar.subscription import HeldInAll, PulsarSubscription
 from mqtool.engine.store.file_kinds import CONFIG
 from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import TopicConfig
@@ -122,6 +124,8 @@ class Durable:
         self.expires_at: int | None = None
         """When one that is not durable and has no consumer goes (ms)."""
         self.told_lost = 0
+        self.size_asleep = 0
+        """What it holds while it has no consumers."""
 
 
 class PulsarTopics:
@@ -139,6 +143,10 @@ class PulsarTopics:
         self._files = CursorFiles(config, broker.saves)
         self._producer_files = ProducerFiles(config, broker.saves)
         self.queues: dict[tuple[str, int], QueueTopic] = {}
+        self._deduplicating: set[QueueTopic] = set()
+        self._awake: dict[Durable, None] = {}  # those that have consumers, or have had some
+        self._held = HeldInAll()
+        self._held_asleep = 0
         self._next_save = now + INTERVAL_MS
         self.most_body = broker.store.config.number("maxMessageSize", 4 << 20)
         self.most_message = self.most_body - ROOM
@@ -172,6 +180,7 @@ class PulsarTopics:
         cursor.cut_from(queue.log.end)  # a loss of power may have taken messages: others come to their places
         subscription = self._new_subscription(queue, kept.subscription, cursor)
         durable = queue.subscriptions[kept.subscription] = Durable(subscription, queue, key, is_durable=True)
+        self._fall_asleep(durable)
         if cursor.is_changed:  # before there are other messages, which the file would tell to be acknowledged
             self._save(durable, now)
         else:
@@ -226,7 +235,7 @@ class PulsarTopics:
         topic = rocketmq_topic(name)
         config = self._broker.topics.get(topic)
         if config is not None:
-            return 0 if self.catalogue.get(topic).is_plain else config.read_queue_count
+            return self._partitions_of(topic)
         if (of := name.partition_of()) is not None:
             count = self.partition_count(of[0])
             return 0 if count and of[1] < count else None
@@ -267,7 +276,13 @@ class PulsarTopics:
         config = self._broker.topics.get(place.topic)
         if config is not None and config.is_batch:
             raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"{place.topic} is a RocketMQ batch topic")
+        self._check_queues([(place.topic, place.queue_id)])
         return self._queue(place.topic, place.queue_id)
+
+    def _check_queues(self, keys: Iterable[tuple[str, int]]) -> None:
+        """See that there is room for queues as topics of Pulsar; raises ``LimitError``."""
+        new = sum(key not in self.queues for key in keys)
+        check_room(len(self.queues), new, MAX_QUEUES_IN_ALL, "queues in use by Pulsar clients")
 
     def create(self, topic: str, name: PulsarTopicName, queue_count: int, *, is_plain: bool, now: int) -> None:
         """Make a topic.
@@ -292,9 +307,11 @@ class PulsarTopics:
             key = ProducersKey(topic, queue.place.queue_id)
             if not deduplicates:
                 queue.deduplication = None
+                self._deduplicating.discard(queue)
                 self._producer_files.delete(key)
             elif queue.deduplication is None:
                 queue.deduplication = Deduplication(queue.log, queue.log.end)
+                self._deduplicating.add(queue)
                 self._producer_files.save(key, queue.generation, queue.deduplication)
 
     def terminate(self, topic: str, now: int) -> None:
@@ -372,32 +389,61 @@ class PulsarTopics:
             if known.deduplicates:
                 key = ProducersKey(topic, queue_id)
                 queue.deduplication = self._producer_files.load(key, known.generation, queue.log)
+                self._deduplicating.add(queue)
                 self._producer_files.save(key, known.generation, queue.deduplication)
             self.queues[topic, queue_id] = queue
         return queue
 
-    def names(self, tenant: str, namespace: str) -> Iterator[str]:
-        """Yield the full names of the topics of a namespace, each partition by itself."""
-        for name, partitions in self.topics_of(tenant, namespace):
-            if not partitions:
-                yield name.full
-            for number in range(partitions):
-                yield f"{name.full}-partition-{number}"
+    def full_names(self, topic: str, name: PulsarTopicName) -> list[str]:
+        """Return the name in full of a topic of RocketMQ that there is, or those of its partitions."""
+        count = self._partitions_of(topic)
+        return [f"{name.full}-partition-{number}" for number in range(count)] if count else [name.full]
 
-    def topics_of(self, tenant: str, namespace: str) -> Iterator[tuple[PulsarTopicName, int]]:
-        """Yield the topics of a namespace, and how many partitions each has: 0 where it is plain."""
-        for topic, config in self._broker.topics.configs.items():
+    def topics_of(self, space: tuple[str, ...], topics: Iterable[str]) -> Iterator[tuple[str, PulsarTopicName]]:
+        """Yield those of some topics of RocketMQ that are of a tenant and namespace, with their names."""
+        for topic in topics:
             name = self.name_of(topic)
-            if name is not None and name.space == (tenant, namespace) and topic != DEFAULT_TOPIC:
-                yield name, 0 if self.catalogue.get(topic).is_plain else config.read_queue_count
+            if name is not None and name.space == space and topic != DEFAULT_TOPIC:
+                yield topic, name
+
+    def names(self, space: tuple[str, ...]) -> list[str]:
+        """Return the full names of the topics of a tenant and namespace, each partition by itself.
+
+        Raises:
+            LimitError: there are too many.
+        """
+        names: list[str] = []
+        for topic, name in self.topics_of(space, self._broker.topics.configs):
+            names += self.full_names(topic, name)
+            check_list(len(names))
+        return sorted(names)
+
+    def partitioned(self, space: tuple[str, ...]) -> list[str]:
+        """Return the full names of those that have partitions."""
+        topics = self.topics_of(space, self._broker.topics.configs)
+        return sorted(name.full for topic, name in topics if self._partitions_of(topic))
+
+    def _partitions_of(self, topic: str) -> int:
+        """Return how many partitions a topic of RocketMQ has, 0 where it is plain."""
+        return 0 if self.catalogue.get(topic).is_plain else self._broker.topics.configs[topic].read_queue_count
 
     def queues_of(self, name: PulsarTopicName) -> list[QueueTopic]:
-        """Return the queues of a topic, one for each partition; none where there is no such topic."""
+        """Return the queues of a topic, one for each partition; none where there is no such topic.
+
+        Raises:
+            LimitError: there are too many of them in use.
+        """
         count = self.partition_count(name)
         if count:
-            return [self._queue(rocketmq_topic(name), number) for number in range(count)]
-        place = self.place_of(name)
-        return [self._queue(place.topic, place.queue_id)] if place is not None else []
+            keys = [(rocketmq_topic(name), number) for number in range(count)]
+            self._check_queues(keys)
+        else:
+            place = self.place_of(name)
+            keys = [(place.topic, place.queue_id)] if place is not None else []
+        queues = [self._queue(*key) for key in keys]
+        for queue in queues:
+            self.follow_all(queue)
+        return queues
 
     # Subscriptions
 
@@ -408,6 +454,11 @@ class PulsarTopics:
             self._follow(durable)  # RocketMQ consumers may have read on a moment ago
         return durable
 
+    def follow_all(self, queue: QueueTopic) -> None:
+        """Have the subscriptions of a queue that have no consumers be where their groups are now."""
+        for name in queue.subscriptions:
+            self.subscription(queue, name)
+
     def subscribe(self, queue: QueueTopic, name: str, offset: int, now: int, *, is_durable: bool) -> Durable:
         """Return a subscription, made to begin at an offset if there is none.
 
@@ -415,7 +466,7 @@ class PulsarTopics:
             LimitError: there are too many offsets.
         """
         if (durable := queue.subscriptions.get(name)) is not None:
-            self.joined(durable)
+            self._stays(durable)
             return durable
         place = queue.place
         key = CursorKey(place.topic, place.queue_id, escape(name))
@@ -434,7 +485,7 @@ class PulsarTopics:
     def _new_subscription(self, queue: QueueTopic, name: str, cursor: Cursor) -> PulsarSubscription:
         rates = self._rate, queue.rate, DispatchRate(self._rates_of_subscription)
         place = queue.place
-        return PulsarSubscription(name, queue.log, cursor, place.full_name, place.partition, rates)
+        return PulsarSubscription(name, queue.log, cursor, place.full_name, place.partition, rates, self._held)
 
     def _rates_in_all(self) -> Rates:
         settings = self._broker.settings
@@ -461,18 +512,39 @@ class PulsarTopics:
 
     def unsubscribe(self, durable: Durable) -> None:
         """Forget a subscription."""
-        self.joined(durable)
+        self._stays(durable)
         queue = durable.queue
         if queue.subscriptions.get(durable.subscription.name) is durable:
             del queue.subscriptions[durable.subscription.name]
+            self._drop(durable)
         if durable.is_durable:
             self._files.delete(durable.key)
             self._broker.offsets.forget(durable.key.group, durable.key.topic, durable.key.queue_id)
 
     def joined(self, durable: Durable) -> None:
-        """Take note that somebody has come back to a subscription that is not durable."""
+        """Take note that a subscription has a consumer."""
+        self._stays(durable)
+        self._wake(durable)
+
+    def _stays(self, durable: Durable) -> None:
         durable.expires_at = None
         self._left.pop(durable, None)
+
+    def _wake(self, durable: Durable) -> None:
+        """Have a subscription looked at once a second."""
+        if durable not in self._awake:
+            self._awake[durable] = None
+            self._held_asleep -= durable.size_asleep
+            durable.size_asleep = 0
+
+    def _fall_asleep(self, durable: Durable) -> None:
+        self._awake.pop(durable, None)
+        durable.size_asleep = durable.subscription.size
+        self._held_asleep += durable.size_asleep
+
+    def _drop(self, durable: Durable) -> None:
+        self._wake(durable)
+        del self._awake[durable]
 
     def left(self, durable: Durable, now: int, *, by_seek: bool = False) -> None:
         """Take note that a subscription may have no consumers any more: that of a reader goes with the last one."""
@@ -490,15 +562,18 @@ class PulsarTopics:
         """Take note that a subscription goes on elsewhere; it is among the saves when this returns."""
         if durable.is_durable:
             self._save(durable, now)
+        self._wake(durable)
 
     def delete_topic(self, topic: str, now: int) -> list[QueueTopic]:
         """Forget a topic that is deleted, and return what it was."""
         gone = [queue for key, queue in self.queues.items() if key[0] == topic]
         for queue in gone:
             del self.queues[topic, queue.place.queue_id]
+            self._deduplicating.discard(queue)
             if queue.deduplication is not None:
                 self._producer_files.delete(ProducersKey(topic, queue.place.queue_id))
             for durable in queue.subscriptions.values():
+                self._drop(durable)
                 if durable.is_durable:
                     self._files.delete(durable.key)
         self.catalogue.delete_topic(topic, now)
@@ -507,6 +582,7 @@ class PulsarTopics:
     def states(self) -> Iterator[SubscriptionState]:
         """Yield how the subscriptions of all queues are doing, but for those of readers."""
         for queue in self.queues.values():
+            self.follow_all(queue)
             for durable in queue.subscriptions.values():
                 if durable.is_durable:
                     subscription, key = durable.subscription, durable.key
@@ -528,20 +604,26 @@ class PulsarTopics:
         if now < self._next_save:
             return []
         self._next_save = now + INTERVAL_MS
-        moved, is_any = [], False
-        for queue in self.queues.values():
+        moved, is_any, held = [], False, 0
+        for queue in self._deduplicating:
             self._save_producers(queue)
-            for durable in [*queue.subscriptions.values()]:
-                if durable.expires_at is not None and now >= durable.expires_at and not durable.subscription.consumers:
-                    self.unsubscribe(durable)
-                if not durable.is_durable:
-                    continue
+        for durable in [*self._awake]:
+            has_consumers = bool(durable.subscription.consumers)
+            if durable.expires_at is not None and now >= durable.expires_at and not has_consumers:
+                self.unsubscribe(durable)
+                continue
+            if durable.is_durable:
                 if self._follow(durable):
                     moved.append(durable)
                 if durable.subscription.cursor.is_changed:
                     self._save(durable, now)
                     is_any = True
                 self._tell_lost(durable)
+            if has_consumers or durable.expires_at is not None:
+                held += durable.subscription.size
+            else:
+                self._fall_asleep(durable)
+        self._held.total = held + self._held_asleep
         if is_any:
             self._broker.offsets.keep(now)
         return moved
@@ -552,11 +634,11 @@ class PulsarTopics:
 
     def save_all(self, now: int) -> None:
         """Have everything written that has changed."""
-        for queue in self.queues.values():
+        for queue in self._deduplicating:
             self._save_producers(queue)
-            for durable in queue.subscriptions.values():
-                if durable.is_durable and durable.subscription.cursor.is_changed:
-                    self._save(durable, now)
+        for durable in self._awake:
+            if durable.is_durable and durable.subscription.cursor.is_changed:
+                self._save(durable, now)
 
     def _save_producers(self, queue: QueueTopic) -> None:
         if queue.deduplication is not None and queue.deduplication.is_to_be_saved:
@@ -572,6 +654,7 @@ class PulsarTopics:
             return False
         durable.subscription.move(min(offset, durable.queue.log.end))
         durable.committed = offset
+        self._wake(durable)
         return True
 
     def _save(self, durable: Durable, now: int) -> None:
