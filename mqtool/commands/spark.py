@@ -146,6 +146,7 @@ def find(
     queries = [
         (store, dataclasses.replace(query, topics=topics))
         for store, topics in zip(job.stores, _topics_of(job, conditions["topics"]), strict=True)
+        if topics is None or topics
     ]
     planned = plan(queries, job.partition_size, not scan)
     job.total = planned.scan_size

@@ -20,7 +20,7 @@ from mqtool.commands._spark import Finder, Job
 from mqtool.commands.spark import _topics_of
 from mqtool.engine.repair.verify.store import Level
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import NotFoundError, Status
+from mqtool.errors import NotFoundError, Status, UsageError
 from mqtool.spark import rebuild, verify
 from mqtool.spark.session import package_into
 from mqtool.spark.stores import Store, opened_once
@@ -217,6 +217,20 @@ def test_each_store_is_searched_for_those_of_the_topics_that_it_has() -> None:
     assert _topics_of(job, ()) == [None, None]
     with pytest.raises(NotFoundError, match="no topic matches nosuch"):
         _topics_of(job, ("pay_*", "nosuch"))
+
+
+def test_a_store_without_any_of_the_topics_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[str] = []
+
+    def plan(queries: list[tuple[Store, Any]], *_: object) -> None:
+        planned.extend(store.path for store, _ in queries)
+        raise UsageError("planned")
+
+    monkeypatch.setattr("mqtool.spark.find.plan", plan)
+    ran = run("spark", "find", "--topic", "pay_*", "-s", golden_store(STORE), "-s", golden_store("retry-533-clean"))
+
+    assert "planned" in ran.remarks
+    assert planned == [str(golden_store(STORE))]
 
 
 @pytest.mark.parametrize(
