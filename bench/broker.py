@@ -32,9 +32,9 @@ APPENDS = 60_000
 _SETTLE_SECONDS = 2
 _HERE = Path(__file__).parent
 _TICKS = os.sysconf("SC_CLK_TCK")
-_LOGGING = '<configuration><root level="OFF"/></configuration>'
-_LOGGING_FILES = ("rmq.broker.logback.xml", "rmq.namesrv.logback.xml")
-_BROKER_PORTS = (-2, 0, 1)  # a RocketMQ broker listens on three, told by that of its clients
+LOGGING = '<configuration><root level="OFF"/></configuration>'
+LOGGING_FILES = ("rmq.broker.logback.xml", "rmq.namesrv.logback.xml")
+BROKER_PORTS = (-2, 0, 1)  # a RocketMQ broker listens on three, told by that of its clients
 
 
 class BrokerLoad(NamedTuple):
@@ -123,11 +123,11 @@ def _measure_pairs(folder: Path, jars: str) -> Iterator[Row]:
                 for number, pair in enumerate(pairs):
                     rounds[number].append(ask(client, pair, load, ROUND_MS, pair.processes[-1]))
                     most[number] = max(most[number], _memory(pair.processes))
-            yield from _rows_of(load, *rounds)
+            yield from rows_of(load, *rounds)
         yield Row("in memory, most under load", mib(most[0]), mib(most[1]), ratio(most[1], most[0]), "≤ 0.25")
 
 
-def _rows_of(load: BrokerLoad, theirs: list[BenchRound], ours: list[BenchRound]) -> Iterator[Row]:
+def rows_of(load: BrokerLoad, theirs: list[BenchRound], ours: list[BenchRound]) -> Iterator[Row]:
     best = [max(one.rate for one in rounds) for rounds in (theirs, ours)]
     yield Row(load.what, f"{best[0]:,.0f}/s", f"{best[1]:,.0f}/s", ratio(best[1], best[0]), "≥ 1")
     if theirs[0].latency:
@@ -165,15 +165,15 @@ def java_client(folder: Path, jars: str) -> Iterator["subprocess.Popen[str]"]:
 @contextmanager
 def java_pair(folder: Path, jars: str) -> Iterator[Pair]:
     (folder / "conf").mkdir(parents=True)
-    for name in _LOGGING_FILES:
-        (folder / "conf" / name).write_text(_LOGGING)
-    (name_server_port,), port = _free_ports((0,)), _free_ports(_BROKER_PORTS)[1]
+    for name in LOGGING_FILES:
+        (folder / "conf" / name).write_text(LOGGING)
+    (name_server_port,), port = free_ports((0,)), free_ports(BROKER_PORTS)[1]
     name_server = f"127.0.0.1:{name_server_port}"
     (folder / "namesrv.conf").write_text(f"listenPort={name_server_port}\n")
     (folder / "broker.conf").write_text(
         f"brokerIP1=127.0.0.1\nlistenPort={port}\nnamesrvAddr={name_server}\nstorePathRootDir={folder / 'store'}\n"
     )
-    java = _java(folder, jars)
+    java = java_command(folder, jars)
     home = {**os.environ, "ROCKETMQ_HOME": str(folder)}
     start = time.perf_counter()
     with ExitStack() as stack:
@@ -182,11 +182,11 @@ def java_pair(folder: Path, jars: str) -> Iterator[Pair]:
             words = [*java, f"org.apache.rocketmq.{main}", "-c", str(folder / f"{name}.conf")]
             both.append(stack.enter_context(running(words, home)))
         for one in both:
-            _read_until(one, "boot success")
-        yield _pair(name_server, both, start)
+            read_until(one, "boot success")
+        yield pair_of(name_server, both, start)
 
 
-def _java(folder: Path, jars: str) -> list[str]:
+def java_command(folder: Path, jars: str) -> list[str]:
     return ["java", "-Xmx1g", f"-Duser.home={folder}", *OPENS, "-cp", jars]
 
 
@@ -195,11 +195,11 @@ def our_pair(folder: Path) -> Iterator[Pair]:
     words = [*HELPER, "serve", "--namesrv-port", "0", "--port", "0", "-s", str(folder / "store")]
     start = time.perf_counter()
     with running(words, dict(os.environ)) as process:
-        said = _read_until(process, "ready")
-        yield _pair(said.split("name server ")[1].split(",")[0], [process], start)
+        said = read_until(process, "ready")
+        yield pair_of(said.split("name server ")[1].split(",")[0], [process], start)
 
 
-def _pair(name_server: str, both: "list[subprocess.Popen[str]]", start: float) -> Pair:
+def pair_of(name_server: str, both: "list[subprocess.Popen[str]]", start: float) -> Pair:
     ready = time.perf_counter() - start
     processes = [process for one in both for process in (one.pid, *_children(one.pid))]
     time.sleep(_SETTLE_SECONDS)
@@ -223,7 +223,7 @@ def running(words: list[str], environment: dict[str, str]) -> Iterator["subproce
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _read_until(process: "subprocess.Popen[str]", sign: str) -> str:
+def read_until(process: "subprocess.Popen[str]", sign: str) -> str:
     assert process.stdout
     for line in process.stdout:
         if sign in line:
@@ -231,7 +231,7 @@ def _read_until(process: "subprocess.Popen[str]", sign: str) -> str:
     raise AssertionError("a broker or name server does not start")
 
 
-def _free_ports(steps: Sequence[int]) -> list[int]:
+def free_ports(steps: Sequence[int]) -> list[int]:
     """Return ports that are free, told by their distances from the first that is chosen."""
     while True:
         with ExitStack() as stack:
@@ -271,7 +271,7 @@ def _memory(processes: Sequence[int]) -> int:
 
 
 def _measure_append(folder: Path, jars: str) -> Row:
-    java = _java(folder, jars)
+    java = java_command(folder, jars)
     words = [*java, "StoreAppend", str(folder / "java-store"), str(ROUNDS), str(APPENDS)]
     said = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
     theirs = max(float(line) for line in said[-ROUNDS:])  # what comes before is of its logger

@@ -2,7 +2,7 @@
 
 A master holds a log of one segment of 1 KiB messages, and an empty slave joins. Measured from its first byte until its
 log and its queues are the master's: bytes by second, processor time of both processes by GiB (with the share of the
-system), and the memory of the slave beside mapped files.
+system), and the memory of the slave beside mapped files. Then what it costs to send (``replicated_sends.py``).
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.broker import VERSION, ratio
+from bench.replicated_sends import measure_sends
 from bench.table import Row
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.store.message_store import MessageStore
@@ -73,7 +74,7 @@ def measure_replication(folder: Path, size: int = SIZE) -> list[Row]:
             for master in (_JAVA, _OURS)
             for slave in (_JAVA, _OURS)
         }
-    return [*_rows(catches)]
+        return [*_rows(catches), *measure_sends(base)]
 
 
 def _rows(catches: dict[tuple[str, str], Catch]) -> "list[Row]":
