@@ -38,7 +38,7 @@ SEGMENT = 1 << 16
 LOSSES = {"cut": "is not the log that was read", "retention": "were deleted before they were read",
           "retired": "is gone"}  # fmt: skip
 KILLS_A_ROUND = 10
-PATIENCE_S = 300.0
+PATIENCE_S = 900.0
 
 
 def main() -> int:
@@ -128,6 +128,8 @@ class StreamRound:
             self._lose()
             self._ends("reason")
             self._judge(f"after {self.loss}", None)
+        except RuntimeError as error:
+            self.violations.append(f"the query did not go on: {error}")
         finally:
             self._stop()
         return {"loss": self.loss, "kills": dict(self.kills), "messages": len(self._rows()),
