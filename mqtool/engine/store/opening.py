@@ -16,11 +16,11 @@ from mqtool.engine.store.live_checkpoint import Reached, was_left_by_us
 from mqtool.engine.store.live_index import LiveIndex
 from mqtool.engine.store.live_log import LiveLog
 from mqtool.engine.store.live_queue import LiveBatchQueue, LiveExtendedQueue, LiveQueue
-from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.paths import StoreConfig, is_log_folder
 from mqtool.engine.store.queue_files import QueueFiles
 from mqtool.engine.store.queue_table import QueueTable
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import MqtoolError, RecoveryNeededError
+from mqtool.errors import MqtoolError, RecoveryNeededError, UsageError
 from mqtool.formats import commit_log
 from mqtool.formats.properties import pairs_of
 from mqtool.formats.stored_message import parse_stored
@@ -30,7 +30,13 @@ _QUEUE_FILE_UNITS = 300_000
 
 
 def make_folders(root: Path, config: StoreConfig, disk: Disk) -> None:
-    """Create the folders of a new store; their names are on the disk before anything is written."""
+    """Create the folders of a new store; their names are on the disk before anything is written.
+
+    Raises:
+        UsageError: there is the log of a store.
+    """
+    if is_log_folder(root):
+        raise UsageError(f"{root} is only the log of a store: give the store, {root.resolve().parent}")
     names = config.settings.get("storePathCommitLog", "commitlog")
     folders = [root, *(root / name for name in names.split(",") if name)]
     for folder in folders:

@@ -123,7 +123,7 @@ def _segment_folders(root: Path, prefix: str) -> list[Path]:
 _QUEUES = frozenset(kind.name for kind in file_kinds.QUEUE_KINDS)
 
 
-def _is_log(folder: Path) -> bool:
+def is_log_folder(folder: Path) -> bool:
     """Return whether a folder is that of a log: it holds segments and nothing of a store, and is not a queue's."""
     if (
         folder.name == file_kinds.TIMER_LOG.name
@@ -157,7 +157,7 @@ class StorePaths:
             self.commit_log = [root] if is_segment_name(plain_name(self.single.name)) else []
             if root.parent.name.startswith("dledger-"):
                 self.dledger = root.parent
-        elif _is_log(root):
+        elif is_log_folder(root):
             self.is_log = True
             self.commit_log = [root]
             self.dledger = root.parent if root.parent.name.startswith("dledger-") else None

@@ -24,7 +24,7 @@ from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import DEFAULT_DELAY_LEVELS, StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.time_search import Boundary
-from mqtool.errors import MqtoolError, RecoveryNeededError, StoreInUseError, WriteError
+from mqtool.errors import MqtoolError, RecoveryNeededError, StoreInUseError, UsageError, WriteError
 from mqtool.formats import kernels as plain
 from mqtool.formats.commit_log import parse_message
 from mqtool.formats.message import message_of
@@ -589,6 +589,16 @@ def test_a_running_broker_keeps_us_out_and_we_it(tmp_path: Path) -> None:
         assert not (root / "abort").exists()
     with opened(root):
         pass
+
+
+def test_no_store_is_begun_in_the_log_of_another(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    before = snapshot(store)
+
+    with pytest.raises(UsageError, match=f"is only the log of a store: give the store, {store}"):
+        MessageStore(store / "commitlog", now=NOW)
+
+    assert snapshot(store) == before
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN_NAMES if name.endswith("kill")])
