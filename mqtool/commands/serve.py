@@ -165,6 +165,8 @@ def command(
         click.echo(
             f"mqtool: anyone who can reach {host} has full access: --acl FILE restricts it to accounts", err=True
         )
+    elif name_server and not is_loopback(host):
+        click.echo(f"mqtool: anyone who can reach {host} can register brokers: a name server has no accounts", err=True)
     if unused := sorted(configured.keys() - used):
         click.echo(f"mqtool: these settings have no effect here: {', '.join(unused)}", err=True)
     _prepare_process()

@@ -28,7 +28,7 @@ from mqtool.engine.remoting.client import RemotingClient, own_address
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.remoting.server import RemotingServer
 from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
-from mqtool.engine.streams.ports import free_port, is_loopback
+from mqtool.engine.streams.ports import free_port, is_loopback, resolved_host
 from mqtool.engine.streams.server import Limits, StreamServer, most_connections
 from mqtool.engine.virtual_clock import VirtualClock
 from mqtool.errors import MqtoolError, RecoveryNeededError, UnavailableError, WriteError
@@ -266,10 +266,11 @@ class _RunningBroker:
             self.replication.master.on_confirmed = self._turn
             host = config.settings.host or _address_of(config.host)
             wanted = config.port or free_port(config.host, (1, -_VIP_DISTANCE))
-            self.rules.listens_at(f"{host}:{wanted}")
+            resolved = await resolved_host(host)
+            self.rules.listens_at(f"{host}:{wanted}", f"{resolved}:{wanted}")
             await self._open_doors(stack, host, wanted)
             _, _, port = self.addresses[REMOTING].rpartition(":")
-            self.rules.listens_at(f"{host}:{port}")
+            self.rules.listens_at(f"{host}:{port}", f"{resolved}:{port}")
             await self._listen_beside(self._listen_for_vips, int(port))
             await self._listen_beside(self._listen_for_slaves, int(port))
             stack.pop_all()

@@ -286,11 +286,19 @@ def test_a_broker_that_all_can_reach_says_so_and_accounts_are_made_that_keep_oth
 
     assert open_to_all == "mqtool: anyone who can reach 0.0.0.0 has full access: --acl FILE restricts it to accounts\n"
     assert answers == [[1, 1], [0, 0], [1, 0]]
-    assert (
-        guarded == f"mqtool: created {accounts} with the accounts administrator and client-of-all and their secrets\n"
-    )
+    names_only = "mqtool: anyone who can reach 0.0.0.0 can register brokers: a name server has no accounts\n"
+    created = f"mqtool: created {accounts} with the accounts administrator and client-of-all and their secrets\n"
+    assert guarded == created + names_only
     assert accounts.stat().st_mode & 0o777 == 0o600
     assert len({administrator.secret_key, client.secret_key}) == 2
+
+
+def test_a_name_server_that_all_can_reach_says_that_it_has_no_accounts() -> None:
+    with started("--no-broker", "--host", "0.0.0.0") as (process, _):
+        process.terminate()
+        _, said = process.communicate(timeout=20)
+
+    assert said == "mqtool: anyone who can reach 0.0.0.0 can register brokers: a name server has no accounts\n"
 
 
 def test_a_topic_that_a_message_makes_has_a_route_at_once(tmp_path: Path) -> None:

@@ -211,6 +211,22 @@ def test_what_is_in_its_way_it_says(tmp_path: Path) -> None:
         mqtool.Broker(settings={"autoCreateTopicEnable": "maybe"})
 
 
+@pytest.mark.parametrize("options", [{"host": "localhost"}, {"settings": {"brokerIP1": "localhost"}}])
+def test_a_broker_may_be_known_by_the_name_of_its_host(options: Any) -> None:
+    with mqtool.Broker(**options) as broker:
+        with mqtool.Producer("shop", broker.name_server_address) as producer:
+            producer.send(mqtool.ProducerMessage("t", b"one"))
+        with mqtool.PullConsumer("billing", broker.name_server_address) as consumer:
+            [message] = [
+                message for queue in consumer.fetch_message_queues("t") for message in consumer.pull(queue, 0).messages
+            ]
+        assert broker.address.startswith("localhost:")
+        assert message.store_host in {f"127.0.0.1:{broker.address[10:]}", f"[::1]:{broker.address[10:]}"}
+
+    with pytest.raises(mqtool.MqtoolError, match=r"the host no\.such\.invalid has no address"):
+        mqtool.Broker(settings={"brokerIP1": "no.such.invalid"}).__enter__()
+
+
 def test_an_exception_of_the_block_comes_out_and_the_store_is_closed(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), mqtool.Broker(tmp_path, settings=SMALL) as broker:
         ask(broker.address, send("one"))

@@ -214,9 +214,9 @@ class BrokerController:
         """The address that messages are stored with."""
         return self.state.store_host
 
-    def listens_at(self, address: str) -> None:
-        """Use ``host:port`` as the address that clients know, and that messages are stored with."""
-        self.state.listens_at(address)
+    def listens_at(self, address: str, store_host: str = "") -> None:
+        """Use ``host:port`` as the address that clients know, and another if it is a name to store messages with."""
+        self.state.listens_at(address, store_host)
 
     def configure(self, settings: BrokerSettings) -> None:
         """Apply new settings; those of ``AT_START`` have no effect."""

@@ -25,7 +25,7 @@ class BrokerState:
         """The id of this broker among others of its name: a master's is fixed whatever its settings say."""
         return self.settings.broker_id if self.role is Role.SLAVE else MASTER_ID
 
-    def listens_at(self, address: str) -> None:
-        """Use ``host:port`` as the address that clients know, and that messages are stored with."""
+    def listens_at(self, address: str, store_host: str = "") -> None:
+        """Use ``host:port`` as the address that clients know, and another if it is a name to store messages with."""
         self.address = address
-        self.store_host = parse_host(address)
+        self.store_host = parse_host(store_host or address)

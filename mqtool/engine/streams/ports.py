@@ -1,5 +1,6 @@
 """Where to listen: related free ports, loopback addresses."""
 
+import asyncio
 import contextlib
 import ipaddress
 import socket
@@ -16,6 +17,19 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+async def resolved_host(host: str) -> str:
+    """Return the IP address of a host, itself if it is one already.
+
+    Raises:
+        UnavailableError: the host has no address.
+    """
+    try:
+        addresses = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UnavailableError(f"the host {host} has no address: {error.strerror or error}") from error
+    return str(addresses[0][4][0])
 
 
 def free_port(host: str, distances: Iterable[int]) -> int:
