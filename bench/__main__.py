@@ -21,6 +21,7 @@ from rich.table import Table
 from bench.broker import VERSION, measure_broker
 from bench.client import measure_client
 from bench.damage import measure_damage
+from bench.pulsar import measure_pulsar
 from bench.remote import measure_remote
 from bench.repairs import measure_repairs
 from bench.replication import measure_replication
@@ -31,6 +32,7 @@ from mqtool.engine.repair.verify.store import Level, verify_store
 from mqtool.engine.store.commit_log import ROWS, STEP
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import scan
+from tests.interop import PULSAR_VERSION
 
 RUNS = 7
 LARGE = (8 << 30) - (4 << 20)
@@ -139,7 +141,7 @@ def measure_start(root: Path) -> list[Row]:
 @click.option("--keep", type=click.Path(path_type=Path), help="Make the stores here and leave them for the next run.")
 @click.option(
     "--only",
-    type=click.Choice(["files", "damage", "broker", "client", "spark", "remote", "replication"]),
+    type=click.Choice(["files", "damage", "broker", "pulsar", "client", "spark", "remote", "replication"]),
     help="One of the tables.",
 )
 def main(keep: Path | None, only: str | None) -> None:
@@ -152,6 +154,8 @@ def main(keep: Path | None, only: str | None) -> None:
             show(measure_damage(keep or Path(temporary)), "store", "figure")
     if only in (None, "broker"):
         show(measure_broker(), f"Java {VERSION}", "mqtool")
+    if only in (None, "pulsar"):
+        show(measure_pulsar(), f"Pulsar {PULSAR_VERSION}", "mqtool")
     if only in (None, "client"):
         show(measure_client(), f"Java {VERSION}", "mqtool")
     if only in (None, "spark"):

@@ -122,7 +122,7 @@ def _measure_pairs(folder: Path, jars: str) -> Iterator[Row]:
             for _ in range(ROUNDS):
                 for number, pair in enumerate(pairs):
                     rounds[number].append(ask(client, pair, load, ROUND_MS, pair.processes[-1]))
-                    most[number] = max(most[number], _memory(pair.processes))
+                    most[number] = max(most[number], memory_of(pair.processes))
             yield from rows_of(load, *rounds)
         yield Row("in memory, most under load", mib(most[0]), mib(most[1]), ratio(most[1], most[0]), "≤ 0.25")
 
@@ -203,7 +203,7 @@ def pair_of(name_server: str, both: "list[subprocess.Popen[str]]", start: float)
     ready = time.perf_counter() - start
     processes = [process for one in both for process in (one.pid, *_children(one.pid))]
     time.sleep(_SETTLE_SECONDS)
-    return Pair(name_server, processes, ready, _memory(processes))
+    return Pair(name_server, processes, ready, memory_of(processes))
 
 
 @contextmanager
@@ -257,7 +257,7 @@ def processor(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def _memory(processes: Sequence[int]) -> int:
+def memory_of(processes: Sequence[int]) -> int:
     """Return the bytes that processes have in memory, but for those of files, which the system could take back."""
     sizes = 0
     for process in processes:

@@ -54,7 +54,7 @@ _PLAIN = {"none": NONE, "lz4": LZ4, "zlib": ZLIB, "zstd": ZSTD, "snappy": SNAPPY
 def opening(chance: random.Random) -> bytes:
     """Return the frames that a connection begins with: mostly producers, and consumers that may be sent messages."""
     frames = [_frame("connect", client_version="hostile", protocol_version=21)]
-    for number in range(chance.choice((0, 2, 4, 4))):
+    for number in range(chance.choice((0, *[2, 4] * 10))):
         topic = TOPICS[chance.randrange(3)]
         frames.append(_frame("producer", topic=topic, producer_id=number, request_id=number))
         kind = chance.randrange(4)
@@ -71,15 +71,17 @@ def _frame(name: str, **fields: Any) -> bytes:
 
 def frame(chance: random.Random) -> bytes:
     """Return a frame: of a command that a client may send, with sensible values more often than with others."""
-    if chance.random() < 0.02:
+    if chance.random() < 0.004:
         return _broken(chance)
-    name = chance.choice(OF_CLIENTS) if chance.random() < 0.98 else chance.choice([*TYPES])
+    name = chance.choice(OF_CLIENTS) if chance.random() < 0.995 else chance.choice([*TYPES])
     base = BaseCommand(type=TYPES[name])
     body = getattr(base, name)
     body.SetInParent()
     _fill(body, chance)
+    if name == "send" and chance.random() < 0.97:
+        body.producer_id = chance.randrange(2)
     made = b"".join(build_message_frame(base, payload(chance))) if name == "send" else build_frame(base)
-    if chance.random() < 0.02:
+    if chance.random() < 0.005:
         at = chance.randrange(4, len(made))  # its size stays
         made = made[:at] + bytes([chance.randrange(256)]) + made[at + 1 :]
     return made
@@ -140,8 +142,12 @@ def _value(field: Any, chance: random.Random) -> Any:
         return chance.choice(TOPICS[: 3 if chance.random() < 0.8 else None])
     if field.type == field.TYPE_STRING:
         return chance.choice(TEXTS[: 6 if chance.random() < 0.8 else None])
-    if field.name in _ENUMS:
-        return chance.choice((0, 1, 2, 3)) if chance.random() < 0.95 else chance.choice((-1, 4, 99))
+    if field.name in _ENUMS and field.name != "ack_type":
+        return chance.choice((0, 1, 2, 3)) if chance.random() < 0.99 else chance.choice((-1, 4, 99))
+    if field.name == "ack_type" and chance.random() < 0.99:
+        return chance.choice((0, 0, 1))
+    if field.name == "messagePermits" and chance.random() < 0.98:
+        return chance.choice((1, 10, 1000, (1 << 32) - 1))
     if field.name in _IDS and chance.random() < 0.95:
         return chance.choice(SMALL)
     if field.name == "ledgerId" and chance.random() < 0.8:

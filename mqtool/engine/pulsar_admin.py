@@ -1,6 +1,6 @@
 """The HTTP pages for Pulsar administrators, and for topic look-ups of clients: a row of ``PAGES`` for each.
 
-Changes are on the disk before a page answers. (Rules: docs/pulsar.md.)
+Changes are on the disk before a page answers. (Rules: pulsar.md 10.)
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """What administrators ask of a broker in the way of Pulsar: its topics, its subscriptions, and how they are doing.
 
-Names and answers are those of Pulsar's REST interface. (Rules: docs/pulsar.md.)
+Names and answers are those of Pulsar's REST interface. (Rules: pulsar.md 10.)
 """
 
 from collections.abc import Callable

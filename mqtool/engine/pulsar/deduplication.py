@@ -2,7 +2,7 @@
 
 A file for each queue of a topic that deduplicates, below ``config/pulsarProducers``, has this up to an offset; what
 follows is taken from the messages themselves when a broker starts, so a kill forgets nothing.
-(Pulsar: ``MessageDeduplication``.)
+(Rules: pulsar.md 7.2. Pulsar: ``MessageDeduplication``.)
 """
 
 import json

@@ -1,6 +1,6 @@
 """The door of a broker for clients of Apache Pulsar: what each command asks for, and what it is answered.
 
-(Rules: docs/pulsar.md. Pulsar: ``ServerCnx``.)
+(Rules: pulsar.md 3, 4. Pulsar: ``ServerCnx``.)
 """
 
 import heapq

@@ -8,7 +8,7 @@ An entry is what one SEND brings. It is stored in one of three forms:
 - *raw*: one message whose body is the payload as it came, ``PULSAR_RAW``: for what is encrypted, a chunk of a message,
   or does not fit into properties.
 
-What has none of these is RocketMQ's own. Cost: linear in the bytes of an entry.
+What has none of these is RocketMQ's own. Cost: linear in the bytes of an entry. (Rules: pulsar.md 8.3, 8.4.)
 """
 
 import base64

@@ -1,7 +1,7 @@
 """Frames of Pulsar's binary protocol: a stream cut into commands, commands and payloads put into frames.
 
 A frame is its size, the size of its command, the command, and for SEND and MESSAGE a payload: optionally a mark and a
-CRC-32C, then the size of the metadata, the metadata and the body. (Rules: ``docs/pulsar.md``.)
+CRC-32C, then the size of the metadata, the metadata and the body. (Rules: pulsar.md 1.)
 """
 
 import struct

@@ -1,7 +1,7 @@
 """Names of Pulsar as names of RocketMQ: a topic T of RocketMQ is ``persistent://public/default/T``.
 
 Others are ``tenant|namespace|topic``; what RocketMQ does not allow in a name is ``%XX``. Names that would be too long
-are a digest, and the catalogue knows what they stand for.
+are a digest, and the catalogue knows what they stand for. (Rules: pulsar.md 8.1.)
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """How fast subscriptions give out messages: as fast as entries can be read, and as fast as limits allow.
 
-Times are in ms. (Pulsar: ``dispatcherMaxReadBatchSize``, ``DispatchRateLimiter``.)
+Times are in ms. (Rules: pulsar.md 5.2, 5.7. Pulsar: ``DispatchRateLimiter``.)
 """
 
 from collections.abc import Callable

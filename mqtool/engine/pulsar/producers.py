@@ -1,4 +1,7 @@
-"""The producers of a topic: their names, who may send, and in which order receipts leave."""
+"""The producers of a topic: their names, who may send, and in which order receipts leave.
+
+(Rules: pulsar.md 7.1.)
+"""
 
 import enum
 from collections import deque

@@ -2,7 +2,7 @@
 
 A version is the place of a schema among those of its topic. A producer's must be able to read what was written with the
 latest one, and the other way round; a consumer's, to read it. Of those that are not in Avro's notation only the types
-are compared. (Pulsar: the strategy ``FULL``.)
+are compared. (Rules: pulsar.md 9.)
 """
 
 import json

@@ -1,6 +1,6 @@
 """Which consumer a key belongs to: murmur hashes, and the three ways in which consumers share the slots.
 
-(Rules: Pulsar 4.x, ``ConsistentHashingStickyKeyConsumerSelector`` and its siblings.)
+(Rules: pulsar.md 5.3, 5.5. Pulsar: ``ConsistentHashingStickyKeyConsumerSelector`` and its siblings.)
 """
 
 import bisect

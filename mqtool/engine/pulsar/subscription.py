@@ -3,7 +3,7 @@
 Of the four types Exclusive and Failover give all to one consumer, in order; Shared gives entries to whoever has
 permits, Key_Shared those of a key to one at a time, in order. What is sent at once to one consumer is bounded, so that
 others have their turn. Times are in ms.
-(Rules: Pulsar 4.x, ``PersistentDispatcherSingleActiveConsumer`` and its siblings.)
+(Rules: pulsar.md 5, 6.1. Pulsar: ``PersistentDispatcherSingleActiveConsumer`` and its siblings.)
 """
 
 import bisect

@@ -1,6 +1,6 @@
 """The topics that Pulsar clients use: what they are in the store, their producers and their subscriptions.
 
-A topic here is one queue of RocketMQ: all of a plain topic, or a partition.
+A topic here is one queue of RocketMQ: all of a plain topic, or a partition. (Rules: pulsar.md 6.2, 8.)
 """
 
 import logging

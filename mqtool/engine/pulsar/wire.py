@@ -2,6 +2,7 @@
 
 Each message is one line below: fields as ``number name type``, with ``!`` for required, ``*`` for repeated and ``=x``
 for a default. Enums are numbers here. What is not listed is skipped by the parser, as clients may be newer than this.
+(Rules: pulsar.md 2.)
 """
 
 from typing import Any
