@@ -6,7 +6,8 @@
     python -m tests.campaigns.replication --master mqtool --slave 5.3.3 [SCENARIO ...]
 
 A scenario that fails is run with RocketMQ 5.3.3 in our place, too, and with the version of the other at both ends:
-where one of these fails as well it counts as RocketMQ's, and is listed. Ends with status 1 when another fails.
+where one of these fails as well it counts as RocketMQ's, and is listed. The stores that our brokers leave are
+verified: what is found beyond notes is a failure, too. Ends with status 1 when another fails.
 """
 
 # ruff: noqa: T201  its results go to standard output
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.differential.java_store import VERSIONS
-from tests.interop.replication import OURS, run_scenarios
+from tests.interop.replication import OURS, findings_in_stores, run_scenarios
 
 _IN_OUR_PLACE = "5.3.3"
 
@@ -72,7 +73,11 @@ def _run(master: str, slave: str, options: argparse.Namespace, names: list[str])
         found = {}
         for row in run_scenarios(master, slave, Path(work), *names, patience=options.patience, jobs=options.jobs):
             print(f"{_name(master)} > {_name(slave)}: {row}", file=sys.stderr, flush=True)
-            found[str(row["scenario"]).removeprefix("ha/")] = row
+            name = str(row["scenario"]).removeprefix("ha/")
+            found[name] = row
+            roles = [role for role, version in (("master", master), ("slave", slave)) if version == OURS]
+            if row["ok"] and (findings := findings_in_stores(Path(work), name, roles)):
+                row |= {"ok": False, "detail": "; ".join(findings)}
         return found
 
 

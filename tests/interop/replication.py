@@ -4,12 +4,17 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from mqtool.engine.repair.findings import Severity
+from mqtool.engine.repair.verify.store import verify_store
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.formats.settings import parse_settings
 from tests.differential.java_broker import POM
 from tests.differential.java_store import class_path
 from tests.interop import HERE
@@ -48,6 +53,7 @@ def run_scenarios(
         "HA_NAMESRV": str(HERE / "ha" / "mqtool.sh"),
         "PYTHON": sys.executable,
         "JAVA_TOOL_OPTIONS": "",
+        "HA_KEEP": "1",  # see ``findings_in_stores``
     }
     for part, version in (("MASTER", master), ("SLAVE", slave)):
         if version == OURS:
@@ -67,6 +73,23 @@ def run_scenarios(
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
+
+
+def findings_in_stores(work: Path, scenario: str, roles: Collection[str]) -> list[str]:
+    """Return what ``verify`` finds, beyond notes, in the stores that a scenario has left in the folder of all.
+
+    A slave that ended before it copied the table of topics may have queues of topics that it does not know.
+    """
+    sentences = []
+    for role in roles:
+        for config in sorted(work.glob(f"{scenario}-*/{role}*/broker.conf")):
+            settings = StoreConfig(parse_settings(config.read_text()))
+            sentences += [
+                f"{config.parent.name}: {finding.code}: {finding.message}"
+                for finding in verify_store(StoreReader(config.parent / "store", settings))
+                if finding.severity > Severity.NOTE and not (finding.code == "CONFIG-NO-TOPIC" and role == "slave")
+            ]
+    return sentences
 
 
 def _jars(version: str, work: Path) -> Path:
