@@ -262,6 +262,25 @@ def test_a_first_subscription_that_a_producer_brings_needs_the_permissions_of_a_
     asyncio.run(served())
 
 
+async def page_of(broker: mqtool.Broker, method: str, path: str) -> bytes:
+    host, _, _ = broker.pulsar_admin_url.removeprefix("http://").partition("/")
+    reader, writer = await asyncio.open_connection(*host.split(":"))
+    path = f"/admin/v2/persistent/public/default/{path}"
+    writer.write(f"{method} {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def test_administrators_make_no_subscriptions_with_endless_names() -> None:
+    async def test(broker: mqtool.Broker, _: PulsarWire) -> None:
+        for size, status in ((256, b"412"), (255, b"204")):
+            answer = await page_of(broker, "PUT", f"t/subscription/{'s' * size}")
+            assert answer.split()[1] == status
+
+    on_broker(test)
+
+
 @pytest.mark.parametrize("way", ["states", "page"])
 def test_a_subscription_that_nobody_has_joined_is_told_where_its_group_was_moved(way: str, tmp_path: Path) -> None:
     async def test(broker: mqtool.Broker, client: PulsarWire) -> None:
@@ -275,11 +294,6 @@ def test_a_subscription_that_nobody_has_joined_is_told_where_its_group_was_moved
                 answer = await admin.ask(RequestCode.GET_PULSAR_SUBSCRIPTIONS)
                 assert b'"consumer_offset":3' in answer.body
             else:
-                url = f"{broker.pulsar_admin_url}/admin/v2/persistent/public/default/t/stats"
-                host, _, path = url.removeprefix("http://").partition("/")
-                reader, writer = await asyncio.open_connection(*host.split(":"))
-                writer.write(f"GET /{path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
-                assert b'"msgBacklog":1' in await reader.read()
-                writer.close()
+                assert b'"msgBacklog":1' in await page_of(broker, "GET", "t/stats")
 
     on_broker(test, store=tmp_path / "store")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.consumer_offsets import UNKNOWN
-from mqtool.engine.broker.limits import MAX_QUEUES_IN_ALL, check_room
+from mqtool.engine.broker.limits import MAX_QUEUES_IN_ALL, check_name, check_room
 from mqtool.engine.broker.settings import Role
 from mqtool.engine.broker.topics import MAX_QUEUES, fault_of_name, may_be_sent_to
 from mqtool.engine.pulsar.catalogue import Catalogue, KnownTopic
@@ -463,11 +463,12 @@ class PulsarTopics:
         """Return a subscription, made to begin at an offset if there is none.
 
         Raises:
-            LimitError: there are too many offsets.
+            LimitError: there are too many offsets, or the name is too long.
         """
         if (durable := queue.subscriptions.get(name)) is not None:
             self._stays(durable)
             return durable
+        check_name(name, "subscription")
         place = queue.place
         key = CursorKey(place.topic, place.queue_id, escape(name))
         if is_durable:

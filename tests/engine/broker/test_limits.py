@@ -55,7 +55,7 @@ def test_a_filter_of_a_pull_or_a_pop_is_only_so_long(kind: str, most: int) -> No
         pull: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1}
         pull |= {"sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "expressionType": kind}
         pop: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0, "maxMsgNums": 1, "invisibleTime": 9000}
-        pop |= {"pollTime": 0, "bornTime": time.time_ns() // 1_000_000, "initMode": 0, "expType": kind}
+        pop |= {"pollTime": 60_000, "bornTime": time.time_ns() // 1_000_000, "initMode": 0, "expType": kind}
         for code, fields, name in (
             (RequestCode.PULL_MESSAGE, pull, "subscription"),
             (RequestCode.POP_MESSAGE, pop, "exp"),
