@@ -92,8 +92,12 @@ def _tell_merge(merged: "Merge", roots: tuple[Path, Path], output: Output) -> No
     plan, logs, base, reason = merged
     assert plan.from_each
     counts = [counter.total() for counter in plan.from_each]
-    output.remark(f"{counts[base]:,} messages are taken from {roots[base]}, the base: {reason}")
-    output.remark(f"{counts[1 - base]:,} messages are taken from {roots[1 - base]}")
+    taken = [
+        f"{count:,} message{'s are' if count != 1 else ' is'} taken from {roots[side]}"
+        for side, count in enumerate(counts)
+    ]
+    output.remark(f"{taken[base]}, the base: {reason}")
+    output.remark(taken[1 - base])
     if logs.parted_at is not None:
         other = roots[1 - base]
         output.remark(

@@ -107,7 +107,7 @@ def test_two_copies_are_merged_and_each_source_is_told(broken: Path, tmp_path: P
     assert sum(row["from_left"] for row in ran.rows) == 1
     assert sum(row["from_right"] for row in ran.rows) == 286
     assert f"286 messages are taken from {other}, the base" in ran.remarks
-    assert f"1 messages are taken from {broken}" in ran.remarks
+    assert f"1 message is taken from {broken}" in ran.remarks
     assert run("compare", golden_store("mixed-533-clean"), tmp_path / "new", "--by", "key").status == Status.OK
     assert run("verify", "-s", tmp_path / "new").status == Status.OK
 
