@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -467,6 +467,17 @@ def require_log(store: "StoreReader") -> None:
 
     if gone := log_elsewhere(store):
         raise NotFoundError(f"{store.root}: {gone.sentence}")
+
+
+def require_a_log(stores: "Sequence[StoreReader]") -> None:
+    """Refuse stores none of which has a log, if one of them held messages: they are not the same because of that.
+
+    Raises:
+        NotFoundError: they are such stores.
+    """
+    if not any(store.commit_log.total_size for store in stores):
+        for store in stores:
+            require_log(store)
 
 
 def matching(patterns: Iterable[str], names: Iterable[str], noun: str) -> set[str]:

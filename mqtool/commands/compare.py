@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._options import STORE, check_has_log, jobs_option, open_store, output_option
+from mqtool.commands._options import STORE, check_has_log, jobs_option, open_store, output_option, require_a_log
 from mqtool.commands._output import Output, progress
 from mqtool.errors import Status, UsageError
 
@@ -52,6 +52,7 @@ def command(
     ]
     for store in stores:
         check_has_log(store)
+    require_a_log(stores)
     output.tell_compiling(sum(store.commit_log.total_size for store in stores))
     status = (_by_offset if by == "offset" else _by_key)(stores[0], stores[1], jobs, output)
     for side, store in zip(("left", "right"), stores, strict=True):

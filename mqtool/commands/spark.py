@@ -12,6 +12,7 @@ from mqtool.commands._options import (
     output_option,
     queue_filter,
     range_options,
+    require_a_log,
     require_log,
     tag_filter,
     tell_left_over,
@@ -329,11 +330,12 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
     """
     from mqtool.spark.compare import by_key, by_offset
 
-    if len(job.stores) != 1:
+    others = job.finder.find((other,))
+    if len(job.stores) != 1 or len(others) != 1:
         raise UsageError("two stores are compared: give one with -s and the other with --with")
-    (second,) = job.finder.find((other,))
-    stores = job.stores[0], second
-    job.total += second.open().commit_log.total_size
+    stores = job.stores[0], others[0]
+    require_a_log([store.open() for store in stores])
+    job.total += others[0].open().commit_log.total_size
     seen: dict[str, int] = {}
     rows = []
     with job.session() as spark:

@@ -219,6 +219,28 @@ def test_each_store_is_searched_for_those_of_the_topics_that_it_has() -> None:
         _topics_of(job, ("pay_*", "nosuch"))
 
 
+def test_a_pattern_that_matches_several_stores_is_not_compared(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        copy_of(STORE, tmp_path / name)
+
+    for left, right in ((golden_store(STORE), tmp_path / "*" / STORE), (tmp_path / "*" / STORE, golden_store(STORE))):
+        ran = run("spark", "compare", "-s", left, "--with", right)
+        assert ran.status == Status.USAGE
+        assert "two stores are compared: give one with -s and the other with --with" in ran.remarks
+
+
+@pytest.mark.parametrize("words", ["compare {0} {1} --by key", "compare {0} {1}", "spark compare -s {0} --with {1}"])
+def test_stores_whose_logs_are_gone_are_not_called_the_same(words: str, tmp_path: Path) -> None:
+    stores = [copy_of(STORE, tmp_path / name) for name in ("one", "two")]
+    for store in stores:
+        shutil.rmtree(store / "commitlog")
+
+    ran = run(*words.format(*stores).split())
+
+    assert ran.status == Status.NO_INPUT
+    assert "the same" not in ran.remarks
+
+
 def test_a_store_without_any_of_the_topics_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[str] = []
 
