@@ -72,7 +72,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; of a name that is none, tell which was meant."""
+        """Find a command; of a name that is none, say which was meant."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -234,7 +234,7 @@ def _complain(sentence: str, status: Status) -> Status:
 
 
 def _fault(error: Exception) -> Status:
-    """Keep the traceback in a file and tell where."""
+    """Keep the traceback in a file and say where."""
     import tempfile
     import traceback
 

@@ -148,7 +148,7 @@ class AnswerTimeoutError(UnavailableError):
 
 
 class RefusedError(MqtoolError):
-    """A broker or name server refused the request; the subclasses tell why."""
+    """A broker or name server refused the request; the subclasses say why."""
 
     exit_code = Status.UNAVAILABLE
     code: int

@@ -43,7 +43,7 @@ class Target:
             edit: a name of ``engine.repair.edit_config.EDITS``.
             options: of the command.
             broker_name: the one broker that is meant; the plan knows it, a store has none.
-            plan: what is to be done on brokers.
+            plan: what must be done on brokers.
         """
         if self.brokers:
             return self.brokers.admin(lambda admin: self._change(admin, plan))

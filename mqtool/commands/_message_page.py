@@ -43,7 +43,7 @@ _NAME_WIDTH = len("physical_offset:") + 1
 _PROPERTY_WIDTH = 24  # of a name: the values behind longer ones stand further right
 _TEXT_LINES = 24
 _DUMP_LINES = 8
-_ODD_SHARE = 20  # more than one odd character in so many, and a body is no text
+_ODD_SHARE = 20  # more than one odd character in so many, and a body is not a text
 
 _MAGICS = {commit_log.MAGIC_V1: "v1", commit_log.MAGIC_V2: "v2", commit_log.MAGIC_BLANK: "blank"}
 _FLAGS = {
@@ -301,7 +301,7 @@ def _body(message: Message, mode: str, width: int, whole: bool) -> Iterator[str]
 
 
 def messages_in(message: Message) -> list[Message]:
-    """Return the messages of a batch, none for what is no batch."""
+    """Return the messages of a batch, none for what is not a batch."""
     if is_inner_batch(message):
         try:
             return inner_messages(message)

@@ -146,7 +146,7 @@ class StorePath(click.Path):
 
 
 class NewPath(click.Path):
-    """A file or folder of this machine that is to be written."""
+    """A file or folder of this machine that must be written."""
 
     def __init__(self, **checks: bool) -> None:
         super().__init__(path_type=Path, readable=False, **checks)
@@ -245,7 +245,7 @@ def open_store(
 def load_config(file: Path | None, settings: Iterable[str]) -> "StoreConfig":
     """Return what ``-c`` and ``--set`` say; remark which names in the file no release of RocketMQ knows.
 
-    Such a file may hold settings of plugins and of later releases, so those are no errors.
+    Such a file may hold settings of plugins and of later releases, so those are not errors.
 
     Raises:
         UsageError: ``--set`` is not of the form KEY=VALUE, or RocketMQ knows no such key.
@@ -442,7 +442,7 @@ def export_rows(into: Path, rows: Collection[Row], noun: str, output: Output) ->
 
 
 def check_has_log(store: "StoreReader") -> None:
-    """Refuse a single file that is no part of a commit log, where one is needed.
+    """Refuse a single file that is not a part of a commit log, where one is needed.
 
     Raises:
         NotFoundError: the store is such a file.
@@ -455,10 +455,10 @@ def check_has_log(store: "StoreReader") -> None:
 
 
 def require_log(store: "StoreReader") -> None:
-    """Refuse a store that held messages and whose log is gone, or lies elsewhere, where messages are asked for.
+    """Refuse a store that held messages and whose log is gone, or is elsewhere, where messages are asked for.
 
     Raises:
-        NotFoundError: it is such a store, or a single file that is no part of a log.
+        NotFoundError: it is such a store, or a single file that is not a part of a log.
     """
     check_has_log(store)
     if store.commit_log.total_size:

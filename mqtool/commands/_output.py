@@ -78,7 +78,7 @@ def to_json(value: Any, indent: bool = False) -> bytes:
     """
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0))
-    except TypeError:  # an integer of more than 64 bits, a name that is no text, or very deep
+    except TypeError:  # an integer of more than 64 bits, a name that is not a text, or very deep
         sys.setrecursionlimit(max(sys.getrecursionlimit(), 8 * _DEEPEST))
         return json.dumps(value, indent=2 if indent else None, separators=(",", ": " if indent else ":")).encode()
 
@@ -170,7 +170,7 @@ class Output:
             self.row(row)
 
     def text(self, text: str = "") -> None:
-        """Write a line that is no row: for people only."""
+        """Write a line that is not a row: for people only."""
         if self.is_table:
             self.close()
             _make_room()

@@ -13,7 +13,7 @@ def topics_of(store: "StoreReader", patterns: tuple[str, ...]) -> frozenset[str]
     """Return the topics that patterns select, None without a pattern.
 
     Raises:
-        NotFoundError: a pattern selects none, or nothing tells what it could.
+        NotFoundError: a pattern selects none, or nothing says what it could.
     """
     from mqtool.engine.store.search import is_glob, known_topics
 

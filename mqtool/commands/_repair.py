@@ -133,7 +133,7 @@ class RepairCommand:
         return self.confirmation.is_answered_yes("Proceed?")
 
     def _take_back_cut_off(self) -> bool:
-        """Undo a repair that was killed, as a new one must begin with a whole store; tell whether that is done."""
+        """Undo a repair that was killed, as a new one must begin with a whole store; say whether that is done."""
         from mqtool.engine.repair.journal import cut_off, undo
         from mqtool.engine.store.disk import Disk
         from mqtool.engine.store.remote import refuse_remote

@@ -1,4 +1,4 @@
-"""What all jobs of ``mqtool spark`` share: options, the session, progress, and what becomes of rows."""
+"""What all jobs of ``mqtool spark`` share: options, the session, progress, and what happens to rows."""
 
 import contextlib
 import functools
@@ -163,7 +163,7 @@ class Job:
         return size_to_count(self.total, cores) if cores and not self._partition_size else self.partition_size
 
     def write(self, frame: Any) -> bool:
-        """Write a DataFrame where ``--into`` says, if it does; tell whether that is done."""
+        """Write a DataFrame where ``--into`` says, if it does; say whether that is done."""
         if self.into is None:
             return False
         if self._form == "parquet":

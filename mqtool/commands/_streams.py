@@ -18,7 +18,7 @@ class _StandardStream(io.BufferedWriter):
     outlasts = False
 
     def write(self, data: Any) -> int:
-        """Write some bytes, and tell how many."""
+        """Write some bytes, and say how many."""
         try:
             return super().write(data)
         except OSError as error:

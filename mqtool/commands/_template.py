@@ -48,7 +48,7 @@ class Template:
         """Return what a row of a message comes to.
 
         Raises:
-            UsageError: it is no row of a message.
+            UsageError: it is not a row of a message.
         """
         if not isinstance(row.get("body"), bytes):
             raise UsageError("--format and --body raw apply to messages only: these rows are not messages")

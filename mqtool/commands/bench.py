@@ -120,7 +120,7 @@ def command(
 
 @dataclass
 class _Target:
-    """Brokers, the topic that the load goes to, None where it is to be made, and what each round came to."""
+    """Brokers, the topic that the load goes to, None where it must be made, and what each round came to."""
 
     brokers: Brokers
     topic: str | None
@@ -205,7 +205,7 @@ async def _until_known(wire: "Wire", topic: str, broker_count: int) -> None:
     raise UnavailableError(f"the name servers did not learn of the new topic {topic} within {_KNOWN_S:.0f} s")
 
 
-# What is shown meanwhile
+# What is shown in the meantime
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ _MAX_DIGITS = 18
 
 @dataclasses.dataclass
 class LocatedRecord:
-    """What lies at an address; ``message`` is None where its bytes make no sense, and ``wrong`` says why."""
+    """What is at an address; ``message`` is None where its bytes make no sense, and ``wrong`` says why."""
 
     offset: int
     record: bytes
@@ -277,7 +277,7 @@ def _by_key(store: "StoreReader", name: str, position: int | None, output: Outpu
 
 
 def _at_address(store: "StoreReader", offset: int) -> LocatedRecord:
-    """Return what lies at an address.
+    """Return what is at an address.
 
     Raises:
         NotFoundError: no message begins there, and none should.
@@ -340,14 +340,14 @@ def _damaged(store: "StoreReader", offset: int, error: FormatError) -> LocatedRe
 
 
 def _resembles_record(record: bytes, offset: int) -> bool:
-    """Tell whether bytes that are no sound record were one: they have its magic code, or know where they lie."""
+    """Tell whether bytes that are not sound record were one: they have its magic code, or know where they lie."""
     if len(record) < commit_log.MIN_SIZE:
         return False
     return read_start(record)[1] in commit_log.MESSAGE_MAGICS or physical_offset(record) == offset
 
 
 def _explain_place(store: "StoreReader", offset: int) -> None:
-    """Raise ``NotFoundError`` where an address is no place for a message, though nothing is wrong."""
+    """Raise ``NotFoundError`` where an address is not a place for a message, though nothing is wrong."""
     from mqtool.formats import scan
 
     log = store.commit_log

@@ -301,7 +301,7 @@ async def _route(wire: "Wire", pattern: str) -> tuple[str, "TopicRoute"]:
         raise UsageError(f"{pattern} matches {len(matches):,} topics: pull reads only one")
     topic = matches.pop()
     route = await wire.request_name_server(calls.route(topic))
-    if route is None:  # it has gone meanwhile
+    if route is None:  # it has gone in the meantime
         raise NotFoundError(f"no broker has the topic {topic}")
     return topic, route
 

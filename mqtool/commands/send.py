@@ -233,7 +233,7 @@ async def _queue(producer: "Producer", topic: str, queue_id: int) -> "MessageQue
 async def _send(
     producer: "Producer", messages: "list[ProducerMessage]", queue: "MessageQueue | None"
 ) -> list[dict[str, Any]]:
-    """Send messages, in one request if their size allows, and return the rows that tell where they are."""
+    """Send messages, in one request if their size allows, and return the rows that say where they are."""
     if len(messages) == 1:
         return _rows(await producer.send(messages[0], queue))
     return [row for result in await producer.send_batch(messages, queue) for row in _rows(result)]

@@ -129,7 +129,7 @@ def _is_copy(message: "Message") -> bool:
 
 
 def _is_of(copy: "Message", origin: "Browsed") -> bool:
-    """Tell whether a retry or a dead letter is of a message: unique keys alone do not tell, as batches share one."""
+    """Tell whether a retry or a dead letter is of a message: unique keys alone do not say, as batches share one."""
     named = copy.properties.get(ORIGIN_MESSAGE_ID) or copy.unique_key
     return named in (origin.message.message_id, origin.message.unique_key)
 

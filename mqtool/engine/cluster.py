@@ -49,7 +49,7 @@ Clock = Callable[[], int]
 _FLUSH_LOOK_SECONDS = 0.1
 """How often the flusher looks whether something is due that nobody waits for."""
 _VIP_DISTANCE = 2
-"""How far below its own the port lies on which a broker listens for slaves' questions, and for clients that use it."""
+"""How far below its own the port is on which a broker listens for slaves' questions, and for clients that use it."""
 _MAX_SLAVES = 64
 _LOOPBACK = "127.0.0.1"
 _SOCKETS_AT_A_TIME = 16

@@ -76,7 +76,7 @@ class OtherLog:
         """Return the record that begins at an address, None if none does.
 
         Raises:
-            NotToldError: it does not tell.
+            NotToldError: it does not say.
         """
         fields = build_header(ViewMessage(at))
         answer = await self._client.invoke(RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, ext_fields=fields))
@@ -90,7 +90,7 @@ class OtherLog:
         """Return the checksum of each of some blocks, of an mqtool broker.
 
         Raises:
-            NotToldError: it does not tell.
+            NotToldError: it does not say.
         """
         fields = build_header(LogBlocks(*blocks))
         answer = await self._client.invoke(RemotingCommand(RequestCode.GET_LOG_CHECKSUMS, ext_fields=fields))

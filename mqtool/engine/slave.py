@@ -241,7 +241,7 @@ class Slave:
         """Return where an empty slave begins to have the whole log; None if it is not empty, or the master is.
 
         Raises:
-            UnavailableError: the master does not tell.
+            UnavailableError: the master does not say.
         """
         extent = self._masters
         if self._store.end_offset:

@@ -43,7 +43,7 @@ def build_body(value: Any) -> bytes:
     """
     try:
         data = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS)
-    except TypeError:  # there are queues in it, or what is no text
+    except TypeError:  # there are queues in it, or what is not a text
         return _build(value).encode("utf-8", "replace")
     return data if b"null" not in data else _build(value).encode("utf-8", "replace")  # members that are None go
 

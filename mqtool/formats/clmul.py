@@ -387,7 +387,7 @@ def crc_by_bytes(buffer: Array, offset: int, size: int) -> int:
 def crc32_kernel() -> Callable[[Array, int, int], int]:
     """Return the kernel for this processor, to be compiled.
 
-    It takes a contiguous array of bytes, the offset and the size of a range, and returns its CRC. The range must lie in
+    It takes a contiguous array of bytes, the offset and the size of a range, and returns its CRC. The range must be in
     the buffer; nothing outside of it is read.
     """
     if has_paired_multiply():

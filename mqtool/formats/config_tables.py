@@ -205,7 +205,7 @@ def _text(match: re.Match[bytes]) -> str:
         text = _ESCAPE.sub(_unescape, text)
     except KeyError as error:
         raise FormatError(f"the escape \\{error.args[0]} is unknown", start) from error
-    # Half of a surrogate pair is no character: Java would write "?" for it.
+    # Half of a surrogate pair is not a character: Java would write "?" for it.
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -118,7 +118,7 @@ def compile_sql92(expression: str) -> Sql92Filter:
     except UnexpectedCharacters as error:
         raise FilterError(f"no token starts with {error.char!r}", 1 + (error.pos_in_stream or 0)) from None
     except UnexpectedToken:
-        pass  # a whole condition may lie before it
+        pass  # a whole condition may be before it
     try:
         condition = parser.feed_token(end)
     except UnexpectedToken:

@@ -264,7 +264,7 @@ def not_seen(delivered: Delivered, is_known: Callable[[str], bool]) -> Seen:
         return Seen(True, (*names, in_all))
     if delivered.is_revived and is_known(
         f"{delivered.message}#1"
-    ):  # there are several, and nothing tells which this one is
+    ):  # there are several, and nothing says which this one is
         return Seen(True, (*names, _next(delivered.message, is_known)))
     return Seen(False, names)
 

@@ -1,6 +1,6 @@
 """The kernels as machine code: numba makes it once for a processor, later runs load it without numba.
 
-The code lies in the user's cache, under a name that stands for the kernels' sources and the processor; where nothing
+The code is in the user's cache, under a name that stands for the kernels' sources and the processor; where nothing
 can be written there, in a folder of the user's own among temporary files, and where neither can be, it is made in each
 run. ``kernels`` has the functions of ``kernels.py``, on arrays.
 """

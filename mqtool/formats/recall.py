@@ -17,7 +17,7 @@ class RecallHandle(NamedTuple):
 
     topic: str
     broker_name: str
-    timestamp: int  # by which it is to be delivered (ms)
+    timestamp: int  # by which it must be delivered (ms)
     unique_key: str
 
 

@@ -43,7 +43,7 @@ _BINARY_HEAD = struct.Struct(">hBhiii")  # code, language, version, opaque, flag
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 _LANGUAGE_NUMBERS = {name: number for number, name in enumerate(LANGUAGES)}
-_DIALECT_SIZE = 1 << 18  # a header that is no plain JSON is read by a slower parser, up to this size
+_DIALECT_SIZE = 1 << 18  # a header that is not a plain JSON is read by a slower parser, up to this size
 
 
 class SerializeType(enum.IntEnum):

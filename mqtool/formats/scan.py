@@ -351,7 +351,7 @@ def candidates(buffer: Any, base: int | None, start: int, stop: int) -> Iterator
     """
     view = memoryview(buffer)
     for window, step in _windows(start, stop):
-        # Magic codes of records that begin in this window lie in [window + 4, window + step + 7).
+        # Magic codes of records that begin in this window are in [window + 4, window + step + 7).
         reach = min(window + step, stop) + _MAGIC_AT + 3
         # Most of what is searched is the unused end of a log.
         if reach - window > _SHORT and not np.frombuffer(view[window + _MAGIC_AT : reach], np.uint8).any():

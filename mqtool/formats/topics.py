@@ -78,7 +78,7 @@ def is_system_topic(topic: str) -> bool:
 
 
 _MAX_NAME = 255
-_REPLACED = "\ufffd"  # what Java reads where bytes are no text
+_REPLACED = "\ufffd"  # what Java reads where bytes are not text
 
 
 def is_possible(topic: bytes) -> bool:

@@ -229,7 +229,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return resumed_place
 
     def _check(self, queue: MessageQueue, place: Place) -> None:
-        """Check that a queue is as it was when it was read, or is to be read, up to a place."""
+        """Check that a queue is as it was when it was read, or must be read, up to a place."""
         marks = [Mark(*mark_fields) for mark_fields in place["marks"][:1]]
         if marks and (queue, marks[0]) not in self._known and self._holds(queue, marks[0]) is False:
             self._losses.tell(_changed(queue, place["offset"]), "with the current contents")

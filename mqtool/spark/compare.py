@@ -114,7 +114,7 @@ def by_key(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[
         *(count_if(is_side & ~is_message).alias(f"{side}_unread") for side, is_side in sides.items()),
     )
     named = functions.struct(*_NAMED)
-    # A row that is no message: Spark, where there is none at all, drops what counts them.
+    # A row that is not a message: Spark, where there is none at all, drops what counts them.
     nothing = spark.range(0, 1, 1, 1).select(
         *(functions.lit(None).cast(column.dataType).alias(column.name) for column in _IDENTITIES)
     )

@@ -406,7 +406,7 @@ def meaning(code: str, file: str, position: int) -> str:
 class Batches:
     """Makes record batches of tables.
 
-    ``mode`` is Spark's: what becomes of what is damaged.
+    ``mode`` is Spark's: what happens to what is damaged.
     """
 
     wanted: RowSelection

@@ -33,7 +33,7 @@ LOOK_BACK = 5 << 20
 """A walk starts this far before its range, but not before its segment: no message of a broker that takes
 those of 4 MiB is longer."""
 STEP = 4 << 20
-"""Bytes that are read and scanned at once, and stay in the processor's cache meanwhile."""
+"""Bytes that are read and scanned at once, and stay in the processor's cache in the meantime."""
 MAPPED_STEP = 32 << 20
 """Used where nothing is read into memory and only heads are examined."""
 _PROBE = 128 << 10
@@ -279,7 +279,7 @@ class RangeReader:
             if end > segment.loaded_stop:
                 segment.load(at, end + SLACK)
             elif last.faults[-1] and end >= stop and stop < segment.size:
-                # Only what follows tells whether this record misled the walk.
+                # Only what follows says whether this record misled the walk.
                 stop = min(max(stop, end) + STEP, segment.size)
                 segment.load(at, stop + SLACK)
             elif end < stop:

@@ -139,7 +139,7 @@ def count(item: StatsTask) -> Iterator[pa.RecordBatch]:
 
 
 def _pieces(parts: Iterable[LogRange]) -> Iterator[MessageTable | UnreadablePlace | None]:
-    """Yield what starts in ranges of a log, and None for each that disappeared meanwhile."""
+    """Yield what starts in ranges of a log, and None for each that disappeared in the meantime."""
     for part in parts:
         try:
             with RangeReader(part, is_mapped=True) as reader:  # heads are all that is examined

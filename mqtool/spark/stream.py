@@ -151,7 +151,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._losses.tell(NotFoundError(text), "after them")
                 parts.append(LostPartition(store, low, first))
             ranges = log_ranges(store, reader, self.ask.max_partition, low or 0, stop)
-            # A message ends each range of addresses, so what is no message before it lies in between.
+            # A message ends each range of addresses, so what is not a message before it is in between.
             parts += [StorePartition(dataclasses.replace(part, following=True, is_live=False)) for part in ranges]
         return parts
 
@@ -201,7 +201,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(
         self, stores: dict[str, Store], begins: dict[str, int], ends: dict[str, LogEnd], limit: ReadLimit
     ) -> dict[str, LogEnd]:
-        """Return ends of a micro-batch: a limit is divided between stores in proportion to what is to be read."""
+        """Return ends of a micro-batch: a limit is divided between stores in proportion to what must be read."""
         if isinstance(limit, ReadAllAvailable):
             return ends
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.most

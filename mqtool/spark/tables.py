@@ -33,7 +33,7 @@ from mqtool.spark.stores import Store
 _log = logging.getLogger("mqtool.spark")
 
 GONE = (NotFoundError, StoreChangedError)
-"""What reading a file says that retention has removed meanwhile, or somebody cut short."""
+"""What reading a file says that retention has removed in the meantime, or somebody cut short."""
 
 Rows = dict[str, Any]
 Schema = Any
@@ -147,7 +147,7 @@ def _pieces(
     """Yield the whole units of files, no more than ``most`` bytes of them at once."""
     most = max(unit_size, most // unit_size * unit_size)
     for segment in segments:
-        # Units lie at multiples of their size, whatever a file's name says.
+        # Units are at multiples of their size, whatever a file's name says.
         first = -segment.start_offset % unit_size
         end = first + max(0, segment.size - first) // unit_size * unit_size
         for start in range(first, end, most):

@@ -148,7 +148,7 @@ def _sources(ask: DumpRequest) -> Iterator[_TableSource]:
 
     Raises:
         NotFoundError: there is no table, or none of this name.
-        MissingExtraError: it lies in RocksDB, and what reads that is not installed.
+        MissingExtraError: it is in RocksDB, and what reads that is not installed.
     """
     paths = ask.store.paths
     if paths.single:

@@ -29,7 +29,7 @@ class FollowWait:
     def __init__(self, ask: DumpRequest) -> None:
         self.ask = ask
         self._hangup = select.poll()
-        with contextlib.suppress(OSError, ValueError):  # where standard output is no file: a test's
+        with contextlib.suppress(OSError, ValueError):  # where standard output is not a file: a test's
             self._hangup.register(sys.stdout.fileno(), select.POLLERR)
 
     def pause(self, took: float = 0.0) -> None:
@@ -136,7 +136,7 @@ class _LogFollower:
         again = scan.resync(self.log.buffer(segment, plain), segment.start_offset, at + 1, None, self.log.envelope)
         next_record = None if again is None else _record_at(self.log, segment, again)
         if self._next(segment) is not None:
-            return True  # it was finished meanwhile
+            return True  # it was finished in the meantime
         if next_record is None or not is_whole(next_record, 0):
             if not in_next:
                 self._stuck_since = time.monotonic()  # look again, but not at once: this was a long way

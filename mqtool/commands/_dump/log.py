@@ -1,4 +1,4 @@
-"""``dump commitlog``: messages, and what lies between them."""
+"""``dump commitlog``: messages, and what is between them."""
 
 import collections
 from collections.abc import Iterable, Iterator
@@ -73,7 +73,7 @@ def open_log(store: StoreReader) -> CommitLog:
 
 
 def _not_beyond(log: CommitLog, start: int) -> int:
-    """Return an address from which a walk meets the end of the messages, also where ``start`` lies behind it."""
+    """Return an address from which a walk meets the end of the messages, also where ``start`` is behind it."""
     used = [segment for segment in log.segments if log.begins(segment, 0)]
     end_offset = used[-1].end_offset if used else log.min_offset
     return start if start < end_offset else used[-1].start_offset if used else log.min_offset
@@ -216,14 +216,14 @@ def _known_topics(store: StoreReader) -> set[str]:
         table = store.config_table("topics.json")
         known |= config_tables.topics(table).keys() if table else set()
     except MqtoolError:
-        pass  # a broken table is no reason to withhold messages
+        pass  # a broken table is not a reason to withhold messages
     return known
 
 
 class Tail:
     """What may still be in the making at the end of a log that a broker writes to.
 
-    There a record counts when it is whole, and a stretch without records is no damage but the place where the broker
+    There a record counts when it is whole, and a stretch without records is not a damage but the place where the broker
     writes next. ``end_offset`` is that place.
     """
 
@@ -259,7 +259,7 @@ class Tail:
                 tell_gap(self.ask, gap)
 
     def _between(self) -> Iterator[MessageTable]:
-        """Say what was skipped before the next message; yield what was written there meanwhile."""
+        """Say what was skipped before the next message; yield what was written there in the meantime."""
         for gap in self._gaps:
             pieces: Iterable[Piece] = [gap]
             if self.is_live:

@@ -35,7 +35,7 @@ class DumpedQueue:
 
 
 def units(ask: DumpRequest) -> Iterator[Row]:
-    """Yield the units of the ordinary consume queues, from RocksDB where they lie there."""
+    """Yield the units of the ordinary consume queues, from RocksDB where they are there."""
     store = ask.store
     if store.paths.single is None and not store.consume_queues and store.rocksdb_queues:
         yield from rocksdb_units(ask)
@@ -115,7 +115,7 @@ def _ext_units(ask: DumpRequest, segment: MappedFile) -> Iterator[tuple[int, dic
 
 
 def rocksdb_units(ask: DumpRequest) -> Iterator[Row]:
-    """Yield the units of the queues that lie in RocksDB."""
+    """Yield the units of the queues that are in RocksDB."""
     folder = ask.store.rocksdb_queues
     if ask.follow:
         raise UsageError("--follow does not work for queues in RocksDB: the database is read only once")
@@ -199,7 +199,7 @@ def _arrays(ask: DumpRequest, queue: DumpedQueue, dtype: "np.dtype[np.void]") ->
                 f"of {_name(queue)} before {ask.place(segment.path)}"
             )
         before = segment
-        # Units lie at multiples of their size, whatever a file's name says.
+        # Units are at multiples of their size, whatever a file's name says.
         skip = -segment.start_offset % dtype.itemsize
         room = max(0, segment.size - skip) // dtype.itemsize
         array = segment.bytes[skip : skip + room * dtype.itemsize].view(dtype)

@@ -95,20 +95,20 @@ class DumpRequest:
         return path
 
     def has(self, offset: int) -> bool:
-        """Tell whether an offset lies in the range that is asked for."""
+        """Tell whether an offset is in the range that is asked for."""
         return (self.start is None or offset >= self.start) and (self.stop is None or offset < self.stop)
 
     def in_range(self, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Return which offsets lie in the range that is asked for."""
+        """Return which offsets are in the range that is asked for."""
         return between(values, self.start, self.stop)
 
     def in_time(self, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Return which times lie in the span that is asked for."""
+        """Return which times are in the span that is asked for."""
         return between(values, self.since, self.until)
 
 
 def between(values: npt.NDArray[Any], start: int | None, stop: int | None) -> npt.NDArray[np.bool_]:
-    """Return which values lie in a half-open range; None is no bound."""
+    """Return which values are in a half-open range; None is not a bound."""
     mask = np.ones(len(values), np.bool_)
     if start is not None:
         mask &= values >= start

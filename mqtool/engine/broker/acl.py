@@ -37,7 +37,7 @@ class AccessControl:
     """The accounts of a file, read again when it changes; a change that cannot be read leaves them as they are."""
 
     def __init__(self, path: Path, now: int, topic_at: TopicAt, saves: Saves | None = None) -> None:
-        """Read the accounts; ``topic_at`` tells which topic the message at an address is for.
+        """Read the accounts; ``topic_at`` says which topic the message at an address is for.
 
         Raises:
             BadDataError: the file is malformed.

@@ -33,7 +33,7 @@ class DeliveredBefore:
             store: where they are.
             marked_by: name of the property; its value is that of the message that waits.
             since: they were stored at this time (ms) or later.
-            after: all messages that wait lie at this address or after it.
+            after: all messages that wait are at this address or after it.
         """
         self._store = store
         self._probe = probe_of(marked_by)

@@ -26,7 +26,7 @@ class Door(ABC, Generic[Sent, SessionOf]):
         self._sessions: dict[Peer, SessionOf] = {}
 
     def new_outbox(self) -> Outbox[Sent]:
-        """Return where its sessions put what is to be sent."""
+        """Return where its sessions put what must be sent."""
         return Outbox()
 
     @abstractmethod
@@ -41,7 +41,7 @@ class Door(ABC, Generic[Sent, SessionOf]):
         return session
 
     def outgoing(self) -> Iterable[tuple[Peer, Sent]]:
-        """Return what is to be sent by now."""
+        """Return what must be sent by now."""
         return self.outbox.take()
 
     def closed(self, peer: Peer, now: int) -> Iterable[tuple[Peer, Sent]]:
@@ -57,5 +57,5 @@ class Door(ABC, Generic[Sent, SessionOf]):
         return self.outbox.take()
 
     def next_tick(self, now: int) -> int:
-        """Return when something is due: at once if something is to be sent."""
+        """Return when something is due: at once if something must be sent."""
         return now if self.outbox.waiting else self.broker.next_tick(now)

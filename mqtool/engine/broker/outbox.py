@@ -9,7 +9,7 @@ Sent = TypeVar("Sent")
 
 
 class Outbox(Generic[Sent]):
-    """What is to be sent, in its order; ``on_first`` is called when there is something and was nothing before."""
+    """What must be sent, in its order; ``on_first`` is called when there is something and was nothing before."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Peer, Sent]] = []
@@ -22,6 +22,6 @@ class Outbox(Generic[Sent]):
         self.waiting.append((peer, command))
 
     def take(self) -> list[tuple[Peer, Sent]]:
-        """Return what is to be sent."""
+        """Return what must be sent."""
         waiting, self.waiting = self.waiting, []
         return waiting

@@ -148,7 +148,7 @@ class PopOrders:
                 log.warning("cannot save the state of orderly pops: %s", error)
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
-        """Return when something is to be kept, None while nothing has changed."""
+        """Return when something must be kept, None while nothing has changed."""
         return self._next_keep if self._is_changed else None
 
 

@@ -61,7 +61,7 @@ class RemotingDoor(Door[RemotingCommand, RemotingSession]):
     outbox: RemotingOutbox
 
     def new_outbox(self) -> RemotingOutbox:
-        """Return where sessions put what is to be sent."""
+        """Return where sessions put what must be sent."""
         return RemotingOutbox(self.broker.room, lambda: self.broker.settings.broker_name)
 
     def new_session(self, peer: Peer) -> RemotingSession:

@@ -26,7 +26,7 @@ Write = Callable[[Path, bytes], None]
 
 
 class Save(NamedTuple):
-    """A file that is to be written."""
+    """A file that must be written."""
 
     path: Path
     pieces: Callable[[], Iterable[bytes]]

@@ -49,7 +49,7 @@ class SubscriptionGroups:
             folder: ``config`` of a store.
             now: the time, in ms.
             creates: a group is made as soon as a client names it.
-            saves: take what is to be written; without any it is written at once.
+            saves: take what must be written; without any it is written at once.
 
         Raises:
             FormatError: the table cannot be read.

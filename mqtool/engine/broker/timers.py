@@ -151,7 +151,7 @@ class Timers:
 
     @property
     def first_due(self) -> int | None:
-        """When the first message that waits is to be delivered (ms), None if none does."""
+        """When the first message that waits must be delivered (ms), None if none does."""
         return self._waiting[0][0] if self._waiting else None
 
     def put_hook(self, message: NewMessage, now: int) -> AppendResult | None:
@@ -178,7 +178,7 @@ class Timers:
             return _TOO_MANY
         out = (deliver - 1) // PRECISION_MS * PRECISION_MS  # one that is on the second is one earlier, too
         out = max(out, self._done)  # where the clock was set back
-        if _ROLLS in pairs:  # of a message that a consumer sends on: this one is no copy
+        if _ROLLS in pairs:  # of a message that a consumer sends on: this one is not a copy
             texts = parse_properties(message.properties)
             del texts[TIMER_ROLL_TIMES]
             message.properties = build_properties(texts)
@@ -213,7 +213,7 @@ class Timers:
         if _DELETE in pairs:
             return True
         key, topic = pairs.get(_UNIQ_KEY, b""), pairs.get(_REAL_TOPIC, b"")
-        if not key or topic.startswith(_REVIVE):  # what pops have taken is no producer's to recall
+        if not key or topic.startswith(_REVIVE):  # what pops have taken is not a producer's to recall
             return False
         return key in recalled or topic + b"+" + key in recalled
 

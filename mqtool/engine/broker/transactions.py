@@ -1,6 +1,6 @@
 """Transactions: messages that are delivered when their producer says so, and what it is asked when it is silent.
 
-Such a message lies in ``HALF_TOPIC`` as a half message until its producer commits it, when it is stored once more where
+Such a message is in ``HALF_TOPIC`` as a half message until its producer commits it, when it is stored once more where
 it belongs, or rolls it back; either way a message in ``OP_TOPIC`` says that the half message of that queue offset is
 done with. A half message without that mark goes to the end of the queue at intervals, with a count of how often, and
 one of its producers is asked; after so many times it is put aside.

@@ -32,7 +32,7 @@ class WaitKind(NamedTuple):
 PULLS = WaitKind("pulls")
 POPS = WaitKind("pops", most_of_key=1024, is_in_turn=True)
 NOTIFICATIONS = WaitKind("notifications", most_of_key=1024, is_in_turn=True)
-FLUSHES = WaitKind("flushes", most=1 << 30, most_of_key=1 << 30)  # as many as messages can be sent meanwhile
+FLUSHES = WaitKind("flushes", most=1 << 30, most_of_key=1 << 30)  # as many as messages can be sent in the meantime
 SAVES = WaitKind("saves", most=1 << 30, most_of_key=1 << 30)
 CALLS = WaitKind("calls", most=1 << 30, most_of_key=64, is_told_of_end=True)
 
@@ -69,7 +69,7 @@ class Waiting:
             key: by which it can be woken, together with all others that have it.
             session: whose it is.
             deadline: until when, in ms; None: until what it waits for has come.
-            look: tells whether there is something for it.
+            look: says whether there is something for it.
             then: is told what there is; given before the next tick at the latest.
             topics: of those that are served in turn: where something for them may come.
             wanted: the messages that it wants.

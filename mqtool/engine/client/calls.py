@@ -81,7 +81,7 @@ _ACL_REFUSAL = "AclException"  # with the code of any other failure
 
 
 def refusal(address: str, code: int, remark: str | None) -> RefusedError:
-    """Return the error for an answer that says no; its class tells why."""
+    """Return the error for an answer that says no; its class says why."""
     kind = AccessDeniedError if _ACL_REFUSAL in (remark or "") else _REFUSALS.get(code, RefusedError)
     return kind(address, code, remark)
 

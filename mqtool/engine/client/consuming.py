@@ -165,7 +165,7 @@ def messages_of(records: bytes, queue: MessageQueue, subscription: Subscription)
     """Return the messages that are wanted among those that came from a queue.
 
     Raises:
-        FormatError: the bytes are no records.
+        FormatError: the bytes are not records.
     """
     messages = parse_messages(records, queue.broker_name)
     return [message for message in messages if is_wanted(subscription, message)] if subscription.tags else messages

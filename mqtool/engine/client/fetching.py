@@ -74,7 +74,7 @@ def pull(
         offset: the first.
         most: messages.
         subscription: which of them are wanted.
-        commit_offset: what the group has consumed of the queue, if that is to be noted on the way.
+        commit_offset: what the group has consumed of the queue, if that must be noted on the way.
         hold_ms: how long the broker may wait for some.
         with_subscription: tell the subscription; else the broker goes by that of the heartbeat.
         most_size: bytes of records; one is always given.

@@ -25,7 +25,7 @@ def parse_reset(body: bytes) -> dict[MessageQueue, int]:
 
 
 def build_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """Return the body that tells how far a consumer is."""
+    """Return the body that says how far a consumer is."""
     return build_body({"consumerTable": {}, "messageQueueTable": dict(offsets)})
 
 
@@ -36,7 +36,7 @@ def build_running_info(
     rates: Mapping[str, Mapping[str, float | int]],
     stacks: str | None,
 ) -> bytes:
-    """Return the body that tells what a consumer does.
+    """Return the body that says what a consumer does.
 
     Args:
         properties: its settings.
@@ -79,7 +79,7 @@ def _queue_info(waiting: ProcessQueue[Any], offset: int) -> dict[str, Any]:
 
 
 def build_consumed(status: ConsumeStatus, error: str | None, spent_ms: int, *, is_orderly: bool) -> bytes:
-    """Return the body that tells what came of a message that an administrator had consumed."""
+    """Return the body that says what came of a message that an administrator had consumed."""
     if error is not None:
         result = "CR_THROW_EXCEPTION"
     else:

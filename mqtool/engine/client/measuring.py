@@ -49,7 +49,7 @@ class Histogram:
         return 0
 
     def bars(self) -> list["Bar"]:
-        """Return how many times lie between round numbers, from the bar of the shortest to that of the longest."""
+        """Return how many times are between round numbers, from the bar of the shortest to that of the longest."""
         bars: list[Bar] = []
         waiting = deque(sorted(self._buckets.items()))
         for low, high in itertools.pairwise(_edges()):

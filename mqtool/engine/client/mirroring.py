@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 HOPS = "MQTOOL_MIRROR"
 """The property of a copy that tells its way: ``cluster:broker:topic:queue:offset:store time``, a space between two."""
 RESENT = "resent"
-"""What stands there behind the places of a dead letter that was sent again: it is no copy of a mirror any more."""
+"""What stands there behind the places of a dead letter that was sent again: it is not a copy of a mirror any more."""
 """RocketMQ's own property for when (ms) a message was born, where the head of the record tells another time."""
 _KEPT = frozenset(
     (TAGS, KEYS, UNIQ_KEY, SHARDING_KEY, BORN_TIMESTAMP, BORN_HOST, BUYER_ID, INSTANCE_ID, CORRELATION_ID)
@@ -71,7 +71,7 @@ def clusters_of(properties: dict[str, str]) -> set[str]:
 
 
 def last_hop(properties: dict[str, str]) -> Hop | None:
-    """Return the place that a copy was made of; None if the message is no copy, or was sent again since."""
+    """Return the place that a copy was made of; None if the message is not a copy, or was sent again since."""
     cluster, _, place = properties.get(HOPS, "").rpartition(" ")[2].partition(":")
     pieces = place.rsplit(":", 4)
     if len(pieces) != 5 or not all(piece.isdecimal() for piece in pieces[2:]):
@@ -86,7 +86,7 @@ def check_cluster_name(name: str) -> None:
 
 
 def progress_group(target_cluster: str) -> str:
-    """Return the group of the source whose offsets tell how far a mirror has come."""
+    """Return the group of the source whose offsets say how far a mirror has come."""
     return "mqtool_mirror_" + target_cluster.replace(".", "_")
 
 
@@ -192,7 +192,7 @@ def pack_copies(copies: Sequence[MirroredMessage], topic: str) -> tuple[Packed, 
 
 
 class OffsetMap:
-    """Where the copies of one queue lie in the queue that they went to, as far as that was told."""
+    """Where the copies of one queue are in the queue that they went to, as far as that was told."""
 
     def __init__(self) -> None:
         self._runs: list[tuple[int, int, int]] = []  # first offset at the origin, how many, first offset at the target
@@ -209,7 +209,7 @@ class OffsetMap:
             del self._runs[: _MAX_RUNS // 2]
 
     def behind(self, offset: int) -> int | None:
-        """Return the target's offset after the last copy of what lies before an offset; None if that is not known.
+        """Return the target's offset after the last copy of what is before an offset; None if that is not known.
 
         >>> offsets = OffsetMap()
         >>> for offset, target_offset in ((5, 70), (6, 71), (9, 75)): offsets.add(offset, target_offset)

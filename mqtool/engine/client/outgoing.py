@@ -70,7 +70,7 @@ class ProducerMessage:
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it is to be delivered later."""
+        """Whether it is delivered later."""
         return bool(self.delay_level or self.delay_ms or self.deliver_at)
 
     @property
@@ -114,7 +114,7 @@ _USUAL = frozenset((str, bytes, str, str, keys, dict, int, int, int, int) for ke
 
 
 def check_is_message(message: object) -> None:
-    """Raise UsageError for what is no message."""
+    """Raise UsageError for what is not a message."""
     if not isinstance(message, ProducerMessage):
         raise UsageError(f"send takes a ProducerMessage, not {_kind(message)}")
 

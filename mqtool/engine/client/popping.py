@@ -1,4 +1,4 @@
-"""What a consumer asks brokers of 5.x that pops: for messages that are hidden for a while, and what becomes of them.
+"""What a consumer asks brokers of 5.x that pops: for messages that are hidden for a while, and what happens to them.
 
 (Rules: remoting.md 3.4. RocketMQ: ``MQClientAPIImpl.processPopResponse``, ``ExtraInfoUtil``.)
 """

@@ -55,7 +55,7 @@ class ProcessQueue(Generic[Message]):
 
     @property
     def span(self) -> int:
-        """How far the last message that waits lies behind the first."""
+        """How far the last message that waits is behind the first."""
         return self._offsets[-1] - self._offsets[0] if self._offsets else 0
 
     @property

@@ -39,7 +39,7 @@ def select_at_random(queues: Sequence[MessageQueue], _message: ProducerMessage, 
 class InTurn:
     """Takes the queues of a topic in turn.
 
-    After a failure a queue of another broker comes first; with ``faults`` a broker that is to be avoided is left out
+    After a failure a queue of another broker comes first; with ``faults`` a broker that must be avoided is left out
     as long as there is another.
     """
 

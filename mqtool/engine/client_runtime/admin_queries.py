@@ -67,7 +67,7 @@ class Replication(NamedTuple):
     lag_seconds: (
         float | None
     )  # since when it lacks that; known where the master is one of mqtool, or nothing is lacking
-    in_sync_count: int | None  # of a master: how many have its log, itself included; brokers of 4.9 do not tell
+    in_sync_count: int | None  # of a master: how many have its log, itself included; brokers of 4.9 do not say
     fault: str  # why a slave does not follow its master
 
 

@@ -384,7 +384,7 @@ class Consumer(Subscriber, Reader):
 
     async def _let_go(self, queue: MessageQueue) -> None:
         held = self._held.pop(queue, None)
-        if held is None:  # somebody else has dropped it meanwhile
+        if held is None:  # somebody else has dropped it in the meantime
             return
         held.drop()
         self._troubles.forget(queue)
@@ -544,7 +544,7 @@ class Consumer(Subscriber, Reader):
                     await held.has_room.wait()
         if not is_reset or self._is_orderly:
             await held.is_idle.wait()
-        if self._held.get(queue) is not held:  # it was let go meanwhile
+        if self._held.get(queue) is not held:  # it was let go in the meantime
             return
         waiting.is_dropped = True
         held.has_some.set()

@@ -1,7 +1,7 @@
 """Dead letters of running brokers, sent again: never the same one twice.
 
 A copy carries the address of its dead letter in a property, and a unique key made of that address. So a broker's index
-tells whether a letter was sent again before, whoever did it and whatever became of the file that notes it; the file
+says whether a letter was sent again before, whoever did it and whatever became of the file that notes it; the file
 tells it still when the copy has expired. What is about to be sent is noted first: after a kill in between the topics
 are read from then on, which no index must know.
 
@@ -46,10 +46,10 @@ from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from mqtool.formats.unique_key import build_unique_key
 
 ORIGIN = "MQTOOL_ORIGIN"
-"""The property of a copy that tells what it is a copy of."""
+"""The property of a copy that says what it is a copy of."""
 _GROUP = "mqtool"
 _CLOCKS_DIFFER_MS = 600_000
-_QUEUES = 4  # of a topic that comes about by sending to it
+_QUEUES = 4  # of a topic that is created by sending to it
 
 
 class DeadLetter(NamedTuple):

@@ -226,7 +226,7 @@ class Deduplicator:
                     return self._decide(status, claimed, messages, context)
                 rest = until_done.pop_all()
 
-            async def awaited() -> Any:  # of a function that is no coroutine itself
+            async def awaited() -> Any:  # of a function that is not a coroutine itself
                 with rest:
                     return self._decide(await status, claimed, messages, context)
 

@@ -1,4 +1,4 @@
-"""Listeners that are no coroutines, at work in threads of their own."""
+"""Listeners that are not coroutines, at work in threads of their own."""
 
 import asyncio
 import contextlib

@@ -98,7 +98,7 @@ class Load:
                     await asyncio.sleep(_LOOK_S)
 
     async def run(self, tally: LoadTally, seconds: float, limit: int | None = None) -> None:
-        """Send for a time, or a number of messages, and wait for them to be delivered; ``tally`` is updated meanwhile.
+        """Send for a time, or a number of messages, and wait for their delivery; ``tally`` is updated in the meantime.
 
         A failing broker does not end it: the outcome of each message is counted.
         """

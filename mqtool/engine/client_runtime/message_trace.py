@@ -1,4 +1,4 @@
-"""RocketMQ's message trace: a client tells the trace topic what becomes of each message, for ``trace`` and ``mqadmin``.
+"""RocketMQ's message trace: a client tells the trace topic what happens to each message, for ``trace`` and ``mqadmin``.
 
 (RocketMQ: ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``, ``ConsumeMessageTraceHookImpl``.)
 """
@@ -81,7 +81,7 @@ MakeSender = Callable[[str, str | Sequence[str] | None, Mapping[str, Any]], Send
 class MessageTrace(Hook):
     """Collects records, and sends them every second; records that nobody accepted are sent again.
 
-    Records for which there is no room meanwhile, or that cannot be sent before the end, are lost, which is
+    Records for which there is no room in the meantime, or that cannot be sent before the end, are lost, which is
     logged.
     """
 

@@ -738,7 +738,7 @@ class Mirror:
         return await self._searched(lane, offset) if known is None else known
 
     async def _searched(self, lane: _SourceQueue, offset: int) -> int | None:
-        """Look an offset up in the copies themselves, which lie in the order of their origins."""
+        """Look an offset up in the copies themselves, which are in the order of their origins."""
         assert lane.target
         ends = (await self._target.request(lane.target_address, calls.topic_queues(lane.target.topic))).get(
             lane.target.queue_id

@@ -206,7 +206,7 @@ class PopConsumer(Subscriber):
                     errors[place] = error
                     continue
                 has_answer = True
-                for failed, why in errors.items():  # this one answers: that is no reason to end
+                for failed, why in errors.items():  # this one answers: that is not a reason to end
                     log.warning("popping from %s on %s failed: %s", *failed, why)
                 if popped.messages and self._is_hidden(popped.hidden):  # else others may have them by now
                     return popped._replace(messages=self._shown(popped.messages))

@@ -109,7 +109,7 @@ def _chosen(broker_name: str, all_stats: "list[BrokerStats]", slave_id: int | No
 
 
 async def _most_repeated(admin: "AdminClient", slave: str) -> dict[str, int]:
-    """Return how many messages of a slave lie behind the offsets of each group that it knows: no more are repeated."""
+    """Return how many messages of a slave are behind the offsets of each group that it knows: no more are repeated."""
     offsets = await admin.request(slave, calls.consumer_offsets())
     ends: dict[str, dict[int, int]] = {}
     for topic in sorted({topic for topic, _, _ in offsets}):
@@ -208,7 +208,7 @@ async def _has_become(admin: "AdminClient", plan: Promotion, master: str) -> boo
     """Return whether a slave took the order to become master, of which no answer came.
 
     Raises:
-        UnavailableError: it does not tell: the old master must not continue, as there would be two.
+        UnavailableError: it does not say: the old master must not continue, as there would be two.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _SWAP_SECONDS

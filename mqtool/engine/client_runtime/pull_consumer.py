@@ -96,7 +96,7 @@ class PullConsumer(Reader):
         super().__init__(group, name_servers, options_of(PullConsumerOptions, options, more), clock)
         self._instance.producers_only = False
         self._instance.heartbeat = self._heartbeat
-        self._wished: dict[MessageQueue, int] = {}  # the id of the broker that a queue is to be pulled from
+        self._wished: dict[MessageQueue, int] = {}  # the id of the broker that a queue must be pulled from
         self._greeted: set[str] = set()
         self._trace, all_hooks = message_trace_of(
             "CONSUME", self.group, name_servers, self.options, self._clock, trace_sender

@@ -29,7 +29,7 @@ class KvConfigs:
         """Read the file that keeps them, if one does.
 
         Raises:
-            FormatError: the file is no kv config.
+            FormatError: the file is not a kv config.
         """
         self.on_wanted: Callable[[], None] | None = None
         """Is called when there is something to take."""

@@ -199,7 +199,7 @@ class RemotingClient:
                 reasons.append(f"{address} ({reason_of(error)})")
                 self._prefer_another()
                 continue
-            if self._is_closed:  # meanwhile
+            if self._is_closed:  # in the meantime
                 connection.transport.abort()
                 continue
             return connection

@@ -12,7 +12,7 @@ _PULSAR_CONNECT = b"\x08\x02"  # its first field, the kind of command: CONNECT
 
 
 def other_protocol(data: bytes | bytearray) -> str | None:
-    """Return what a connection speaks that began with these bytes, which are no frame; None if that is not known.
+    """Return what a connection speaks that began with these bytes, which are not a frame; None if that is not known.
 
     >>> other_protocol(b"PRI * HTTP/2.0"), other_protocol(b"nonsense")
     ('HTTP/2, as clients by gRPC do: they need the proxy of RocketMQ', None)

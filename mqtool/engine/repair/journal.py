@@ -1,6 +1,6 @@
 """The journal of a repair: its changes to a store, and how they are undone.
 
-It lies beside the store, in ``STORE.mqtool/<time>-<command>/``:
+It is beside the store, in ``STORE.mqtool/<time>-<command>/``:
 
 - ``about``: JSON: time, command, options, and a fingerprint of the store;
 - ``notes``: the previous contents, in frames, each written and synced before the change that needs it;
@@ -205,7 +205,7 @@ class Journal:
             command: the repair's name.
             options: its options, for display.
             disk: through which everything is written.
-            further: folders of the store that lie elsewhere.
+            further: folders of the store that are elsewhere.
         """
         root = root.resolve()
         top = home_of(root)
@@ -478,7 +478,7 @@ class Journal:
                 return
         with reading(path):
             stop = min(stop, path.stat().st_size)
-            at = hole = start  # zeros lie between, and a hole after that
+            at = hole = start  # zeros are between, and a hole after that
             for position, data in chunks(path, start, stop):
                 is_zeros = data == ZEROS[: len(data)]
                 if position > hole or not is_zeros:

@@ -62,7 +62,7 @@ class LossCollector:
         reached = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, stops[:-1]])  # covered by the ranges before
         new = stops > reached
         starts, stops, sizes, numbers = np.maximum(starts, reached)[new], stops[new], sizes[new], numbers[new]
-        if not new.any():  # only damaged numbers, which are no message's place
+        if not new.any():  # only damaged numbers, which are no place of a message
             return []
         begins = np.flatnonzero(np.r_[True, (starts[1:] != stops[:-1]) | (numbers[1:] != numbers[:-1])])
         ends = np.r_[begins[1:], len(starts)] - 1

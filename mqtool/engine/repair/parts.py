@@ -91,7 +91,7 @@ def parts_apart(parts: list[Part], address: int) -> list[Part]:
 
 
 def parts_below(parts: list[Part], end_offset: int) -> list[Part]:
-    """Leave out what lies at ``end_offset`` or after it."""
+    """Leave out what is at ``end_offset`` or after it."""
     cut = [dataclasses.replace(part, stop=min(part.stop, end_offset - part.segment.start_offset)) for part in parts]
     return [part for part in cut if part.start < part.stop]
 

@@ -89,7 +89,7 @@ def find_fork(start: int, end: int) -> Generator[ComparedRange, Sequence[bool], 
     Yields the blocks to compare next, and is sent for each whether it is the same in both. Logs that have parted do not
     become the same again, since each record holds its own address and time.
 
-    Cost: linear in what lies after that address.
+    Cost: linear in what is after that address.
     """
     stop, low, high = end, start, min(start + BLOCK_SIZE, end)
     while stop > start:

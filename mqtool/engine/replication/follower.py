@@ -76,7 +76,7 @@ class Follower:
         """Take bytes off the wire, append those of the log, and return the report of where it ends then.
 
         Raises:
-            HangUpError: what comes is no frame, or not the next.
+            HangUpError: what comes is not a frame, or not the next.
             MqtoolError: it cannot be appended, see ``MessageStore.append_bytes``; what came before it is.
         """
         self._heard_at = now

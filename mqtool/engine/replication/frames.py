@@ -1,6 +1,6 @@
 """Both directions of the replication stream, cut into reports and frames.
 
-Bytes may arrive in any pieces. What is no part of such a stream is refused with a sentence that says what it is, where
+Bytes may arrive in any pieces. What is not part of such a stream is refused with a sentence that says what it is, if
 that is known. (Rules: replication.md 2.1, 2.2, 10.)
 """
 
@@ -72,7 +72,7 @@ class ReportParser:
 
     @property
     def pending(self) -> bytes:
-        """What has come and is no report yet, or no report at all."""
+        """What has come and is not a report yet, or no report at all."""
         return self._data
 
     @property
@@ -88,7 +88,7 @@ class ReportParser:
         """Yield the last report that is complete, if there is a new one.
 
         Raises:
-            FormatError: what has come is no report: the connection is to be closed.
+            FormatError: what has come is not a report: the connection must be closed.
         """
         data, whole = self._data, len(self._data) // REPORT_SIZE * REPORT_SIZE
         if not whole:
@@ -130,7 +130,7 @@ class FrameParser:
         """Yield what is complete, each once: a head, then its frame. Who stops in between continues later.
 
         Raises:
-            FormatError: no frame has such a head: the connection is to be closed.
+            FormatError: no frame has such a head: the connection must be closed.
         """
         at = 0
         try:
@@ -157,7 +157,7 @@ class FrameParser:
 
 
 def other_protocol(data: bytes | bytearray) -> str | None:
-    """Return what a connection speaks that began with these bytes, which are no report; None if that is not known.
+    """Return what a connection speaks that began with these bytes, which are not a report; None if that is not known.
 
     >>> other_protocol(b"GET / HTTP/1.1")
     'HTTP'

@@ -1,7 +1,7 @@
 """The rules of a master: what it sends to each slave and when, and how far the slaves are.
 
 Whoever owns the sockets says which connections come, go and are backed up, and gives the reports that arrive; ``tick``
-returns what to send. Bytes of the log leave as they lie there, as soon as they are written, flushed or not.
+returns what to send. Bytes of the log leave as they are there, as soon as they are written, flushed or not.
 
 RocketMQ believes whatever a slave reports. Here a report counts as an acknowledgement only of bytes that were sent on
 its connection, and a slave whose log is longer than the master's gets heartbeats and no data: what it would be sent
@@ -176,7 +176,7 @@ class Master:
         end, stray = log_.end_offset, (slave.peer.host, offset)
         slave.position = offset or max(end - end % log_.file_size, log_.min_offset)
         if offset > end or stray in self._strays:
-            # Once this log is longer, too, nothing else tells that other bytes lie below that offset.
+            # Once this log is longer, too, nothing else tells that other bytes are below that offset.
             self._strays[stray] = None
             if len(self._strays) > _MAX_STRAYS:
                 del self._strays[next(iter(self._strays))]

@@ -98,7 +98,7 @@ class CommitLog(FileQueue):
         return memoryview(data) if kernels is plain else data, until
 
     def is_there(self, segment: MappedFile, kernels: Any = plain) -> bool:
-        """Map a segment; return False, and note it, if retention deleted it meanwhile."""
+        """Map a segment; return False, and note it, if retention deleted it in the meantime."""
         try:
             self.buffer_of(segment, kernels, 0, -SLACK)
         except NotFoundError:
@@ -294,7 +294,7 @@ def with_data(file: MappedFile, start: int, stop: int, step: int = STEP) -> Iter
     """Yield ranges of limited size in which records may start, without holes of the file."""
     at = start
     while at < stop and (data := file.data_from(at, stop)) is not None:
-        # A record begins with its size, whose first bytes may be zero and so lie in a hole.
+        # A record begins with its size, whose first bytes may be zero and so are in a hole.
         low = max(at, data - SIZE_BYTES)
         at = min(low + step, stop)
         yield low, at

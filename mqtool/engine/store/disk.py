@@ -97,7 +97,7 @@ class OpenFile:
             raise ReadError(f"cannot read {self.path}: {error.strerror or error}") from error
 
     def sync(self) -> None:
-        """Wait until the bytes written are on the disk; another thread may write more meanwhile.
+        """Wait until the bytes written are on the disk; another thread may write more in the meantime.
 
         After a failure nothing written before is sure to be on the disk, even if a later sync succeeds.
         """

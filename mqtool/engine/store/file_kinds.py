@@ -30,7 +30,7 @@ class FileKind(NamedTuple):
     sizes: tuple[tuple[str, int], ...] = ()
     """The settings of a broker for the sizes of its files, with their defaults."""
     since: str = ""
-    """The first release that makes it; "" if all do, or if its existence alone does not tell."""
+    """The first release that makes it; "" if all do, or if its existence alone does not say."""
 
     @property
     def size_setting(self) -> str:

@@ -174,7 +174,7 @@ class FileQueue:
 
     def segment_at(self, offset: int) -> MappedFile | None:
         """Return the segment that holds the byte at ``offset``."""
-        segments = self.segments  # others may release some meanwhile
+        segments = self.segments  # others may release some in the meantime
         number = bisect.bisect_right(segments, offset, key=_start_of) - 1
         if number < 0 or offset >= segments[number].end_offset:
             return None

@@ -88,7 +88,7 @@ def _can_be_asked(path: Path) -> bool:
 
 @contextlib.contextmanager
 def hold(path: Path) -> Iterator[None]:
-    """Hold the lock on the first byte of ``path``, so that no broker starts meanwhile; without a file no lock.
+    """Hold the lock on the first byte of ``path``, so that no broker starts in the meantime; without a file no lock.
 
     Nothing is written. If a file system has no locks, which brokers there find, too, none is held.
 

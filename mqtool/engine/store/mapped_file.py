@@ -90,7 +90,7 @@ class MappedFile:
 
     def reach(self, start: int, stop: int) -> tuple[Bytes, int]:
         """Return ``bytes`` with at least a range loaded (for remote files), and up to where it is."""
-        if spool := self.spool:  # another thread may drop it meanwhile
+        if spool := self.spool:  # another thread may drop it in the meantime
             until = spool.have(start, stop)
             return spool.array, until
         return self.bytes, self.size

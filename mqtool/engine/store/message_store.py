@@ -135,7 +135,7 @@ class MessageStore:
                 now,
             )
             self.dispatcher.let_go = self._upkeep.let_go_topic
-            if self.was_recovered:  # the checkpoint stays until that is on the disk, in case of a kill meanwhile
+            if self.was_recovered:  # the checkpoint stays until that is on the disk, in case of a kill in the meantime
                 self.cut_size = clear_behind(self.log, disk)
                 self.dispatcher.read_on()
                 self.dispatcher.write_units()

@@ -102,7 +102,7 @@ class StoreConfig:
         """Return the delay of each level in ms, level 1 first.
 
         Raises:
-            UsageError: ``messageDelayLevel`` is no list of times.
+            UsageError: ``messageDelayLevel`` is not a list of times.
         """
         levels = []
         for text in self.settings.get("messageDelayLevel", DEFAULT_DELAY_LEVELS).split():

@@ -1,6 +1,6 @@
 """The files of queues and index of an open store: some stay open, and those that were written to wait for a sync.
 
-Files are made where they are needed, or aside: then what is to be written keeps waiting until another thread has made
+Files are made where they are needed, or aside: then what must be written keeps waiting until another thread has made
 them (``make_wanted``).
 """
 
@@ -30,7 +30,7 @@ class QueueFiles:
         """Whether somebody else calls ``make_wanted`` when ``is_any_wanted``; else ``make`` makes all."""
         self.has_made = False
         """Whether there are files that were made aside and not written to since."""
-        self._wanted: dict[Path, int] = {}  # sizes of files that are to be made
+        self._wanted: dict[Path, int] = {}  # sizes of files that must be made
         self._made: dict[Path, MqtoolError | None] = {}  # those that are, or why not, until somebody asks
         self._making = threading.Lock()
         self._unsynced: set[Path] = set()  # files and folders
@@ -103,7 +103,7 @@ class QueueFiles:
         self._unsynced.add(path)
 
     def sync(self) -> None:
-        """Return when all that was written before the call is on the disk; another thread may write meanwhile.
+        """Return when all that was written before the call is on the disk; another thread may write in the meantime.
 
         Raises:
             WriteError: the disk failed.
@@ -117,7 +117,7 @@ class QueueFiles:
                 if path.exists():
                     (self.disk.sync_folder if path.is_dir() else self.disk.sync)(path)
             except WriteError:
-                if path.exists():  # not removed meanwhile
+                if path.exists():  # not removed in the meantime
                     raise
 
     def remove(self, path: Path) -> None:
@@ -133,7 +133,7 @@ class QueueFiles:
         def remove() -> None:
             with self._making:
                 self._made.pop(path, None)
-                self.disk.remove_tree(path)  # if it is there still, or was made meanwhile
+                self.disk.remove_tree(path)  # if it is there still, or was made in the meantime
             if file is not None:
                 file.close()
 

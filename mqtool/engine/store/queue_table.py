@@ -28,7 +28,7 @@ class QueueTable:
         self.waiting: dict[LiveQueue, None] = {}
         """With units to be written."""
         self.leaving: dict[str, Callable[[], None]] = {}
-        """Topics whose queues are to be removed, and what does that."""
+        """Topics whose queues must be removed, and what does that."""
         self.is_behind = False
         """Whether some queues are new and were left for later."""
         self._root = root

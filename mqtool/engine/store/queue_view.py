@@ -237,7 +237,7 @@ class BatchQueueView(QueueView):
         """Return up to ``limit`` units from the one that holds ``start`` on."""
         place = max(0, self._queue.place_of(start + 1) - 1)
         parts = [self._queue.units(0, 0)]
-        wanted = limit + 2  # one that may end in front of ``start``, and one after that tells where the last ends
+        wanted = limit + 2  # one that may end in front of ``start``, and one after that says where the last ends
         while wanted > 0 and place < self._queue.unit_count:
             parts.append(self._queue.units_in_line(place, min(place + limit + 2, self._queue.unit_count)))
             wanted -= len(parts[-1])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mqtool.engine.store.paths import StoreConfig
 
 DiskUsage = Callable[[Path], float]
-"""Tells how much of the file system that a folder lies on is in use, from 0 to 1."""
+"""Tells how much of the file system that a folder is on is in use, from 0 to 1."""
 _MAX_AT_ONCE = 10
 _HOUR_MS = 3_600_000
 _LOOKS_WHEN_ASKED = 20

@@ -1,4 +1,4 @@
-"""Search a store: by key through the index files, and in the log itself where they do not tell.
+"""Search a store: by key through the index files, and in the log itself where they do not say.
 
 An index file answers for the addresses between its first message and its last, if it makes sense; what is outside of
 all of them is scanned. An entry tells no more than a hash, so every message that it names is examined.
@@ -228,7 +228,7 @@ class Search:
     """One search: what the index files say is known when it is made, the log is scanned while messages are taken.
 
     ``hit_offsets`` are the addresses that index entries name, ``scan_size`` is how many of the ``total_size`` bytes of
-    the log must be scanned; ``position``, ``scanned_size``, ``faulty_count`` and ``gaps`` tell how it went.
+    the log must be scanned; ``position``, ``scanned_size``, ``faulty_count`` and ``gaps`` say how it went.
     """
 
     def __init__(self, reader: StoreReader, query: Query, use_index: bool = True) -> None:

@@ -295,7 +295,7 @@ class Stats:
     tally: Tally
     gaps: list[Gap]
     holes: list[tuple[int, int]]  # address and length of missing segments
-    noise: Gap | None  # bytes that are no record after the last message
+    noise: Gap | None  # bytes that are not a record, after the last message
 
 
 Progress = Callable[[int], None]

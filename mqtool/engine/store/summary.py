@@ -52,7 +52,7 @@ class _Describer:
         self.last: list[Message] = []
 
     def describe(self) -> Section:
-        # Queues first: their ends lead to the end of the log, and on a live store lie below it.
+        # Queues first: their ends lead to the end of the log, and on a live store are below it.
         sections: dict[str, Callable[[], Any]] = {
             "topics": self.topics,
             "commit_log": self.commit_log,
@@ -354,7 +354,7 @@ class _Describer:
 
 
 def _files_below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the files below a folder; what is gone meanwhile, or may not be looked into, is left out."""
+    """Yield the files below a folder; what is gone in the meantime, or may not be looked into, is left out."""
     waiting = [folder]
     while waiting:
         with contextlib.suppress(OSError), scandir(folder := waiting.pop()) as entries:

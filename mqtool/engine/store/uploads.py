@@ -53,7 +53,7 @@ def move(source: RemotePath, target: RemotePath) -> None:
 
 
 def remove_tree(target: RemotePath) -> None:
-    """Remove all that lies below a name, if there is anything; raises like ``put_file``."""
+    """Remove all that is below a name, if there is anything; raises like ``put_file``."""
     tree = target.tree
 
     def ask() -> None:

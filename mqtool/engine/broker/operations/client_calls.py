@@ -34,7 +34,7 @@ class ClientCalls:
         self._clients = clients
 
     def running_info(self, client_call: TellRunningInfo, now: int, then: ThenText) -> None:
-        """Have a consumer tell how it is doing, in JSON.
+        """Have a consumer say how it is doing, in JSON.
 
         Raises:
             OperationRefusedError: it is not there, or too old.
@@ -90,9 +90,9 @@ class ClientCalls:
         session.ask(client_call, now + CALL_MS, told)
 
     def offsets(self, group: str, topic: str, client_id: str | None, now: int, then: ThenOffsets) -> None:
-        """Have the consumers of a group, or the one with a client id, tell how far they have read a topic.
+        """Have the consumers of a group, or the one with a client id, say how far they have read a topic.
 
-        Those that do not tell are left out.
+        Those that do not say are left out.
 
         Raises:
             OperationRefusedError: nobody is there.

@@ -1,4 +1,4 @@
-"""What all stand on that gives messages to groups, or tells how far they have read."""
+"""What all stand on that gives messages to groups, or says how far they have read."""
 
 from typing import TYPE_CHECKING, NamedTuple
 

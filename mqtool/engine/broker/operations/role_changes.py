@@ -31,7 +31,7 @@ class RoleChanges:
         """Take no message any more, and return where the log ends.
 
         Raises:
-            OperationRefusedError: this is no master.
+            OperationRefusedError: this is not a master.
         """
         if self._state.role is Role.SLAVE:
             raise OperationRefusedError(Reason.NOT_POSSIBLE, "this broker is a slave: it accepts no messages")
@@ -43,7 +43,7 @@ class RoleChanges:
         """Take messages again, as nothing came of it, and return where the log ends.
 
         Raises:
-            OperationRefusedError: this is no master, or not any more.
+            OperationRefusedError: this is not a master, or not any more.
         """
         if self._state.role is Role.SLAVE or self._is_changing:
             raise OperationRefusedError(Reason.NOT_POSSIBLE, "this broker is not a master")

@@ -47,7 +47,7 @@ class TopicRequests:
                 text = f"The topic[{config.topic}] would have more than {MAX_QUEUES:,} queues."
                 raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
             known = self._topics.get(config.topic)
-            if known is not None and known.is_batch != config.is_batch:  # its queues lie in other files then
+            if known is not None and known.is_batch != config.is_batch:  # its queues are in other files then
                 text = f"queue.type of the existing topic {config.topic} cannot be changed"
                 raise OperationRefusedError(Reason.NOT_POSSIBLE, f"header field attributes {text}")
         self._topics.put(configs, now)

@@ -50,7 +50,7 @@ _NO_ANSWER = object()
 
 
 class RemotingOutbox(Outbox[RemotingCommand]):
-    """What is to be sent, and the numbers of the requests among that."""
+    """What must be sent, and the numbers of the requests among that."""
 
     def __init__(self, room: WaitingRoom, broker_name: Callable[[], str]) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ class Background:
 
     def __init__(self) -> None:
         self.generation = 0
-        """How many forks lie between the loop of a client and that of another, where they differ."""
+        """How many forks are between the loop of a client and that of another, where they differ."""
         self._lock = threading.RLock()  # a forgotten client may be collected, and closed, while its own thread has it
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

@@ -139,7 +139,7 @@ class Step:
 def log_parts(log: CommitLog, size: int) -> list[Part]:
     """Return the stretches of a log, each address once.
 
-    The end of a log in use is not a record yet: it lies after the last sound one, where nothing counts as damage.
+    The end of a log in use is not a record yet: it is after the last sound one, where nothing counts as damage.
     """
     ends = {segment.start_offset: other.start_offset for segment, other in itertools.pairwise(log.segments)}
     cut = []

@@ -257,7 +257,7 @@ class _LogComparison:
         return Range(reason, SIDES[lacking], start, end - start, count, *place)
 
     def _add(self, new_range: Range) -> None:
-        """Keep a range until it is clear whether it lies beyond the end of a log; join it to the one before."""
+        """Keep a range until it is clear whether it is beyond the end of a log; join it to the one before."""
         before = self._open[-1] if self._open else None
         alike = before is not None and (before.difference, before.side) == (new_range.difference, new_range.side)
         if before is not None and alike:

@@ -157,7 +157,7 @@ class Case:
 
     @functools.cached_property
     def elsewhere(self) -> Elsewhere | None:
-        """The part of the log that lies in folders that no setting names."""
+        """The part of the log that is in folders that no setting names."""
         return log_elsewhere(self.reader)
 
     @functools.cached_property
@@ -255,7 +255,7 @@ class Case:
         )
 
     def _is_far(self, sign: Sign) -> bool:
-        """Return whether something lies before the segments that a repair reads after a clean stop."""
+        """Return whether something is before the segments that a repair reads after a clean stop."""
         reader = self.reader
         name = Path(sign.file or "").name
         address = int(name) if sign.physical_offset is None and is_segment_name(name) else sign.physical_offset

@@ -376,7 +376,7 @@ def _commands(case: Case, code: str, cause: Cause, sign: Sign) -> Iterator[str]:
             yield case.fill(_NEW_STORE, sign)
         elif case.elsewhere is None or not command.startswith(_OF_LOG):
             yield command
-        elif case.elsewhere.setting:  # repairs refuse a log of which a part lies elsewhere
+        elif case.elsewhere.setting:  # repairs refuse a log of which a part is elsewhere
             yield case.change_setting("storePathCommitLog", case.elsewhere.setting)
         elif case.elsewhere.lacking:
             yield shlex.join(["cp", "-a", *map(str, case.elsewhere.lacking), str(case.elsewhere.folders[0])])

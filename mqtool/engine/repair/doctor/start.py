@@ -72,7 +72,7 @@ def _files(root: Path, log_folders: Iterable[Path]) -> Iterator[tuple[Path, Path
             try:
                 yield top, path, path.stat()
             except OSError:
-                continue  # gone meanwhile, or a dangling link
+                continue  # gone in the meantime, or a dangling link
 
 
 def _is_of_broker(name: str) -> bool:

@@ -155,7 +155,7 @@ def with_losses(
 ) -> list[BrokerVerdict]:
     """Return the verdicts of brokers on one store, with the messages that consumers could no longer read.
 
-    The log is read once from an address on, damage skipped: what lies beyond the end of a broker's log, and what
+    The log is read once from an address on, damage skipped: what is beyond the end of a broker's log, and what
     no unit of its queue leads to. Units that a broker drops are counted, too, if their message is already gone.
 
     Args:

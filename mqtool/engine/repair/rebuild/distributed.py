@@ -51,7 +51,7 @@ def walk_distributed(rules: RebuildRules, stretch: StretchBounds) -> Walked:
 
     Raises:
         StoreChangedError: its segment is gone.
-        NotFoundError: it is deleted meanwhile.
+        NotFoundError: it is deleted in the meantime.
     """
     segment = segment_of(rules.reader.commit_log, stretch)
     report = walk_stretch(rules, Part(segment, stretch.start, stretch.stop))

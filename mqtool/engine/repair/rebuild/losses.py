@@ -33,7 +33,7 @@ def given_up(
     """Yield the queue offsets that lose their units, range by range, with empty units between them.
 
     Args:
-        reader: of the store, with the queues that are to be replaced.
+        reader: of the store, with the queues that must be replaced.
         rebuilt: what the new queues hold.
         gaps: queue offsets in them without a message, in order.
         topics: of the queues that are rebuilt; None for all.

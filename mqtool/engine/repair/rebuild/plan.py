@@ -493,7 +493,7 @@ _TAKEN = "their queue offsets belong to other messages, or are impossible: they 
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """What is to be rebuilt, from the options of a plan."""
+    """What must be rebuilt, from the options of a plan."""
 
     queues: bool
     index: bool
@@ -537,7 +537,7 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
     Raises:
         UsageError: meaningless options, queues that are not in files, or misnamed segments.
         NotFoundError: there is no log, or no message in it while there are queues or an index, or segments that it
-            lacks lie in folders that are not named.
+            lacks are in folders that are not named.
     """
     refuse_log(reader)
     request = _Request.of(reader, options)
@@ -620,7 +620,7 @@ def refuse_log(reader: StoreReader) -> None:
 
 
 def _refuse_empty(reader: StoreReader, request: _Request, built: Built) -> None:
-    """Raise ``NotFoundError`` where queues or index would go, as the log holds no message: they tell what it held."""
+    """Raise ``NotFoundError`` where queues or index would go, as the log holds no message: they say what it held."""
     folders = [reader.root / kind for kind in FOLDERS] if request.queues else []
     folders += [reader.paths.index] if request.index else []
     existing = [path for path in folders if path.is_dir() and any(path.iterdir())]

@@ -134,7 +134,7 @@ class RecordColumns(NamedTuple):
     batch_size: Ints
     transaction: Ints
     light: Ints  # number of its light queues, -1 without any
-    own: Bools  # the record that lies there, with its own address
+    own: Bools  # the record that is there, with its own address
 
     def where(self, rows: Any) -> "RecordColumns":
         """Return some of them, by a mask, their numbers or a slice."""

@@ -1,4 +1,4 @@
-"""Records that lie in the wrong place of the log, and how they are put back.
+"""Records that are in the wrong place of the log, and how they are put back.
 
 Pages of two segments that were swapped, a run of records that was copied or shifted, a segment that was appended to
 another: every record still states its address. Stretches without a sound record (``Unsound``) are searched for
@@ -129,7 +129,7 @@ class PatchedFile(MappedFile):
         return self.bytes[at : at + size].tobytes()
 
     def data_from(self, start: int, _stop: int) -> int | None:
-        """Return the beginning: patches may lie in a hole of the file."""
+        """Return the beginning: patches may be in a hole of the file."""
         return start
 
     def release(self, start: int, stop: int) -> None:
@@ -186,7 +186,7 @@ class Unsound:
             self.are_alone.append(is_alone)
 
     def around(self, starts: Ints, ends: Ints) -> Ints:
-        """Return the number of the stretch that each range of addresses lies in, -1 for none."""
+        """Return the number of the stretch that each range of addresses is in, -1 for none."""
         numbers = np.searchsorted(np.array(self.starts, np.int64), starts, "right") - 1
         inside = (numbers >= 0) & (ends <= np.array([*self.ends, 0], np.int64)[numbers])
         result: Ints = np.where(inside, numbers, -1)
@@ -218,7 +218,7 @@ class PutBack:
             position = base + int(displaced.table.starts[0])
             record = displaced.table.record(0)
             if kept.get(displaced.start) == record:
-                continue  # the one that lies there becomes it again
+                continue  # the one that is there becomes it again
             is_kept = position in own or _but_address(kept.get(position, b"")) == _but_address(record)
             if base != _OUTSIDE and is_kept:
                 continue

@@ -1019,7 +1019,7 @@ class _Builder:
         return span.start > after and between <= before and not self._is_torn(address, span)
 
     def _is_torn(self, address: int, span: Span) -> bool:
-        """Return whether a hole, or a bridge of an earlier repair, lies between an address and a message."""
+        """Return whether a hole, or a bridge of an earlier repair, is between an address and a message."""
         number = bisect.bisect(self.holes, address, key=lambda hole: hole.start)
         if number < len(self.holes) and self.holes[number].start < span.physical_offset:
             return True

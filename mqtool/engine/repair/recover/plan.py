@@ -193,7 +193,7 @@ class _DerivedChecker:
         self.finish(plan)
 
     def finish(self, plan: LogPlan) -> None:
-        """Check what lies after the last message of each queue."""
+        """Check what is after the last message of each queue."""
         if self.queues:
             self.queues.finish(plan)
 
@@ -213,8 +213,8 @@ class Recovery:
     batch_topics: Collection[str]  # that keep several messages in a unit
     of_wrong_type: list[Path]  # folders of topics whose queues are of the other type
     ends: dict[QueueKey, int] | None  # one past the last offset of each queue; None if they are not repaired
-    index: bool  # is to be rebuilt
-    keys: list[_Keys] | None  # of which; None if the log is to be read for that
+    index: bool  # must be rebuilt
+    keys: list[_Keys] | None  # of which; None if the log must be read for that
     entries: int  # that an index has then
     checkpoint: bytes | None  # None: it is right
     cleared: list[tuple[MappedFile, int, int]]  # segment, positions of what is left beyond the end
@@ -234,7 +234,7 @@ def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
     Raises:
         UsageError: this kind of store cannot be repaired, or no message starts at ``cut_at``.
         BadDataError: a hole cannot be bridged.
-        NotFoundError: there is no log, or segments that it lacks lie in folders that are not named.
+        NotFoundError: there is no log, or segments that it lacks are in folders that are not named.
     """
     recovery = _survey(reader, options, jobs, progress)
     losses = recovery.log.losses.rows()
@@ -357,7 +357,7 @@ def _looked(
         behind = list(_behind(seen.reader.commit_log, seen.plan))
         # The same repair again looks at the last of those that stay.
         first = min(first, first_of([segment for segment in seen.reader.commit_log.segments if segment not in behind]))
-        # Where the log ends lies before the first that was examined, if no message lies behind.
+        # Where the log ends is before the first that was examined, if no message is behind.
         ends_before = seen.plan.last_start < 0
         due = log.min_offset if seen.is_short or ends_before else max(first, log.min_offset)
         if due >= start:

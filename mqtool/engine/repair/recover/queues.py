@@ -155,7 +155,7 @@ class QueueRepairer:
         self._places[key] = place + count
 
     def finish(self, plan: LogPlan) -> None:
-        """Trim what lies after the last message; units that point beyond the end of the log are messages lost.
+        """Trim what is after the last message; units that point beyond the end of the log are messages lost.
 
         These are noted in the plan of the log.
         """

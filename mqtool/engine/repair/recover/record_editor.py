@@ -116,7 +116,7 @@ class RecordEditor:
         open_ends: Iterable[QueueGap] = (),
         rivals: Iterable[tuple[Span, Span]] = (),
     ) -> list[QueueGap]:
-        """Assign missing places to the messages that lie there; return the remaining gaps.
+        """Assign missing places to the messages that are there; return the remaining gaps.
 
         Args:
             gaps: places that no message has.

@@ -345,7 +345,7 @@ class _Merged(Survey):
                     self.left_out.append(row | {"count": stated.batch_size, "reason": text})
 
     def _drop_inner(self, slices: tuple[Slice, Slice], masks: list[Bools]) -> None:
-        """Leave out what lies within a sound record of the other log: a body may contain what looks like a record."""
+        """Leave out what is within a sound record of the other log: a body may contain what looks like a record."""
         rows = [np.flatnonzero(mask) for mask in masks]
         starts = np.concatenate([part.positions[chosen] for part, chosen in zip(slices, rows, strict=True)])
         sizes = np.concatenate([part.sizes[chosen] for part, chosen in zip(slices, rows, strict=True)])

@@ -69,7 +69,7 @@ def verify_distributed(rules: VerifyRules, index: IndexVerifier, stretch: Stretc
 
     Raises:
         StoreChangedError: its segment is gone.
-        NotFoundError: it is deleted meanwhile.
+        NotFoundError: it is deleted in the meantime.
     """
     report = check_part(rules, Part(segment_of(rules.reader.commit_log, stretch), stretch.start, stretch.stop))
     runs: list[dict[str, Any] | tuple[int, int, scan.Stop]] = []
@@ -86,7 +86,7 @@ def report_of(log: CommitLog, far: DistributedReport) -> PartReport[Run]:
     """Return the report for a serialized one of ``verify_distributed``.
 
     Raises:
-        StoreChangedError: the segment is gone meanwhile.
+        StoreChangedError: the segment is gone in the meantime.
     """
     segment = segment_of(log, far.stretch)
     runs: list[Run | Gap] = []

@@ -1,4 +1,4 @@
-"""Checks of the commit log: its files, each record, and what lies between and after the records.
+"""Checks of the commit log: its files, each record, and what is between and after the records.
 
 ``check_part`` checks one stretch of a segment on its own, so that stretches can be checked in parallel; ``LogVerifier``
 takes the results in order and checks what needs the whole log: holes, the end of the log, the order of queues.
@@ -366,7 +366,7 @@ class LogVerifier:
         self._beside = records.Beside()
         self._holes: list[_Hole] = []
         self._hole_offsets: list[int] = []  # their addresses
-        self._holes_before: dict[QueueKey, int] = {}  # how many lie before a queue's last message
+        self._holes_before: dict[QueueKey, int] = {}  # how many are before a queue's last message
         self._outliers: dict[QueueKey, _Outlier] = {}
         self._segment: MappedFile | None = None
         self._accepted: Run | None = None
@@ -403,7 +403,7 @@ class LogVerifier:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the next messages may not belong to the log: a gap lies before them."""
+        """Whether the next messages may not belong to the log: a gap is before them."""
         return any(isinstance(pending, Gap) for pending in self._pending)
 
     def _add_gap(self, gap: Gap) -> None:
@@ -532,7 +532,7 @@ class LogVerifier:
         )
 
     def _between(self, pieces: list[Run | Gap]) -> Iterator[Finding | Rest | Run]:
-        """Check what lies between messages of the log."""
+        """Check what is between messages of the log."""
         for group in _groups(pieces):
             first = group[0]
             if isinstance(first, Gap):
@@ -563,7 +563,7 @@ class LogVerifier:
         return self._finding(code, f"{text}: {size:,} bytes are skipped, messages follow after them", gap)
 
     def finish(self) -> Iterator[Finding]:
-        """Check what lies after the last message."""
+        """Check what is after the last message."""
         yield from self._losses()
         pending, self._pending = self._pending, []
         if self.live:

@@ -62,7 +62,7 @@ class Edges(NamedTuple):
 class Beside:
     """Checks records against their neighbours across runs, so that it does not matter where a log is split.
 
-    ``join`` takes runs in the order of the log; ``part`` is called if something lies between two.
+    ``join`` takes runs in the order of the log; ``part`` is called if something is between two.
     """
 
     def __init__(self) -> None:

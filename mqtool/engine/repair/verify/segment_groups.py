@@ -1,13 +1,13 @@
 """Joined reports of consecutive segments, and of such groups: a tree over a log of any size.
 
-A queue has a span in each stretch with a message of it. If nothing lies between, one span replaces all of
+A queue has a span in each stretch with a message of it. If nothing is between, one span replaces all of
 them, so a group has about one span per queue, and the check of the whole log takes few groups. The result is
 that of ``LogVerifier`` for the stretches themselves, which does not depend on where a log is split.
 
 Spans are not joined over what may separate them: a gap, or an unreadable or displaced record. Messages after
 a gap may not belong to the log, which only the check of the whole decides, by the spans of each segment: a group that
 was joined as if it followed sound messages, but follows a gap, is checked again, and so is one of which retention
-has deleted a segment meanwhile.
+has deleted a segment in the meantime.
 
 Cost: linear in the spans that are joined.
 """
@@ -43,7 +43,7 @@ class Group(NamedTuple):
 
 
 class _Doubt:
-    """Whether messages may be left over from before a truncation: whether a relevant gap lies before them.
+    """Whether messages may be left over from before a truncation: whether a relevant gap is before them.
 
     Those after a gap that were stored later than those before it are not. Everything else only ``LogVerifier`` knows.
     """
@@ -112,7 +112,7 @@ def groups_of(rules: VerifyRules, claim: Callable[[Run], Claim], reports: Iterab
         reports: what ``verify_distributed`` and this made, pickled, in the order of the log.
 
     Raises:
-        StoreChangedError: a segment is deleted meanwhile, but not by retention.
+        StoreChangedError: a segment is deleted in the meantime, but not by retention.
     """
     log = rules.reader.commit_log
     growing = _Growing(claim)
@@ -199,7 +199,7 @@ def _joined(rules: VerifyRules, stretches: Iterable[DistributedReport]) -> Itera
 
 def _there(log: CommitLog, stretches: Iterable[DistributedReport]) -> Iterator[PartReport[Run]]:
     for far in stretches:
-        with contextlib.suppress(StoreChangedError):  # retention deleted its segment meanwhile
+        with contextlib.suppress(StoreChangedError):  # retention deleted its segment in the meantime
             yield report_of(log, far)
 
 

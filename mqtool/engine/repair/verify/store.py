@@ -96,7 +96,7 @@ def counted(findings: Iterable[Finding | Rest], most: int | None) -> Iterator[Fi
 def last_segments(log: CommitLog) -> list[MappedFile]:
     """Return the last two segments in use, and those after them: what the quick level checks."""
     used = [segment for segment in log.segments if any(log.read(segment.start_offset, BLANK_SIZE))]
-    left = log.segments  # without what retention deleted meanwhile
+    left = log.segments  # without what retention deleted in the meantime
     return left[max(0, left.index(used[-1]) - 1) :] if used else left
 
 
@@ -171,7 +171,7 @@ class Verification:
                     self._block.append(event)
 
     def in_doubt(self) -> bool:
-        """Return whether the next messages may not belong to the log, by what lies before them."""
+        """Return whether the next messages may not belong to the log, by what is before them."""
         return self._log.in_doubt
 
     def _verify_index(self, rules: VerifyRules) -> None:
@@ -180,7 +180,7 @@ class Verification:
         if not block:
             return
         if self._log_start < self.reader.commit_log.min_offset <= block[0].start_offset:
-            self._log_start = self.reader.commit_log.min_offset  # the oldest segments were deleted meanwhile
+            self._log_start = self.reader.commit_log.min_offset  # the oldest segments were deleted in the meantime
             self.index.skip_expired()
         claims = [(run, run.claim) for run in block if isinstance(run, DistributedRun)]
         if len(claims) == len(block):

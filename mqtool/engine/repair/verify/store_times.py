@@ -63,7 +63,7 @@ def corrections(times: Ints, steps: Sequence[int] | None = None, first: int = 0,
         if follows(row, row - 1):
             continue
         choices = _between(row, len(times), follows)
-        if not choices:  # at an end of the log nothing lies beyond; the fewer are wrong
+        if not choices:  # at an end of the log nothing is beyond; the fewer are wrong
             choices = [range(row, len(times))] * (not more and len(times) - row <= MAX_WRONG)
             choices += [range(row)] * (row <= MAX_WRONG)
         if len(choices) > 1:
