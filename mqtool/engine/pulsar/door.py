@@ -739,17 +739,12 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         now: int,
     ) -> None:
         """Tell a producer where its message is, behind its other receipts and once the log is safe up to there."""
-        ledger_id, entry_id = place
-        receipt = {
-            "producer_id": body.producer_id,
-            "sequence_id": body.sequence_id,
-            "message_id": {"ledgerId": ledger_id, "entryId": entry_id},
-            "highest_sequence_id": body.highest_sequence_id if body.HasField("highest_sequence_id") else NO_REQUEST,
-        }
+        highest = body.highest_sequence_id if body.HasField("highest_sequence_id") else NO_REQUEST
+        receipt = body.producer_id, body.sequence_id, highest, place
         flushes = self.broker.group_commit
         is_safe = flushes.is_safe(flush_offset)
         if is_safe and not producer.receipts:
-            session.say("send_receipt", **receipt)
+            session.receipt(*receipt)
             return
         waiting = SendReceipt(receipt, is_safe)
         producer.receipts.append(waiting)
@@ -769,7 +764,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             return
         receipt.is_safe = True
         for receipt_fields in producer.safe_receipts():
-            session.say("send_receipt", **receipt_fields)
+            session.receipt(*receipt_fields)
 
     def _store(self, session: PulsarSession, stored: ToStore, queue: QueueTopic, now: int) -> AppendResult:
         place = queue.place

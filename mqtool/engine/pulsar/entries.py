@@ -135,22 +135,19 @@ def batch_body(records: Iterable[Record]) -> bytes:
 
 
 def _single(metadata: Any, body: bytes) -> Record:
-    kept = MessageMetadata()
-    kept.CopyFrom(metadata)
-    kept.ClearField("compression")
-    kept.ClearField("uncompressed_size")
-    pairs = _visible(kept)
-    return Record(body, _joined([*pairs, (SINGLE, _text(kept))]))
+    """Return a message as it is stored; the metadata is used up."""
+    metadata.ClearField("compression")
+    metadata.ClearField("uncompressed_size")
+    pairs = _visible(metadata)
+    return Record(body, _joined([*pairs, (SINGLE, _text(metadata))]))
 
 
 def _batch(metadata: Any, body: bytes) -> list[Record]:
     count = metadata.num_messages_in_batch
     if not 0 < count <= MAX_OF_BATCH:
         raise FormatError(f"a batch of {count} messages", 0)
-    kept = MessageMetadata()
-    kept.CopyFrom(metadata)
-    kept.ClearField("compression")
-    kept.ClearField("uncompressed_size")
+    metadata.ClearField("compression")
+    metadata.ClearField("uncompressed_size")
     records = []
     for number, (raw, payload) in enumerate(split_batch_body(body, count)):
         single = parse(SingleMetadata, raw)
@@ -158,7 +155,7 @@ def _batch(metadata: Any, body: bytes) -> list[Record]:
         single.payload_size = 0  # which the body tells
         pairs += [(INDEX, b"%d/%d" % (number, count)), (SINGLE, _text(single))]
         if not number:
-            pairs.append((OF_BATCH, _text(kept)))
+            pairs.append((OF_BATCH, _text(metadata)))
         records.append(Record(payload, _joined(pairs)))
     return records
 

@@ -90,7 +90,7 @@ def parse_frame(frame: bytes) -> Command:
     if name is None or not base.HasField(name):
         raise FormatError(f"a command of type {base.type}", 0)
     body = getattr(base, name)
-    if any(isinstance(getattr(body, field), bytes) for field in TEXTS[name]):
+    if (texts := TEXTS[name]) and any(isinstance(getattr(body, field), bytes) for field in texts):
         raise FormatError(f"{name} with a text that is not UTF-8", 0)
     return Command(name, body, frame[body_at:] if body_at < len(frame) else None)
 

@@ -12,7 +12,7 @@ from mqtool.engine.pulsar.producers import PulsarProducer
 from mqtool.engine.pulsar.refusal import PulsarError
 from mqtool.engine.pulsar.subscription import PulsarConsumer
 from mqtool.engine.pulsar.topics import Durable, QueueTopic
-from mqtool.engine.pulsar.wire import command
+from mqtool.engine.pulsar.wire import TYPES, BaseCommand, command
 from mqtool.errors import UnavailableError
 from mqtool.formats.hosts import parse_host
 from mqtool.formats.new_message import Host
@@ -24,6 +24,7 @@ AwaitedPlace = tuple[str, int]
 NO_REQUEST = (1 << 64) - 1
 _NOBODY: Host = (bytes(4), 0)
 _WORD = (1 << 64) - 1
+_RECEIPT, _MESSAGE = TYPES["send_receipt"], TYPES["message"]
 
 
 class Joined:
@@ -94,6 +95,14 @@ class PulsarSession(Session):
         """Send a command."""
         self._outbox.put(self.peer, [build_frame(base)])
 
+    def receipt(self, producer_id: int, sequence_id: int, highest: int, place: tuple[int, int]) -> None:
+        """Tell a producer where its message is, by generation and offset."""
+        base = BaseCommand(type=_RECEIPT)  # by hand: with each message it takes a third of the time of ``say``
+        told = base.send_receipt
+        told.producer_id, told.sequence_id, told.highest_sequence_id = producer_id, sequence_id, highest
+        told.message_id.ledgerId, told.message_id.entryId = place
+        self.send(base)
+
     def refuse(self, request_id: int, error: PulsarError, text: str) -> None:
         """Answer a request that is not done."""
         self.say("error", request_id=request_id, error=int(error), message=text)
@@ -105,14 +114,16 @@ class PulsarSession(Session):
         joined = self.consumers[consumer.id]
         place = joined.queue.place
         ledger = joined.queue.generation
-        base = command(
-            "message",
-            consumer_id=consumer.id,
-            message_id={"ledgerId": ledger, "entryId": entry.offset, "partition": place.partition},
-            redelivery_count=count or None,
-            ack_set=words_of(left) if left is not None else [],
-            consumer_epoch=consumer.epoch,
-        )
+        base = BaseCommand(type=_MESSAGE)
+        message = base.message
+        message.consumer_id, told_id = consumer.id, message.message_id
+        told_id.ledgerId, told_id.entryId, told_id.partition = ledger, entry.offset, place.partition
+        if count:
+            message.redelivery_count = count
+        if left is not None:
+            message.ack_set.extend(words_of(left))
+        if consumer.epoch is not None:
+            message.consumer_epoch = consumer.epoch
         self._outbox.put(self.peer, build_message_frame(base, entry.payload))
 
     def tell_active(self, consumer: PulsarConsumer, is_active: bool) -> None:
