@@ -224,6 +224,54 @@ def test_text_is_sent_as_utf8(broker: mqtool.Broker) -> None:
 # What is under way at the end
 
 
+FORGOTTEN = {
+    "global": "begin()",
+    "collected": "begin(); del producer",
+    "in a cycle": "begin(); cycle = {'producer': producer}; cycle['cycle'] = cycle; del producer",
+    "forked": "begin(); os.fork()",
+}
+"""What programs do with a producer that they do not close."""
+
+
+@pytest.mark.parametrize("auto_batch", [False, True])
+@pytest.mark.parametrize("what", FORGOTTEN)
+def test_a_program_that_closes_nothing_sends_what_it_began_and_ends_quietly(
+    what: str, auto_batch: bool, broker: mqtool.Broker
+) -> None:
+    program = f"""
+import mqtool, os
+def begin():
+    global producer
+    producer = mqtool.Producer("P", "{broker.name_server_address}", auto_batch={auto_batch})
+    producer.start()
+    for number in range(100):
+        producer.send_async(mqtool.ProducerMessage("Orders", str(number)))
+{FORGOTTEN[what]}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(int(one.body) for one in stored(broker, "Orders")) == [*range(100)]
+
+
+@pytest.mark.parametrize("what", ["global", "collected"])
+def test_a_program_that_closes_nothing_logs_what_was_not_sent_in_time(what: str) -> None:
+    with mute() as address:
+        program = f"""
+import logging, mqtool
+from mqtool.engine.client_runtime import producer as asynchronous
+logging.basicConfig()
+asynchronous.Producer.flush.__defaults__ = (50,)
+producer = mqtool.Producer("P", "{address}", send_msg_timeout=600_000)
+def begin():
+    producer.start()
+    producer.send_async(mqtool.ProducerMessage("Orders", "x"))
+{FORGOTTEN[what]}
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "was not closed: 1 message was not sent within 50 ms" in done.stderr
+
+
 def test_leaving_a_block_waits_for_what_send_async_began(broker: mqtool.Broker) -> None:
     with mqtool.Producer("P", broker.name_server_address) as producer:
         begun = [producer.send_async(ProducerMessage("Orders", b"%d" % number)) for number in range(500)]

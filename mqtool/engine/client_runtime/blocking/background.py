@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Coroutine, Iterator
@@ -131,12 +132,22 @@ class BlockingClient(Generic[AnyClient]):
         self._generation = background.generation
 
     def __del__(self) -> None:
-        async_client = getattr(self, "_made", None)  # None if the arguments were refused
-        if async_client is not None and async_client.is_running and self._generation == background.generation:
+        if self._is_unclosed:
             message = f"unclosed {self!r}: use a with block, or close()"
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+            if sys.is_finalizing():  # nothing runs any more
+                return
             with contextlib.suppress(MqtoolError):
-                background.begin(async_client.shutdown())
+                self._end_unclosed()
+
+    def _end_unclosed(self) -> "Future[None]":
+        return background.begin(self._made.shutdown())
+
+    @property
+    def _is_unclosed(self) -> bool:
+        """Whether it runs, in this process."""
+        async_client = getattr(self, "_made", None)  # None if the arguments were refused
+        return async_client is not None and async_client.is_running and self._generation == background.generation
 
     def __repr__(self) -> str:
         return repr(self._made)

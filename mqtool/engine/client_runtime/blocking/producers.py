@@ -1,5 +1,9 @@
 """Producers for programs without an event loop: what they do, and with which arguments, those for asyncio say."""
 
+import atexit
+import contextlib
+import os
+import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqtool.engine.client_runtime.blocking.background import (
@@ -10,6 +14,7 @@ from mqtool.engine.client_runtime.blocking.background import (
     background,
     blocking,
 )
+from mqtool.errors import MqtoolError
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,6 +32,13 @@ AioProducer = TypeVar("AioProducer", bound="aio.Producer")
 
 class _Producing(BlockingMember[AioProducer]):
     """What producers have in common."""
+
+    def __init__(self, make: "Callable[[], AioProducer]") -> None:
+        super().__init__(make)
+        _producers.add(self)
+
+    def _end_unclosed(self) -> "futures.Future[None]":
+        return _awaited_at_exit(super()._end_unclosed(), repr(self))
 
     send = blocking(lambda: aio.Producer.send)
     flush = blocking(lambda: aio.Producer.flush)
@@ -50,6 +62,40 @@ class _Producing(BlockingMember[AioProducer]):
             background.check_alive()
             return future
         return background.begin(_begun(client.packed(call)))
+
+
+# What producers that the program does not close have begun to send, it may expect to be sent when it ends.
+
+_END_S = 60.0  # no end of a producer takes longer, unless something blocks the event loop
+_producers: weakref.WeakSet[_Producing[Any]] = weakref.WeakSet()
+_ending: "set[futures.Future[None]]" = set()
+
+os.register_at_fork(after_in_child=_ending.clear)
+
+
+def _awaited_at_exit(future: "futures.Future[None]", name: str) -> "futures.Future[None]":
+    def ended(_: object) -> None:
+        _ending.discard(future)
+        if not future.cancelled() and (error := future.exception()):
+            import logging  # a seventh of what it takes to load a class
+
+            logging.getLogger(__name__).error("%s was not closed: %s", name, error)
+
+    _ending.add(future)
+    future.add_done_callback(ended)
+    return future
+
+
+@atexit.register
+def _flush_unclosed() -> None:
+    for producer in [*_producers]:
+        if producer._is_unclosed:
+            with contextlib.suppress(MqtoolError):  # the loop has ended, as every call has told
+                _awaited_at_exit(background.begin(producer._made.flush()), repr(producer))
+    if _ending:
+        from concurrent import futures
+
+        futures.wait([*_ending], _END_S)
 
 
 async def _result(begun: "asyncio.Future[T]") -> T:
