@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mqtool.engine.repair.checks import CHECKS
 from tests.docs.pages import ROOT, links
 
 README = (ROOT / "README.md").read_text()
@@ -15,6 +16,10 @@ README = (ROOT / "README.md").read_text()
 
 def test_the_readme_has_150_lines_at_most() -> None:
     assert len(README.splitlines()) <= 150
+
+
+def test_the_readme_counts_the_codes_of_checks() -> None:
+    assert f"| {len(CHECKS)} codes, each with an explanation" in README
 
 
 def test_a_package_index_gets_the_readme_without_relative_links(monkeypatch: pytest.MonkeyPatch) -> None:
