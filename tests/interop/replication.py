@@ -10,8 +10,10 @@ from typing import Any
 
 import orjson
 
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.verify.store import verify_store
+from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats.settings import parse_settings
@@ -78,12 +80,14 @@ def run_scenarios(
 def findings_in_stores(work: Path, scenario: str, roles: Collection[str]) -> list[str]:
     """Return what ``verify`` finds, beyond notes, in the stores that a scenario has left in the folder of all.
 
-    A slave that ended before it copied the table of topics may have queues of topics that it does not know.
+    Brokers are killed at the end of a scenario: each store is opened first as at the next start, and closed. A slave
+    that ended before it copied the table of topics may have queues of topics that it does not know.
     """
     sentences = []
     for role in roles:
         for config in sorted(work.glob(f"{scenario}-*/{role}*/broker.conf")):
             settings = StoreConfig(parse_settings(config.read_text()))
+            MessageStore(config.parent / "store", settings, now=wall_clock()).close()
             sentences += [
                 f"{config.parent.name}: {finding.code}: {finding.message}"
                 for finding in verify_store(StoreReader(config.parent / "store", settings))
