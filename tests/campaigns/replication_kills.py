@@ -40,6 +40,7 @@ long as many kills, and nothing would ever be acknowledged."""
 _EQUAL_SECONDS = 120.0
 _REST_SECONDS = 5.0
 _ROOT = Path(__file__).parents[2]
+_GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,16 +94,17 @@ class RestartedProcess:
 
 
 def _free_port() -> int:
-    """Return a port whose neighbours are free: those for slaves and for their questions."""
+    """Return a port whose neighbours are free: those for slaves and for their questions.
+
+    It is none that a connection may be given while the broker is down.
+    """
+    first, last = map(int, _GIVEN_PORTS.read_text().split())
     while True:
-        with contextlib.ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            with contextlib.suppress(OSError):
-                for beside in (port - 2, port + 1):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", beside))
-                return port
+        port = random.choice([*range(10_000, first - 1), *range(last + 3, 65_000)])
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for beside in (port - 2, port, port + 1):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", beside))
+            return port
 
 
 def _broker(folder: Path, name: str, name_server: str, port: int, settings: dict[str, str]) -> RestartedProcess:
