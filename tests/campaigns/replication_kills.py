@@ -100,7 +100,7 @@ def _free_port() -> int:
     """
     first, last = map(int, _GIVEN_PORTS.read_text().split())
     while True:
-        port = random.choice([*range(10_000, first - 1), *range(last + 3, 65_000)])
+        port: int = random.choice([*range(10_000, first - 1), *range(last + 3, 65_000)])
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for beside in (port - 2, port, port + 1):
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", beside))
