@@ -33,13 +33,18 @@ class PulsarWire:
         for queue in (self._answers, self.told):
             queue.put_nowait(None)
 
+    @property
+    def next_request(self) -> int:
+        """The number of the next request."""
+        return self._requests + 1
+
     def say(self, name: str, **fields: Any) -> None:
         """Send a command."""
         self._writer.write(build_frame(command(name, **fields)))
 
     async def ask(self, name: str, **fields: Any) -> Command:
         """Send a request and return its answer."""
-        return await self.ask_with(command(name, request_id=self._requests + 1, **fields))
+        return await self.ask_with(command(name, request_id=self.next_request, **fields))
 
     async def ask_with(self, base: Any) -> Command:
         """Send a request that is made, with the next number, and return its answer."""

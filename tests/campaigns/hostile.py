@@ -29,6 +29,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mqtool.engine.pulsar.wire import command as pulsar_command
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.verify.store import verify_store
@@ -46,6 +47,8 @@ from mqtool.formats.headers import BrokerIdentity, build_header
 from mqtool.formats.properties import build_properties
 from mqtool.formats.remoting import MAX_FRAME, ONEWAY, RESPONSE, RemotingCommand, build_frame
 from tests.campaigns.kills import Served
+from tests.differential.java_broker import free_port
+from tests.pulsar_wire import PulsarWire, connected
 from tests.wire_client import WireClient, batch, consumer, registration
 
 SETTINGS = {"mappedFileSizeCommitLog": str(1 << 26), "maxMessageSize": str(4 << 20)}
@@ -65,6 +68,7 @@ class Attacker:
     def __init__(self, served: Served, seconds: float) -> None:
         self.broker = served.broker
         self.name_server = served.name_server
+        self.pulsar = ""
         self.client = WireClient(served.broker)
         self.names = RemotingClient([served.name_server])
         self._seconds = seconds
@@ -578,6 +582,89 @@ async def _settings(attacker: Attacker, number: int) -> None:
     await attacker.ask(RequestCode.UPDATE_BROKER_CONFIG, f"traceOn=true\n{name}={'x' * 100_000}".encode())
 
 
+# The port for Pulsar clients
+
+
+def pulsar(sends: str, limit: str) -> Callable[[Callable[[Attacker, PulsarWire, int], Awaitable[None]]], None]:
+    """Have a function be an attack by a client of Pulsar, which connects again after some hundred times."""
+
+    def take(one: Callable[[Attacker, PulsarWire, int], Awaitable[None]]) -> None:
+        async def run(attacker: Attacker) -> None:
+            while attacker.goes_on:
+                with contextlib.suppress(AssertionError, OSError):  # it was disconnected
+                    async with connected(attacker.pulsar) as client:
+                        for number in itertools.islice(attacker.numbers, 500):
+                            if attacker.goes_on:
+                                await one(attacker, client, number)
+
+        ATTACKS.append(Attack(f"Pulsar: {sends}", limit, run))
+
+    return take
+
+
+def _subscription(consumer_id: int, kind: int, name: str) -> dict[str, Any]:
+    return {"topic": "Pulsar", "subscription": name, "subType": kind, "consumer_id": consumer_id, "initialPosition": 1}
+
+
+async def _refused(attacker: Attacker, client: PulsarWire, name: str, **fields: Any) -> None:
+    attacker.refused += bool(await client.outcome(name, **fields))
+
+
+@pulsar("consumers with 1,000 ranges of hashes each", "16 Mi characters in all, 64 a range: `NotAllowedError`")
+async def _ranges(attacker: Attacker, client: PulsarWire, number: int) -> None:
+    fields = _subscription(number, 3, f"ranges{number}")
+    base = pulsar_command("subscribe", request_id=client.next_request, **fields)
+    base.subscribe.keySharedMeta.keySharedMode = 1
+    for start in range(1000):
+        base.subscribe.keySharedMeta.hashRanges.add(start=start, end=start)
+    attacker.refused += (await client.ask_with(base)).name == "error"
+
+
+@pulsar("ever more consumers of one subscription", "1,000: `NotAllowedError`")
+async def _failover(attacker: Attacker, client: PulsarWire, number: int) -> None:
+    await _refused(attacker, client, "subscribe", **_subscription(number, 2, "failover"))
+
+
+@pulsar("ever new subscriptions", "500,000 offsets, 20,000 groups: `NotAllowedError`")
+async def _new_subscriptions(attacker: Attacker, client: PulsarWire, number: int) -> None:
+    await _refused(attacker, client, "subscribe", **_subscription(number, 1, f"new{number}"))
+
+
+@pulsar("messages, and consumers that acknowledge every second of them", "100,000 gaps, 1,000,000 messages in all")
+async def _gaps(attacker: Attacker, client: PulsarWire, number: int) -> None:
+    if number % 500 == 0 or not client.told.qsize():
+        await _refused(attacker, client, "producer", topic="Pulsar", producer_id=1)
+        await _refused(attacker, client, "subscribe", **_subscription(1, 1, f"gaps{number}"))
+        client.say("flow", consumer_id=1, messagePermits=100_000)
+    client.send(number, b"message", 1)
+    await client.ask("get_last_message_id", consumer_id=1)
+    while client.told.qsize():
+        said = client.told.get_nowait()
+        if said is not None and said.name == "message" and said.body.message_id.entryId % 2:
+            client.say("ack", consumer_id=1, ack_type=0, message_id=[said.body.message_id])
+
+
+@pulsar("lists of more than 100,000 topics", "100,000: `NotAllowedError`")
+async def _topic_lists(attacker: Attacker, client: PulsarWire, number: int) -> None:
+    if number % 10 == 0:
+        await attacker.make_topic(f"Listed{number}", 4096)
+    await _refused(attacker, client, "get_topics", namespace="public/default")
+
+
+@pulsar("schemas of 400,000 bytes of properties", "512 KiB each, 16 MiB in all: `NotAllowedError`")
+async def _schemas(attacker: Attacker, client: PulsarWire, number: int) -> None:
+    base = pulsar_command("get_or_create_schema", topic="Pulsar", request_id=client.next_request)
+    schema = base.get_or_create_schema.schema
+    schema.name, schema.type, schema.schema_data = "s", 1, b"%d" % number
+    schema.properties.add(key=b"k", value=bytes(400_000))
+    attacker.refused += (await client.ask_with(base)).body.HasField("error_code")
+
+
+@pulsar("producers that wait for a topic", "1,000: `NotAllowedError`")
+async def _waiting_producers(attacker: Attacker, client: PulsarWire, number: int) -> None:
+    await _refused(attacker, client, "producer", topic="Waited", producer_id=number, producer_access_mode=2)
+
+
 # The name server
 
 
@@ -683,7 +770,8 @@ async def run_hostile(
     Raises:
         AssertionError: the honest client was not served, or the server or its store is not as it should be.
     """
-    served, rows = Served(folder, SETTINGS), []
+    pulsar, rows = f"127.0.0.1:{free_port()}", []
+    served = Served(folder, {**SETTINGS, "pulsarPort": pulsar.partition(":")[2]})
     async with served.running() as process:
         await served.until_ready(process)
         honest = await asyncio.create_subprocess_exec(
@@ -699,6 +787,7 @@ async def run_hostile(
             assert await honest.stdout.readline() == b"ready\n"
             for one in attacks:
                 attacker = Attacker(served, seconds)
+                attacker.pulsar = pulsar
                 await attacker.make_topic("Empty")
                 await _told(honest)
                 Path(f"/proc/{process.pid}/clear_refs").write_text(_PEAK_BEGINS)

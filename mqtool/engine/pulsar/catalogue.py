@@ -5,6 +5,7 @@ name of one that is too long for RocketMQ, its schemas, whether it deduplicates,
 """
 
 import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ class Catalogue:
         self._path = folder / "pulsarTopics.json"
         self._saves = saves
         _, self._topics = load_table(self._path, _parse)
-        self._schema_bytes = sum(_size_of(schema) for known in self._topics.values() for schema in known.schemas)
+        self._schema_bytes = {topic: sum(map(_size_of, known.schemas)) for topic, known in self._topics.items()}
 
     def get(self, topic: str) -> KnownTopic:
         """Return what is known of a topic."""
@@ -64,8 +65,8 @@ class Catalogue:
         """Take note of something; it is among the saves when this returns."""
         before = self._topics.get(topic)
         if before != known:
-            of_before = map(_size_of, before.schemas if before else ())
-            self._schema_bytes += sum(map(_size_of, known.schemas)) - sum(of_before)
+            if not known.schemas:
+                self._schema_bytes.pop(topic, None)
             self._topics[topic] = known
             self._saves.want(self._path, self._pieces)
 
@@ -75,8 +76,10 @@ class Catalogue:
         Raises:
             LimitError: there is no room for it.
         """
-        if self._schema_bytes + _size_of(schema) > MAX_OF_SCHEMAS:
+        size = _size_of(schema)
+        if sum(self._schema_bytes.values()) + size > MAX_OF_SCHEMAS:
             raise LimitError(f"the schemas of all topics have more than {MAX_OF_SCHEMAS:,} bytes")
+        self._schema_bytes[topic] = self._schema_bytes.get(topic, 0) + size
         known = self.get(topic)
         self.put(topic, known._replace(schemas=(*known.schemas, schema)))
         return len(known.schemas)
@@ -123,19 +126,20 @@ def _row(known: KnownTopic) -> dict[str, Any]:
     if known.is_terminated:
         row["terminated"] = True
     if known.schemas:
-        row["schemas"] = [
-            {
-                "type": schema.type,
-                "data": base64.b64encode(schema.data).decode(),
-                "properties": [[_text(name), _text(value)] for name, value in schema.properties],
-            }
-            for schema in known.schemas
-        ]
+        row["schemas"] = [*map(_row_of_schema, known.schemas)]
     return row
 
 
+def _row_of_schema(schema: Schema) -> dict[str, Any]:
+    return {
+        "type": schema.type,
+        "data": base64.b64encode(schema.data).decode(),
+        "properties": [[_text(name), _text(value)] for name, value in schema.properties],
+    }
+
+
 def _size_of(schema: Schema) -> int:
-    return len(schema.data) + sum(len(name) + len(value) for name, value in schema.properties) + _SCHEMA_BYTES
+    return len(json.dumps(_row_of_schema(schema))) + _SCHEMA_BYTES
 
 
 def _text(data: bytes) -> str:

@@ -30,7 +30,7 @@ FEW_GAPS = 1000
 MAX_HELD = 1_000_000
 """Messages that consumers have, or are to be given again, and gaps, of all subscriptions."""
 MAX_OF_SCHEMAS = 1 << 24
-"""Bytes of all schemas, with their properties and some for each: their table is written whole."""
+"""Bytes of all schemas as text, with their properties and some for each: their table is written whole."""
 
 
 def check_list(count: int) -> None:
