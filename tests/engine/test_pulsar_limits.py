@@ -10,6 +10,9 @@ import jwt
 import pytest
 
 import mqtool
+from mqtool.engine.broker.saves import Saves
+from mqtool.engine.pulsar.catalogue import Catalogue, KnownTopic
+from mqtool.engine.pulsar.schemas import Schema
 from mqtool.engine.pulsar.wire import command
 from mqtool.formats.codes import RequestCode
 from tests.engine.broker.test_limits import lowered
@@ -163,6 +166,27 @@ def test_names_and_schemas_are_only_so_long_with_all_that_belongs_to_them() -> N
             assert "at most 255 characters" in await other.outcome("producer", **name)
 
     on_broker(test)
+
+
+def test_a_catalogue_is_written_in_pieces_of_a_schema_each_and_read_again(tmp_path: Path) -> None:
+    saves = Saves()
+    saves.on_wanted = lambda: None
+    catalogue = Catalogue(tmp_path, saves)
+    for number in range(300):
+        catalogue.put(f"t{number}", KnownTopic(1, True, "a.b" if number % 2 else ""))
+    for topic in ("t0", "t1"):
+        for data in (b"1", b"\xff2"):
+            catalogue.add_schema(topic, Schema(1, data, ((b"k", b"v" * 1000),)))
+    taken = saves.take()
+    assert taken
+    [save] = taken.saves
+    pieces = [*save.pieces()]
+    save.write(save.path, b"".join(pieces))
+
+    assert len(pieces) > 4
+    assert max(map(len, pieces)) < 20_000
+    again = Catalogue(tmp_path, Saves())
+    assert all(again.get(f"t{number}") == catalogue.get(f"t{number}") for number in range(301))
 
 
 def test_queues_in_use_are_only_so_many() -> None:

@@ -15,11 +15,13 @@ from mqtool.engine.broker.saves import Saves
 from mqtool.engine.pulsar.limits import MAX_OF_SCHEMAS
 from mqtool.engine.pulsar.schemas import Schema
 from mqtool.errors import FormatError, LimitError
-from mqtool.formats.config_tables import Table, build_table_in_pieces
+from mqtool.formats.config_tables import Table
 
 _MEMBER = "topics"
 _SCHEMA_BYTES = 256
 """That a schema takes beside what it says."""
+_PARTS_OF_PIECE = 200
+"""Each takes some microseconds: others have their turn between pieces."""
 
 
 class KnownTopic(NamedTuple):
@@ -89,8 +91,19 @@ class Catalogue:
         self.put(topic, KnownTopic(self.get(topic).generation + 1))
 
     def _pieces(self) -> Iterator[bytes]:
-        rows = ((topic, _row(known)) for topic, known in list(self._topics.items()))
-        return build_table_in_pieces({}, _MEMBER, rows)
+        piece, separator = [f'{{"{_MEMBER}":{{'], ""
+        for topic, known in [*self._topics.items()]:
+            piece.append(f"{separator}\n{json.dumps(topic)}:{json.dumps(_row(known))[:-1]}")
+            separator = ","
+            for number, schema in enumerate(known.schemas):
+                piece += "," if number else ',"schemas":[', json.dumps(_row_of_schema(schema))
+                yield "".join(piece).encode()
+                piece = []
+            piece.append("]}" if known.schemas else "}")
+            if len(piece) > _PARTS_OF_PIECE:
+                yield "".join(piece).encode()
+                piece = []
+        yield "".join([*piece, "\n}}"]).encode()
 
 
 def _parse(table: Table) -> dict[str, KnownTopic]:
@@ -120,13 +133,12 @@ def _parse(table: Table) -> dict[str, KnownTopic]:
 
 
 def _row(known: KnownTopic) -> dict[str, Any]:
+    """Return what is written of a topic, but for its schemas."""
     row: dict[str, Any] = {"generation": known.generation, "plain": known.is_plain, "name": known.name}
     if known.deduplicates:
         row["deduplication"] = True
     if known.is_terminated:
         row["terminated"] = True
-    if known.schemas:
-        row["schemas"] = [*map(_row_of_schema, known.schemas)]
     return row
 
 
