@@ -242,7 +242,7 @@ class CallbackError(MqtoolError):
 
 
 class MissingExtraError(MqtoolError):
-    """A package is missing that an extra of mqtool installs."""
+    """A package that an extra of mqtool installs is missing."""
 
     exit_code = Status.UNAVAILABLE
 

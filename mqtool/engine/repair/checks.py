@@ -210,7 +210,7 @@ CHECKS: dict[str, Check] = {
     ),
     "LOG-ENTRY": Check(
         ERROR,
-        "The head of a DLedger entry does not fit its place.",
+        "The head of a DLedger entry does not match its position.",
         "In DLedger mode each record is part of an entry whose head contains its place, its size and its number, "
         "one more than that of the entry before. DLedger checks them when it starts and ends the log at the first "
         "that is wrong.",
@@ -342,7 +342,7 @@ CHECKS: dict[str, Check] = {
     ),
     "QUEUE-EXT": Check(
         WARNING,
-        "The extension of a queue does not fit its units.",
+        "The extension of a queue does not match its units.",
         "With enableConsumeQueueExt the tags code of a unit is an address in consumequeue_ext, where tag, store "
         "time and filter bits are kept. A broker walks these units by their sizes when it starts, and drops "
         "everything after a wrong one.",
@@ -573,7 +573,7 @@ CHECKS: dict[str, Check] = {
     ),
     "TIMER-SLOT": Check(
         WARNING,
-        "A slot of the timer wheel does not fit the timer log.",
+        "A slot of the timer wheel does not match the timer log.",
         "Each future second has a slot that refers to its first and last unit and counts the messages. A wrong slot "
         "delivers too few, or messages of another second. After a kill the wheel may be a second older than the "
         "log; that is not reported.",
