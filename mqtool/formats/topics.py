@@ -77,6 +77,8 @@ def is_system_topic(topic: str) -> bool:
     return topic.startswith(SYSTEM_PREFIXES)
 
 
+MAX_QUEUES = (1 << 31) - 1
+"""A table counts the queues of a topic in 32 bits."""
 _MAX_NAME = 255
 _REPLACED = "\ufffd"  # what Java reads where bytes are not text
 

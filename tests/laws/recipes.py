@@ -1686,6 +1686,19 @@ _ROWS = {
             }
         ],
     ),
+    "a message whose number of a queue is the largest makes no table that brokers cannot read": (
+        "many-497-clean",
+        "export | import",
+        [{"op": "write", "file": "commitlog/00000000000000114688", "at": 1484, "hex": "7fffffff"}],
+    ),
+    "a message that states the last address of all beside a garbled page is one that lies elsewhere": (
+        "txn-533-clean",
+        "recover --normal",
+        [
+            {"op": "zero", "file": "commitlog/00000000000000000000", "at": 5120, "len": 512},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 34062, "hex": "7ffffffffffffffe"},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -30,6 +30,7 @@ from mqtool.formats.message import Message
 from mqtool.formats.property_names import ORIGIN_MESSAGE_ID, RETRY_TOPIC
 from mqtool.formats.topics import (
     DEAD_LETTER_PREFIX,
+    MAX_QUEUES,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SYSTEM_GROUP_PREFIXES,
@@ -106,7 +107,7 @@ class _Config:
         keys = ends if ends is not None else {*reader.consume_queues, *reader.batch_consume_queues}
         self.counts: dict[str, int] = {}
         for topic, queue_id in (*keys, *further):
-            self.counts[topic] = max(self.counts.get(topic, 0), queue_id + 1)
+            self.counts[topic] = max(self.counts.get(topic, 0), min(queue_id + 1, MAX_QUEUES))
         self.tables: dict[str, Table] = {}
         self.reasons: dict[str, list[str]] = {name: [] for name in NAMES}
         self.rough: set[str] = set()

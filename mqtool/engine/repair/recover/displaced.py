@@ -86,7 +86,7 @@ class DisplacedRecords(NamedTuple):
     @property
     def end(self) -> int:
         """One past the last."""
-        return int(self.starts[-1] + self.sizes[-1])
+        return int(self.starts[-1]) + int(self.sizes[-1])  # may be beyond what 64 bits hold
 
     def part(self, rows: slice) -> "DisplacedRecords":
         """Return some of them."""
@@ -185,10 +185,11 @@ class Unsound:
             self.ends.append(end)
             self.are_alone.append(is_alone)
 
-    def around(self, starts: Ints, ends: Ints) -> Ints:
+    def around(self, starts: Ints, sizes: Ints | int) -> Ints:
         """Return the number of the stretch that each range of addresses is in, -1 for none."""
         numbers = np.searchsorted(np.array(self.starts, np.int64), starts, "right") - 1
-        inside = (numbers >= 0) & (ends <= np.array([*self.ends, 0], np.int64)[numbers])
+        room = np.array([*self.ends, 0], np.int64)[numbers] - starts  # the end of an absurd address has no number
+        inside = (numbers >= 0) & (sizes <= room)
         result: Ints = np.where(inside, numbers, -1)
         return result
 
@@ -269,7 +270,7 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
     wanted: dict[int, list[DisplacedRecords]] = collections.defaultdict(list)
     left: list[tuple[DisplacedRecords, bool]] = []
     for records in displaced:
-        numbers = unsound.around(records.starts, records.starts + records.sizes)
+        numbers = unsound.around(records.starts, records.sizes)
         for first, last in _stretches(numbers):
             part = records.part(slice(first, last))
             if numbers[first] >= 0 and _is_credible(reader, part, unsound):
@@ -408,7 +409,7 @@ def _moves(
             all_moves.append((place, ShiftedSource(other, place - address + other.start_offset)))
     moves: dict[int, list[_Move]] = collections.defaultdict(list)
     starts = np.array([address for address, _ in all_moves], np.int64)
-    for number, move in zip(unsound.around(starts, starts + 1).tolist(), all_moves, strict=True):
+    for number, move in zip(unsound.around(starts, 1).tolist(), all_moves, strict=True):
         moves[number].append(move)
     return moves
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.formats.scan import Ints
+from mqtool.formats.topics import MAX_QUEUES
 
 _WINDOW = 64
 
@@ -95,7 +96,7 @@ def arrange(
     chains: dict[QueueKey, list[OffsetRun]] = {}  # runs with a place, in the order of the log and of the queue
     left: list[tuple[OffsetRun, QueueKey]] = []
     for queue, runs in queues.items():
-        if queue[1] < 0:
+        if not _can_be(queue):
             # Impossible queue: the messages are of another one, if it lacks them.
             left += [(run, queue) for run in runs]
             continue
@@ -107,10 +108,10 @@ def arrange(
     placed: dict[tuple[QueueKey, int], tuple[QueueKey, int]] = {}
     late: list[tuple[OffsetRun, QueueKey]] = []
     for run, queue in sorted(left):
-        if run.misplaced or (is_fixed(queue) and queue[1] >= 0):
+        if run.misplaced or (is_fixed(queue) and _can_be(queue)):
             continue
         target = _place(chains, lacking.at(queue[0], run.position), queue, run)
-        if target is None and queue[1] < 0:
+        if target is None and not _can_be(queue):
             order.left_out.append((queue, run))
         elif target is None:
             late.append((run, queue))
@@ -140,6 +141,10 @@ def arrange(
             if before.stop < after.start:
                 order.missing[after.position].append(Missing(queue, before.stop, after.start))
     return order
+
+
+def _can_be(queue: QueueKey) -> bool:
+    return 0 <= queue[1] < MAX_QUEUES
 
 
 def _shift(old: int, new: int) -> int:
@@ -198,12 +203,12 @@ def _place(
     of its queue.
     """
     for other in siblings:
-        if other != queue and (run.length == 1 or queue[1] < 0):
+        if other != queue and (run.length == 1 or not _can_be(queue)):
             number, start, stop = _gap(chains[other], run)
             if start <= run.start and run.stop <= stop:
                 chains[other].insert(number, run)
                 return other, run.start
-    if queue[1] < 0:
+    if not _can_be(queue):
         return None
     number, start, stop = _gap(chains[queue], run)
     if stop - start >= run.length:

@@ -35,7 +35,7 @@ from mqtool.formats.hosts import parse_host
 from mqtool.formats.message import Message
 from mqtool.formats.properties import are_readable
 from mqtool.formats.scan import MessageTable
-from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, is_possible
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, MAX_QUEUES, is_possible
 
 if TYPE_CHECKING:
     import pyarrow
@@ -438,8 +438,8 @@ def record_of(row: Row) -> bytes:
         raise ValueError("the body does not match body_crc")
     if not is_possible(topic):
         raise ValueError("no broker can have a topic of this name")
-    if row["queue_id"] < 0:
-        raise ValueError("no queue has a negative id")
+    if not 0 <= row["queue_id"] < MAX_QUEUES:
+        raise ValueError("no topic has a queue with this id")
     if not are_readable(properties):
         raise ValueError("raw_properties are not pairs of name and value as a broker writes them")
     rest = len(topic).to_bytes(2 if is_large else 1, "big") + topic + struct.pack(">h", len(properties)) + properties
