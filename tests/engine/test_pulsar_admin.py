@@ -1,6 +1,7 @@
 """Administrators of Apache Pulsar, over HTTP; ``pulsar-admin`` itself is in ``tests/differential``."""
 
 import json
+import random
 import re
 import urllib.error
 import urllib.request
@@ -122,6 +123,19 @@ def test_consumers_begin_anew_where_their_subscription_is_reset(broker: mqtool.B
     assert ask(broker, "POST", TOPIC + "t/subscription/s/resetcursor/0") == (204, "")
 
     assert [consumer.receive(WAIT_MS).data() for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+def test_messages_that_nobody_can_be_given_are_told_in_the_stats(broker: mqtool.Broker, client: Any) -> None:
+    consumer = client.subscribe("t", "s", initial_position=EARLIEST)
+    with mqtool.Producer("shop", broker.name_server_address) as others:
+        others.send(mqtool.ProducerMessage("t", random.Random(1).randbytes(4 << 20)))  # too long for Pulsar clients
+        others.send(mqtool.ProducerMessage("t", b"short"))
+    message = consumer.receive(WAIT_MS)
+    consumer.acknowledge(message)
+    status, stats = ask(broker, "GET", TOPIC + "t/stats")
+
+    assert (message.data(), status) == (b"short", 200)
+    assert stats["subscriptions"]["s"]["totalMsgExpired"] == 1
 
 
 def test_a_pattern_means_topics_whatever_partitions_they_have(broker: mqtool.Broker, client: Any) -> None:

@@ -391,7 +391,7 @@ def _place(queue: QueueTopic, position: MessagePosition) -> tuple[int, int | Non
 
 
 _SUMS = ("msgInCounter", "bytesInCounter", "msgOutCounter")
-_SUMS_OF_SUBSCRIPTION = ("msgBacklog", "msgOutCounter", "unackedMessages")
+_SUMS_OF_SUBSCRIPTION = ("msgBacklog", "msgOutCounter", "unackedMessages", "totalMsgExpired")
 
 
 def _stats(queue: QueueTopic) -> dict[str, Any]:
@@ -422,6 +422,7 @@ def _stats_of(subscription: PulsarSubscription, is_durable: bool) -> dict[str, A
         "msgBacklog": subscription.backlog,
         "msgOutCounter": subscription.given,
         "unackedMessages": subscription.unacked,
+        "totalMsgExpired": subscription.lost,
         "type": subscription.kind.label if subscription.consumers else "None",
         "activeConsumerName": active.name if active is not None else None,
         "durable": is_durable,
