@@ -116,6 +116,7 @@ class MessageTrace(Hook):
         self._left_out = 0
         self._producer: Sender | None = None
         self._sending: asyncio.Lock
+        self._sending_on: asyncio.Task[None] | None = None
         self._failed: MqtoolError | None = None  # why the last try did
 
     async def start(self, instance: Instance) -> None:
@@ -123,7 +124,7 @@ class MessageTrace(Hook):
         self._sending = asyncio.Lock()
         self._producer = self._make_sender(self._name, self._name_servers, self._options)
         await self._producer.start()
-        instance.keep_on("sending traces", self._send_on)
+        self._sending_on = instance.keep_on("sending traces", self._send_on)
 
     async def stop(self) -> None:
         """Send the remaining records, and stop."""
@@ -134,6 +135,9 @@ class MessageTrace(Hook):
                         while not await self._send():
                             await asyncio.sleep(_LAST_S / 10)
             finally:
+                if self._sending_on:  # which puts back what it could not send yet
+                    self._sending_on.cancel()
+                    await asyncio.wait([self._sending_on])
                 if self._waiting:
                     why = self._failed or "no broker accepted them in time"
                     log.warning("%d trace records of %s were lost: %s", len(self._waiting), self._group, why)

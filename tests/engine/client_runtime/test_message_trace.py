@@ -98,13 +98,17 @@ def test_records_that_nobody_took_are_sent_again(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("begun_before", [False, True])
 def test_records_that_cannot_be_sent_by_the_end_are_told(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    begun_before: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(message_trace, "_LAST_S", 0.1)
 
     async def run(broker: mqtool.Broker) -> None:
+        begun = asyncio.Event()
+
         async def keep_quiet(_: asyncio.StreamWriter) -> bool:
+            begun.set()
             return False
 
         async with (
@@ -112,6 +116,8 @@ def test_records_that_cannot_be_sent_by_the_end_are_told(
             aio.Producer("P", address, trace=True) as producer,
         ):
             await producer.send(ProducerMessage("Orders", b"x"))
+            if begun_before:
+                await begun.wait()
 
     with mqtool.Broker() as broker:
         asyncio.run(run(broker))
