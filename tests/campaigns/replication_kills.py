@@ -30,7 +30,7 @@ from tests.campaigns.kills import JAVA, LATER, PLAIN, JavaClient, KillProducers,
 from tests.campaigns.kills import _pull as pull
 from tests.campaigns.kills import _until_delivered as until_delivered
 
-SETTINGS = {"brokerName": "pair", "mappedFileSizeCommitLog": str(1 << 22)}
+SETTINGS = {"brokerName": "broker-a", "mappedFileSizeCommitLog": str(1 << 22)}
 MASTER = {**SETTINGS, "brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
 SLAVE = {**SETTINGS, "brokerRole": "SLAVE", "brokerId": "1", "slaveReadEnable": "true", "haStartAtFirstByte": "true"}
 _UP_SECONDS = 1.0  # at most, between two kills
@@ -175,6 +175,7 @@ async def run_kills(folder: Path, kills: int, seed: int, java: str | None = None
             client.end()
         for one in (slave, master, of_names):
             await one.kill()
+    assert client is None or sent_by_java
     sent = producers.sent + sent_by_java
     stored_again = check(sent, found)
     for one in (master, slave):
