@@ -403,7 +403,7 @@ class ReplicationScenario:
         process = self.world.process("operator", "10.5.0.1")
 
         async def work() -> None:
-            async with AdminClient([self.name_server.address], clock=self.world.clock()) as admin:
+            async with AdminClient([self.name_server.address]) as admin:
                 plan = await plan_promotion(admin, NAME)
                 if plan.master is None and not is_dead:
                     self.world.note("operator", "the master does not answer: it is left alone")
