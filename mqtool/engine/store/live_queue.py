@@ -6,6 +6,7 @@ queue to its file at once: the log has all that is needed to rebuild them.
 """
 
 import bisect
+import functools
 import os
 import struct
 from collections.abc import Callable, Sequence
@@ -33,6 +34,11 @@ _BATCH_UNIT = packer_of(batch_consume_queue.UNIT)
 _EXT_HEAD = packer_of(consume_queue_ext.HEAD)
 _LOOK_BEHIND = 1000
 """Units after the last one that are examined when a queue is opened."""
+
+
+@functools.lru_cache(maxsize=256)  # making a path takes longer than reading a unit
+def _path_in(folder: Path, start: int) -> Path:
+    return folder / segment_name(start)
 
 
 class Unit(NamedTuple):
@@ -262,7 +268,7 @@ class LiveQueue:
         return self._files.get(self._path(start)).read(at - start, count)
 
     def _path(self, at: int) -> Path:
-        return self.folder / segment_name(at // self.file_size * self.file_size)
+        return _path_in(self.folder, at // self.file_size * self.file_size)
 
     # Removing
 
