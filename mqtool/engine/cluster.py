@@ -256,6 +256,9 @@ class _RunningBroker:
                 self.store.was_recovered = True
             self.rules: BrokerController = BrokerController(self.store, self._clock(), config.settings)
             self.rules.state.epoch, self.rules.state.configured = self._life.epoch, self._life.configured
+            if self._life.has_changed and self.rules.state.role is not Role.SLAVE:
+                for topic in self.rules.topic_requests.make_missing(self._clock()):
+                    log.warning("topic %s was not copied yet, but messages of it were: it has default settings", topic)
             self.rules.role_changes.on_change = self._life.on_change
             self.rules.role_changes.on_cut = self._life.on_cut
             for remark in remarks(config.settings):

@@ -201,6 +201,56 @@ async def test_a_master_that_was_dead_meanwhile_is_not_the_master_any_more_and_m
 
 
 @on_a_loop
+async def test_messages_whose_topic_no_slave_has_copied_yet_can_be_consumed_from_the_new_master(tmp_path: Path) -> None:
+    async with names() as name_server, AdminClient([name_server]) as admin:
+        rarely = {**SLAVE, "brokerId": 1, "haCopyInterval": 3_600_000}
+        async with (
+            master_of(tmp_path / "a", name_server) as first,
+            mqtool.Broker(tmp_path / "b", role="slave", name_servers=[name_server], settings=rarely) as second,
+        ):
+            await until_it_follows(admin)
+            client = WireClient(first.address)
+            for number in range(3):
+                await client.send(b"%d" % number)
+            await client.close()
+            await until_it_follows(admin, 1, (await stats(admin, 0))["commitLogMaxOffset"])
+            await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
+
+            assert [master.address for master in await admin.masters("broker-a")] == [second.address]
+            assert await bodies(second) == [b"0", b"1", b"2"]
+
+
+@on_a_loop
+async def test_a_topic_that_was_deleted_is_not_made_again_by_a_promotion(tmp_path: Path) -> None:
+    async with (
+        names() as name_server,
+        AdminClient([name_server]) as admin,
+        master_of(tmp_path / "a", name_server) as first,
+        slave_of(tmp_path / "b", name_server) as second,
+    ):
+        await until_it_follows(admin)
+        client, slave = WireClient(first.address), WireClient(second.address)
+        await client.send(b"gone")
+
+        async def has_topic() -> bool:
+            told = await slave.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+            return b'"Orders"' in told.body
+
+        while not await has_topic():
+            await asyncio.sleep(0.05)
+        await client.done(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Orders")
+        while await has_topic():
+            await asyncio.sleep(0.05)
+        await client.close()
+        await until_it_follows(admin, 1, (await stats(admin, 0))["commitLogMaxOffset"])
+        await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
+
+        assert [master.address for master in await admin.masters("broker-a")] == [second.address]
+        assert not await has_topic()
+        await slave.close()
+
+
+@on_a_loop
 async def test_a_promoted_slave_stays_master_over_a_start_and_is_slave_again_after_another_was_promoted(
     tmp_path: Path,
 ) -> None:

@@ -216,6 +216,10 @@ class Topics:
         """Make the retry topics that there are not yet: name, how many queues, whether of a unit; written at once."""
         self.put([_of_group(*request) for request in wanted if request[0] not in self._configs], now)
 
+    def of_messages(self, queue_counts: Mapping[str, int], now: int) -> None:
+        """Make topics of which there are messages, with so many queues each, however many there are."""
+        self._put([_config(topic, min(count, MAX_QUEUES)) for topic, count in queue_counts.items()], now)
+
     def _save(self, now: int) -> None:
         self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
         self._saves.want(self._path, self._pieces)

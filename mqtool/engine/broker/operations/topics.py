@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.topics import MAX_QUEUES, Topics, fault_of_name
 from mqtool.formats.config_tables import TopicConfig
-from mqtool.formats.topics import is_system_topic
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, is_system_topic
 
 if TYPE_CHECKING:
     from mqtool.engine.store.live_queue import LiveQueue
@@ -62,6 +62,27 @@ class TopicRequests:
         for topic in topics:
             self._topics.delete(topic, now)
             self._delete_queues(topic)
+
+    def make_missing(self, now: int) -> list[str]:
+        """Make the topics of messages that are newer than the table, and return their names.
+
+        A slave that becomes the master may have the first messages of a topic, and not yet the topic. One that was
+        deleted is not made again: then the table is newer than its messages. Cost: linear in the queues.
+        """
+        known_at = self._topics.version.timestamp if self._topics.version.counter else 0
+        counts: dict[str, int] = {}
+        for topic, queue_id in self._store.queues():
+            if self._topics.get(topic) or is_system_topic(topic) or topic.startswith(LIGHT_QUEUE_PREFIX):
+                continue
+            if self._last_stored_at(topic, queue_id) >= known_at:
+                counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        self._topics.of_messages(counts, now)
+        return sorted(counts)
+
+    def _last_stored_at(self, topic: str, queue_id: int) -> int:
+        queue = self._store.queue(topic, queue_id)
+        last = queue.units(queue.next_offset - 1, 1) if queue and queue.next_offset else []
+        return self._store.log.store_timestamp(last[0].physical_offset) if last else -1
 
     # Cleaning
 
