@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -377,6 +378,34 @@ def forked(name_server: str, topic: str) -> set[bytes]:
 def test_a_forked_child_has_clients_of_its_own_and_the_parents_go_on(broker: mqtool.Broker) -> None:
     wanted = forked(broker.name_server_address, "Orders")
     assert sorted(one.body for one in stored(broker, "Orders")) == sorted(wanted)
+
+
+IMPORTING = """
+import importlib, os, signal, sys, threading
+from mqtool.engine.client_runtime.blocking.background import background
+
+begun = threading.Event()
+sys.path.insert(0, sys.argv[1])
+
+async def load():  # the loop is in the middle of an import when the process forks
+    importlib.import_module("slow")
+
+background.begin(load())
+begun.wait()
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    import slow
+    os._exit(slow.numpy.int64(7))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_what_the_loop_was_importing_can_be_imported_in_a_forked_child(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import __main__\n__main__.begun.set()\nimport numpy\n")
+    command = [sys.executable, "-W", "ignore", "-c", IMPORTING, str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.stdout, ran.stderr) == ("7\n", "")
 
 
 def test_a_blocking_call_in_the_loop_of_the_clients_is_told_not_hung(broker: mqtool.Broker) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 _LOOK_S = 1.0  # who waits looks so often whether the loop is there
+_PAUSE_S = 5.0  # a fork waits no longer for the loop to pause
 
 
 class Background:
@@ -38,7 +39,8 @@ class Background:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._of_parents: list[asyncio.AbstractEventLoop | None] = []
-        os.register_at_fork(after_in_child=self._forked)
+        self._pauses: list[threading.Event] = []  # each is set when a fork is over
+        os.register_at_fork(before=self._pause, after_in_parent=self._continue, after_in_child=self._forked)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and return its result.
@@ -98,8 +100,29 @@ class Background:
         if self._thread and not self._thread.is_alive():
             raise UnavailableError("the event loop of the clients has ended: no client of this process works any more")
 
+    def _pause(self) -> None:
+        """Have the loop pause for a fork: a module that it was importing could never be imported in the child."""
+        thread, loop = self._thread, self._loop
+        if loop is None or thread is None or not thread.is_alive() or thread is threading.current_thread():
+            return
+        is_paused, is_over = threading.Event(), threading.Event()
+        self._pauses.append(is_over)
+
+        def pause() -> None:
+            is_paused.set()
+            is_over.wait()
+
+        loop.call_soon_threadsafe(pause)
+        is_paused.wait(_PAUSE_S)
+
+    def _continue(self) -> None:
+        # Those of forks in other threads, too: their forks may then come at a bad moment, but nothing hangs.
+        while self._pauses:
+            self._pauses.pop().set()
+
     def _forked(self) -> None:
         self.generation += 1
+        self._pauses.clear()
         # Kept, as its end would take the connections of the parent out of the selector that both share.
         self._of_parents.append(self._loop)
         self._lock, self._loop, self._thread = threading.RLock(), None, None
