@@ -98,7 +98,7 @@ def is_remote(path: "str | os.PathLike[str]") -> bool:
 
 
 def refuse_remote(path: "str | os.PathLike[str] | None", action: str) -> None:
-    """Raise ``UsageError`` where ``action``, which changes files, must be done in object storage or HDFS."""
+    """Raise ``UsageError`` where ``action``, which changes files, would run in object storage or HDFS."""
     if path is not None and is_remote(path):
         raise UsageError(
             f"{action} changes files, and {place(path)} is read-only: copy the store to this machine first, or make a "
