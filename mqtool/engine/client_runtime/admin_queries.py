@@ -165,8 +165,7 @@ class AdminQueries(Running):
 
     async def start(self) -> None:
         """Start; connections are made when they are needed."""
-        self._check_stopped()
-        self._is_running = True
+        self._mark_started()
 
     async def shutdown(self) -> None:
         """Close all connections."""

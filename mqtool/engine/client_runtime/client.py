@@ -1,6 +1,7 @@
 """What clients have in common: a life from ``start`` to ``shutdown``; and producers and consumers a group."""
 
 import contextlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
@@ -21,6 +22,8 @@ class Running(ABC):
     _kind: str
     """What it is, in sentences."""
     _is_running = False
+    _process = 0
+    """The process that it was started in."""
 
     @property
     def is_running(self) -> bool:
@@ -48,13 +51,16 @@ class Running(ABC):
     ) -> None:
         await self.shutdown()
 
+    def _mark_started(self) -> None:
+        if self._is_running:
+            raise UsageError(f"this {self._kind} is already running")
+        self._is_running, self._process = True, os.getpid()
+
     def _check_running(self) -> None:
         if not self._is_running:
             raise UsageError(f"this {self._kind} is not running: start it first")
-
-    def _check_stopped(self) -> None:
-        if self._is_running:
-            raise UsageError(f"this {self._kind} is already running")
+        if self._process != os.getpid():
+            raise UsageError(f"this {self._kind} was started before the process forked: create another one in the child")
 
 
 class Client(Running):
@@ -86,8 +92,7 @@ class Client(Running):
         Raises:
             UsageError: it is running already.
         """
-        self._check_stopped()
-        self._is_running = True
+        self._mark_started()
         try:
             yield
         except BaseException:

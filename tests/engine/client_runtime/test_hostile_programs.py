@@ -380,6 +380,45 @@ def test_a_forked_child_has_clients_of_its_own_and_the_parents_go_on(broker: mqt
     assert sorted(one.body for one in stored(broker, "Orders")) == sorted(wanted)
 
 
+FORKING_ASYNCIO = """
+import asyncio, os, sys, warnings
+import mqtool, mqtool.aio
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+address = sys.argv[1]
+
+async def send(producer, body):
+    await producer.send(mqtool.ProducerMessage("Orders", body))
+
+async def send_of_child():
+    async with mqtool.aio.Producer("C", address) as own:
+        await send(own, b"child")
+
+async def main():
+    async with mqtool.aio.Producer("P", address) as parent:
+        await send(parent, b"first")
+        child = os.fork()
+        if not child:
+            try:
+                asyncio.run(send(parent, b"never"))
+            except mqtool.UsageError as error:
+                assert "before the process forked" in str(error), error
+                asyncio.run(send_of_child())
+                os._exit(7)
+            os._exit(1)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        await send(parent, b"second")
+
+asyncio.run(main())
+"""
+
+
+def test_clients_for_asyncio_raise_in_a_forked_child_too(broker: mqtool.Broker) -> None:
+    command = [sys.executable, "-c", FORKING_ASYNCIO, broker.name_server_address]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.stdout, ran.stderr) == ("7\n", "")
+    assert sorted(one.body for one in stored(broker, "Orders")) == [b"child", b"first", b"second"]
+
+
 IMPORTING = """
 import importlib, os, signal, sys, threading
 from mqtool.engine.client_runtime.blocking.background import background
