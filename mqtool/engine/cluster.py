@@ -258,7 +258,9 @@ class _RunningBroker:
             self.rules.state.epoch, self.rules.state.configured = self._life.epoch, self._life.configured
             if self._life.has_changed and self.rules.state.role is not Role.SLAVE:
                 for topic in self.rules.topic_requests.make_missing(self._clock()):
-                    log.warning("topic %s was not copied yet, but messages of it were: it has default settings", topic)
+                    log.warning(
+                        "topic %s was not copied as it is now, but messages of it were: it has their queues", topic
+                    )
             self.rules.role_changes.on_change = self._life.on_change
             self.rules.role_changes.on_cut = self._life.on_cut
             for remark in remarks(config.settings):

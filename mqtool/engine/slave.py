@@ -315,8 +315,10 @@ class Slave:
             raise StoppedError(misfit)
         size = ours.end_offset - at
         text = f"{misfit}; up to {at:,} both are the same, and the {size:,} bytes after that exist only on this broker"
-        if at >= masters.end_offset or at <= ours.start_offset:  # it is merely longer; or they have nothing in common
+        if at >= masters.end_offset:  # it is merely longer
             raise StoppedError(text)
+        if at <= ours.start_offset:
+            raise StoppedError(f"{text}: to follow it, keep this store for them, and start with an empty store")
         if at < self._broker.acknowledged.offset:
             command = f"mqtool recover -s {shlex.quote(str(self._store.root))} --cut-at {at}"
             raise StoppedError(

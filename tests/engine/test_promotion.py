@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from mqtool.engine.cluster import Cluster
 from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from mqtool.engine.streams.tls import TlsSettings
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, Status, UnavailableError, UsageError
+from mqtool.formats.bodies import ConsumerData, Heartbeat, build_heartbeat
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.plain_acl import Account, PlainAcl, build_acl
 from tests.commands.running import run
@@ -177,17 +179,19 @@ async def test_a_master_that_was_dead_meanwhile_is_not_the_master_any_more_and_m
             end = (await stats(admin, 0))["commitLogMaxOffset"]
             for number in (1, 2):
                 await until_it_follows(admin, number, end)
-        plan = await plan_promotion(admin, "broker-a", 1)
-        assert (plan.master, plan.lag_bytes, plan.epoch) == (None, None, 1)
+        plan = await plan_promotion(admin, "broker-a", 1, clock=lambda: 1_700_000_000_999)
+        assert (plan.master, plan.lag_bytes, plan.epoch) == (None, None, 1_700_000_000)
         assert any("how many is unknown" in one for one in plan.remarks)
         assert plan.repeats == {"behind": 3}
         assert "group behind repeats at most 3 messages" in plan.remarks
         await promote(admin, plan, lambda _: None)
 
-        with pytest.raises(UnavailableError, match="broker-a has another master since epoch 1"):
+        with pytest.raises(UnavailableError, match="broker-a has another master since epoch 1700000000"):
             async with master_of(tmp_path / "a", name_server):
                 pass
-        while read_role(tmp_path / "c") != KeptRole(Role.SLAVE, 2, 1, Role.SLAVE, 2):  # it has learned of it
+        while read_role(tmp_path / "c") != KeptRole(
+            Role.SLAVE, 2, 1_700_000_000, Role.SLAVE, 2
+        ):  # it has learned of it
             await asyncio.sleep(0.05)
         async with slave_of(tmp_path / "a", name_server, 3):
             client = WireClient(second.address)
@@ -218,6 +222,50 @@ async def test_messages_whose_topic_no_slave_has_copied_yet_can_be_consumed_from
 
             assert [master.address for master in await admin.masters("broker-a")] == [second.address]
             assert await bodies(second) == [b"0", b"1", b"2"]
+
+
+@on_a_loop
+async def test_a_group_that_a_slave_came_to_know_by_itself_hides_no_topic_from_its_promotion(tmp_path: Path) -> None:
+    async with names() as name_server, AdminClient([name_server]) as admin:
+        rarely = {**SLAVE, "brokerId": 1, "haCopyInterval": 3_600_000}
+        async with (
+            master_of(tmp_path / "a", name_server) as first,
+            mqtool.Broker(tmp_path / "b", role="slave", name_servers=[name_server], settings=rarely) as second,
+        ):
+            await until_it_follows(admin)
+            client, slave = WireClient(first.address), WireClient(second.address)
+            await client.send(b"0")
+            await client.close()
+            await until_it_follows(admin, 1, (await stats(admin, 0))["commitLogMaxOffset"])
+            group = ConsumerData("late", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET")
+            beat = build_heartbeat(Heartbeat("one", consumers=(group,)))
+            await slave.done(RequestCode.HEART_BEAT, beat)  # it makes %RETRY%late, after the message
+            await slave.close()
+            await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
+
+            assert await bodies(second) == [b"0"]
+
+
+@on_a_loop
+async def test_a_master_of_which_an_earlier_promotion_knew_nothing_is_a_slave_again(tmp_path: Path) -> None:
+    """Two slaves were promoted, each while nobody else answered: the later one is the master."""
+    async with names() as name_server, AdminClient([name_server]) as admin:
+        async with master_of(tmp_path / "a", name_server), slave_of(tmp_path / "b", name_server):
+            await until_it_follows(admin)
+        for folder, now in (("b", 1_700_000_000_000), ("a", 1_700_000_060_000)):
+            async with slave_of(tmp_path / folder, name_server):
+                await promote(
+                    admin, await plan_promotion(admin, "broker-a", clock=functools.partial(int, now)), lambda _: None
+                )
+        async with (
+            mqtool.Broker(tmp_path / "a", role="slave", name_servers=[name_server], settings={**SLAVE, "brokerId": 1}),
+            slave_of(tmp_path / "b", name_server),
+        ):
+            roles = {folder: read_role(tmp_path / folder) for folder in "ab"}
+        assert [(folder, role.role) for folder, role in roles.items() if role] == [
+            ("a", Role.ASYNC_MASTER),
+            ("b", Role.SLAVE),
+        ]
 
 
 @on_a_loop
@@ -258,7 +306,7 @@ async def test_a_promoted_slave_stays_master_over_a_start_and_is_slave_again_aft
         async with slave_of(tmp_path / "b", name_server):
             async with master_of(tmp_path / "a", name_server):
                 await until_it_follows(admin)
-            await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
+            await promote(admin, await plan_promotion(admin, "broker-a", clock=lambda: 0), lambda _: None)
         async with slave_of(tmp_path / "b", name_server) as second, slave_of(tmp_path / "c", name_server, 2):
             [master] = await admin.masters("broker-a")
             assert master.address == second.address  # by its store, whatever its settings say

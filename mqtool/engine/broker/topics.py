@@ -6,12 +6,14 @@
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from mqtool.engine.broker.config_files import load_table
 from mqtool.engine.broker.limits import MAX_OF_SETTINGS, MAX_TOPICS, check_room
+from mqtool.engine.broker.roles import role_of
 from mqtool.engine.broker.saves import Saves
-from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.broker.settings import BrokerSettings, Role
 from mqtool.errors import LimitError
 from mqtool.formats.bodies import topic_members, version_members
 from mqtool.formats.codes import Perm, TopicSysFlag
@@ -217,11 +219,19 @@ class Topics:
         self.put([_of_group(*request) for request in wanted if request[0] not in self._configs], now)
 
     def of_messages(self, queue_counts: Mapping[str, int], now: int) -> None:
-        """Make topics of which there are messages, with so many queues each, however many there are."""
-        self._put([_config(topic, min(count, MAX_QUEUES)) for topic, count in queue_counts.items()], now)
+        """Make topics of which there are messages, however many there are, or give them so many queues."""
+        counts = {topic: min(count, MAX_QUEUES) for topic, count in queue_counts.items()}
+        self._put(
+            [
+                replace(self._configs.get(topic) or _config(topic, 0), read_queue_count=count, write_queue_count=count)
+                for topic, count in counts.items()
+            ],
+            now,
+        )
 
     def _save(self, now: int) -> None:
-        self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
+        if role_of(self.settings) is not Role.SLAVE:  # which keeps the version of what it has copied
+            self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
         self._saves.want(self._path, self._pieces)
 
     def _pieces(self) -> Iterator[bytes]:

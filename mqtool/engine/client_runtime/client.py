@@ -60,7 +60,9 @@ class Running(ABC):
         if not self._is_running:
             raise UsageError(f"this {self._kind} is not running: start it first")
         if self._process != os.getpid():
-            raise UsageError(f"this {self._kind} was started before the process forked: create another one in the child")
+            raise UsageError(
+                f"this {self._kind} was started before the process forked: create another one in the child"
+            )
 
 
 class Client(Running):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.client import calls
 from mqtool.engine.client.routes import MASTER
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, NotFoundError, RefusedError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -44,8 +45,13 @@ class Promotion:
     remarks: list[str] = field(default_factory=list)
 
 
-async def plan_promotion(admin: "AdminClient", broker_name: str, slave_id: int | None = None) -> Promotion:
+async def plan_promotion(
+    admin: "AdminClient", broker_name: str, slave_id: int | None = None, clock: Callable[[], int] = wall_clock
+) -> Promotion:
     """Plan to promote a slave: the one with an id, or the one with the longest log.
+
+    Each change of roles has a higher epoch than those that the brokers know of which answer. Where no master is among
+    them there may be later ones: the epoch is the time then, in seconds.
 
     Raises:
         NotFoundError: there is no broker, or no slave, with that name or id.
@@ -73,6 +79,7 @@ async def plan_promotion(admin: "AdminClient", broker_name: str, slave_id: int |
         )
     epoch = 1 + max(int(broker_stats.stats.get(_EPOCH, "0")) for broker_stats in all_stats)
     if master is None:
+        epoch = max(epoch, clock() // 1000)
         repeats = await _most_repeated(admin, slave.broker.address)
         return _without_master(slave, epoch, repeats, _of_other_slaves(slave, all_stats))
     settings = await admin.request(master.broker.address, calls.broker_settings())

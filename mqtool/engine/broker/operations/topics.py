@@ -64,7 +64,7 @@ class TopicRequests:
             self._delete_queues(topic)
 
     def make_missing(self, now: int) -> list[str]:
-        """Make the topics of messages that are newer than the table, and return their names.
+        """Make the topics of messages that are newer than the table, or give them more queues; return their names.
 
         A slave that becomes the master may have the first messages of a topic, and not yet the topic. One that was
         deleted is not made again: then the table is newer than its messages. Cost: linear in the queues.
@@ -72,7 +72,10 @@ class TopicRequests:
         known_at = self._topics.version.timestamp if self._topics.version.counter else 0
         counts: dict[str, int] = {}
         for topic, queue_id in self._store.queues():
-            if self._topics.get(topic) or is_system_topic(topic) or topic.startswith(LIGHT_QUEUE_PREFIX):
+            known = self._topics.get(topic)
+            if known and queue_id < max(known.read_queue_count, known.write_queue_count):
+                continue
+            if is_system_topic(topic) or topic.startswith(LIGHT_QUEUE_PREFIX):
                 continue
             if self._last_stored_at(topic, queue_id) >= known_at:
                 counts[topic] = max(counts.get(topic, 0), queue_id + 1)
