@@ -256,7 +256,10 @@ class _RunningBroker:
                 self.store.was_recovered = True
             self.rules: BrokerController = BrokerController(self.store, self._clock(), config.settings)
             self.rules.state.epoch, self.rules.state.configured = self._life.epoch, self._life.configured
-            if self._life.has_changed and self.rules.state.role is not Role.SLAVE:
+            was_slave = (
+                self._life.has_changed or self._life.configured[0] is Role.SLAVE
+            )  # it may have been killed since
+            if was_slave and self.rules.state.role is not Role.SLAVE:
                 for topic in self.rules.topic_requests.make_missing(self._clock()):
                     log.warning(
                         "topic %s was not copied as it is now, but messages of it were: it has their queues", topic

@@ -225,6 +225,27 @@ async def test_messages_whose_topic_no_slave_has_copied_yet_can_be_consumed_from
 
 
 @on_a_loop
+async def test_a_slave_that_was_killed_while_it_became_the_master_has_the_topics_of_its_messages(
+    tmp_path: Path,
+) -> None:
+    rarely = {**SLAVE, "brokerId": 1, "haCopyInterval": 3_600_000}
+    async with names() as name_server, AdminClient([name_server]) as admin:
+
+        def slave() -> mqtool.Broker:
+            return mqtool.Broker(tmp_path / "b", role="slave", name_servers=[name_server], settings=rarely)
+
+        async with master_of(tmp_path / "a", name_server) as first, slave():
+            await until_it_follows(admin)
+            client = WireClient(first.address)
+            await client.send(b"0")
+            await client.close()
+            await until_it_follows(admin, 1, (await stats(admin, 0))["commitLogMaxOffset"])
+        write_role(tmp_path / "b", KeptRole(Role.ASYNC_MASTER, 0, 1, Role.SLAVE, 1))
+        async with slave() as second:
+            assert await bodies(second) == [b"0"]
+
+
+@on_a_loop
 async def test_a_group_that_a_slave_came_to_know_by_itself_hides_no_topic_from_its_promotion(tmp_path: Path) -> None:
     async with names() as name_server, AdminClient([name_server]) as admin:
         rarely = {**SLAVE, "brokerId": 1, "haCopyInterval": 3_600_000}

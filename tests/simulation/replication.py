@@ -471,6 +471,8 @@ class ReplicationScenario:
             raise self._violation
         masters = _LogOnDisk(self.master.store).last_log
         for slave in self.slaves:
+            if self.has_operator and self._is_longer(slave):
+                continue
             theirs = _LogOnDisk(slave.store).last_log
             size = min(len(masters), len(theirs))
             if theirs[:size] != masters[:size]:
@@ -577,8 +579,8 @@ class ReplicationScenario:
         config = StoreConfig(STORE_SETTINGS)
         for member in self.members:
             found = [one for one in verify_store(StoreReader(member.store, config)) if one.severity > Severity.NOTE]
-            if member in longer:  # it has the topics of its master, which may lack those of its own messages
-                found = [one for one in found if one.code != "CONFIG-NO-TOPIC"]
+            if member in longer:  # it has the tables of its master, which may lack what its own messages need
+                found = [one for one in found if not one.code.startswith("CONFIG-")]
             if found:
                 raise ViolationError(f"{member.name}: {found[0]}")
 
