@@ -256,9 +256,8 @@ class _RunningBroker:
                 self.store.was_recovered = True
             self.rules: BrokerController = BrokerController(self.store, self._clock(), config.settings)
             self.rules.state.epoch, self.rules.state.configured = self._life.epoch, self._life.configured
-            was_slave = (
-                self._life.has_changed or self._life.configured[0] is Role.SLAVE
-            )  # it may have been killed since
+            # One that was killed while it became the master has not changed a moment before.
+            was_slave = self._life.has_changed or self._life.configured[0] is Role.SLAVE
             if was_slave and self.rules.state.role is not Role.SLAVE:
                 for topic in self.rules.topic_requests.make_missing(self._clock()):
                     log.warning(

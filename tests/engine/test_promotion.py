@@ -189,9 +189,8 @@ async def test_a_master_that_was_dead_meanwhile_is_not_the_master_any_more_and_m
         with pytest.raises(UnavailableError, match="broker-a has another master since epoch 1700000000"):
             async with master_of(tmp_path / "a", name_server):
                 pass
-        while read_role(tmp_path / "c") != KeptRole(
-            Role.SLAVE, 2, 1_700_000_000, Role.SLAVE, 2
-        ):  # it has learned of it
+        learned = KeptRole(Role.SLAVE, 2, 1_700_000_000, Role.SLAVE, 2)
+        while read_role(tmp_path / "c") != learned:
             await asyncio.sleep(0.05)
         async with slave_of(tmp_path / "a", name_server, 3):
             client = WireClient(second.address)
@@ -204,67 +203,69 @@ async def test_a_master_that_was_dead_meanwhile_is_not_the_master_any_more_and_m
         assert third.address
 
 
+def slave_that_copies_rarely(folder: Path, name_server: str) -> mqtool.Broker:
+    settings = {**SLAVE, "brokerId": 1, "haCopyInterval": 3_600_000}
+    return mqtool.Broker(folder, role="slave", name_servers=[name_server], settings=settings)
+
+
+@contextlib.asynccontextmanager
+async def with_messages_of_a_new_topic(
+    folder: Path, name_server: str, admin: AdminClient, count: int
+) -> AsyncIterator[mqtool.Broker]:
+    """Give a slave, in the folder b, that has messages of its master's, but not their topic."""
+    async with (
+        master_of(folder / "a", name_server) as first,
+        slave_that_copies_rarely(folder / "b", name_server) as second,
+    ):
+        await until_it_follows(admin)
+        client = WireClient(first.address)
+        for number in range(count):
+            await client.send(b"%d" % number)
+        await client.close()
+        await until_it_follows(admin, 1, (await stats(admin, 0))["commitLogMaxOffset"])
+        yield second
+
+
 @on_a_loop
 async def test_messages_whose_topic_no_slave_has_copied_yet_can_be_consumed_from_the_new_master(tmp_path: Path) -> None:
-    async with names() as name_server, AdminClient([name_server]) as admin:
-        rarely = {**SLAVE, "brokerId": 1, "haCopyInterval": 3_600_000}
-        async with (
-            master_of(tmp_path / "a", name_server) as first,
-            mqtool.Broker(tmp_path / "b", role="slave", name_servers=[name_server], settings=rarely) as second,
-        ):
-            await until_it_follows(admin)
-            client = WireClient(first.address)
-            for number in range(3):
-                await client.send(b"%d" % number)
-            await client.close()
-            await until_it_follows(admin, 1, (await stats(admin, 0))["commitLogMaxOffset"])
-            await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
+    async with (
+        names() as name_server,
+        AdminClient([name_server]) as admin,
+        with_messages_of_a_new_topic(tmp_path, name_server, admin, 3) as second,
+    ):
+        await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
 
-            assert [master.address for master in await admin.masters("broker-a")] == [second.address]
-            assert await bodies(second) == [b"0", b"1", b"2"]
+        assert [master.address for master in await admin.masters("broker-a")] == [second.address]
+        assert await bodies(second) == [b"0", b"1", b"2"]
 
 
 @on_a_loop
 async def test_a_slave_that_was_killed_while_it_became_the_master_has_the_topics_of_its_messages(
     tmp_path: Path,
 ) -> None:
-    rarely = {**SLAVE, "brokerId": 1, "haCopyInterval": 3_600_000}
     async with names() as name_server, AdminClient([name_server]) as admin:
-
-        def slave() -> mqtool.Broker:
-            return mqtool.Broker(tmp_path / "b", role="slave", name_servers=[name_server], settings=rarely)
-
-        async with master_of(tmp_path / "a", name_server) as first, slave():
-            await until_it_follows(admin)
-            client = WireClient(first.address)
-            await client.send(b"0")
-            await client.close()
-            await until_it_follows(admin, 1, (await stats(admin, 0))["commitLogMaxOffset"])
+        async with with_messages_of_a_new_topic(tmp_path, name_server, admin, 1):
+            pass
         write_role(tmp_path / "b", KeptRole(Role.ASYNC_MASTER, 0, 1, Role.SLAVE, 1))
-        async with slave() as second:
+        async with slave_that_copies_rarely(tmp_path / "b", name_server) as second:
             assert await bodies(second) == [b"0"]
 
 
 @on_a_loop
 async def test_a_group_that_a_slave_came_to_know_by_itself_hides_no_topic_from_its_promotion(tmp_path: Path) -> None:
-    async with names() as name_server, AdminClient([name_server]) as admin:
-        rarely = {**SLAVE, "brokerId": 1, "haCopyInterval": 3_600_000}
-        async with (
-            master_of(tmp_path / "a", name_server) as first,
-            mqtool.Broker(tmp_path / "b", role="slave", name_servers=[name_server], settings=rarely) as second,
-        ):
-            await until_it_follows(admin)
-            client, slave = WireClient(first.address), WireClient(second.address)
-            await client.send(b"0")
-            await client.close()
-            await until_it_follows(admin, 1, (await stats(admin, 0))["commitLogMaxOffset"])
-            group = ConsumerData("late", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET")
-            beat = build_heartbeat(Heartbeat("one", consumers=(group,)))
-            await slave.done(RequestCode.HEART_BEAT, beat)  # it makes %RETRY%late, after the message
-            await slave.close()
-            await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
+    async with (
+        names() as name_server,
+        AdminClient([name_server]) as admin,
+        with_messages_of_a_new_topic(tmp_path, name_server, admin, 1) as second,
+    ):
+        slave = WireClient(second.address)
+        group = ConsumerData("late", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET")
+        beat = build_heartbeat(Heartbeat("one", consumers=(group,)))
+        await slave.done(RequestCode.HEART_BEAT, beat)  # it makes %RETRY%late, after the message
+        await slave.close()
+        await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
 
-            assert await bodies(second) == [b"0"]
+        assert await bodies(second) == [b"0"]
 
 
 @on_a_loop
@@ -275,13 +276,9 @@ async def test_a_master_of_which_an_earlier_promotion_knew_nothing_is_a_slave_ag
             await until_it_follows(admin)
         for folder, now in (("b", 1_700_000_000_000), ("a", 1_700_000_060_000)):
             async with slave_of(tmp_path / folder, name_server):
-                await promote(
-                    admin, await plan_promotion(admin, "broker-a", clock=functools.partial(int, now)), lambda _: None
-                )
-        async with (
-            mqtool.Broker(tmp_path / "a", role="slave", name_servers=[name_server], settings={**SLAVE, "brokerId": 1}),
-            slave_of(tmp_path / "b", name_server),
-        ):
+                plan = await plan_promotion(admin, "broker-a", clock=functools.partial(int, now))
+                await promote(admin, plan, lambda _: None)
+        async with slave_of(tmp_path / "a", name_server), slave_of(tmp_path / "b", name_server):
             roles = {folder: read_role(tmp_path / folder) for folder in "ab"}
         assert [(folder, role.role) for folder, role in roles.items() if role] == [
             ("a", Role.ASYNC_MASTER),

@@ -220,14 +220,12 @@ class Topics:
 
     def of_messages(self, queue_counts: Mapping[str, int], now: int) -> None:
         """Make topics of which there are messages, however many there are, or give them so many queues."""
-        counts = {topic: min(count, MAX_QUEUES) for topic, count in queue_counts.items()}
-        self._put(
-            [
-                replace(self._configs.get(topic) or _config(topic, 0), read_queue_count=count, write_queue_count=count)
-                for topic, count in counts.items()
-            ],
-            now,
-        )
+        configs = []
+        for topic, wanted in queue_counts.items():
+            count = min(wanted, MAX_QUEUES)
+            known = self._configs.get(topic) or _config(topic, count)
+            configs.append(replace(known, read_queue_count=count, write_queue_count=count))
+        self._put(configs, now)
 
     def _save(self, now: int) -> None:
         if role_of(self.settings) is not Role.SLAVE:  # which keeps the version of what it has copied
