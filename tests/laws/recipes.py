@@ -1699,6 +1699,24 @@ _ROWS = {
             {"op": "write", "file": "commitlog/00000000000000000000", "at": 34062, "hex": "7ffffffffffffffe"},
         ],
     ),
+    "after a clean stop a segment that gets its name back is examined": (
+        "mixed-550-clean",
+        "recover",
+        [
+            {
+                "op": "swap",
+                "path": "commitlog/00000000000000262144",
+                "to": "commitlog/00000000000000000000",
+            },
+            {
+                "op": "insert",
+                "file": "commitlog/00000000000000262144",
+                "at": 9105,
+                "hex": "00" * 512,
+                "keep": True,
+            },
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

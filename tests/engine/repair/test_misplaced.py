@@ -383,6 +383,27 @@ def test_a_misplaced_segment_comes_to_its_place(damage: str, mode: str, tmp_path
     assert snapshot(store) == before
 
 
+@pytest.mark.parametrize("names", [((0, 4), (4, 0)), ((0, 9),), ((0, "0"),), ((0, 1), (1, 0))])
+def test_after_a_clean_stop_a_segment_that_is_renamed_is_examined(
+    names: tuple[tuple[int, int | str], ...], tmp_path: Path
+) -> None:
+    sound = judged("mixed-533-clean", golden_store("mixed-533-clean"))
+    store = copy_of("mixed-533-clean", tmp_path)
+    all_of(swapped(12288, SIZE + 20480), renamed(*names))(store)
+    before = snapshot(store)
+
+    plan = recover(store, mode="normal")
+
+    after = judged("mixed-533-clean", store)
+    assert after.messages() == sound.messages()
+    assert after.reachable() == sound.reachable()
+    assert plan.losses == ()
+    assert wrong_in(store) == []
+    assert plan_of(store, mode="normal").changes == ()
+    journal.undo(store, Disk())
+    assert snapshot(store) == before
+
+
 def test_of_a_segment_without_records_nobody_claims_what_its_records_say(tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)
     segment(store, 5).write_bytes(bytes(SIZE))  # created ahead

@@ -25,7 +25,7 @@ from mqtool.engine.repair.java_recovery import older_versions
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.missing_log import require_log
 from mqtool.engine.repair.parts import Progress, one_ahead
-from mqtool.engine.repair.placement import Placement, first_addresses, place
+from mqtool.engine.repair.placement import Placement, Renamed, first_addresses, place
 from mqtool.engine.repair.plan import Change, Plan
 from mqtool.engine.repair.rebuild.index import IndexBuilder, shape_of
 from mqtool.engine.repair.rebuild.plan import batch_topics_of, build_index, build_queues
@@ -330,9 +330,11 @@ def _looked(
     is_normal = mode == "normal" and not placement.is_whole_in_doubt
 
     def first_of(segments: list[MappedFile]) -> int:
-        # Records may be missing at the end of a file of a wrong length, or follow it.
-        looked_at = [*segments[-_NORMAL_SEGMENTS:], *placement.of_wrong_length] if is_normal else []
-        return min((segment.start_offset for segment in looked_at), default=log.min_offset)
+        # Records may be missing at the end of a file of a wrong length, or follow it. No clean stop leaves wrong names.
+        looked_at: list[MappedFile | Renamed] = []
+        if is_normal:
+            looked_at = [*segments[-_NORMAL_SEGMENTS:], *placement.of_wrong_length, *placement.renamed]
+        return min((file.start_offset for file in looked_at), default=log.min_offset)
 
     lost_first = [] if options.get("cut") else placement.lost_first  # the log would end where it begins
     start = first = min([*lost_first, first_of(log.segments)])
