@@ -1717,6 +1717,19 @@ _ROWS = {
             },
         ],
     ),
+    "an impossible queue is told in the folder in which its topic has its queues": (
+        "batchcq-533-clean",
+        "rebuild all",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 1053, "hex": "ffffffff"}],
+    ),
+    "a queue none of whose messages states a possible offset is told": (
+        "batchcq-533-clean",
+        "rebuild all",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 44869, "hex": "00000007"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 44877, "hex": "7fffffffffffffff"},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -44,6 +44,7 @@ from mqtool.engine.repair.rebuild.queues import (
     QueueRange,
     Sizes,
     UnitBlock,
+    folder_of,
     has_ext,
     pieces_of,
     tell,
@@ -116,6 +117,8 @@ class Built:
     """The same by queue, as ranges."""
     kinds: set[str] = dataclasses.field(default_factory=set)
     """Folders of queues that were created."""
+    batch_topics: Collection[str] = ()
+    """The topics that keep several messages in a unit, those included that have no queue."""
 
     @property
     def units(self) -> int:
@@ -236,6 +239,7 @@ def build(
     new_folders = make_folders(disk, into)
     built, shown = _build(rules, into, disk, jobs, progress)
     late = shown - known if topics is None else (shown - known) & set(topics)
+    built.batch_topics = known | late
     if late and queues:
         # Only the log shows that these topics hold inner batches, and it was noticed too late.
         for topic, kind in itertools.product(sorted(late), FOLDERS):
@@ -674,12 +678,13 @@ def _remarks(reader: StoreReader, built: Built | None) -> Iterator[str]:
         key[0] == SCHEDULE_TOPIC and key not in reader.consume_queues for key in built.queues
     ):
         yield "delayed messages get the times of RocketMQ's default delay levels: set messageDelayLevel if yours differ"
-    impossible = sorted(key for key in built.unplaced if key[1] < 0)
+    impossible = sorted(built.unplaced.keys() - built.queues.keys())
     for topic, queue_id in impossible[:_LISTED]:
-        name = f"consumequeue/{topic}/{queue_id}"
-        yield f"{name}: no broker has such a queue, its messages get no unit; `mqtool recover` finds their places"
+        name = f"{folder_of(topic in built.batch_topics)}/{topic}/{queue_id}"
+        why = "no broker has such a queue" if queue_id < 0 else "no queue has the offsets that its messages state"
+        yield f"{name}: {why}, its messages get no unit; `mqtool recover` finds their places"
     if len(impossible) > _LISTED:
-        yield f"{len(impossible) - _LISTED:,} more queues are ones that no broker has"
+        yield f"the same applies to {len(impossible) - _LISTED:,} more queues"
     for topic, count in sorted(built.filled.items()):
         yield f"{topic}: {count:,} messages are missing in the log; filler units take their places in the queues"
 

@@ -379,7 +379,7 @@ class QueueBuilder:
     def kinds(self) -> set[str]:
         """Return the folders that are not empty."""
         batches = {queue.unit_size != consume_queue.UNIT_SIZE for queue in self.queues.values()}
-        return {(BATCH_CONSUME_QUEUE if is_batch else CONSUME_QUEUE).name for is_batch in batches} | {
+        return {folder_of(is_batch) for is_batch in batches} | {
             CONSUME_QUEUE_EXT.name for queue in self.queues.values() if queue.ext is not None
         }
 
@@ -400,9 +400,7 @@ class QueueBuilder:
     def _begin(self, piece: UnitBlock, holes: int) -> _Queue:
         is_batch = piece.queue[0] in self._batch_topics
         size = self._sizes.batch_queue if is_batch else self._sizes.queue
-        files = _FixedSizeFiles(
-            self._disk, self._folder("batchconsumequeue" if is_batch else "consumequeue", piece.queue), size
-        )
+        files = _FixedSizeFiles(self._disk, self._folder(folder_of(is_batch), piece.queue), size)
         queue = self.queues[piece.queue] = _Queue(files, piece.offset, piece.units.itemsize)
         if self.ext and not is_batch:
             folder = self._folder("consumequeue_ext", piece.queue)
@@ -516,6 +514,11 @@ def _behind(piece: UnitBlock, count: int) -> UnitBlock:
     """Return a piece without its first units, of one message each."""
     times = None if piece.store_timestamps is None else piece.store_timestamps[count:]
     return UnitBlock(piece.queue, piece.offset + count, piece.stop, piece.units[count:], times)
+
+
+def folder_of(is_batch: bool) -> str:
+    """Return the folder of queues that keep several messages in a unit, or of the others."""
+    return (BATCH_CONSUME_QUEUE if is_batch else CONSUME_QUEUE).name
 
 
 def has_ext(reader: StoreReader) -> bool:
