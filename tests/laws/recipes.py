@@ -1730,6 +1730,16 @@ _ROWS = {
             {"op": "write", "file": "commitlog/00000000000000000000", "at": 44877, "hex": "7fffffffffffffff"},
         ],
     ),
+    "a negative offset of the second batch does not hide the queue": (
+        "batchcq-533-clean",
+        "rebuild all",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 3078, "hex": "8000000000000000"}],
+    ),
+    "the last message of a queue keeps its place if the one before it states another queue": (
+        "batchcq-533-clean",
+        "rebuild queues",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 44548, "hex": "7fffffff"}],
+    ),
 }  # fmt: skip
 
 RECIPES = {

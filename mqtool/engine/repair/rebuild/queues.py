@@ -295,8 +295,9 @@ class QueueBuilder:
 
     Offsets of a queue are consecutive. If an offset was seen before, its message gets no unit (``unplaced``).
     If one jumps ahead, messages are lost if a stretch of the log is, if an earlier one may have had the place and
-    states another, or if later messages continue from there: pre-blank units replace them (``filled``), so that all
-    others keep their offsets. Otherwise the number is damaged, and its message gets the next place, as in brokers.
+    states another, if later messages continue from there, or if the existing queue has the last message there:
+    pre-blank units replace them (``filled``), so that all others keep their offsets. Otherwise the number is damaged,
+    and its message gets the next place, as in brokers.
     """
 
     def __init__(
@@ -363,7 +364,7 @@ class QueueBuilder:
                 self.unplaced[piece.queue] += len(piece.units)
             return None
         first, holes, was_in_place = self._firsts.pop(piece.queue)
-        if len(first.units) == 1 and piece.offset < first.offset:
+        if len(first.units) == 1 and 0 <= piece.offset < first.offset:
             # The number of a record from elsewhere is right; the number of a batch is also in its messages.
             if piece.offset == 0 or not was_in_place or first.queue[0] in self._batch_topics:
                 self.unplaced[first.queue] += 1
@@ -445,6 +446,14 @@ class QueueBuilder:
         else:
             self._place(queue, piece)
 
+    def _is_confirmed(self, held: UnitBlock) -> bool:
+        """Return whether the existing queue has a message at the offset that it states."""
+        old = self._reader.consume_queues.get(held.queue)
+        if old is None or not old.first_offset <= held.offset < old.max_offset():
+            return False
+        unit = old.units(held.offset, held.offset + 1)[0]
+        return bool(unit["physical_offset"] == held.units["physical_offset"][0])
+
     def _place(self, queue: _Queue, piece: UnitBlock) -> None:
         """Put units in the places of their offsets, as far as these are free."""
         is_batch = queue.unit_size != consume_queue.UNIT_SIZE
@@ -490,7 +499,7 @@ class QueueBuilder:
         self._firsts.clear()
         for queue in self.queues.values():
             held, queue.held = queue.held, None
-            if held is not None and held.queue[0] in self._batch_topics:
+            if held is not None and (held.queue[0] in self._batch_topics or self._is_confirmed(held)):
                 self._place(queue, held)
             elif held is not None:
                 self._append(queue, held)
