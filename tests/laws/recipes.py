@@ -1740,6 +1740,21 @@ _ROWS = {
         "rebuild queues",
         [{"op": "write", "file": "commitlog/00000000000000000000", "at": 44548, "hex": "7fffffff"}],
     ),
+    "a record with a damaged address is put back once": (
+        "txn-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "copy",
+                "file": "commitlog/00000000000000000000",
+                "at": 5632,
+                "len": 64,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 30208,
+            },
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 26182, "hex": "000000000000cc54"},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -184,6 +184,15 @@ def inserted(at: int, data: bytes) -> Change:
     return change
 
 
+def changed(address: int, data: bytes) -> Change:
+    def change(store: Path) -> None:
+        with segment(store, address // SIZE).open("r+b") as file:
+            file.seek(address % SIZE)
+            file.write(data)
+
+    return change
+
+
 def lost_pages(number: int) -> Change:
     """Write zeros over two pages of a segment."""
 
@@ -238,6 +247,11 @@ PAGES: dict[str, tuple[str, Change]] = {
         all_of(copied(1, "old"), lost_pages(1)),
     ),
     "a segment is zeros, and a copy of it has another name": ("mixed-533-clean", all_of(copied(1, 5), zeroed(1))),
+    "a record states an address beyond the end": ("mixed-533-clean", changed(4246 + 28, (292_000).to_bytes(8))),
+    "a record states an address beyond the end, and no queue says where it is": (
+        "mixed-533-clean",
+        all_of(changed(4246 + 28, (330_000).to_bytes(8)), lambda store: shutil.rmtree(store / "consumequeue")),
+    ),
     "bytes are inserted where the segment has room": ("mixed-533-clean", inserted(4 * SIZE, b"\1" * 100)),
 }
 
@@ -249,15 +263,6 @@ def of_another_store(number: int, to: int | str) -> Change:
         source = segment(golden_store("mixed-550-kill"), number)
         target = segment(store, 0).with_name(to if isinstance(to, str) else segment_name(to * SIZE))
         target.write_bytes(source.read_bytes())
-
-    return change
-
-
-def changed(address: int, data: bytes) -> Change:
-    def change(store: Path) -> None:
-        with segment(store, address // SIZE).open("r+b") as file:
-            file.seek(address % SIZE)
-            file.write(data)
 
     return change
 

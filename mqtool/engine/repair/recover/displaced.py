@@ -268,17 +268,21 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
     log = placement.log
     displaced, heads = _elsewhere(placement, unsound)
     wanted: dict[int, list[DisplacedRecords]] = collections.defaultdict(list)
+    moved: list[DisplacedRecords] = []  # not what is in its place, and states another
     left: list[tuple[DisplacedRecords, bool]] = []
     for records in displaced:
         numbers = unsound.around(records.starts, records.sizes)
         for first, last in _stretches(numbers):
             part = records.part(slice(first, last))
-            if numbers[first] >= 0 and _is_credible(reader, part, unsound):
+            is_credible = _is_credible(reader, part, unsound)
+            if is_credible:
+                moved.append(part)
+            if is_credible and numbers[first] >= 0:
                 wanted[int(numbers[first])].append(part)
             else:
                 left.append((part, bool(numbers[first] < 0)))
     pieces: list[_Records] = []
-    moves = _moves(log, displaced, heads, unsound)
+    moves = _moves(log, moved, heads, unsound)
     for number in sorted({*wanted, *(key for key in moves if key >= 0)}):
         start = _start_of_unreadable(log, unsound, number)
         end_before = unsound.starts[number] - 1
