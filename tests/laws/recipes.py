@@ -1755,6 +1755,16 @@ _ROWS = {
             {"op": "write", "file": "commitlog/00000000000000000000", "at": 26182, "hex": "000000000000cc54"},
         ],
     ),
+    "a broker that keeps a damaged first unit of a file of a batch queue loses its message": (
+        "batchcq-533-clean",
+        "recover --as-broker 5.3",
+        [{"op": "write", "file": "batchconsumequeue/Inner2/0/00000000000000000460", "at": 8, "hex": "80000000"}],
+    ),
+    "a broker that keeps a unit of no message in a batch queue loses its message": (
+        "batchcq-533-clean",
+        "recover --as-broker 5.5",
+        [{"op": "write", "file": "batchconsumequeue/Inner2/0/00000000000000000460", "at": 36, "hex": "ffff"}],
+    ),
 }  # fmt: skip
 
 RECIPES = {

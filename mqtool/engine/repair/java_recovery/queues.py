@@ -348,8 +348,11 @@ class BrokerBatchQueue(BrokerQueue):
 
     @functools.cached_property
     def addresses(self) -> Ints:
-        """Addresses in the units in use, in order; used once the broker has started. 8 bytes per unit."""
-        columns = [units["physical_offset"] for _, units in self.in_use()]
+        """Addresses in the units in use from which a message can be read, in order; used once the broker has started.
+
+        8 bytes per unit. A truncation accepts the first unit of a segment whatever it holds.
+        """
+        columns = [units["physical_offset"][self._valid(units)] for _, units in self.in_use()]
         return np.sort(np.concatenate([np.empty(0, np.int64), *columns]))
 
     def clear(self) -> None:
