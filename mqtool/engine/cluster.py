@@ -250,6 +250,7 @@ class _RunningBroker:
         self.store = await self._open_store()
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self.store.close)
+            fetched_offset = self.store.end_offset
             if self.store.was_recovered and role_of(config.settings) is not Role.SLAVE:
                 await self._take_missing_tail()
             if self._life.has_changed:  # tables that are copied from a master are some seconds old
@@ -258,8 +259,9 @@ class _RunningBroker:
             self.rules.state.epoch, self.rules.state.configured = self._life.epoch, self._life.configured
             # One that was killed while it became the master has not changed a moment before.
             was_slave = self._life.has_changed or self._life.configured[0] is Role.SLAVE
-            if was_slave and self.rules.state.role is not Role.SLAVE:
-                for topic in self.rules.topic_requests.make_missing(self._clock()):
+            has_fetched = self.store.end_offset > fetched_offset
+            if (was_slave or has_fetched) and self.rules.state.role is not Role.SLAVE:
+                for topic in self.rules.topic_requests.make_missing(self._clock(), fetched_offset):
                     log.warning(
                         "topic %s was not copied as it is now, but messages of it were: it has their queues", topic
                     )

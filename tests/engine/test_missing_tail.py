@@ -13,6 +13,8 @@ from mqtool.engine.broker.following import FollowingStatus
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.server_configs import NameServerConfig
 from mqtool.engine.streams.ports import free_port
+from mqtool.formats.bodies import ConsumerData, Heartbeat, build_heartbeat
+from mqtool.formats.codes import RequestCode
 from tests.commands.test_cluster_show import register_as_slave
 from tests.engine.remoting.test_server import on_a_loop
 from tests.engine.test_embedded import worst
@@ -54,6 +56,40 @@ async def test_a_master_takes_what_it_has_lost_from_its_slave_and_the_slave_goes
                 await until(lambda: log_of(new) == log_of(old))
                 assert following_of(slave).status is FollowingStatus.FOLLOWING
     assert worst(new) <= worst(old)
+
+
+@on_a_loop
+async def test_a_master_has_the_topics_of_what_it_takes_from_its_slave_also_if_its_table_is_newer(
+    tmp_path: Path,
+) -> None:
+    """Its machine stops twice; in between it does not reach its slave, and comes to know a group."""
+    old, new = tmp_path / "master", tmp_path / "slave"
+    async with Cluster(NameServerConfig()) as names:
+        where = [names.name_server_address]
+        async with mqtool.Broker(new, role="slave", name_servers=where, settings=SLAVE):
+            async with mqtool.Broker(old, role="master", name_servers=where, settings=MASTER) as master:
+                client = WireClient(master.address)
+                await client.send(b"first", topic="First")
+                await until(lambda: log_of(new) == log_of(old))
+                shutil.copytree(old, tmp_path / "before")
+                await client.send(b"lost", topic="Lost", queue=1)
+                await client.close()
+                await until(lambda: log_of(new) == log_of(old))
+                there = log_of(old)
+            lose_end(old, tmp_path / "before", by_power=False)
+            async with mqtool.Broker(old, role="master", settings=MASTER) as master:
+                client = WireClient(master.address)
+                group = ConsumerData("late", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET")
+                await client.done(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("one", consumers=(group,))))
+                await client.close()
+                await until(lambda: b"%RETRY%late" in (old / "config" / "topics.json").read_bytes())
+                shutil.copytree(old, tmp_path / "before")
+            lose_end(old, tmp_path / "before", by_power=False)
+            async with mqtool.Broker(old, role="master", name_servers=where, settings=MASTER) as master:
+                assert log_of(old) == there
+                client = WireClient(master.address)
+                assert [message.body for message in await client.messages("Lost", queue=1)] == [b"lost"]
+                await client.close()
 
 
 @on_a_loop

@@ -63,11 +63,16 @@ class TopicRequests:
             self._topics.delete(topic, now)
             self._delete_queues(topic)
 
-    def make_missing(self, now: int) -> list[str]:
-        """Make the topics of messages that are newer than the table, or give them more queues; return their names.
+    def make_missing(self, now: int, fetched_offset: int) -> list[str]:
+        """Make the topics of messages that the table does not know yet, or give them more queues; return their names.
 
         A slave that becomes the master may have the first messages of a topic, and not yet the topic. One that was
-        deleted is not made again: then the table is newer than its messages. Cost: linear in the queues.
+        deleted is not made again: then the table is newer than its messages. What a master fetches from its slaves is
+        new to it, however old it is. Cost: linear in the queues.
+
+        Args:
+            now: the time.
+            fetched_offset: from there on the log was fetched a moment ago.
         """
         known_at = self._topics.version.timestamp if self._topics.version.counter else 0
         counts: dict[str, int] = {}
@@ -77,15 +82,19 @@ class TopicRequests:
                 continue
             if is_system_topic(topic) or topic.startswith(LIGHT_QUEUE_PREFIX):
                 continue
-            if self._last_stored_at(topic, queue_id) >= known_at:
+            last_offset = self._last_offset(topic, queue_id)
+            if last_offset >= 0 and (
+                last_offset >= fetched_offset or self._store.log.store_timestamp(last_offset) >= known_at
+            ):
                 counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         self._topics.of_messages(counts, now)
         return sorted(counts)
 
-    def _last_stored_at(self, topic: str, queue_id: int) -> int:
+    def _last_offset(self, topic: str, queue_id: int) -> int:
+        """Return the address of the last message of a queue, -1 if it has none."""
         queue = self._store.queue(topic, queue_id)
         last = queue.units(queue.next_offset - 1, 1) if queue and queue.next_offset else []
-        return self._store.log.store_timestamp(last[0].physical_offset) if last else -1
+        return last[0].physical_offset if last else -1
 
     # Cleaning
 
