@@ -316,6 +316,29 @@ async def test_a_topic_that_was_deleted_is_not_made_again_by_a_promotion(tmp_pat
         await slave.close()
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+@on_a_loop
+async def test_the_plan_says_where_a_slave_would_wait_for_other_slaves_than_its_master(
+    tmp_path: Path, replicas: int
+) -> None:
+    waiting = {**SETTINGS, "brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
+    slave = {**SLAVE, "brokerRole": "SLAVE", "brokerId": 1, "inSyncReplicas": replicas}
+    async with (
+        names() as name_server,
+        mqtool.Broker(tmp_path / "a", name_servers=[name_server], settings=waiting) as first,
+        mqtool.Broker(tmp_path / "b", name_servers=[name_server], settings=slave) as second,
+        AdminClient([name_server]) as admin,
+    ):
+        await until_it_follows(admin)
+        plan = await plan_promotion(admin, "broker-a")
+    differs = (
+        f"{second.address} has inSyncReplicas=1, {first.address} has 2: sends may wait for another number of slaves "
+        "than before"
+    )
+    assert plan.role == "SYNC_MASTER"
+    assert [remark for remark in plan.remarks if "inSyncReplicas" in remark] == ([differs] if replicas == 1 else [])
+
+
 @on_a_loop
 async def test_a_promoted_slave_stays_master_over_a_start_and_is_slave_again_after_another_was_promoted(
     tmp_path: Path,

@@ -29,6 +29,8 @@ _LOOK_SECONDS = 0.2
 _MAX_GROUPS_TOLD = 20
 _OUR_SETTING = "haDialect"
 """Settings that only mqtool brokers have."""
+_OF_SYNC_MASTER = ("inSyncReplicas", "haDialect")
+"""Settings that say for how many slaves the sends of a SYNC_MASTER wait; each broker goes by its own."""
 _EPOCH, _STATUS, _END = "replicationEpoch", "replicationStatus", "commitLogMaxOffset"
 
 
@@ -97,6 +99,14 @@ async def plan_promotion(
         "delayed messages of the last seconds may be delivered again",
     ]
     role = settings.get("brokerRole", "ASYNC_MASTER")
+    if role == "SYNC_MASTER":
+        slave_settings = await admin.request(slave.broker.address, calls.broker_settings())
+        remarks += [
+            f"{slave.broker.address} has {name}={slave_settings.get(name)}, {master.broker.address} has "
+            f"{settings.get(name)}: sends may wait for another number of slaves than before"
+            for name in _OF_SYNC_MASTER
+            if slave_settings.get(name) != settings.get(name)
+        ]
     return Promotion(slave.broker, master.broker, role, epoch, lag, {}, remarks)
 
 
