@@ -55,6 +55,7 @@ class World:
         self.loop = loop
         self.network = loop.network
         self.processes: list[Process] = []
+        self.killed: list[BrokerController] = []
         self.notes = 0
         self._digest = hashlib.sha256()
         self._on_note = on_note
@@ -105,7 +106,7 @@ class World:
         self.loop.call_later(seconds, go_on)
 
     async def finish(self) -> None:
-        """Break off what is left of dead processes, so that nothing of it stays."""
+        """Break off what is left of dead processes, so that nothing of it stays, and no file is open."""
         self.network.is_down = True
         for process in self.processes:
             self.loop.resume(process)
@@ -114,6 +115,9 @@ class World:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=60) if tasks else None
+        for rules in self.killed:
+            rules.store._stack.close()
+            rules.acknowledged.close()
 
 
 class Server:
@@ -211,6 +215,7 @@ class BrokerHost(Server):
     def kill(self, *, silently: bool = False) -> None:
         """Kill it; the next life has a copy of the store, as what is killed in here still has its files open."""
         super().kill(silently=silently)
+        self.world.killed += self._cluster.brokers
         before, self.store = self.store, self.world.folder / f"{self.name}-{next(self._lives)}"
         shutil.copytree(before, self.store)
 
