@@ -230,7 +230,9 @@ class ReplicationScenario:
             "haHousekeepingInterval": "5000",
             "slaveReadEnable": "true",
         }
-        role = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"} if self.is_sync else {"brokerRole": "ASYNC_MASTER"}
+        if self.is_sync:
+            common["inSyncReplicas"] = "2"  # of the slave, too: once promoted it waits
+        role = {"brokerRole": "SYNC_MASTER" if self.is_sync else "ASYNC_MASTER"}
         names = [self.name_server.address]
         self._master = MemberHost(world, "master", "10.2.0.1", names, common | role)
         slaves = [
