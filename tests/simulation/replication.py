@@ -47,7 +47,7 @@ from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import MqtoolError
+from mqtool.errors import MqtoolError, UnavailableError
 from tests.simulation.history import ViolationError
 from tests.simulation.network import Line, NetworkLoop
 from tests.simulation.virtual_loop import CURRENT
@@ -383,7 +383,13 @@ class ReplicationScenario:
         await asyncio.sleep(self._chance.expovariate(1 / 4))
         if isinstance(server, MemberHost):
             await server.may_start.wait()
-        await server.start()
+        try:
+            await server.start()
+        except UnavailableError as error:
+            if self._promoting is None or "has another master" not in str(error):
+                raise
+            await asyncio.wait([self._promoting])  # while it started: the operator has it be a slave
+            await server.start()
 
     def _lose_power(self) -> None:
         """Have a machine stop; not one after the other within the time in which all is synced."""
