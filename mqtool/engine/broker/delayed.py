@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _DELAY, _REAL_TOPIC, _REAL_QUEUE_ID = DELAY.encode(), REAL_TOPIC.encode(), REAL_QID.encode()
 _TIMER_PREFIX = TIMER_PREFIX.encode()
 _TIMER_NAMES = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
-_AT_ONCE = 200
+_AT_ONCE = 25
 """Most messages of a level that one tick delivers, so that others get their turn."""
 _AGAIN_MS = 1000
 """How long to wait if the store refuses messages."""

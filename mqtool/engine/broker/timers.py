@@ -72,7 +72,7 @@ _MAX_OF_RECALL = 1 << 10
 _REVIVE = REVIVE_PREFIX.encode()
 _OF_A_COPY = {TIMER_ROLL_TIMES, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, WAIT}
 """Properties in which a copy may differ from what it is a copy of."""
-_AT_ONCE = 500
+_AT_ONCE = 25
 """Messages that one tick delivers at most: others want their turn."""
 _READ_AT_ONCE = 256
 _AGAIN_MS = 1000

@@ -37,6 +37,8 @@ SAVES = WaitKind("saves", most=1 << 30, most_of_key=1 << 30)
 CALLS = WaitKind("calls", most=1 << 30, most_of_key=64, is_told_of_end=True)
 
 _FEW_TIMES = 1000
+_AT_ONCE = 16
+"""Of those that wait, how many one tick looks at, so that others get their turn."""
 
 Look = Callable[[bool, int], Any]
 """Returns what there is by now, given whether its time is up, and the time (ms); None: it has to wait on."""
@@ -204,21 +206,23 @@ class WaitingRoom:
     # The passing of time
 
     def tick(self, now: int) -> None:
-        """Look at those that are woken, and at those whose time is up."""
+        """Look at those that are woken, and at those whose time is up: at so many at once, the others are next."""
         while self._alarms and self._alarms[0][0] <= now:
             time, _, key = heapq.heappop(self._alarms)
             if self._first_alarms.get(key) == time:
                 del self._first_alarms[key]
                 self.wake(key)
-        if self._woken:
-            woken, self._woken = self._woken, {}
-            for waiting in woken:
+        for waiting in [*itertools.islice(self._woken, _AT_ONCE)]:
+            if waiting in self._woken:
+                del self._woken[waiting]
                 self._try(waiting, now)
-        if self._woken_keys:
-            keys, self._woken_keys = self._woken_keys, {}
-            for key in keys:
-                self._serve_in_turn(key, now)
-        while self._times and self._times[0] <= now:
+        left = _AT_ONCE
+        for key in [*itertools.islice(self._woken_keys, _AT_ONCE)]:
+            if left > 0:
+                del self._woken_keys[key]
+                left -= self._serve_in_turn(key, now)
+        left = _AT_ONCE
+        while left > 0 and self._times and self._times[0] <= now:
             due = self._by_time[self._times[0]]
             if not due:
                 self._pop_time()
@@ -226,6 +230,7 @@ class WaitingRoom:
             waiting = next(iter(due))
             self._drop(waiting)
             self._tell(waiting, waiting.look(True, now), now)
+            left -= 1
 
     def next_tick(self, now: int) -> int | None:
         """Return when there is something to look at."""
@@ -246,11 +251,15 @@ class WaitingRoom:
         self._tell(waiting, result, now)
         return True
 
-    def _serve_in_turn(self, key: Hashable, now: int) -> None:
-        nothing_for = set()
+    def _serve_in_turn(self, key: Hashable, now: int) -> int:
+        """Look at those that wait for the same, and return at how many."""
+        looked, nothing_for = 0, set()
         for waiting in [*self._by_key.get(key, ())]:
-            if waiting.wanted not in nothing_for and not self._try(waiting, now):
-                nothing_for.add(waiting.wanted)
+            if waiting.wanted not in nothing_for:
+                looked += 1
+                if not self._try(waiting, now):
+                    nothing_for.add(waiting.wanted)
+        return looked
 
     def _tell(self, waiting: Waiting, result: Any, now: int) -> None:
         if waiting.then is not None:

@@ -33,7 +33,7 @@ WITH_UNIT = (0, commit_log.TRANSACTION_COMMIT)
 _UNIQ_KEY, _KEYS, _TAGS = UNIQ_KEY.encode(), KEYS.encode(), TAGS.encode()
 _LIGHT_OFFSETS = INNER_MULTI_QUEUE_OFFSET.encode()
 _LONGEST_NUMBER = 19
-_MANY_WAITING = 256
+_MANY_WAITING = 128
 """Number of waiting messages from which on their units should be written."""
 _MAX_WAITING = 4096
 """Most messages whose units wait in memory."""

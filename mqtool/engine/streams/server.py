@@ -33,12 +33,14 @@ _BACKLOG = 1024
 _TAKEN_AT_ONCE = 16
 """Connections accepted in one turn of the loop: each takes some 100 µs. asyncio uses the backlog for that."""
 _SWEEP_SECONDS = 5.0
+_SWEPT_AT_ONCE = 500
 _WARNED_SECONDS = 60.0
 _STOP_SECONDS = 2.0
 _AFTER_FAULT_MS = 1000
 _FILES_OF_STORE = 256
 _AT_ONCE = 8  # commands of a connection
-_TURN_SECONDS = 0.004
+_TURN_SECONDS = 0.002
+"""How long one turn of the loop handles commands of all connections; what is left is for the next turns."""
 _WRITTEN_AT_ONCE = 1 << 18
 """Bytes of a connection in one turn of the loop, except for a frame that is larger."""
 
@@ -148,10 +150,13 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self._unsent = 0  # upper bound of the bytes in sockets' buffers
         self._unfinished = 0
         self._end_of_turn: asyncio.Handle | None = None
+        self._deadline: float | None = None  # of this turn of the loop, by its clock
+        self._late: collections.deque[_ServerConnection[Taken, Sent]] = collections.deque()  # for later turns
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
         self._no_tick_before = 0
         self._sweeper: asyncio.TimerHandle | None = None
+        self._to_sweep: list[_ServerConnection[Taken, Sent]] = []
         self._all_gone: asyncio.Event | None = None
 
     # For protocols
@@ -288,6 +293,26 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         elif not self._connections:
             self._all_gone.set()
 
+    @property
+    def deadline(self) -> float:
+        """Until when (by the clock of the loop) commands may be handled in this turn of the loop."""
+        if self._deadline is None:
+            self._deadline = self.loop.time() + _TURN_SECONDS
+            self.loop.call_soon(self._new_turn)  # before whatever is received in the next turn
+        return self._deadline
+
+    def handle_later(self, connection: "_ServerConnection[Taken, Sent]") -> None:
+        """Have a connection go on in a later turn of the loop, after others that have waited for longer."""
+        self._late.append(connection)
+        _ = self.deadline
+
+    def _new_turn(self) -> None:
+        self._deadline = None
+        for _ in range(len(self._late)):
+            if self.loop.time() > self.deadline:
+                break
+            self._late.popleft().go_on()
+
     def wants_to_write(self, connection: "_ServerConnection[Taken, Sent]") -> None:
         """Note that there is something to write to a connection."""
         self._waiting.append(connection)
@@ -312,7 +337,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self.turn(self.clock())
 
     def _finish_turn(self) -> None:
-        now = self.clock()
+        now, _ = self.clock(), self.deadline  # the tick is part of the turn
         if now >= self._no_tick_before:
             self._call(lambda: self.rules.tick(now), now)
         waiting, self._waiting = self._waiting, []
@@ -350,25 +375,32 @@ class StreamServer(ABC, Generic[Taken, Sent]):
                 worst.end(f"{worst.unsent:,} unread bytes are waiting, too many in total")
 
     def _count_unsent(self) -> None:
-        self._unsent = 0
         for connection in self._connections.values():
-            size = connection.transport.get_write_buffer_size()
-            if size != connection.unsent:
-                connection.moved = True
+            self._look_at_unsent(connection)
+
+    def _look_at_unsent(self, connection: "_ServerConnection[Taken, Sent]") -> None:
+        size = connection.transport.get_write_buffer_size()
+        if size != connection.unsent:
+            connection.moved = True
+            self._unsent += size - connection.unsent
             connection.unsent = size
-            self._unsent += size
 
     def _sweep(self) -> None:
-        """End connections that have been idle for too long."""
-        self._count_unsent()
+        """End connections that have been idle for too long; looks at some of them in each turn of the loop."""
+        if not self._to_sweep:
+            self._to_sweep = [*self._connections.values()]
         now = self.loop.time()
-        for connection in [*self._connections.values()]:
+        looked, self._to_sweep = self._to_sweep[-_SWEPT_AT_ONCE:], self._to_sweep[:-_SWEPT_AT_ONCE]
+        for connection in looked:
+            if connection.peer not in self._connections:
+                continue
+            self._look_at_unsent(connection)
             if connection.moved:
                 connection.moved = False
                 connection.last_moved = now
             elif now - connection.last_moved >= self.limits.idle_seconds:
                 connection.end("idle")
-        interval = min(_SWEEP_SECONDS, self.limits.idle_seconds / 4)
+        interval = 0 if self._to_sweep else min(_SWEEP_SECONDS, self.limits.idle_seconds / 4)
         self._sweeper = self.loop.call_later(interval, self._sweep)
 
 
@@ -427,12 +459,16 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         if self._tls is not None:
             data = self._decrypt(data)
         self._frames.receive(data)
-        self._handle()
+        if self._server.loop.time() > self._server.deadline:
+            self._has_more = True
+            self._handle_later()
+        else:
+            self._handle()
 
     def _handle(self) -> None:
         """Handle received commands; if that takes long, the rest is handled after other connections."""
         server, frames, peer = self._server, self._frames, self.peer
-        now, deadline = server.clock(), server.loop.time() + _TURN_SECONDS
+        now, deadline = server.clock(), server.deadline
         self._is_reading, self._has_more = True, False
         commands, fault, is_end = frames.commands(), "", False
         parsed = self._parsed
@@ -466,16 +502,20 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         self.flush()
         server.turn(now)
         if self._has_more:
-            self._pause()
-            if not self._is_deaf:
-                server.loop.call_soon(self._go_on)
+            self._handle_later()
+
+    def _handle_later(self) -> None:
+        """Handle the rest of what was received in a later turn of the loop; nothing is read before."""
+        self._pause()
+        if not self._is_deaf:
+            self._server.handle_later(self)
 
     def _is_much(self) -> bool:
         return sum(map(len, self._out)) > _WRITTEN_AT_ONCE
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Handle the rest of the received commands, and continue reading."""
-        if self.transport.is_closing():
+        if self._is_deaf or self.transport.is_closing():
             return
         if self._has_more:
             self._handle()
@@ -498,7 +538,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
     def resume_writing(self) -> None:
         self._is_deaf = False
         self._server.backed_up(self.peer, False)
-        self._server.loop.call_soon(self._go_on)
+        self._server.handle_later(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._out.clear()

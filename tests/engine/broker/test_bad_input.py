@@ -209,7 +209,9 @@ def test_what_waits_keeps_nothing_that_its_answer_does_not_need(
         tracemalloc.stop()
 
         assert kept < 1_000_000
-        later = [command for _, command in asking.door.tick(NOW + 30_000) if command.is_response]
+        later = []
+        while asking.broker.room.next_tick(NOW + 30_000) is not None:
+            later += [command for _, command in asking.door.tick(NOW + 30_000) if command.is_response]
         assert {command.opaque for command in later} == {*range(50)}
 
 

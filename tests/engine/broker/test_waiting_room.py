@@ -74,7 +74,7 @@ class RoomOverTime(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from([TOPIC, RETRY]), queue_id=st.integers(0, 1), tags_code=st.integers(0, 2))
     def arrive(self, topic: str, queue_id: int, tags_code: int) -> None:
-        """A message comes: all whom it concerns have something, and are told by the next tick."""
+        """A message comes: all whom it concerns have something, and are told by the next ticks, at the same time."""
         concerned = [one for one in self.here() if self.is_concerned(one, topic, queue_id, tags_code)]
         for one in concerned:
             one.has_something = True
@@ -82,6 +82,8 @@ class RoomOverTime(RuleBasedStateMachine):
         if concerned:
             assert self.room.next_tick(self.now) == self.now
         self.room.tick(self.now)
+        while self.room.next_tick(self.now) == self.now:
+            self.room.tick(self.now)
         assert [one.told for one in concerned] == [[("something", self.now)]] * len(concerned)
 
     @staticmethod
@@ -139,3 +141,40 @@ class RoomOverTime(RuleBasedStateMachine):
 
 
 TestWaitingRoom = RoomOverTime.TestCase
+
+
+def test_thousands_that_are_woken_at_once_are_looked_at_in_several_ticks() -> None:
+    room, sessions = WaitingRoom(), [Session("192.0.2.1", f"192.0.2.1:{port}") for port in range(1, 2001)]
+    pulls = [One(PULLS, session, 1000, FILTERS[0], 0, 0) for session in sessions]
+    pops = [One(POPS, session, 1000, FILTERS[0], queue_id, 0) for queue_id, session in enumerate(sessions)]
+    for one in (*pulls, *pops):
+        room.add(one.waiting)
+        one.has_something = True
+
+    room.arrived(TOPIC, 0, 1, 0, 0)
+    for one in pops:
+        room.wake(one.waiting.key)
+    told, most = 0, 0
+    while room.next_tick(0) == 0:
+        room.tick(0)
+        before, told = told, sum(bool(one.told) for one in (*pulls, *pops))
+        most = max(most, told - before)
+
+    assert most < 50
+    assert [one.told for one in (*pulls, *pops)] == [[("something", 0)]] * 4000
+
+
+def test_thousands_whose_time_is_up_are_told_in_several_ticks() -> None:
+    room = WaitingRoom()
+    pulls = [One(PULLS, Session("192.0.2.1", f"192.0.2.1:{port}"), 1000, FILTERS[0], 0, 0) for port in range(1, 2001)]
+    for one in pulls:
+        room.add(one.waiting)
+
+    told, most = 0, 0
+    while room.next_tick(1000) is not None:
+        room.tick(1000)
+        before, told = told, sum(bool(one.told) for one in pulls)
+        most = max(most, told - before)
+
+    assert most < 50
+    assert [one.told for one in pulls] == [[("nothing", 1000)]] * 2000

@@ -357,6 +357,64 @@ async def test_who_sends_thousands_of_requests_at_once_does_not_keep_others_wait
             assert (await busy.answer()).opaque == 2  # none is lost, all in order
 
 
+class CommandClock:
+    """The event loop of a server, with a clock by which each command takes a millisecond."""
+
+    def __init__(self, server: RemotingServer, rules: Rules) -> None:
+        self._loop, self._rules = server.loop, rules
+        server.loop = self  # type: ignore[assignment]
+
+    def time(self) -> float:
+        return len(self._rules.seen) / 1000
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
+@on_a_loop
+async def test_what_many_connections_send_at_once_is_handled_in_several_turns_of_the_loop() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        rules, server, address = await stack.enter_async_context(served())
+        clients = [await stack.enter_async_context(raw(address)) for _ in range(60)]
+        for client in clients:
+            client.writer.write(build_frame(RemotingCommand(ECHO, 0, 1)))
+            await client.answer()
+        CommandClock(server, rules)
+        rules.seen.clear()
+        for client in clients:
+            client.writer.write(b"".join(build_frame(RemotingCommand(ECHO, 0, opaque)) for opaque in range(3)))
+
+        of_turns = []
+        while len(rules.seen) < 180:
+            before = len(rules.seen)
+            await asyncio.sleep(0)
+            of_turns.append(len(rules.seen) - before)
+
+        assert max(of_turns) <= 3  # two milliseconds, and what has begun
+        for client in clients:
+            assert [(await client.answer()).opaque for _ in range(3)] == [0, 1, 2]
+
+
+@on_a_loop
+async def test_what_waits_for_a_later_turn_is_handled_before_more_of_a_busy_connection() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        rules, server, address = await stack.enter_async_context(served())
+        busy, *others = [await stack.enter_async_context(raw(address)) for _ in range(11)]
+        for client in (busy, *others):
+            client.writer.write(build_frame(RemotingCommand(ECHO, 0, 1)))
+            await client.answer()
+        CommandClock(server, rules)
+        rules.seen.clear()
+        busy.writer.write(build_frame(RemotingCommand(ECHO, 0, 7)) * 500)
+        for client in others:
+            client.writer.write(build_frame(RemotingCommand(ECHO, 0, 8)))
+        for client in others:
+            assert (await client.answer()).opaque == 8
+
+        assert sum(command.opaque == 7 for command in rules.seen) < 50
+        assert [(await busy.answer()).opaque for _ in range(500)] == [7] * 500
+
+
 @on_a_loop
 async def test_answers_that_nobody_reads_are_not_even_made() -> None:
     async with served(Limits(high_water=1 << 16)) as (rules, _, address), raw(address) as deaf:
@@ -400,6 +458,16 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
         assert await ended == b""
         assert len(rules.peers) == 1
         assert (await busy.invoke(RemotingCommand(ECHO))).code == 0
+
+
+@on_a_loop
+async def test_all_of_many_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqtool.engine.streams.server._SWEPT_AT_ONCE", 3)
+    async with contextlib.AsyncExitStack() as stack:
+        _, _, address = await stack.enter_async_context(served(Limits(idle_seconds=0.3)))
+        idle = [await stack.enter_async_context(raw(address)) for _ in range(10)]
+        for one in idle:
+            assert await one.reader.read() == b""
 
 
 @on_a_loop

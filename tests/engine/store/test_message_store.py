@@ -687,7 +687,7 @@ def test_hundreds_of_segments_and_queues_take_few_files_and_maps_and_none_when_c
 def test_a_message_of_many_keys_makes_as_much_work_as_many_messages(tmp_path: Path) -> None:
     many = " ".join(str(number) for number in range(6000))
     with opened(tmp_path, settings={"mappedFileSizeCommitLog": str(1 << 20)}) as store:
-        for _ in range(200):
+        for _ in range(100):
             store.append(new_message(pairs={"KEYS": "a b c"}), NOW)
         assert not store.has_much_to_write
 
