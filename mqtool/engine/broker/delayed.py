@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 _DELAY, _REAL_TOPIC, _REAL_QUEUE_ID = DELAY.encode(), REAL_TOPIC.encode(), REAL_QID.encode()
 _TIMER_PREFIX = TIMER_PREFIX.encode()
 _TIMER_NAMES = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
-_AT_ONCE = 25
-"""Most messages of a level that one tick delivers, so that others get their turn."""
+_AT_ONCE = 8
+"""Most messages that one tick delivers, so that others get their turn."""
+_READ_AT_ONCE = 256
 _AGAIN_MS = 1000
 """How long to wait if the store refuses messages."""
 
@@ -130,9 +131,11 @@ class DelayedMessages:
 
     def tick(self, now: int) -> None:
         """Deliver what is due."""
+        left = _AT_ONCE
         for level, due in list(self._due.items()):
-            if due <= now:
-                self._deliver(level, now)
+            if due <= now and left > 0:
+                self._due[level] = self._due.pop(level)  # behind the others, next time
+                left -= self._deliver(level, left, now)
         if now >= self._next_save:
             self._next_save = now + self._state.settings.delay_offset_interval_ms
             self._to_save = self._store.log.end_offset, dict(self._offsets), now
@@ -180,7 +183,7 @@ class DelayedMessages:
             queue, offset = store.queue(SCHEDULE_TOPIC, level - 1), self._offsets[level]
             assert queue is not None
             before = DeliveredBefore(store, DELAY, since, queue.units(offset, 1)[0].physical_offset)
-            while units := queue.units(offset, _AT_ONCE):
+            while units := queue.units(offset, _READ_AT_ONCE):
                 for unit in units:
                     if unit.tags_code > store.log.last_timestamp:  # it was not due yet
                         break
@@ -197,31 +200,33 @@ class DelayedMessages:
         self._due.setdefault(queue_id + 1, tags_code)
         self._offsets.setdefault(queue_id + 1, next_offset - 1)
 
-    def _deliver(self, level: int, now: int) -> None:
+    def _deliver(self, level: int, most: int, now: int) -> int:
+        """Deliver what is due of a level, and return how many messages that were."""
         store = self._store
         queue = store.queue(SCHEDULE_TOPIC, level - 1)
         assert queue is not None
-        left = _AT_ONCE
-        while left:
-            units = queue.units(self._offsets[level], left)
+        done = 0
+        while done < most:
+            units = queue.units(self._offsets[level], most - done)
             if not units:
                 break
             for unit in units:
                 # A clock that was set back must not delay messages for longer than their level says.
                 if now < unit.tags_code <= now + self._levels[level - 1]:
                     self._due[level] = unit.tags_code
-                    return
+                    return done
                 if (level, unit.queue_offset) in self._delivered:
                     self._delivered.remove((level, unit.queue_offset))
                 elif self._is_refused(store.log.read(unit.physical_offset, unit.size), now):
                     self._due[level] = now + _AGAIN_MS
-                    return
+                    return done
                 self._offsets[level] = unit.queue_offset + 1
-                left -= 1
+                done += 1
         if self._offsets[level] < queue.next_offset:
             self._due[level] = now
         else:
             del self._due[level]
+        return done
 
     def _is_refused(self, record: memoryview, now: int) -> bool:
         """Store a message where it belongs; return whether to try again later."""

@@ -52,7 +52,7 @@ _EARLIER_MS = 1000
 _AGAIN_MS = 1000
 """How long to wait if the store refuses messages."""
 _READ_AT_ONCE = 256
-_AT_ONCE = 16
+_AT_ONCE = 8
 """Most check points and messages that one tick handles, so that others get their turn; the last may exceed it."""
 
 

@@ -72,11 +72,41 @@ _MAX_OF_RECALL = 1 << 10
 _REVIVE = REVIVE_PREFIX.encode()
 _OF_A_COPY = {TIMER_ROLL_TIMES, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, WAIT}
 """Properties in which a copy may differ from what it is a copy of."""
-_AT_ONCE = 25
+_AT_ONCE = 8
 """Messages that one tick delivers at most: others want their turn."""
 _READ_AT_ONCE = 256
 _AGAIN_MS = 1000
 """How long to wait if the store refuses messages."""
+_BLOCK = 1024
+
+
+class _OffsetSet:
+    """Queue offsets, mostly added in their order; adding, removing and asking for the first take constant time."""
+
+    def __init__(self) -> None:
+        self._masks: dict[int, int] = {}  # by block; a bit for each offset of the block
+        self._blocks: list[int] = []  # a heap; of some blocks nothing is left
+
+    def add(self, offset: int) -> None:
+        block, bit = divmod(offset, _BLOCK)
+        if block not in self._masks:
+            self._masks[block] = 0
+            heapq.heappush(self._blocks, block)
+        self._masks[block] |= 1 << bit
+
+    def remove(self, offset: int) -> None:
+        block, bit = divmod(offset, _BLOCK)
+        if left := self._masks.pop(block, 0) & ~(1 << bit):
+            self._masks[block] = left
+
+    def first(self) -> int | None:
+        """Return the smallest offset, None if there is none."""
+        while self._blocks and self._blocks[0] not in self._masks:
+            heapq.heappop(self._blocks)
+        if not self._blocks:
+            return None
+        mask = self._masks[self._blocks[0]]
+        return self._blocks[0] * _BLOCK + (mask & -mask).bit_length() - 1
 
 
 class Timers:
@@ -91,6 +121,7 @@ class Timers:
         self._log_file_size = store.config.size("mappedFileSizeTimerLog")
         self._not_before = now
         self._waiting: list[tuple[int, int]] = []  # a heap of due times and queue offsets
+        self._offsets = _OffsetSet()  # of these
         self._count_of_pops = 0  # of those that wait
         self._recalled: dict[int, set[bytes]] = {}  # by due time what recalls name; they are entries of the heap too
         self._dropped: set[tuple[int, int]] = set()  # entries that have a copy, or had been delivered before a crash
@@ -202,6 +233,7 @@ class Timers:
         if recalled:
             self._recalled.setdefault(due, set()).add(recalled)
         heapq.heappush(self._waiting, (due, queue_offset))
+        self._offsets.add(queue_offset)
         self._count_of_pops += _is_of_pops(stored)
         return stored
 
@@ -245,6 +277,7 @@ class Timers:
                 self._not_before = now + _AGAIN_MS
                 break
             heapq.heappop(self._waiting)
+            self._offsets.remove(entry[1])
             self._count_of_pops -= stored is not None and _is_of_pops(stored)
             due = entry[0]
             if not self._waiting or self._waiting[0][0] > due:
@@ -342,7 +375,9 @@ class Timers:
 
     def _page(self) -> bytes:
         queue = self._store.queue(TIMER_TOPIC, 0)
-        first = min((offset for _, offset in self._waiting), default=queue.next_offset if queue else 0)
+        first = self._offsets.first()
+        if first is None:
+            first = queue.next_offset if queue else 0
         return _CHECK.pack(self._done, 0, first, first, *self._version, _REST)
 
     def _write(self, page: bytes) -> None:

@@ -37,7 +37,7 @@ SAVES = WaitKind("saves", most=1 << 30, most_of_key=1 << 30)
 CALLS = WaitKind("calls", most=1 << 30, most_of_key=64, is_told_of_end=True)
 
 _FEW_TIMES = 1000
-_AT_ONCE = 16
+_AT_ONCE = 8
 """Of those that wait, how many one tick looks at, so that others get their turn."""
 
 Look = Callable[[bool, int], Any]

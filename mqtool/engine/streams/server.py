@@ -41,6 +41,9 @@ _FILES_OF_STORE = 256
 _AT_ONCE = 8  # commands of a connection
 _TURN_SECONDS = 0.002
 """How long one turn of the loop handles commands of all connections; what is left is for the next turns."""
+_TICK_SECONDS = 0.001
+_MAX_TICKS = 16
+"""How long, and how often, one turn does what is due: ``tick`` does a little of it each time."""
 _WRITTEN_AT_ONCE = 1 << 18
 """Bytes of a connection in one turn of the loop, except for a frame that is larger."""
 
@@ -62,7 +65,7 @@ class ServerRules(Protocol[SentBy]):
         ...
 
     def tick(self, now: int) -> Iterable[tuple[Peer, SentBy]]:
-        """Do periodic work."""
+        """Do some of the periodic work that is due, so little that nobody waits for long."""
         ...
 
     def next_tick(self, now: int) -> int | None:
@@ -337,9 +340,15 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self.turn(self.clock())
 
     def _finish_turn(self) -> None:
-        now, _ = self.clock(), self.deadline  # the tick is part of the turn
-        if now >= self._no_tick_before:
+        now, end = self.clock(), self.loop.time() + _TICK_SECONDS
+        _ = self.deadline  # this is part of the turn
+        for _ in range(_MAX_TICKS):
+            if now < self._no_tick_before:
+                break
             self._call(lambda: self.rules.tick(now), now)
+            due = self.rules.next_tick(now)
+            if due is None or due > now or self.loop.time() > end:
+                break
         waiting, self._waiting = self._waiting, []
         for connection in waiting:
             connection.flush()

@@ -138,6 +138,22 @@ def test_a_delay_level_counts_more_than_a_time(tmp_path: Path) -> None:
         assert bodies(asking, "SCHEDULE_TOPIC_XXXX") == ["one"]
 
 
+@settings(max_examples=20, deadline=None)
+@given(delays=st.lists(st.integers(1, 9), min_size=1, max_size=40))
+def test_the_first_message_that_waits_is_known_whatever_is_delivered_before_it(
+    tmp_path_factory: pytest.TempPathFactory, delays: list[int]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch, broker_at_work(tmp_path_factory.mktemp("store")) as asking:
+        patch.setattr("mqtool.engine.broker.timers._BLOCK", 8)
+        for number, delay in enumerate(delays):
+            send(asking, str(number), TIMER_DELAY_SEC=delay)
+        for seconds in range(12):
+            pass_time(asking, NOW + seconds * 1000)
+            waiting = [number for number in range(len(delays)) if str(number) not in delivered(asking)]
+            check = np.frombuffer(asking.broker.timers.check_point() + bytes(5000), timer.TIMER_CHECK_DTYPE, 1)[0]
+            assert check["last_timer_queue_offset"] == min(waiting, default=len(delays))
+
+
 @settings(deadline=None, max_examples=20)
 @given(
     delays=st.lists(st.integers(1, 5000), min_size=1, max_size=8),
