@@ -1,6 +1,7 @@
 """A client of Pulsar's protocol that does what it is told, also what no official one does, by a blocking socket."""
 
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
@@ -21,8 +22,9 @@ _LONGEST_FRAME = 1 << 23
 class PulsarWireClient:
     """One connection."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self.socket = socket.create_connection((host, port), _PATIENCE_SECONDS)
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        plain = socket.create_connection((host, port), _PATIENCE_SECONDS)
+        self.socket = tls.wrap_socket(plain, server_hostname=host) if tls else plain
         self.told: list[Command] = []
         self._frames = PulsarFrameDecoder(_LONGEST_FRAME)
         self.say("connect", client_version="wire", protocol_version=21)

@@ -80,6 +80,12 @@ _FEW_CONNECTIONS = 1000
     help="Also serve clients of Apache Pulsar on this port; 0 chooses one. Needs mqtool[pulsar].",
 )
 @click.option(
+    "--pulsar-tls-port",
+    type=click.IntRange(0, 65535),
+    help="Also serve clients of Apache Pulsar on this port, with TLS only; 0 chooses one. Needs a certificate "
+    "(tls.server.certPath and keyPath).",
+)
+@click.option(
     "--pulsar-admin-port",
     type=click.IntRange(0, 65535),
     help="Also serve pulsar-admin, and Pulsar clients that look up topics over HTTP, on this port; 0 chooses one.",
@@ -105,6 +111,7 @@ def command(
     acl: Path | None,
     ha_allow: tuple[str, ...],
     pulsar_port: int | None,
+    pulsar_tls_port: int | None,
     pulsar_admin_port: int | None,
     pulsar_advertised: str | None,
     config: Path | None,
@@ -136,16 +143,20 @@ def command(
         if no_broker:
             raise click.UsageError("--ha-allow is for a broker: a name server has no slaves")
         configured["haAllow"] = ",".join(ha_allow)
-    if pulsar_port is not None:
-        if no_broker:
-            raise click.UsageError("--pulsar-port is for a broker: leave out --no-broker")
-        configured["pulsarPort"] = str(pulsar_port)
-    if pulsar_admin_port is not None:
-        configured["pulsarAdminPort"] = str(pulsar_admin_port)
-    if pulsar_advertised is not None:
-        configured["pulsarAdvertised"] = pulsar_advertised
-    if {"pulsarAdminPort", "pulsarAdvertised"} & configured.keys() and "pulsarPort" not in configured:
-        raise click.UsageError("--pulsar-admin-port and --pulsar-advertised are for a broker with --pulsar-port")
+    if no_broker and (pulsar_port, pulsar_tls_port) != (None, None):
+        raise click.UsageError("--pulsar-port and --pulsar-tls-port are for a broker: leave out --no-broker")
+    for_pulsar = {
+        "pulsarPort": pulsar_port,
+        "pulsarTlsPort": pulsar_tls_port,
+        "pulsarAdminPort": pulsar_admin_port,
+        "pulsarAdvertised": pulsar_advertised,
+    }
+    configured |= {setting: str(value) for setting, value in for_pulsar.items() if value is not None}
+    has_port = not {"pulsarPort", "pulsarTlsPort"}.isdisjoint(configured)
+    if not has_port and {"pulsarAdminPort", "pulsarAdvertised"} & configured.keys():
+        raise click.UsageError(
+            "--pulsar-admin-port and --pulsar-advertised are for a broker with --pulsar-port or --pulsar-tls-port"
+        )
     if acl is not None:
         configured |= {"aclEnable": "true", "rocketmq.acl.plain.file": str(acl)}
         if not acl.exists():
@@ -236,14 +247,15 @@ def _broker(host: str, port: int | None, store: Path, configured: dict[str, str]
     used |= STORE_SETTINGS | {"storePathRootDir", DOORS[REMOTING].setting} | further_settings().keys()
     check_roles(configured, rules)
     of_store = {name: value for name, value in configured.items() if name in STORE_SETTINGS}
+    tls = TlsSettings.of(configured)
     return BrokerConfig(
         store,
         host,
         port,
         rules,
         of_store,
-        TlsSettings.of(configured),
-        further_ports(configured),
+        tls,
+        further_ports(configured, tls),
         is_replicated=not HA_SETTINGS.isdisjoint(configured),
     )
 

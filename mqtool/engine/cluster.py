@@ -11,13 +11,14 @@ import selectors
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from mqtool.engine.broker.roles import remarks, role_of
 from mqtool.engine.broker.settings import MASTER_ID, Role
-from mqtool.engine.doors import DOORS, PAGES, REMOTING
+from mqtool.engine.doors import DOORS, PAGES, REMOTING, tls_name
 from mqtool.engine.name_server.kv_configs import write_kv
 from mqtool.engine.name_server.name_server import NameServer
 from mqtool.engine.name_server.remoting_door import NameServerDoor
@@ -30,6 +31,7 @@ from mqtool.engine.remoting.server import RemotingServer
 from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from mqtool.engine.streams.ports import free_port, is_loopback, resolved_host
 from mqtool.engine.streams.server import Limits, StreamServer, most_connections
+from mqtool.engine.streams.tls import TlsMode
 from mqtool.engine.virtual_clock import VirtualClock
 from mqtool.errors import MqtoolError, RecoveryNeededError, UnavailableError, WriteError
 from mqtool.formats.peer import Peer
@@ -321,11 +323,16 @@ class _RunningBroker:
         config = self._config
         ports = {REMOTING: port, **config.further_ports}
         limits = Limits(connections=most_connections(1 + len(ports)))
-        for name in (door for door in DOORS if door in ports):
-            server = DOORS[name].make(self.rules, config.tls, limits, self._clock)
-            at = await server.listen(config.host, ports[name])
-            stack.push_async_callback(server.stop)
-            self.servers[name], self.addresses[name] = server, f"{host}:{at}"
+        only_tls = replace(config.tls, mode=TlsMode.ENFORCING)
+        for name, door in DOORS.items():
+            for listener, tls in ((name, config.tls), (tls_name(name), only_tls)):
+                if listener not in ports:
+                    continue
+                server = self.servers.get(name) or door.make(self.rules, config.tls, limits, self._clock)
+                at = await server.listen(config.host, ports[listener], tls)
+                if name not in self.servers:
+                    stack.push_async_callback(server.stop)
+                self.servers[name], self.addresses[listener] = server, f"{host}:{at}"
         for name in (page for page in PAGES if page in ports):
             pages = PAGES[name].make(self.servers)
             at = await pages.listen(config.host, ports[name])

@@ -25,9 +25,11 @@ class Entrance(NamedTuple):
     """A protocol that a broker serves."""
 
     setting: str
-    """The setting for its port; without it there is no server."""
+    """The setting for its port; without it, and without ``tls_setting``, there is no server."""
     make: Callable[["BrokerController", TlsSettings, Limits, Clock], StreamServer[Any, Any]]
     """Returns a server whose rules are the door."""
+    tls_setting: str | None = None
+    """The setting for a further port of the server, or its only one, that accepts nothing but TLS."""
 
 
 def _remoting(broker: "BrokerController", tls: TlsSettings, limits: Limits, clock: Clock) -> StreamServer[Any, Any]:
@@ -76,7 +78,7 @@ def _pulsar_admin(servers: Mapping[str, StreamServer[Any, Any]]) -> "HttpServer"
         raise MissingExtraError("the port for Pulsar administration (pulsarAdminPort)", "pulsar") from error
     server = servers.get(PULSAR)
     if not isinstance(server, PulsarServer):
-        raise UsageError("pulsarAdminPort needs pulsarPort: there is nothing else to administer")
+        raise UsageError("pulsarAdminPort needs pulsarPort or pulsarTlsPort: there is nothing else to administer")
     return pulsar_admin(server)
 
 
@@ -89,7 +91,7 @@ REMOTING = "broker"
 
 DOORS: dict[str, Entrance] = {
     REMOTING: Entrance("listenPort", _remoting),
-    PULSAR: Entrance("pulsarPort", _pulsar),
+    PULSAR: Entrance("pulsarPort", _pulsar, "pulsarTlsPort"),
 }
 """By their names in the list of addresses."""
 
@@ -100,18 +102,30 @@ PAGES: dict[str, Pages] = {
 """By their names in the list of URLs."""
 
 
+def tls_name(door: str) -> str:
+    """Return the name of a door's port for TLS in the list of addresses."""
+    return f"{door} tls"
+
+
 def further_settings() -> dict[str, str]:
     """Return the settings with the ports of doors beside ``REMOTING`` and of pages, and the names of these."""
     doors = {door.setting: name for name, door in DOORS.items() if name != REMOTING}
-    return doors | {pages.setting: name for name, pages in PAGES.items()}
+    tls_ports = {door.tls_setting: tls_name(name) for name, door in DOORS.items() if door.tls_setting}
+    return doors | tls_ports | {pages.setting: name for name, pages in PAGES.items()}
 
 
-def further_ports(settings: Mapping[str, str]) -> dict[str, int]:
+def further_ports(settings: Mapping[str, str], tls: TlsSettings) -> dict[str, int]:
     """Return the configured ports of doors beside ``REMOTING`` and of pages, by name; 0 is a free one.
 
     Raises:
-        UsageError: a port is invalid.
+        UsageError: a port is invalid, or is for TLS and there is no certificate.
     """
+    for door in DOORS.values():
+        if door.tls_setting in settings and tls.context is None:
+            raise UsageError(
+                f"{door.tls_setting} needs a certificate: name it and its key with tls.server.certPath and "
+                "tls.server.keyPath, and do not set tls.server.mode to disabled"
+            )
     return {
         name: parse_port(setting, settings[setting])
         for setting, name in further_settings().items()

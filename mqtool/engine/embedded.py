@@ -16,7 +16,7 @@ from mqtool.engine.broker.following import Following
 from mqtool.engine.broker.roles import HA_SETTINGS, check_roles
 from mqtool.engine.broker.settings import BrokerSettings, Role
 from mqtool.engine.cluster import Cluster, run
-from mqtool.engine.doors import PULSAR, PULSAR_ADMIN, further_ports, further_settings
+from mqtool.engine.doors import PULSAR, PULSAR_ADMIN, further_ports, further_settings, tls_name
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
@@ -59,7 +59,8 @@ class Broker:
             name_server_port: of its name server, 0 for a free one.
             name_servers: others as ``host:port``, with which it registers instead of its own.
             pulsar: also serve clients of Apache Pulsar and its administrators, on free ports unless the settings
-                ``pulsarPort`` and ``pulsarAdminPort`` give them; needs mqtool[pulsar].
+                ``pulsarPort`` and ``pulsarAdminPort`` give them; needs mqtool[pulsar]. The setting ``pulsarTlsPort``
+                adds a port for TLS, with a certificate (``tls.server.certPath``, ``tls.server.keyPath``).
             settings: of both, by RocketMQ's names (``flushDiskType``, ``autoCreateTopicEnable``, ``brokerName``, ..).
             clock: returns the time in ms since 1970; a ``VirtualClock`` can be moved.
 
@@ -81,7 +82,7 @@ class Broker:
         self._name_server = None if name_servers else NameServerConfig(host, name_server_port, names, tls)
         of_store = {name: value for name, value in configured.items() if name in STORE_SETTINGS}
         is_replicated = not HA_SETTINGS.isdisjoint(configured)
-        self._config = (host, port, rules, of_store, tls, further_ports(configured), is_replicated)
+        self._config = (host, port, rules, of_store, tls, further_ports(configured, tls), is_replicated)
         self._name_servers = name_servers
         self._given_store = store
         self._clock = clock
@@ -97,6 +98,8 @@ class Broker:
         """Where each of its doors listens, by name."""
         self.pulsar_url = ""
         """What clients of Apache Pulsar are given, while it runs and serves them: ``pulsar://host:port``."""
+        self.pulsar_tls_url = ""
+        """The same for its port for TLS (``pulsarTlsPort``): ``pulsar+ssl://host:port``."""
         self.pulsar_admin_url = ""
         """What ``pulsar-admin`` is given, and clients that look topics up over HTTP: ``http://host:port``."""
         self._cluster: Cluster | None = None
@@ -130,6 +133,8 @@ class Broker:
             [self.door_addresses] = cluster.door_addresses
             if at := self.door_addresses.get(PULSAR):
                 self.pulsar_url = f"pulsar://{at}"
+            if at := self.door_addresses.get(tls_name(PULSAR)):
+                self.pulsar_tls_url = f"pulsar+ssl://{at}"
             self.pulsar_admin_url = self.door_addresses.get(PULSAR_ADMIN, "")
             self.name_server_address = cluster.name_server_address or self.name_server_address
             self._stack = stack.pop_all()

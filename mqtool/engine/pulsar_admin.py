@@ -33,9 +33,10 @@ class _Asked(NamedTuple):
     query: Mapping[str, str]
     body: Any  # of JSON, None if there is none
     now: int  # ms
-    broker: str
+    host: str
+    """Where the client has reached the pages."""
     page: str
-    """``host:port`` of both, as seen by the client."""
+    """The same with the port."""
 
     @property
     def topic(self) -> PulsarTopicName:
@@ -160,7 +161,7 @@ PAGES: list[tuple[str, str, Callable[[_Asked], Any]]] = [
     (
         "GET",
         _LOOKUP,
-        lambda ask: ask.admin.lookup(ask.topic, ask.broker, ask.page),
+        lambda ask: ask.admin.lookup(ask.topic, ask.host, ask.page),
     ),
 ]
 """Method, path, and what is answered: nothing, a text, or something as JSON."""
@@ -183,8 +184,7 @@ def pulsar_admin(server: PulsarServer) -> HttpServer:
                 saves.begin_request()
                 host, port = request.scope["server"]
                 host = f"[{host}]" if ":" in host else host
-                at = f"{host}:{server.port}", f"{host}:{port}"
-                asked = _Asked(admin, request.path_params, request.query_params, body, now, *at)
+                asked = _Asked(admin, request.path_params, request.query_params, body, now, host, f"{host}:{port}")
                 client = request.client.host if request.client else ""
                 token = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
                 identity = admin.check_access(token, client, now)

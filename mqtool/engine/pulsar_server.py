@@ -8,7 +8,7 @@ from mqtool.engine.pulsar.door import PulsarDoor
 from mqtool.engine.pulsar.frames import PADDING, Command, PulsarFrameDecoder
 from mqtool.engine.pulsar.session import Frame
 from mqtool.engine.streams.server import Limits, StreamServer
-from mqtool.engine.streams.tls import TlsSettings
+from mqtool.engine.streams.tls import TlsMode, TlsSettings
 from mqtool.errors import FormatError
 from mqtool.formats.peer import Buffer, Peer
 
@@ -22,24 +22,31 @@ class PulsarServer(StreamServer[Command, Frame]):
 
     def __init__(self, door: PulsarDoor, tls: TlsSettings, limits: Limits, clock: Callable[[], int]) -> None:
         super().__init__(door, tls, limits, clock=clock)
-        door.hang_up, door.has_tls = self.end, tls.context is not None
-        self.port = 0
+        door.hang_up = self.end
 
-    async def listen(self, host: str, port: int) -> int:
-        """Listen on a port, 0 for one that is free, and return its number; raises what every server does."""
-        self.port = await super().listen(host, port)
-        return self.port
+    async def listen(self, host: str, port: int, tls: TlsSettings | None = None) -> int:
+        """Listen on a port, 0 for one that is free, and return its number, which clients are told from now on.
+
+        Raises what every server does.
+        """
+        at = await super().listen(host, port, tls)
+        accepted = tls or self.tls
+        if accepted.mode is not TlsMode.ENFORCING:
+            self.rules.port = at
+        if accepted.context is not None:
+            self.rules.tls_port = at
+        return at
 
     def new_frames(self) -> PulsarFrameDecoder:
         """Return a decoder for the stream of a new connection."""
         return PulsarFrameDecoder(self.rules.topics.most_message + PADDING)
 
     def opened(self, connection: Any, address: Any) -> Peer:
-        """Add a connection; its local address is the broker's address for this client."""
+        """Add a connection; its local host is the broker's host for this client."""
         peer = super().opened(connection, address)
-        host, port = connection.transport.get_extra_info("sockname")[:2]
+        host = connection.transport.get_extra_info("sockname")[0]
         session = self.rules.session(peer)
-        session.reached_at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        session.reached_host = f"[{host}]" if ":" in host else host
         session.last_heard = self.clock()
         return peer
 

@@ -155,15 +155,19 @@ accounts:
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[mqtool.Broker]:
-    (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
-    (tmp_path / "key").write_bytes(KEY)
-    given: dict[str, str | int | bool] = {
-        "aclEnable": True,
-        "rocketmq.acl.plain.file": str(tmp_path / "plain_acl.yml"),
-        "tokenSecretKey": f"file://{tmp_path / 'key'}",
-    }
-    with mqtool.Broker(tmp_path / "store", pulsar=True, settings=given) as broker:
+    with mqtool.Broker(tmp_path / "store", pulsar=True, settings=with_accounts(tmp_path)) as broker:
         yield broker
+
+
+def with_accounts(folder: Path) -> dict[str, str | int | bool]:
+    """Write accounts and the key for tokens into a folder, and return the settings of a broker that has them."""
+    (folder / "plain_acl.yml").write_text(ACCOUNTS)
+    (folder / "key").write_bytes(KEY)
+    return {
+        "aclEnable": True,
+        "rocketmq.acl.plain.file": str(folder / "plain_acl.yml"),
+        "tokenSecretKey": f"file://{folder / 'key'}",
+    }
 
 
 def token_of(name: str, key: bytes = KEY, **claims: Any) -> str:

@@ -198,18 +198,16 @@ class PulsarAdmin:
         self._door.terminate(queues[0].place.topic, now)
         return {queue.place.partition: _last_id(queue) for queue in queues}
 
-    def lookup(self, name: PulsarTopicName, broker: str, page: str) -> dict[str, Any]:
-        """Return where clients find a topic, given where broker and pages are seen from here."""
+    def lookup(self, name: PulsarTopicName, host: str, page: str) -> dict[str, Any]:
+        """Return where clients find a topic, given the host at which they have reached the pages, and their address."""
         if self._topics.partition_count(name) is None and not self._broker.settings.auto_create_topics:
             raise _no_topic(name)
-        at = self._broker.settings.pulsar_advertised or broker
-        tls = f"pulsar+ssl://{at}" if self._door.has_tls else ""
-        url = f"pulsar://{at}"
+        urls = self._door.urls(host)
         return {
-            "brokerUrl": url,
-            "brokerUrlTls": tls,
-            "brokerUrlSsl": tls,
-            "nativeUrl": url,
+            "brokerUrl": urls.plain or "",
+            "brokerUrlTls": urls.tls or "",
+            "brokerUrlSsl": urls.tls or "",
+            "nativeUrl": urls.plain or "",
             "httpUrl": f"http://{page}",
         }
 

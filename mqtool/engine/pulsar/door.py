@@ -8,7 +8,7 @@ import itertools
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqtool.engine.broker.acl import Need
 from mqtool.engine.broker.door import Door
@@ -72,6 +72,13 @@ _REQUESTS = frozenset(
 )
 
 
+class BrokerUrls(NamedTuple):
+    """Where clients find a broker; None where they cannot come so."""
+
+    plain: str | None
+    tls: str | None
+
+
 class PulsarDoor(Door[Frame, PulsarSession]):
     """The door for Pulsar's commands. ``hang_up`` ends a connection; times are in ms."""
 
@@ -86,8 +93,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         super().__init__(broker)
         self.topics = PulsarTopics(broker, now)
         self.hang_up: Callable[[Peer, str], None] = lambda _peer, _why: None
-        self.has_tls = False
-        """Clients may come with TLS, by the same port."""
+        self.port = self.tls_port = 0
+        """Where clients come without TLS, and with it; 0 where they cannot."""
         self._now = now
         self._started = now
         self._access = broker.access
@@ -428,16 +435,30 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 message=refused.text,
             )
             return
-        at = self.broker.settings.pulsar_advertised or session.reached_at
+        urls = self.urls(session.reached_host)
         session.say(
             "lookup_response",
-            brokerServiceUrl=f"pulsar://{at}",
-            brokerServiceUrlTls=f"pulsar+ssl://{at}" if self.has_tls else None,
+            brokerServiceUrl=urls.plain,
+            brokerServiceUrlTls=urls.tls,
             response=1,
             request_id=body.request_id,
             authoritative=True,
             proxy_through_service_url=True,
         )
+
+    def urls(self, host: str) -> BrokerUrls:
+        """Return where clients find the broker that have reached it, or its pages, at a host.
+
+        The address to be announced (``pulsarAdvertised``) stands for the port without TLS, or for the only one; that
+        for TLS is then on the same host.
+        """
+        advertised = self.broker.settings.pulsar_advertised
+        host = advertised.rpartition(":")[0] or host
+        addresses = {port: f"{host}:{port}" for port in (self.port, self.tls_port) if port}
+        if advertised:
+            addresses[self.port or self.tls_port] = advertised
+        plain, tls = addresses.get(self.port), addresses.get(self.tls_port)
+        return BrokerUrls(plain and f"pulsar://{plain}", tls and f"pulsar+ssl://{tls}")
 
     def _topics_of(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         pattern = pattern_of(body.topics_pattern)

@@ -67,8 +67,8 @@ class PulsarSession(Session):
             self.born_host = parse_host(peer.address)
         except ValueError:  # a client that is already gone has no address
             self.born_host = _NOBODY
-        self.reached_at = ""
-        """``host:port`` of this side."""
+        self.reached_host = ""
+        """The host of this side, as the client sees it."""
         self.is_connected = False
         self.expires_at: int | None = None  # ms: its token, and so the connection
         self.is_cpp = False

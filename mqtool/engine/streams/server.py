@@ -185,8 +185,10 @@ class StreamServer(ABC, Generic[Taken, Sent]):
 
     # For its owner
 
-    async def listen(self, host: str, port: int) -> int:
+    async def listen(self, host: str, port: int, tls: TlsSettings | None = None) -> int:
         """Listen on a port, 0 for one that is free, and return its number; may be called for several.
+
+        ``tls`` is for connections to this port only, if it differs from that of the server.
 
         Raises:
             UnavailableError: the port is taken, or the host has no such address.
@@ -195,7 +197,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self.loop = asyncio.get_running_loop()
         try:
             listener = await self.loop.create_server(
-                lambda: _ServerConnection(self), host, port, backlog=_TAKEN_AT_ONCE
+                lambda: _ServerConnection(self, tls or self.tls), host, port, backlog=_TAKEN_AT_ONCE
             )
         except OSError as error:
             raise cannot_listen(host, port, error) from error
@@ -427,6 +429,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         "_parsed",
         "_server",
         "_tls",
+        "_tls_settings",
         "last_moved",
         "moved",
         "peer",
@@ -435,8 +438,9 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         "unsent",
     )
 
-    def __init__(self, server: StreamServer[Taken, Sent]) -> None:
+    def __init__(self, server: StreamServer[Taken, Sent], tls: TlsSettings) -> None:
         self._server = server
+        self._tls_settings = tls
         self._frames = server.new_frames()
         self._parsed: collections.deque[Taken] = collections.deque()  # not handled yet
         self._out: list[Buffer] = []
@@ -589,11 +593,11 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
 
     def _begin(self, first: int) -> bool:
         """Decide by the first byte whether this is TLS, and whether it is allowed."""
-        tls = self._server.tls
+        tls = self._tls_settings
         if first == HANDSHAKE and tls.context is not None:
             self._tls = TlsServerSide(tls.context)
         elif tls.mode is TlsMode.ENFORCING:
-            self._server.say_of_stranger("no TLS, which is required here (tls.server.mode)", self.peer)
+            self._server.say_of_stranger("no TLS, which is required here", self.peer)
             self.end("TLS is required here")
             return False
         return True

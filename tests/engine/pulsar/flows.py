@@ -46,6 +46,7 @@ class RecordedFlow:
         try:
             broker = BrokerController(store, START)
             door = PulsarDoor(broker, START)
+            door.port = 6650
             peers: dict[int, Peer] = {}
             for event in self.events:
                 now = start + event["t"]
@@ -58,7 +59,7 @@ class RecordedFlow:
                     command = parse_frame(base64.b64decode(event["frame"])[4:])
                     if event["dir"] == ">":
                         session = door.session(peer)
-                        session.reached_at = "127.0.0.1:6650"
+                        session.reached_host = "127.0.0.1"
                         door.take(self._as_ours(command), session, now)
                     else:
                         note(self.expected[number], command)
