@@ -10,6 +10,7 @@ import pytest
 import mqtool
 from mqtool.engine.repair.findings import Severity
 from tests.differential.conftest import REQUIRED, jars
+from tests.engine.remoting.test_tls import settings, with_certificate
 from tests.interop import PULSAR_POM, PULSAR_VERSION, run_pulsar_scenarios
 
 pulsar = pytest.importorskip("pulsar")
@@ -79,6 +80,19 @@ def test_clients_work_with_it_and_leave_a_sound_store(kind: str, tmp_path: Path)
     # The queues of a topic that was deleted are gone, its messages stay in the log.
     worse = {finding.code for finding in findings if finding.severity != Severity.NOTE}
     assert worse <= ({"QUEUE-MISSING"} if "http_admin" in names else set())
+
+
+@pytest.mark.xdist_group("interop")
+def test_java_clients_work_where_there_is_only_a_port_for_tls(tmp_path: Path) -> None:
+    jars(PULSAR_VERSION, PULSAR_POM)
+    folder = with_certificate(tmp_path)
+    given: dict[str, str | int | bool] = {**settings(folder), "pulsarTlsPort": 0, "pulsarAdminPort": 0}
+    names = ("lookup_partitions", "message_fields", "producer_batching", "failover_partitions")
+    with mqtool.Broker(tmp_path / "store", settings=given) as broker:
+        url, admin_url, trusted = broker.pulsar_tls_url, broker.pulsar_admin_url, folder / "cert.pem"
+        rows = [*run_pulsar_scenarios("java", url, admin_url, tmp_path / "work", *names, trusted=trusted)]
+
+    assert {row["scenario"] for row in rows if row["ok"]} == {f"java/{name}" for name in names}, rows
 
 
 @pytest.mark.xdist_group("interop")

@@ -55,15 +55,18 @@ def run_scenarios(
     yield from _rows_of(["bash", str(HERE / kind / "run.sh"), name_server, *names], environment, work)
 
 
-def run_pulsar_scenarios(kind: str, url: str, admin_url: str, work: Path, *names: str) -> Iterator[dict[str, Any]]:
+def run_pulsar_scenarios(
+    kind: str, url: str, admin_url: str, work: Path, *names: str, trusted: Path | None = None
+) -> Iterator[dict[str, Any]]:
     """Run scenarios of one kind of client of Apache Pulsar, the usual ones if none is named, and yield a row for each.
 
     Args:
         kind: the folder below ``pulsar``: ``java``, ``go`` or ``python``.
-        url: of the broker, ``pulsar://host:port``.
+        url: of the broker, ``pulsar://host:port``, of Java also ``pulsar+ssl://host:port``.
         admin_url: of its pages for administrators.
         work: a folder for classes and logs.
         names: of the scenarios.
+        trusted: the file of the certificates that clients with TLS trust.
 
     Raises:
         RuntimeError: the client ended before all of them were done.
@@ -76,6 +79,7 @@ def run_pulsar_scenarios(kind: str, url: str, admin_url: str, work: Path, *names
         "CGO_ENABLED": "0",  # a compiler of C would take minutes for zstd
         "PULSAR_ADMIN": admin_url,
         "PULSAR_MAX_MESSAGE": str((4 << 20) - (1 << 16)),
+        "PULSAR_TRUST": str(trusted or ""),
         "PULSAR_VERSION": PULSAR_VERSION,
         "PYTHON": sys.executable,
         "INTEROP_WORK": str(work),
