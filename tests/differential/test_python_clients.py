@@ -104,6 +104,12 @@ async def _java_broker(version: str, folder: Path) -> AsyncIterator[tuple[str, i
         await process.communicate()
 
 
+@pytest.fixture(autouse=True)
+def rebalance_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have consumers find new topics, and the retry topic of a new group, within a second in place of 20."""
+    monkeypatch.setattr("mqtool.engine.client_runtime.consumer.REBALANCE_MS", 1000)
+
+
 @pytest.fixture(name="topic")
 def topic_of_test(request: pytest.FixtureRequest, target: BrokerTarget) -> str:
     """A topic for one test, which the broker has."""

@@ -19,9 +19,12 @@ from tests.differential.test_python_clients import (
     CountingListener,
     consumer,
     producer,
+    rebalance_often,
     running,
     until,
 )
+
+__all__ = ["rebalance_often"]
 
 
 @pytest.fixture(scope="module", params=EVERY_BROKER, name="target")

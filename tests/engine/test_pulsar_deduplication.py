@@ -23,6 +23,7 @@ from mqtool.engine.pulsar.door import PulsarDoor
 from mqtool.engine.pulsar.frames import Command, Payload, build_batch_body, build_payload, parse_frame
 from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, command
 from mqtool.engine.store.message_store import MessageStore
+from mqtool.engine.store.paths import StoreConfig
 from mqtool.errors import MqtoolError
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.peer import Peer
@@ -57,7 +58,7 @@ class DoorAtWork:
     """A door with one producer, ``p``, and what it was told."""
 
     def __init__(self, root: Path) -> None:
-        self.store = MessageStore(root, now=NOW)
+        self.store = MessageStore(root, StoreConfig({"mappedFileSizeCommitLog": "1048576"}), now=NOW)
         self.broker = BrokerController(self.store, NOW)
         self.door = PulsarDoor(self.broker, NOW)
         self.peer = Peer(1, "127.0.0.1", 40_001)

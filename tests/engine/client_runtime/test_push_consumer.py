@@ -72,7 +72,8 @@ def send(broker: mqtool.Broker, bodies: Sequence[bytes], **more: Any) -> None:
 
 
 def consumer(broker: mqtool.Broker, listener: Any, expression: str = "*", **options: Any) -> mqtool.PushConsumer:
-    made = mqtool.PushConsumer("G", listener, broker.name_server_address, PushConsumerOptions(**{**FIRST, **options}))
+    given = {**FIRST, "persist_consumer_offset_interval": 100, **options}
+    made = mqtool.PushConsumer("G", listener, broker.name_server_address, PushConsumerOptions(**given))
     made.subscribe("Orders", expression, is_sql92=expression.startswith("a "))
     return made
 

@@ -64,7 +64,7 @@ def test_an_undo_that_removes_files_beside_can_be_run_again(trial: Trial, monkey
 
 
 def test_after_a_power_loss_a_repair_can_be_undone_or_run_again(trial: Trial) -> None:
-    assert trial.loses_power(samples=8) > 800
+    assert trial.loses_power(samples=4) > 400
 
 
 def test_after_a_power_loss_an_undo_can_be_run_again(trial: Trial) -> None:
@@ -79,7 +79,7 @@ def test_journals_on_another_file_system_than_the_store_are_as_safe(apart: Trial
 
 def test_journals_on_another_file_system_survive_a_killed_undo_and_power_losses(apart: Trial) -> None:
     assert apart.is_killed_undoing(step=30 * STEP) >= apart.undo_calls
-    assert apart.loses_power(6 if STEP > 1 else 12, STEP)
+    assert apart.loses_power(3 if STEP > 1 else 12, STEP)
     assert apart.loses_power_undoing(3 if STEP > 1 else 6, STEP)
 
 
