@@ -135,15 +135,21 @@ class MessageTrace(Hook):
                         while not await self._send():
                             await asyncio.sleep(_LAST_S / 10)
             finally:
-                if self._sending_on:  # which puts back what it could not send yet
-                    self._sending_on.cancel()
-                    await asyncio.wait([self._sending_on])
-                if self._waiting:
-                    why = self._failed or "no broker accepted them in time"
-                    log.warning("%d trace records of %s were lost: %s", len(self._waiting), self._group, why)
-                    self._waiting.clear()
-                with contextlib.suppress(MqtoolError):
-                    await self._producer.shutdown()
+                await self._end(self._producer)
+
+    async def _end(self, producer: Sender) -> None:
+        """End all that was started, also where nobody waits for that."""
+        try:
+            if self._sending_on:  # which puts back what it could not send yet
+                self._sending_on.cancel()
+                await asyncio.wait([self._sending_on])
+        finally:
+            if self._waiting:
+                why = self._failed or "no broker accepted them in time"
+                log.warning("%d trace records of %s were lost: %s", len(self._waiting), self._group, why)
+                self._waiting.clear()
+            with contextlib.suppress(MqtoolError):
+                await producer.shutdown()
 
     async def _send_on(self) -> None:
         while True:

@@ -59,7 +59,11 @@ class Wire:
         """Close all connections; pending requests get no answer, and new requests open new connections."""
         ended = (self._name_server, *self._clients.values())
         self._name_server, self._clients = self._to_name_servers(), {}
-        await asyncio.gather(*(client.close() for client in ended))
+        try:
+            await asyncio.gather(*(client.close() for client in ended))
+        finally:  # where this is cancelled, some have not begun
+            for client in ended:
+                client.abort()
 
     async def request_name_server(self, call: Call[T]) -> T:
         """Query the first name server that can be reached; raises like ``request``."""

@@ -159,6 +159,12 @@ class RemotingClient:
         if self._connection:
             await self._connection.close()
 
+    def abort(self) -> None:
+        """Close the connection at once, dropping pending data, and do not reconnect."""
+        self._is_closed = True
+        if self._connection:
+            self._connection.transport.abort()
+
     def _signed(self, command: RemotingCommand) -> RemotingCommand:
         if self._credentials:
             command.ext_fields = self._credentials.signed(command.ext_fields, command.body)

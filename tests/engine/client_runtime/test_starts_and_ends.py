@@ -131,6 +131,28 @@ def test_an_end_that_is_given_up_leaves_no_task(broker: mqtool.Broker) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_end_that_is_cancelled_at_any_moment_leaves_no_task(kind: str, broker: mqtool.Broker) -> None:
+    send(broker, [b"one"])
+
+    async def run() -> dict[int, set[Any]]:
+        before, left = asyncio.all_tasks(), {}
+        for turns in range(1, 40):
+            made = KINDS[kind](broker.name_server_address)
+            await made.start()
+            ending = asyncio.create_task(made.shutdown())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            ending.cancel()
+            await asyncio.wait([ending])
+            left[turns] = asyncio.all_tasks() - before
+            for task in left[turns]:
+                task.cancel()
+        return {turns: tasks for turns, tasks in left.items() if tasks}
+
+    assert asyncio.run(run()) == {}
+
+
 FIRST = mqtool.ConsumeFrom.FIRST_OFFSET
 
 
