@@ -14,7 +14,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mqtool.engine.repair.journal import Journal, RepairFailedError, State, cut_off, home_of, journals, undo
 from mqtool.engine.repair.parts import Progress
@@ -23,7 +23,7 @@ from mqtool.engine.store.disk import CrossDeviceError, Disk, OpenFile
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, WriteError
-from tests.damage import Snapshot, snapshot
+from tests.damage import snapshot
 from tests.golden import copy_store
 
 CHANGES = (
@@ -379,8 +379,15 @@ def _some_sectors(data: bytearray, at: int, new: bytes, chance: random.Random) -
 # Trials
 
 
+class TrialResult(NamedTuple):
+    """How many disturbed runs there were, and what was wrong after which of them."""
+
+    runs: int
+    faults: list[str]
+
+
 class Trial:
-    """One repair of one store, to be disturbed. Each method returns how many disturbed runs it has seen survive.
+    """One repair of one store, to be disturbed. Each method returns how many runs it has disturbed, and their faults.
 
     They disturb every call, or with ``step`` every so manieth.
 
@@ -422,7 +429,7 @@ class Trial:
             disk = WatchedDisk(self._apart(root))
             undo(root, disk)
             self.undo_calls = disk.count
-            assert snapshot(root) == self.before
+            self.undone = snapshot(root)
 
     def repair(self, root: Path, disk: Disk) -> None:
         """Plan and carry out, as a user would again after whatever has happened: what was cut off is undone first."""
@@ -431,44 +438,48 @@ class Trial:
         plan = plan_repair(root, self.config, self.command, self.options, self.jobs)
         carry_out(root, self.config, plan, disk, self.jobs)
 
-    def fails_once(self, step: int = 1) -> int:
+    def fails_once(self, step: int = 1) -> TrialResult:
         """Let each call fail once: the store is as before, or the repair was done."""
+        faults: list[str] = []
         for number in self._calls(step):
             with self._copy() as root:
                 try:
                     self.repair(root, FailingDisk(number, apart=self._apart(root)))
                 except MqtoolError as error:
-                    assert snapshot(root) == self.before, number
-                    assert not journals(root), number
-                    if isinstance(error, RepairFailedError):
-                        assert "no space left" in str(error)
+                    faults += _at(number, differences(snapshot(root), self.before))
+                    faults += _at(number, (f"a journal is left: {info}" for info in journals(root)))
+                    if isinstance(error, RepairFailedError) and "no space left" not in str(error):
+                        faults += _at(number, [f"the error does not tell why: {error}"])
                 else:
-                    assert content(root) == self.after, number
-        return len(self._calls(step))
+                    faults += _at(number, differences(content(root), self.after))
+        return TrialResult(len(self._calls(step)), faults)
 
-    def fails_for_good(self, step: int = 1) -> int:
+    def fails_for_good(self, step: int = 1) -> TrialResult:
         """Let the disk fail from each call on: with another disk, undo brings the store back."""
+        faults: list[str] = []
         for number in self._calls(step):
             with self._copy() as root:
                 with contextlib.suppress(MqtoolError):
                     self.repair(root, FailingDisk(number, for_good=True, apart=self._apart(root)))
-                self._goes_back(root, number)
-        return len(self._calls(step))
+                faults += _at(number, self._go_back(root))
+        return TrialResult(len(self._calls(step)), faults)
 
-    def is_killed(self, step: int = 1) -> int:
+    def is_killed(self, step: int = 1) -> TrialResult:
         """Kill the repair in each call: undo brings the store back, and the same repair again does what it should."""
+        faults: list[str] = []
         for number in self._calls(step):
             with self._copy() as root:
                 with contextlib.suppress(KilledError):
                     self.repair(root, DyingDisk(number, apart=self._apart(root)))
                 with self._copy_of(root) as other:
-                    self._goes_back(other, number)
-                self._goes_on(root, number)
-        return len(self._calls(step))
+                    faults += _at(number, self._go_back(other))
+                faults += _at(number, self._go_on(root))
+        return TrialResult(len(self._calls(step)), faults)
 
-    def is_killed_undoing(self, step: int = 1) -> int:
+    def is_killed_undoing(self, step: int = 1) -> TrialResult:
         """Kill undo in every call, of the whole repair and of one that was itself killed in each call."""
-        count = 0
+        runs = 0
+        faults: list[str] = []
         for number in [*self._calls(step), self.repair_calls + 1]:
             with self._copy() as root:
                 with contextlib.suppress(KilledError):
@@ -476,51 +487,53 @@ class Trial:
                 for second in itertools.count(1):
                     with self._copy_of(root) as other:
                         try:
-                            take_back(other, DyingDisk(second, apart=self._apart(other)))
+                            is_exact = take_back(other, DyingDisk(second, apart=self._apart(other)))
                         except KilledError:
-                            self._goes_back(other, (number, second))
-                            count += 1
+                            faults += _at((number, second), self._go_back(other))
+                            runs += 1
                         else:
+                            faults += _at((number, second), [] if is_exact else [NOT_EXACT])
                             break
-        return count
+        return TrialResult(runs, faults)
 
-    def loses_power(self, samples: int, step: int = 1, seed: int = 4) -> int:
+    def loses_power(self, samples: int, step: int = 1, seed: int = 4) -> TrialResult:
         """Cut the power after each call of the repair: undo brings back, and the repair again does what it should."""
         with self._copy() as root:
             disk = RecordingDisk(root.parent, self._apart(root))
             self.repair(root, disk)
         cuts = range(0, len(disk.calls) + 1, step)
+        faults: list[str] = []
         for cut, sample in itertools.product(cuts, range(samples)):
             with self._left(disk, cut, _chance(f"{seed} {cut}", sample // 2, sample), root.name) as left:
-                if sample % 2:
-                    self._goes_on(left, (cut, sample))
-                else:
-                    self._goes_back(left, (cut, sample))
-        return len(cuts) * samples
+                faults += _at((cut, sample), self._go_on(left) if sample % 2 else self._go_back(left))
+        return TrialResult(len(cuts) * samples, faults)
 
-    def loses_power_undoing(self, samples: int, step: int = 1, seed: int = 4) -> int:
+    def loses_power_undoing(self, samples: int, step: int = 1, seed: int = 4) -> TrialResult:
         """Cut the power after each call of an undo: undo again brings the store back."""
         with self._copy() as root:
             self.repair(root, Disk())
             disk = RecordingDisk(root.parent, self._apart(root))
             undo(root, disk)
         cuts = range(0, len(disk.calls) + 1, step)
+        faults: list[str] = []
         for cut, sample in itertools.product(cuts, range(samples)):
             with self._left(disk, cut, _chance(f"{seed} {cut}", sample, sample), root.name) as left:
-                self._goes_back(left, (cut, sample))
-        return len(cuts) * samples
+                faults += _at((cut, sample), self._go_back(left))
+        return TrialResult(len(cuts) * samples, faults)
 
     def _calls(self, step: int) -> range:
         return range(1, self.repair_calls + 1, step)
 
-    def _goes_back(self, root: Path, where: object) -> None:
-        take_back(root, WatchedDisk(self._apart(root)))
-        assert snapshot(root) == self.before, where
+    def _go_back(self, root: Path) -> list[str]:
+        """Undo what there is of the repair, and return what is not as it was before."""
+        is_exact = take_back(root, WatchedDisk(self._apart(root)))
+        return differences(snapshot(root), self.before) + ([] if is_exact else [NOT_EXACT])
 
-    def _goes_on(self, root: Path, where: object) -> None:
+    def _go_on(self, root: Path) -> list[str]:
+        """Do the repair unless it is done, and return what is not as after an undisturbed one."""
         if not any(info.state is State.DONE for info in journals(root)):
             self.repair(root, WatchedDisk(self._apart(root)))
-        assert content(root) == self.after, where
+        return differences(content(root), self.after)
 
     def _apart(self, root: Path) -> Path | None:
         return home_of(root) if self.apart else None
@@ -556,6 +569,13 @@ class Trial:
         return base.resolve()
 
 
+NOT_EXACT = "undo says that the store is not what it was"
+
+
+def _at(where: object, faults: Iterable[str]) -> list[str]:
+    return [f"{where}: {fault}" for fault in faults]
+
+
 def _chance(seed: str, kind: int, sample: int) -> Chance:
     """Return what ``Left`` tells first, then chances."""
     return dict(enumerate(Left)).get(kind, random.Random(f"{seed} {sample}"))
@@ -587,86 +607,93 @@ class MakingTrial:
             self.calls = disk.count
             self.whole = content(base)
 
-    def fails_once(self, step: int = 1) -> int:
+    def fails_once(self, step: int = 1) -> TrialResult:
         """Let each call fail once: nothing is left, not even a folder, or the thing was made."""
+        faults: list[str] = []
         for number in self._calls(step):
             with self._base() as base:
                 try:
                     self.make(base / self.name, FailingDisk(number))
                 except WriteError:
-                    assert not list(base.iterdir()), number
+                    faults += _at(number, (f"{path.name} is left" for path in base.iterdir()))
                 else:
-                    assert content(base) == self.whole, number
-        return len(self._calls(step))
+                    faults += _at(number, differences(content(base), self.whole))
+        return TrialResult(len(self._calls(step)), faults)
 
-    def fails_for_good(self, step: int = 1) -> int:
+    def fails_for_good(self, step: int = 1) -> TrialResult:
         """Let the disk fail from each call on: what is left is told."""
+        faults: list[str] = []
         for number in self._calls(step):
             with self._base() as base:
                 try:
                     self.make(base / self.name, FailingDisk(number, for_good=True))
                 except MqtoolError as error:
-                    self._is_safe(base, number)
-                    if (base / self.name).exists() and content(base) != self.whole:
-                        assert "remove it" in str(error), number
+                    faults += _at(number, self._taken_for_whole(base))
+                    is_left = (base / self.name).exists() and content(base) != self.whole
+                    if is_left and "remove it" not in str(error):
+                        faults += _at(number, [f"the error does not tell what is left: {error}"])
                 else:
-                    assert content(base) == self.whole, number
-        return len(self._calls(step))
+                    faults += _at(number, differences(content(base), self.whole))
+        return TrialResult(len(self._calls(step)), faults)
 
-    def is_killed(self, step: int = 1) -> int:
+    def is_killed(self, step: int = 1) -> TrialResult:
         """Kill it in each call: what is left is safe, and another attempt makes it."""
+        faults: list[str] = []
         for number in self._calls(step):
             with self._base() as base:
                 with contextlib.suppress(KilledError):
                     self.make(base / self.name, DyingDisk(number))
-                self._is_safe(base, number)
-                self._goes_on(base, number)
-        return len(self._calls(step))
+                faults += _at(number, self._taken_for_whole(base))
+                faults += _at(number, self._go_on(base))
+        return TrialResult(len(self._calls(step)), faults)
 
-    def is_killed_removing(self, step: int = 1, removal_step: int = 1) -> int:
+    def is_killed_removing(self, step: int = 1, removal_step: int = 1) -> TrialResult:
         """Let each call fail, and kill each call of the removal that follows."""
-        count = 0
+        runs = 0
+        faults: list[str] = []
         for number in self._calls(step):
             for second in itertools.count(number + 1, removal_step):
                 with self._base() as base:
                     disk = _FailingThenDyingDisk(number, second)
                     with contextlib.suppress(KilledError, MqtoolError):
                         self.make(base / self.name, disk)
-                    self._is_safe(base, (number, second))
-                    self._goes_on(base, (number, second))
-                count += disk.count >= second
+                    faults += _at((number, second), self._taken_for_whole(base))
+                    faults += _at((number, second), self._go_on(base))
+                runs += disk.count >= second
                 if disk.count < second:
                     break
-        return count
+        return TrialResult(runs, faults)
 
-    def loses_power(self, samples: int, step: int = 1, seed: int = 4) -> int:
+    def loses_power(self, samples: int, step: int = 1, seed: int = 4) -> TrialResult:
         """Cut the power after each call: what is left is safe, and after the last call it is there for good."""
         with self._base() as base:
             disk = RecordingDisk(base)
             self.make(base / self.name, disk)
         cuts = [*range(0, len(disk.calls), step), len(disk.calls)]
+        faults: list[str] = []
         for cut, sample in itertools.product(cuts, range(samples)):
             with self._base() as base:
                 base.rmdir()
                 disk.leave(cut, _chance(f"{seed} {cut}", sample, sample), base)
-                self._is_safe(base, (cut, sample))
+                faults += _at((cut, sample), self._taken_for_whole(base))
                 if cut == len(disk.calls):
-                    assert content(base) == self.whole, sample
-        return len(cuts) * samples
+                    faults += _at((cut, sample), differences(content(base), self.whole))
+        return TrialResult(len(cuts) * samples, faults)
 
     def _calls(self, step: int) -> range:
         return range(1, self.calls + 1, step)
 
-    def _is_safe(self, base: Path, where: object) -> None:
+    def _taken_for_whole(self, base: Path) -> list[str]:
+        """Return what is missing or wrong in what is left, unless it is nothing, or shows that it is not whole."""
         target = base / self.name
         is_nothing = not target.exists() or (target.is_dir() and not any(target.iterdir()))
-        assert is_nothing or self.sees_unfinished(target) or content(base) == self.whole, where
+        return [] if is_nothing or self.sees_unfinished(target) else differences(content(base), self.whole)
 
-    def _goes_on(self, base: Path, where: object) -> None:
-        """Hold another attempt against an undisturbed one; what the first has left is not in its way."""
+    def _go_on(self, base: Path) -> list[str]:
+        """Make it unless it is whole, whatever a first attempt has left, and return what differs from a whole one."""
         if content(base) != self.whole:
             self.make(base / self.name, WatchedDisk())
-        assert content(base) == self.whole, where
+        return differences(content(base), self.whole)
 
     @contextlib.contextmanager
     def _base(self) -> Iterator[Path]:
@@ -690,11 +717,12 @@ class _FailingThenDyingDisk(DyingDisk):
         super().call(name, arguments)
 
 
-def take_back(root: Path, disk: Disk) -> None:
-    """Undo the last repair, if one has begun."""
-    if any(info.state is not State.UNDONE for info in journals(root)):
-        _, exact = undo(root, disk)
-        assert exact
+def take_back(root: Path, disk: Disk) -> bool:
+    """Undo the last repair, if one has begun; tell whether that was exact."""
+    if all(info.state is State.UNDONE for info in journals(root)):
+        return True
+    _, is_exact = undo(root, disk)
+    return is_exact
 
 
 def content(root: Path) -> dict[str, str]:
@@ -709,8 +737,8 @@ def content(root: Path) -> dict[str, str]:
     return found
 
 
-def differences(one: Snapshot, other: Snapshot) -> list[str]:
-    """Return the paths in which two snapshots differ."""
+def differences(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
+    """Return the paths in which two snapshots, or the contents of two stores, differ."""
     return sorted(path for path in one.keys() | other.keys() if one.get(path) != other.get(path))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash import STEP, Trial
+from tests.crash import STEP, Trial, TrialResult
 from tests.damage import cases
 
 REPAIRS: list[tuple[str, str, dict[str, Any]]] = [
@@ -21,7 +21,7 @@ REPAIRS: list[tuple[str, str, dict[str, Any]]] = [
     ("many-533-clean/half-log-zeros-abort", "recover", {"cut": True}),
     ("mixed-533-kill/tail-zeros-many-records", "recover-as-broker", {"version": "5.3"}),
 ]
-TRIALS: dict[str, Callable[[Trial], int]] = {
+TRIALS: dict[str, Callable[[Trial], TrialResult]] = {
     "a call fails": lambda trial: trial.fails_once(_some(trial)),
     "the disk fails for good": lambda trial: trial.fails_for_good(_some(trial)),
     "the repair is killed": lambda trial: trial.is_killed(_some(trial)),
@@ -49,7 +49,9 @@ def test_whatever_disturbs_a_repair_the_store_comes_back_or_is_repaired(
     trial = Trial(store, command, options, memory_path / "trial")
 
     assert trial.after != trial.before_content
+    assert trial.undone == trial.before
     for what, run in TRIALS.items():
-        survived = run(trial)
-        record_property(what, survived)
-        assert survived
+        runs, faults = run(trial)
+        record_property(what, runs)
+        assert faults == [], what
+        assert runs > 0, what

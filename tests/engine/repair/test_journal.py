@@ -40,47 +40,71 @@ def apart(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
     return trial_of_everything(memory_path, monkeypatch, True)
 
 
+def test_a_repair_that_nothing_disturbs_can_be_undone(trial: Trial, apart: Trial) -> None:
+    assert trial.undone == trial.before
+    assert apart.undone == apart.before
+
+
 def test_a_call_that_fails_leaves_the_store_as_it_was(trial: Trial) -> None:
-    assert trial.fails_once() == trial.repair_calls > 100
+    assert trial.fails_once() == (trial.repair_calls, [])
+    assert trial.repair_calls > 100
 
 
 def test_after_a_disk_that_fails_for_good_undo_brings_the_store_back(trial: Trial) -> None:
-    assert trial.fails_for_good() == trial.repair_calls
+    assert trial.fails_for_good() == (trial.repair_calls, [])
 
 
 def test_a_repair_that_is_killed_can_be_undone_or_run_again(trial: Trial) -> None:
-    assert trial.is_killed() == trial.repair_calls
+    assert trial.is_killed() == (trial.repair_calls, [])
 
 
 def test_an_undo_that_is_killed_can_be_run_again(trial: Trial) -> None:
-    assert trial.is_killed_undoing(step=5 * STEP) >= trial.undo_calls
+    runs, faults = trial.is_killed_undoing(step=5 * STEP)
+
+    assert faults == []
+    assert runs >= trial.undo_calls
 
 
 def test_an_undo_that_removes_files_beside_can_be_run_again(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqtool.engine.repair.journal._LARGE", 0)
 
-    assert trial.is_killed_undoing(step=20 * STEP) >= trial.undo_calls
-    assert trial.fails_for_good(5 * STEP)
+    killed = trial.is_killed_undoing(step=20 * STEP)
+    failed = trial.fails_for_good(5 * STEP)
+
+    assert killed.faults + failed.faults == []
+    assert killed.runs >= trial.undo_calls
+    assert failed.runs > 0
 
 
 def test_after_a_power_loss_a_repair_can_be_undone_or_run_again(trial: Trial) -> None:
-    assert trial.loses_power(samples=4) > 400
+    runs, faults = trial.loses_power(samples=4)
+
+    assert faults == []
+    assert runs > 400
 
 
 def test_after_a_power_loss_an_undo_can_be_run_again(trial: Trial) -> None:
-    assert trial.loses_power_undoing(samples=4) > 200
+    runs, faults = trial.loses_power_undoing(samples=4)
+
+    assert faults == []
+    assert runs > 200
 
 
 def test_journals_on_another_file_system_than_the_store_are_as_safe(apart: Trial) -> None:
-    assert apart.fails_once(STEP) >= apart.repair_calls // STEP > 20
-    assert apart.fails_for_good(STEP)
-    assert apart.is_killed(STEP)
+    results = apart.fails_once(STEP), apart.fails_for_good(STEP), apart.is_killed(STEP)
+
+    assert [faults for _, faults in results] == [[], [], []]
+    assert min(runs for runs, _ in results) >= apart.repair_calls // STEP > 20
 
 
 def test_journals_on_another_file_system_survive_a_killed_undo_and_power_losses(apart: Trial) -> None:
-    assert apart.is_killed_undoing(step=30 * STEP) >= apart.undo_calls
-    assert apart.loses_power(3 if STEP > 1 else 12, STEP)
-    assert apart.loses_power_undoing(3 if STEP > 1 else 6, STEP)
+    killed = apart.is_killed_undoing(step=30 * STEP)
+    without_power = apart.loses_power(3 if STEP > 1 else 12, STEP)
+    undone_without_power = apart.loses_power_undoing(3 if STEP > 1 else 6, STEP)
+
+    assert killed.faults + without_power.faults + undone_without_power.faults == []
+    assert killed.runs >= apart.undo_calls
+    assert min(without_power.runs, undone_without_power.runs) > 0
 
 
 class NotingDisk(WatchedDisk):
