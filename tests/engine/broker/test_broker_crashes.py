@@ -9,7 +9,7 @@ import random
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -236,13 +236,21 @@ def reopened(root: Path) -> tuple[MessageStore, bool]:
     return store, True
 
 
-def check(root: Path, sent: dict[str, SentMessage], cut: int, is_exact: bool) -> tuple[int, bool]:
-    """Start a broker on what is left, let all come to its end, and hold what there is against what clients know.
+class EndOfBroker(NamedTuple):
+    """What another broker finds that starts on what one has left."""
 
-    Returns:
-        How many messages had been acknowledged, and whether the store had to be recovered before.
-    """
+    known: int
+    """How many messages had been acknowledged."""
+    was_repaired: bool
+    """Whether the store had to be recovered before."""
+    faults: list[str]
+    """What is wrong with messages and store, each with the call of the disk after which the first broker ended."""
+
+
+def aftermath(root: Path, sent: dict[str, SentMessage], cut: int, is_exact: bool) -> EndOfBroker:
+    """Start a broker on what is left, let all come to its end, and hold what there is against what clients know."""
     store, was_repaired = reopened(root)
+    faults = []
     known = {
         name: SentMessage(name, one.acknowledged_at, one.is_wanted)
         for name, one in sent.items()
@@ -258,7 +266,8 @@ def check(root: Path, sent: dict[str, SentMessage], cut: int, is_exact: bool) ->
         for (topic, _group), queues in clients.broker.offsets._offsets.items():
             for queue_id, offset in queues.items():
                 queue = store.queue(topic, queue_id)
-                assert queue is None or offset <= queue.next_offset, (cut, topic)
+                if queue is not None and offset > queue.next_offset:
+                    faults.append(f"{cut}: offset {offset} is behind the end of queue {queue_id} of {topic}")
         while clients.now < start + LONG_AFTER_MS:
             clients.now += 1000
             store.flush()
@@ -266,22 +275,22 @@ def check(root: Path, sent: dict[str, SentMessage], cut: int, is_exact: bool) ->
         found = clients.stored()
         again = "%RETRY%G"
         bodies = Counter(one.message.body.decode() + (" again" if one.message.topic == again else "") for one in found)
-        lost = [name for name, one in known.items() if one.is_wanted and not bodies[name]]
-        assert not lost, (cut, lost)
-        assert not [name for name, one in sent.items() if not one.is_wanted and bodies[name]], cut
-        twice = [name for name, count in bodies.items() if count > 1]
-        assert not (is_exact or not was_repaired) or not twice, (cut, twice)
+        faults += [f"{cut}: {name} is lost" for name, one in known.items() if one.is_wanted and not bodies[name]]
+        faults += [
+            f"{cut}: {name} is not rolled back" for name, one in sent.items() if not one.is_wanted and bodies[name]
+        ]
+        if is_exact or not was_repaired:
+            faults += [f"{cut}: {name} is there {count} times" for name, count in bodies.items() if count > 1]
         numbers: dict[tuple[str, int], list[int]] = {}
         for one in found:
             if one.message.topic == "Plain":
                 numbers.setdefault(("Plain", one.message.queue_id), []).append(int(one.message.body.split()[-1]))
-        assert all(listed == sorted(listed) for listed in numbers.values()), cut
+        faults += [f"{cut}: {place} is out of order" for place, listed in numbers.items() if listed != sorted(listed)]
         clients.broker.stop(clients.now)
     findings = verify_store(StoreReader(root, CONFIG))
     # The wheel of timers, which holds nothing here, is written beside the disk and not replayed.
-    wrong = [one for one in findings if one.severity != "note" and one.code != "TIMER-MISSING"]
-    assert not wrong, (cut, wrong)
-    return len(known), was_repaired
+    faults += [f"{cut}: {one}" for one in findings if one.severity != "note" and one.code != "TIMER-MISSING"]
+    return EndOfBroker(len(known), was_repaired, faults)
 
 
 @pytest.fixture(scope="module")
@@ -296,12 +305,13 @@ def test_every_message_is_delivered_once_whenever_the_broker_ends(
     sample: int, chance: Chance, work: tuple[WatchingDisk, dict[str, SentMessage]], tmp_path: Path
 ) -> None:
     disk, sent = work
-    cuts = trial_cuts(disk, sample)
-    counts = [try_one(disk, sent, cut, chance, tmp_path) for cut in cuts]
 
-    assert max(count for count, _ in counts) > 100
+    ends = [try_one(disk, sent, cut, chance, tmp_path) for cut in trial_cuts(disk, sample)]
+
+    assert [fault for end in ends for fault in end.faults] == []
+    assert max(end.known for end in ends) > 100
     if chance is Left.EVERYTHING:  # a kill: nothing has to be recovered
-        assert not any(was_repaired for _, was_repaired in counts)
+        assert not any(end.was_repaired for end in ends)
 
 
 def test_a_transaction_of_which_the_disk_has_the_end_and_not_the_message_is_asked_for_again(
@@ -310,10 +320,11 @@ def test_a_transaction_of_which_the_disk_has_the_end_and_not_the_message_is_aske
     disk, sent = work
     of_the_end = next(at for at, (_, arguments, _) in enumerate(disk.calls) if OP_TOPIC.encode() in _written(arguments))
 
-    count, was_repaired = try_one(disk, sent, of_the_end + 1, Left.LATEST, tmp_path)  # nothing of the writes before it
+    end = try_one(disk, sent, of_the_end + 1, Left.LATEST, tmp_path)  # nothing of the writes before it
 
-    assert count > 0
-    assert was_repaired
+    assert end.faults == []
+    assert end.known > 0
+    assert end.was_repaired
 
 
 def _written(arguments: tuple[Any, ...]) -> bytes:
@@ -335,16 +346,14 @@ def _is_closed(disk: WatchingDisk, cut: int) -> bool:
     return any(name == "remove" and "abort" in str(arguments[0]) for name, arguments, _ in disk.calls[:cut])
 
 
-def try_one(
-    disk: WatchingDisk, sent: dict[str, SentMessage], cut: int, chance: Chance, place: Path
-) -> tuple[int, bool]:
-    """Leave what a broker leaves that ends after ``cut`` calls, and check it."""
+def try_one(disk: WatchingDisk, sent: dict[str, SentMessage], cut: int, chance: Chance, place: Path) -> EndOfBroker:
+    """Leave what a broker leaves that ends after ``cut`` calls, and return what becomes of it."""
     left = place / "left"
     disk.leave(cut, chance, left)
     older = 0
     if chance is not Left.EVERYTHING and not _is_closed(disk, cut):
         older = chance.randrange(2) if isinstance(chance, random.Random) else 1
     disk.leave_tables(cut, older, left / "store" / "config")
-    result = check(left / "store", sent, cut, is_exact=chance is Left.EVERYTHING)
+    end = aftermath(left / "store", sent, cut, is_exact=chance is Left.EVERYTHING)
     shutil.rmtree(left)
-    return result
+    return end

@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.plan import carry_out, plan_repair
 from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.append_result import PutStatus
@@ -57,17 +59,21 @@ def stored(store: MessageStore) -> list[Acknowledged]:
     return found
 
 
-def check(root: Path, acknowledged: list[Acknowledged], sent: list[Acknowledged], where: object) -> None:
-    """Open what is left of a store, and hold what it has against what a producer knows."""
-    store = reopened(root)
-    with contextlib.closing(store):
+class ReopenedStore(NamedTuple):
+    """What a store has that was opened again, whether it takes one more message, and what ``verify`` finds then."""
+
+    stored: list[Acknowledged]
+    again: PutStatus
+    findings: list[Finding]
+
+
+def used_again(root: Path) -> ReopenedStore:
+    """Open what is left of a store, and use it."""
+    with contextlib.closing(reopened(root)) as store:
         found = stored(store)
-        assert [one for one in found if one in set(acknowledged)] == sorted(acknowledged), where
-        assert set(found) <= set(sent), where
-        assert len(found) == len(set(found)), where
-        again = store.append(new_message(body=b"after it all"), NOW + 9999)
-        assert again.status is PutStatus.PUT_OK, where
-    assert [one for one in verify_store(StoreReader(root, CONFIG)) if one.code != "CONFIG-MISSING"] == [], where
+        again = store.append(new_message(body=b"after it all"), NOW + 9999).status
+    findings = [one for one in verify_store(StoreReader(root, CONFIG)) if one.code != "CONFIG-MISSING"]
+    return ReopenedStore(found, again, findings)
 
 
 def filled(root: Path, disk: RecordingDisk) -> tuple[list[tuple[int, Acknowledged]], list[Acknowledged]]:
@@ -114,7 +120,12 @@ def test_a_power_loss_at_any_call_loses_no_message_that_was_acknowledged(
         disk.leave(cut, chance, left)
         known = [one for calls, one in acknowledged if calls <= cut]
         if known or (left / "store" / "commitlog").exists():
-            check(left / "store", known, sent, cut)
+            after = used_again(left / "store")
+            assert [one for one in after.stored if one in set(known)] == sorted(known), cut
+            assert set(after.stored) <= set(sent), cut
+            assert len(after.stored) == len(set(after.stored)), cut
+            assert after.again is PutStatus.PUT_OK, cut
+            assert after.findings == [], cut
         shutil.rmtree(left)
 
 
