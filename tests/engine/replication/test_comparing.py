@@ -7,6 +7,7 @@ from mqtool.engine.broker.operations.log_checksums import MAX_BLOCKS
 from mqtool.engine.replication import comparing
 from mqtool.engine.replication.comparing import (
     MAX_COMPARED,
+    ComparedRange,
     Extent,
     RecordPrefix,
     find_fork,
@@ -15,22 +16,17 @@ from mqtool.engine.replication.comparing import (
 )
 
 
-def fork_of(ours: bytes, theirs: bytes, start: int) -> tuple[int, int]:
-    """Return where two logs part that begin at an address, and how many bytes were compared for that."""
-    end, count = min(len(ours), len(theirs)), 0
-    search = find_fork(start, end)
+def fork_of(ours: bytes, theirs: bytes, start: int) -> tuple[int, list[ComparedRange]]:
+    """Return where two logs part that begin at an address, and what was compared for that."""
+    search = find_fork(start, min(len(ours), len(theirs)))
+    compared: list[ComparedRange] = []
     same: list[bool] | None = None
     try:
         while True:
-            blocks = search.send(same)  # type: ignore[arg-type]
-            assert start <= blocks.start_offset < blocks.end_offset <= end
-            places = [*blocks.places()]
-            assert len(places) <= MAX_BLOCKS
-            assert blocks.end_offset - blocks.start_offset <= MAX_COMPARED
-            count += blocks.end_offset - blocks.start_offset
-            same = [ours[at : at + size] == theirs[at : at + size] for at, size in places]
+            compared.append(search.send(same))  # type: ignore[arg-type]
+            same = [ours[at : at + size] == theirs[at : at + size] for at, size in compared[-1].places()]
     except StopIteration as stop:
-        return stop.value, count
+        return stop.value, compared
 
 
 @settings(max_examples=10)
@@ -47,7 +43,11 @@ def test_the_first_byte_in_which_logs_differ_is_found_and_little_is_compared_bef
     fork, compared = fork_of(ours, theirs, start)
 
     assert fork == len(same)
-    assert compared <= more + 2 * MAX_COMPARED
+    for one in compared:
+        assert start <= one.start_offset < one.end_offset <= min(len(ours), len(theirs))
+        assert one.end_offset - one.start_offset <= MAX_COMPARED
+        assert len([*one.places()]) <= MAX_BLOCKS
+    assert sum(one.end_offset - one.start_offset for one in compared) <= more + 2 * MAX_COMPARED
 
 
 @settings(max_examples=10)

@@ -49,12 +49,10 @@ def beat(
     return notes
 
 
-def noted(outgoing: list[Outgoing]) -> list[Peer]:
-    """Return who is told that the members of the group have changed."""
-    for _, command in outgoing:
-        assert (command.code, command.flag) == (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ONEWAY)
-        assert command.ext_fields == {"consumerGroup": GROUP}
-    return [peer for peer, _ in outgoing]
+def noted(outgoing: list[Outgoing]) -> list[Peer | RemotingCommand]:
+    """Return who is told that the members of the group have changed; whatever else is sent stands for itself."""
+    note = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ONEWAY, {"consumerGroup": GROUP}
+    return [peer if (command.code, command.flag, command.ext_fields) == note else command for peer, command in outgoing]
 
 
 def members(asking: Asking, group: str = GROUP) -> list[str]:

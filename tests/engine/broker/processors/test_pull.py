@@ -15,7 +15,7 @@ from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.hashing import java_hash
 from mqtool.formats.message import message_of
 from mqtool.formats.peer import Peer
-from mqtool.formats.remoting import RemotingCommand
+from mqtool.formats.remoting import Outgoing, RemotingCommand
 from tests.engine.broker.asking import Asking, body_of, broker_at_work
 from tests.engine.store.live import new_message
 
@@ -201,15 +201,15 @@ def test_lite_pulls_are_pulls(asking: Asking) -> None:
 # Pulls that wait
 
 
-def hold(asking: Asking, peer: Peer | None = None, **given: Any) -> None:
-    """Send a pull that is not answered at once."""
-    assert asking.handle(RequestCode.PULL_MESSAGE, b"", peer, **fields(sysFlag=PullSysFlag.SUSPEND, **given)) == []
+def hold(asking: Asking, peer: Peer | None = None, **given: Any) -> list[Outgoing]:
+    """Send a pull that may wait; return what it is answered at once."""
+    return asking.handle(RequestCode.PULL_MESSAGE, b"", peer, **fields(sysFlag=PullSysFlag.SUSPEND, **given))
 
 
 def test_a_held_pull_is_answered_by_what_arrives_in_one_go(asking: Asking) -> None:
     subscribe(asking)
     send(asking, "old")
-    hold(asking, queueOffset=1)
+    assert hold(asking, queueOffset=1) == []
     assert [*asking.door.tick(asking.now)] == []
 
     send(asking, "elsewhere", queue_id=1)
@@ -227,8 +227,8 @@ def test_a_held_pull_is_answered_by_what_arrives_in_one_go(asking: Asking) -> No
 def test_a_held_pull_waits_for_the_messages_that_it_wants(asking: Asking) -> None:
     subscribe(asking, "A")
     subscribe(asking, "price > 10", "SQL92", group="S")
-    hold(asking)
-    hold(asking, consumerGroup="S")
+    assert hold(asking) == []
+    assert hold(asking, consumerGroup="S") == []
     send(asking, "b", tag="B", price="3")
     assert [*asking.door.tick(asking.now)] == []
     send(asking, "a", tag="A", price="3")
@@ -240,7 +240,7 @@ def test_a_held_pull_waits_for_the_messages_that_it_wants(asking: Asking) -> Non
 
 def test_a_held_pull_is_answered_at_its_deadline(asking: Asking) -> None:
     subscribe(asking, "A")
-    hold(asking)
+    assert hold(asking) == []
     send(asking, "b", tag="B")
     asking.now += HOLD_MS - 1
     assert [*asking.door.tick(asking.now)] == []
@@ -264,8 +264,8 @@ def test_pulls_of_a_connection_that_has_ended_are_forgotten(asking: Asking) -> N
     subscribe(asking)
     other = Peer(2, "192.0.2.2", 4000)
     subscribe(asking, peer=other, client_id="c2")
-    hold(asking, peer=other)
-    hold(asking)
+    assert hold(asking, peer=other) == []
+    assert hold(asking) == []
     asking.door.closed(other, asking.now)
     send(asking, "a")
 
@@ -275,7 +275,7 @@ def test_pulls_of_a_connection_that_has_ended_are_forgotten(asking: Asking) -> N
 def test_a_reset_is_told_to_a_held_pull_at_once(asking: Asking) -> None:
     subscribe(asking)
     send(asking, "a", "b")
-    hold(asking, queueOffset=2)
+    assert hold(asking, queueOffset=2) == []
     answer = asking.ask(
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, topic=TOPIC, group=GROUP, timestamp=0, isForce="true", queueId=0
     )

@@ -61,21 +61,19 @@ def fill(asking: Asking, name: str) -> None:
         asking.broker.topics.put([TopicConfig(topic, 2, 2, 6, False, "SINGLE_TAG", 0, {})], asking.now)
 
 
-def replay(broker: RemotingDoor, name: str, start: int) -> tuple[Answered, list[int]]:
-    """Hand the recorded requests to a broker; return its answers, and the connections that got a note each."""
+def replay(broker: RemotingDoor, name: str, start: int) -> tuple[Answered, list[tuple[int, RemotingCommand]]]:
+    """Hand the recorded requests to a broker; return its answers, and what else it sends on which connection."""
     peers: dict[int, Peer] = {}
     numbers: dict[Peer, int] = {}
     answered: Answered = {}
-    notes: list[int] = []
+    notes: list[tuple[int, RemotingCommand]] = []
 
     def keep(outgoing: Any) -> None:
         for peer, command in outgoing:
             if command.is_response:
                 answered[numbers[peer], command.opaque] = command
             else:
-                assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-                assert command.is_oneway
-                notes.append(numbers[peer])
+                notes.append((numbers[peer], command))
 
     now = start
     for frame in frames(name):
@@ -140,7 +138,9 @@ def test_a_recorded_consumer_gets_the_answers_that_it_got(name: str, tmp_path: P
             RequestCode.UPDATE_CONSUMER_OFFSET,  # sent as one-way: the server drops the answer
         }
         recorded_notes = [frame.connection for frame in frames(name) if frame.fields["code"] == 40]
-        assert Counter(notes) == Counter(recorded_notes)
+        assert Counter(connection for connection, _ in notes) == Counter(recorded_notes)
+        assert {note.code for _, note in notes} <= {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
+        assert all(note.is_oneway for _, note in notes)
 
 
 def _in_any_order(body: bytes) -> Any:

@@ -45,9 +45,9 @@ def send(asking: Asking, topic: str = "T", body: bytes = b"body", **given: Any) 
     return asking.ask(RequestCode.SEND_MESSAGE, body, **{**fields, **given})
 
 
-def _positions(ids: str) -> list[int]:
-    assert {one[:16] for one in ids.split(",")} == {"7F000001000078BF"}  # the recorded broker's address
-    return [int(one[16:], 16) for one in ids.split(",")]
+def _positions(ids: str) -> list[tuple[str, int]]:
+    """Return the broker's address and the position of each message by its id."""
+    return [(one[:16], int(one[16:], 16)) for one in ids.split(",")]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def _positions(ids: str) -> list[int]:
 )
 def test_recorded_sends_are_answered_alike_and_take_the_same_room(name: str, tmp_path: Path) -> None:
     sends = exchanges(name, *SENDS)
-    positions: list[tuple[int, int]] = []  # where the recorded broker stored a message, and where ours did
+    positions: list[tuple[tuple[str, int], tuple[str, int]]] = []  # in the recorded broker, and in ours
     with broker_at_work(tmp_path) as asking:
         asking.broker.listens_at("127.0.0.1:30911")
         for exchange in sends:
@@ -69,7 +69,8 @@ def test_recorded_sends_are_answered_alike_and_take_the_same_room(name: str, tmp
             positions += zip(_positions(fields["msgId"]), _positions(answer.ext_fields["msgId"]), strict=True)
 
     theirs, ours = zip(*positions, strict=True)
-    assert [at - ours[0] for at in ours] == [at - theirs[0] for at in theirs]
+    assert {broker for broker, _ in (*theirs, *ours)} == {"7F000001000078BF"}  # the recorded broker's address
+    assert [at - ours[0][1] for _, at in ours] == [at - theirs[0][1] for _, at in theirs]
 
 
 def test_a_message_is_stored_with_what_its_request_says(tmp_path: Path) -> None:
