@@ -4,6 +4,7 @@ import collections
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -39,10 +40,19 @@ def small_steps(look_back: int, step: int, slack: int = 200) -> Iterator[None]:
         yield
 
 
-def read(root: Path, max_size: int) -> tuple[list[Row], list[tuple[int, str]]]:
-    """Return the messages of all ranges, and the places without one."""
+class WhatWasRead(NamedTuple):
+    """The messages of all ranges, the places without one, and the messages that begin outside the range they are of."""
+
+    rows: list[Row]
+    lost: list[tuple[int, str]]
+    outside: list[int]
+
+
+def read(root: Path, max_size: int) -> WhatWasRead:
+    """Read a log in ranges of a size."""
     rows: list[Row] = []
     lost: list[tuple[int, str]] = []
+    outside: list[int] = []
     for part in log_ranges(Store(str(root)), StoreReader(root), max_size):
         with RangeReader(part) as reader:
             for piece in reader.tables():
@@ -50,10 +60,10 @@ def read(root: Path, max_size: int) -> tuple[list[Row], list[tuple[int, str]]]:
                     lost.append((part.start_offset + piece.position, piece.code))
                     continue
                 starts = piece.starts - reader.log.envelope.size
-                assert part.start <= starts[0] <= starts[-1] < part.stop
+                outside += starts[(starts < part.start) | (starts >= part.stop)].tolist()
                 columns = piece.column("position"), piece.column("size"), piece.faults
                 rows += zip(*(column.tolist() for column in columns), strict=True)
-    return rows, lost
+    return WhatWasRead(rows, lost, outside)
 
 
 def walked(root: Path) -> list[Row]:
@@ -75,29 +85,32 @@ def test_each_message_is_read_by_the_range_in_which_it_begins(max_size: int, ste
     root = golden_store(MIXED)
 
     with small_steps(*step):
-        rows, lost = read(root, max_size)
+        rows, lost, outside = read(root, max_size)
 
     assert rows == [(one["phy"], one["size"], 0) for one in manifest(MIXED)["messages"]]
     assert not lost
+    assert not outside
 
 
 def test_ranges_may_be_shorter_than_messages(tmp_path: Path) -> None:
     stored = write_store(tmp_path, [Draft(body=b"x" * n) for n in range(0, 600, 40)], StoreSizes(segment=4096))
 
     with small_steps(300, 70, 50):
-        rows, lost = read(tmp_path, 33)
+        rows, lost, outside = read(tmp_path, 33)
 
     assert [row[0] for row in rows] == [one.physical_offset for one in stored]
     assert not lost
+    assert not outside
 
 
 def test_entries_of_a_dledger_log_are_cut_as_well() -> None:
     root = golden_store("dledger-497-clean")
 
     with small_steps(4096, 3000):
-        rows, _ = read(root, 20_000)
+        rows, _, outside = read(root, 20_000)
 
     assert rows == [(one["phy"], one["size"], 0) for one in manifest("dledger-497-clean")["messages"]]
+    assert not outside
 
 
 @pytest.mark.parametrize("case", DAMAGED, ids=lambda case: case.name)
@@ -110,7 +123,8 @@ def test_damage_is_the_same_however_the_log_is_cut(case: DamageCase, tmp_path: P
     with small_steps(8000, 700):
         assert read(root, 20_000) == whole
 
-    assert whole[0] == walked(root)
+    assert whole.rows == walked(root)
+    assert not whole.outside
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +139,9 @@ def test_any_damage_leaves_every_message_once(own: Path, data: st.DataObject, ma
     op = data.draw(flips(root, "commitlog/*") | cuts(root, "commitlog/*"))
 
     with damaged(root, op) as store, small_steps(1 << 20, step):
-        assert read(store, max_size)[0] == walked(store)
+        rows, _, outside = read(store, max_size)
+        assert rows == walked(store)
+        assert not outside
 
 
 def test_a_body_that_looks_like_the_log_is_not_taken_for_it(tmp_path: Path) -> None:
@@ -138,11 +154,12 @@ def test_a_body_that_looks_like_the_log_is_not_taken_for_it(tmp_path: Path) -> N
     write_store(tmp_path, [Draft(body=body), Draft(body=b"next")], StoreSizes(segment=1 << 16))
     assert record(physical_offset=0, body=body).index(inside) == 1200
 
-    rows, lost = read(tmp_path, 1000)
+    rows, lost, outside = read(tmp_path, 1000)
 
     assert rows == walked(tmp_path)
     assert len(rows) == 2
     assert not lost
+    assert not outside
 
 
 def test_a_hole_is_told_of_once_though_it_fills_several_ranges(tmp_path: Path) -> None:
@@ -150,9 +167,10 @@ def test_a_hole_is_told_of_once_though_it_fills_several_ranges(tmp_path: Path) -
     apply_ops(root, [{"op": "zero", "file": f"commitlog/{65536:020}", "at": 10_000, "len": 30_000}])
 
     with small_steps(1 << 20, 1000):
-        rows, lost = read(root, 4096)
+        rows, lost, outside = read(root, 4096)
 
     assert rows == walked(root)
+    assert not outside
     assert [code for _, code in lost] == ["LOG-SIZES"] or [code for _, code in lost] == ["LOG-MAGIC"]
 
 

@@ -35,20 +35,22 @@ def outcome(built: Built) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def compare(store: Store, tmp_path: Path, partition_size: int) -> None:
-    """Rebuild at once and in pieces; files and figures must be equal."""
-    wanted = build(store.open(), tmp_path / "one", Disk(), queues=True, index=True)
+def rebuilt(session: Frames, store: Store, into: Path | str) -> Built:
+    """Rebuild in pieces."""
+    return rebuild.run(session, store, into, queues=True, index=True, topics=None, version=None, partition_size=20_000)
 
-    found = rebuild.run(
-        Frames(), store, tmp_path / "two", queues=True, index=True, topics=None, version=None,
-        partition_size=partition_size,
-    )  # fmt: skip
 
-    assert outcome(found) == outcome(wanted)
-    names = names_below(tmp_path / "one")
-    assert names_below(tmp_path / "two") == names
-    equal, *_ = filecmp.cmpfiles(tmp_path / "one", tmp_path / "two", names, shallow=False)
-    assert equal == names
+def rebuilt_twice(store: Store, tmp_path: Path) -> tuple[Built, Built]:
+    """Rebuild at once in the folder "one", and in pieces in "two"."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    return build(store.open(), one, Disk(), queues=True, index=True), rebuilt(Frames(), store, two)
+
+
+def differing_files(one: Path, two: Path) -> list[str]:
+    """Return the names of files that are not equal, or in one of two folders only."""
+    names = {*names_below(one)} | {*names_below(two)}
+    equal, *_ = filecmp.cmpfiles(one, two, names, shallow=False)
+    return sorted(names - {*equal})
 
 
 def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +65,10 @@ def test_a_golden_store_is_rebuilt_in_pieces_byte_for_byte(
     small_stretches(monkeypatch)
     (store,) = find_stores([str(golden_store(name))], config_of(name).settings)
 
-    compare(store, tmp_path, 20_000)
+    at_once, in_pieces = rebuilt_twice(store, tmp_path)
+
+    assert outcome(in_pieces) == outcome(at_once)
+    assert differing_files(tmp_path / "one", tmp_path / "two") == []
 
 
 @pytest.mark.parametrize("size", [600, 8192, 1 << 20])
@@ -80,10 +85,11 @@ def test_a_queue_whose_second_message_is_lost_keeps_its_offsets_in_pieces_too(
     units = manifest("propcrc-533-clean")["load"]["after_load"]["queues"]
     ends = {(topic, int(number)): queue["max"] for topic, numbers in units.items() for number, queue in numbers.items()}
 
-    compare(store, tmp_path, 20_000)
+    at_once, in_pieces = rebuilt_twice(store, tmp_path)
 
-    made = build(store.open(), tmp_path / "again", Disk(), queues=True, index=False)
-    assert {key: made.queues[key].next for key in made.queues} == {key: ends[key] for key in made.queues}
+    assert outcome(in_pieces) == outcome(at_once)
+    assert differing_files(tmp_path / "one", tmp_path / "two") == []
+    assert {key: queue.next for key, queue in at_once.queues.items()} == {key: ends[key] for key in at_once.queues}
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
@@ -93,7 +99,10 @@ def test_a_damaged_store_is_rebuilt_in_pieces_byte_for_byte(
     small_stretches(monkeypatch)
     (store,) = find_stores([str(case.store(tmp_path))], {})
 
-    compare(store, tmp_path, 20_000)
+    at_once, in_pieces = rebuilt_twice(store, tmp_path)
+
+    assert outcome(in_pieces) == outcome(at_once)
+    assert differing_files(tmp_path / "one", tmp_path / "two") == []
 
 
 # Into a storage.
@@ -105,10 +114,6 @@ def s3() -> Iterator[S3]:
         remote.forget_storages()
         yield server
     remote.forget_storages()
-
-
-def rebuilt(session: Frames, store: Store, into: Path | str) -> Built:
-    return rebuild.run(session, store, into, queues=True, index=True, topics=None, version=None, partition_size=20_000)
 
 
 def objects(s3: S3, name: str) -> dict[str, bytes]:
@@ -169,14 +174,14 @@ class Killed(Frames):
         return super().createDataFrame(rows, _schema)
 
 
-def killed(is_there: Callable[[], bool], store: Store, into: Path | str) -> None:
-    """Have a driver begin to rebuild a store, and be killed."""
+def killed(is_there: Callable[[], bool], store: Store, into: Path | str) -> int:
+    """Have a driver begin to rebuild a store, and be killed; return its exit code."""
     child = os.fork()
     if not child:
         with contextlib.suppress(BaseException):
             rebuilt(Killed(is_there), store, into)
         os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_what_a_killed_driver_has_left_in_a_folder_is_removed_and_made_anew(
@@ -188,7 +193,7 @@ def test_what_a_killed_driver_has_left_in_a_folder_is_removed_and_made_anew(
 
     monkeypatch.setattr(Job, "session", in_frames)
     store, into = golden_store("mixed-533-clean"), tmp_path / "two"
-    killed(lambda: any((into / "consumequeue").glob("*/*")), Store(str(store)), into)
+    assert killed(lambda: any((into / "consumequeue").glob("*/*")), Store(str(store)), into) == 9
     assert (into / "abort").exists()
 
     ran = run("spark", "rebuild", "all", "-s", store, "--into", into)
@@ -196,9 +201,7 @@ def test_what_a_killed_driver_has_left_in_a_folder_is_removed_and_made_anew(
     assert ran.status == Status.OK
     assert f"{into} holds leftovers of a killed run, which are removed first" in ran.remarks
     assert run("rebuild", "all", "-s", store, "--into", tmp_path / "one").status == Status.OK
-    names = names_below(tmp_path / "one")
-    assert names_below(into) == names
-    assert filecmp.cmpfiles(tmp_path / "one", into, names, shallow=False)[0] == names
+    assert differing_files(tmp_path / "one", into) == []
     again = run("spark", "rebuild", "all", "-s", store, "--into", into)
     assert (again.status, "is not empty" in again.remarks) == (Status.USAGE, True)
 
