@@ -27,30 +27,33 @@ class ToldHook(Hook):
     """Notes what it is told."""
 
     def __init__(self) -> None:
+        self.groups: set[str] = set()
         self.begun: list[list[bytes]] = []
         self.sent: list[tuple[list[bytes], int, type[BaseException] | None]] = []
         self.consumed: list[tuple[bytes, Any, type[BaseException] | None]] = []
+        self.handed_back: list[tuple[Any, Any]] = []  # and what it had returned before
         self.threads: list[threading.Thread] = []
 
     def before_send(self, messages: Sequence[ProducerMessage], group: str) -> Any:
-        assert group == "P"
+        self.groups.add(group)
         for one in messages:
             one.properties["hooked"] = "yes"
         self.begun.append([one.encoded_body for one in messages])
         return self.begun[-1]
 
     def after_send(self, messages: Sequence[ProducerMessage], given: Any, results: Any, error: Any) -> None:
-        assert given == [one.encoded_body for one in messages]
-        self.sent.append((given, len(results), type(error) if error else None))
+        bodies = [one.encoded_body for one in messages]
+        self.handed_back.append((given, bodies))
+        self.sent.append((bodies, len(results), type(error) if error else None))
 
     def before_consume(self, messages: Sequence[ConsumerMessage], group: str) -> Any:
-        assert group == "G"
+        self.groups.add(group)
         self.threads.append(threading.current_thread())
         return messages[0].body
 
     def after_consume(self, messages: Sequence[ConsumerMessage], given: Any, status: Any, error: Any) -> None:
-        assert messages[0].body == given
-        self.consumed.append((given, status, type(error) if error else None))
+        self.handed_back.append((given, messages[0].body))
+        self.consumed.append((messages[0].body, status, type(error) if error else None))
 
 
 def push(broker: mqtool.Broker, listener: Callable[..., Any], *hooks: Hook) -> mqtool.PushConsumer:
@@ -92,6 +95,8 @@ def test_a_hook_is_told_of_every_kind_of_send(broker: mqtool.Broker, auto_batch:
         ([b"transaction"], 1, None),
         ([b"request"], 1, None),
     ]
+    assert told.groups == {"P"}
+    assert all(given == returned for given, returned in told.handed_back)
     stored = [one for one in mqtool.open_store(broker.store).messages() if one.topic == "Orders"]
     assert len(stored) == 7
     assert all(one.properties["hooked"] == "yes" for one in stored)
@@ -104,7 +109,9 @@ def test_a_hook_is_told_of_nothing_that_a_producer_sends_which_is_not_running(br
     for send in (producer.send, producer.send_async):
         with pytest.raises(UsageError, match="not running"):
             _ = send(ProducerMessage("Orders", b"late"))
-    assert told.begun == [given for given, _, _ in told.sent] == [[b"sent"]]
+    assert told.begun == [bodies for bodies, _, _ in told.sent] == [[b"sent"]]
+    assert told.groups == {"P"}
+    assert all(given == returned for given, returned in told.handed_back)
 
 
 def test_a_hook_is_told_what_failed(broker: mqtool.Broker) -> None:
@@ -116,6 +123,8 @@ def test_a_hook_is_told_what_failed(broker: mqtool.Broker) -> None:
             producer.send(ProducerMessage("Orders", b"much", properties={"p": "x" * 40_000}))
     assert [(bodies, count) for bodies, count, _ in told.sent] == [([b"nowhere"], 0), ([b"much"], 0)]
     assert all(error for *_, error in told.sent)
+    assert told.groups == {"P"}
+    assert all(given == returned for given, returned in told.handed_back)
 
 
 class Raises(ToldHook):
@@ -142,6 +151,8 @@ def test_a_hook_that_fails_before_keeps_its_message_back_and_after_only_itself(
             producer.send_async(ProducerMessage("Orders", b"before")).result()
         producer.send_async(ProducerMessage("Orders", b"after")).result()
     assert first.sent == [([b"before"], 0, mqtool.CallbackError), ([b"after"], 1, None)]
+    assert first.groups == {"P"}
+    assert all(given == returned for given, returned in first.handed_back)
     assert [one.body for one in mqtool.open_store(broker.store).messages() if one.topic == "Orders"] == [b"after"]
 
 
@@ -171,6 +182,8 @@ def test_a_hook_is_told_of_every_call_of_a_listener(broker: mqtool.Broker, is_as
         (b"well", ConsumeStatus.SUCCESS, None),
     ]
     assert {*told.threads} == {*in_threads}
+    assert told.groups == {"G"}
+    assert all(given == returned for given, returned in told.handed_back)
 
 
 # OpenTelemetry

@@ -59,13 +59,13 @@ class NotingHook(Hook):
         return bodies
 
     def after_consume(self, messages: Sequence[ConsumerMessage], given: Any, status: Any, error: Any) -> None:
-        assert given == b"".join(one.body for one in messages)
-        self.notes.append(("after", given, status, type(error) if error else None))
+        bodies = b"".join(one.body for one in messages)
+        self.notes.append(("after", bodies, given, status, type(error) if error else None))
 
 
 def whole(bodies: bytes, status: ConsumeStatus | None = ConsumeStatus.SUCCESS, error: Any = None) -> list[Any]:
     """Return the notes of messages that the program was at work with."""
-    return [("before", bodies, "G"), bodies, ("after", bodies, status, error)]
+    return [("before", bodies, "G"), bodies, ("after", bodies, bodies, status, error)]
 
 
 EACH = [note for body in BODIES for note in whole(body)]
@@ -157,7 +157,7 @@ def test_what_is_given_at_once_counts_as_consumed_at_once(broker: mqtool.Broker,
             ask = one.poll if kind == "lite" else one.pop
             assert [message.body for message in ask()] == BODIES
             assert ask(timeout_ms=0) == []
-    assert told.notes == [("before", b"012", "G"), ("after", b"012", ConsumeStatus.SUCCESS, None)]
+    assert told.notes == [("before", b"012", "G"), ("after", b"012", b"012", ConsumeStatus.SUCCESS, None)]
 
 
 def test_who_commits_in_a_loop_is_done_with_the_message_then(broker: mqtool.Broker) -> None:
