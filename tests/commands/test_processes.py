@@ -35,8 +35,8 @@ def has_maps(pid: int, count: int) -> bool:
     return False
 
 
-def kill_and_see(process: "subprocess.Popen[str]", is_time: Callable[[], bool]) -> None:
-    """Kill a process at a moment, and return once nothing of its session lives; what hangs fails by pytest's limit."""
+def orphans(process: "subprocess.Popen[str]", is_time: Callable[[], bool]) -> list[int]:
+    """Kill a process at a moment, and return what lives on of its session; what hangs fails by pytest's limit."""
     for _ in range(100_000):
         assert process.poll() is None
         if is_time():
@@ -45,8 +45,8 @@ def kill_and_see(process: "subprocess.Popen[str]", is_time: Callable[[], bool]) 
     process.wait()
     for _ in range(1000):  # what dies with it needs a moment
         if not of_session(process.pid):
-            return
-    pytest.fail(f"orphans: {of_session(process.pid)}")
+            break
+    return of_session(process.pid)
 
 
 @pytest.mark.parametrize("maps", MOMENTS)
@@ -54,7 +54,8 @@ def test_serve_that_is_killed_while_it_starts_leaves_nothing_that_runs(maps: int
     ports = "--port", "0", "--namesrv-port", "0"
     with in_session("-m", "mqtool", "serve", "-s", tmp_path / "store", *ports) as process:
         abort = tmp_path / "store" / "abort"
-        kill_and_see(process, lambda: has_maps(process.pid, maps) or abort.exists())
+
+        assert orphans(process, lambda: has_maps(process.pid, maps) or abort.exists()) == []
 
 
 @pytest.mark.parametrize("maps", MOMENTS)
@@ -68,7 +69,7 @@ def test_a_command_that_is_killed_takes_the_process_that_reads_the_store_with_it
 
     words = "-m", "mqtool", "dump", "commitlog", "-s", store, "-o", "jsonl"
     with in_session(*words) as process:  # it waits for somebody to read its rows
-        kill_and_see(process, is_time)
+        assert orphans(process, is_time) == []
 
 
 def test_serve_is_one_process_and_maps_nothing_of_its_store(tmp_path: Path) -> None:

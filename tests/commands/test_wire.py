@@ -21,7 +21,7 @@ from mqtool.formats.codes import RequestCode
 from mqtool.formats.config_tables import DataVersion
 from mqtool.formats.headers import RegisterBroker, build_header
 from mqtool.formats.remoting import RemotingCommand
-from tests.commands.running import run
+from tests.commands.running import Ran, run
 from tests.commands.test_serve import serving_both
 from tests.engine.remoting.test_server import on_a_loop
 from tests.golden import copy_of, golden_store, manifest
@@ -118,22 +118,23 @@ def test_what_cannot_be_pulled_is_refused_alike(arguments: tuple[str, ...], stat
     )
 
 
-def _same(name_server: str, *arguments: object) -> str:
-    """Run a command on brokers and on their store; return what both put out."""
-    online = run(*arguments, "-n", name_server)
-    offline = run(*arguments, "-s", golden_store(STORE))
-    assert (online.status, online.output) == (offline.status, offline.output), (arguments, online.remarks)
-    return online.output
+def _of_both(name_server: str, *arguments: object) -> tuple[Ran, Ran]:
+    """Run a command on brokers and on their store."""
+    return run(*arguments, "-n", name_server), run(*arguments, "-s", golden_store(STORE))
 
 
 def test_a_message_is_the_same_from_a_broker_and_from_its_store_by_each_of_its_names(name_server: str) -> None:
+    names: list[tuple[object, ...]] = [("OrderEvents", 1, 0, "-o", "csv")]
     for message in manifest(STORE)["messages"][::7]:
-        assert _same(name_server, "get", message["phy"])
-        assert _same(name_server, "get", message["msg_id"], "--hex")
+        names += [(message["phy"],), (message["msg_id"], "--hex")]
     for line in run("pull", "-s", golden_store(STORE), "--topic", "OrderEvents", "--queue", "1").rows:
-        assert _same(name_server, "get", "OrderEvents", 1, line["queue_offset"])
-        assert _same(name_server, "get", line["unique_key"], "--body", "hex")
-    assert _same(name_server, "get", "OrderEvents", 1, 0, "-o", "csv")
+        names += [("OrderEvents", 1, line["queue_offset"]), (line["unique_key"], "--body", "hex")]
+
+    for arguments in names:
+        online, offline = _of_both(name_server, "get", *arguments)
+
+        assert (online.status, online.output) == (offline.status, offline.output), (arguments, online.remarks)
+        assert online.output, arguments
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,10 @@ def test_what_a_broker_does_not_have_is_told(
 )
 def test_a_search_finds_the_same_on_a_broker_and_in_its_store(arguments: tuple[str, ...], name_server: str) -> None:
     limit = () if "--limit" in arguments else ("--limit", "100000")
-    _same(name_server, "find", "--topic", "OrderEvents", *arguments, *limit)
+
+    online, offline = _of_both(name_server, "find", "--topic", "OrderEvents", *arguments, *limit)
+
+    assert (online.status, online.output) == (offline.status, offline.output), online.remarks
 
 
 @pytest.mark.parametrize(
