@@ -105,7 +105,8 @@ def test_a_broker_takes_over_a_store_of_ours_that_was_killed(
 ) -> None:
     java = java_store(version)
     with scratch() as folder:
-        config, killed, at = replayed(name, folder / "store"), folder / "killed", _last(name) + 1
+        config, _ = replayed(name, folder / "store")
+        killed, at = folder / "killed", _last(name) + 1
         _copy_topics(name, folder / "store")
         with contextlib.closing(MessageStore(folder / "store", config, now=at, usage=half_full)) as store:
             topic, queue_id = next(key for key in store.queues() if not isinstance(store.queue(*key), LiveBatchQueue))
@@ -124,7 +125,7 @@ def test_a_broker_takes_over_a_store_of_ours_that_was_killed(
 
 
 def _faults(java: JavaStore, name: str, root: Path) -> Iterator[str]:
-    config = replayed(name, root)
+    config, _ = replayed(name, root)
     _copy_topics(name, root)
     messages = _in_queues(name)
     before = files_of(root)

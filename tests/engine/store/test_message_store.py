@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mqtool.engine.repair.rebuild.plan import build
 from mqtool.engine.repair.verify.store import verify_store
-from mqtool.engine.store.append_result import PutStatus
+from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import DEFAULT_DELAY_LEVELS, StoreConfig
@@ -79,32 +79,31 @@ def settings_of(name: str) -> dict[str, str]:
     }
 
 
-def replayed(name: str, root: Path) -> StoreConfig:
-    """Store all messages of a golden store once more, each at its time."""
+def replayed(name: str, root: Path) -> tuple[StoreConfig, list[AppendResult]]:
+    """Store all messages of a golden store once more, each at its time; return the settings and what came of each."""
     config = StoreConfig(settings_of(name))
     batch_topics = {topic for topic, _ in StoreReader(golden_store(name)).batch_consume_queues}
     root.mkdir()
     if "-550-" in name:
         (root / "rocksdbstore").mkdir()
     store = MessageStore(root, config, now=0, usage=half_full, batch_topics=batch_topics)
-    for number, (told, record) in enumerate(records(name)):
+    results = []
+    for number, (_, record) in enumerate(records(name)):
         message, timestamp = of_record(record, has_crc=name.startswith("propcrc"))
-        result = store.append(message, timestamp)
-        assert (result.status, result.physical_offsets, result.message_id) == (
-            PutStatus.PUT_OK,
-            (told["phy"],),
-            told["msg_id"],
-        )
+        results.append(store.append(message, timestamp))
         if number % 7 == 0:
             store.tick(timestamp)
     store.close()
-    return config
+    return config, results
 
 
 @pytest.mark.parametrize("name", REPLAYED)
 def test_the_messages_of_a_broker_give_its_files_byte_for_byte(name: str, tmp_path: Path) -> None:
-    replayed(name, tmp_path / "store")
+    _, results = replayed(name, tmp_path / "store")
 
+    assert [(one.status, one.physical_offsets, one.message_id) for one in results] == [
+        (PutStatus.PUT_OK, (told["phy"],), told["msg_id"]) for told, _ in records(name)
+    ]
     ours, theirs = tmp_path / "store", golden_store(name)
     for kind in ("commitlog*", "consumequeue", "batchconsumequeue"):
         expected = {path.relative_to(theirs): path for path in theirs.glob(f"{kind}/**/*") if path.is_file()}
@@ -148,7 +147,7 @@ def findings(root: Path, config: StoreConfig) -> list[str]:
 
 @pytest.mark.parametrize("name", REPLAYED)
 def test_verify_finds_nothing_in_a_store_that_was_closed(name: str, tmp_path: Path) -> None:
-    config = replayed(name, tmp_path / "store")
+    config, _ = replayed(name, tmp_path / "store")
 
     assert findings(tmp_path / "store", config) == []
 
@@ -246,7 +245,7 @@ def test_rebuild_makes_the_same_queues_and_index(
 
 @pytest.mark.parametrize("name", ["mixed-533-clean", "many-533-clean", "special-533-clean", "batchcq-533-clean"])
 def test_reads_answer_what_java_answers(name: str, tmp_path: Path) -> None:
-    config = replayed(name, tmp_path / "store")
+    config, _ = replayed(name, tmp_path / "store")
 
     with contextlib.closing(MessageStore(tmp_path / "store", config, now=0, usage=half_full)) as store:
         for topic, queue_id, timestamp, offset in manifest(name)["offset_by_time"]:
