@@ -10,8 +10,9 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pytest
@@ -134,43 +135,42 @@ async def popped(client: WireClient, topic: str, count: int, *, in_order: bool =
     return bodies
 
 
-async def check(client: WireClient, before: Served, half: dict[str, str], *, is_five: bool) -> None:
-    """Hold what a broker makes of a store against what the one before it had served, and use it."""
-    now = await all_messages(client)
-    for place, messages in before.items():
-        assert now[place][: len(messages)] == messages, place
+class Use(NamedTuple):
+    """What a broker makes of the store of another."""
+
+    at_first: Served
+    offset: str
+    """Of the group, in the second queue."""
+    found: bytes
+    """The messages of a key that all have."""
+    asked: dict[str, str]
+    """What it asks of the open transaction."""
+    popped: list[bytes]
+    popped_in_order: list[bytes]
+    at_last: Served
+
+
+async def use(client: WireClient, half: dict[str, str], *, is_five: bool) -> Use:
+    """Read what a broker has, end the open transaction, and wait for all that becomes due."""
+    at_first = await all_messages(client)
     offset = await client.done(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=GROUP, topic=ORDERS, queueId=1)
-    assert offset["offset"] == "7"
     found = await client.ask(
         RequestCode.QUERY_MESSAGE, topic=ORDERS, key="all", maxNum=64, beginTimestamp=0, endTimestamp=1 << 62
     )
-    assert found.body.count(b"single ") == 30
-
     await client.done(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c1", (PRODUCERS,))))
-    asked = await client.checks.get()
-    assert asked.ext_fields["transactionId"] == half["transactionId"]
-    copy = {name: asked.ext_fields[name] for name in ("tranStateTableOffset", "commitLogOffset")}
+    asked = dict((await client.checks.get()).ext_fields)
+    copy = {name: asked[name] for name in ("tranStateTableOffset", "commitLogOffset")}
     await client.end({**half, **copy}, 8, is_checked=True)
     for body, topic in ((b"open", ORDERS), (b"delayed", ORDERS), (b"single 0", f"%RETRY%{GROUP}")):
         await until(client, body, topic)
+    in_any_order, in_order = [], []
     if is_five:
         await until(client, b"timer", ORDERS)
-        assert sorted(await popped(client, POPPED, 3)) == [b"p0", b"p2", b"p3"]
-        assert await popped(client, IN_ORDER, 2, in_order=True) == [b"o1", b"o2"]
+        in_any_order = await popped(client, POPPED, 3)
+        in_order = await popped(client, IN_ORDER, 2, in_order=True)
     await client.send(b"the last", 1)
-
-    after = await all_messages(client)
-    for place, messages in before.items():
-        assert after[place][: len(messages)] == messages
-        assert [one[0] for one in after[place]] == list(range(len(after[place])))
-    bodies = [one[1] for messages in after.values() for one in messages]
-    times = {body: bodies.count(body) for body in (b"committed", b"open", b"delayed", b"single 0", b"single 2")}
-    assert times == {b"committed": 1, b"open": 1, b"delayed": 1, b"single 0": 2, b"single 2": 2}
-    assert not {b"rolled back", b"delayed, far", b"timer, far"} & {*bodies}
-    assert after[ORDERS, 1][-1][1] == b"the last"
-    if is_five:
-        assert [one[1] for one in after[BATCHED, 0]] == [b"i0", b"i1"] * 3 + [b"alone"]
-        assert bodies.count(b"timer") == 1
+    at_last = await all_messages(client)
+    return Use(at_first, offset["offset"], found.body, asked, in_any_order, in_order, at_last)
 
 
 @contextlib.asynccontextmanager
@@ -205,32 +205,38 @@ def faults(store: Path) -> list[str]:
     return [f"{one.code} {one.file} {one.message}" for one in findings if one.severity != Severity.NOTE]
 
 
+@pytest.mark.parametrize("is_ours_first", [True, False], ids=["ours first", "theirs first"])
 @each_version
-def test_a_broker_of_rocketmq_goes_on_with_a_store_of_ours(version: str, tmp_path: Path) -> None:
+def test_a_broker_goes_on_with_a_store_of_the_other_kind(version: str, is_ours_first: bool, tmp_path: Path) -> None:
     store, is_five = tmp_path / "store", not version.startswith("4")
+    brokers = partial(ours, store), partial(theirs, version, store)
+    first, second = brokers if is_ours_first else brokers[::-1]
 
     async def handed_over() -> None:
-        async with ours(store) as client:
+        async with first() as client:
             half = await fill(client, is_five=is_five)
             before = await all_messages(client)
-        assert faults(store) == []
-        async with theirs(version, store, **QUICK) as client:
-            await check(client, before, half, is_five=is_five)
+        if is_ours_first:
+            assert faults(store) == []
+        async with second(**QUICK) as client:
+            used = await use(client, half, is_five=is_five)
 
-    in_time(version, handed_over)
-    assert faults(store) == []
-
-
-@each_version
-def test_we_go_on_with_a_store_of_a_broker_of_rocketmq(version: str, tmp_path: Path) -> None:
-    store, is_five = tmp_path / "store", not version.startswith("4")
-
-    async def handed_over() -> None:
-        async with theirs(version, store) as client:
-            half = await fill(client, is_five=is_five)
-            before = await all_messages(client)
-        async with ours(store, **QUICK) as client:
-            await check(client, before, half, is_five=is_five)
+        for place, messages in before.items():
+            assert used.at_first[place][: len(messages)] == used.at_last[place][: len(messages)] == messages, place
+            assert [one[0] for one in used.at_last[place]] == list(range(len(used.at_last[place]))), place
+        assert used.offset == "7"
+        assert used.found.count(b"single ") == 30
+        assert used.asked["transactionId"] == half["transactionId"]
+        bodies = [one[1] for messages in used.at_last.values() for one in messages]
+        times = {body: bodies.count(body) for body in (b"committed", b"open", b"delayed", b"single 0", b"single 2")}
+        assert times == {b"committed": 1, b"open": 1, b"delayed": 1, b"single 0": 2, b"single 2": 2}
+        assert not {b"rolled back", b"delayed, far", b"timer, far"} & {*bodies}
+        assert used.at_last[ORDERS, 1][-1][1] == b"the last"
+        if is_five:
+            assert sorted(used.popped) == [b"p0", b"p2", b"p3"]
+            assert used.popped_in_order == [b"o1", b"o2"]
+            assert [one[1] for one in used.at_last[BATCHED, 0]] == [b"i0", b"i1"] * 3 + [b"alone"]
+            assert bodies.count(b"timer") == 1
 
     in_time(version, handed_over)
     assert faults(store) == []

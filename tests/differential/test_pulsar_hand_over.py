@@ -95,7 +95,6 @@ def fill(broker: mqtool.Broker) -> dict[str, Any]:
         wide.send(b"w%d" % number)
     read = {topic: read_all(client, topic) for topic in ("Plain", "Wide-partition-0", "Wide-partition-1")}
     client.close()
-    assert read["Plain"][0][0].startswith("(2,"), "of the second generation"
     return {"left": left, "read": read, "schema": ask_schema(broker)}
 
 
@@ -104,30 +103,13 @@ def ask_schema(broker: mqtool.Broker) -> Any:
         return json.load(done)
 
 
-def check(broker: mqtool.Broker, before: dict[str, Any]) -> None:
-    """Hold what there is now against what there was, and use it."""
-    client = client_of(broker)
-    now = {topic: read_all(client, topic) for topic in before["read"]}
-    [further] = now["Plain"][len(before["read"]["Plain"]) :]
-    assert further[1:] == (b"of a broker in Java", "k")
-    assert {topic: rows[: len(before["read"][topic])] for topic, rows in now.items()} == before["read"]
-    consumer = client.subscribe("Plain", "s.eu", pulsar.ConsumerType.Shared)
-    received = [consumer.receive(WAIT_MS) for _ in range(len(before["left"]) + 1)]
-    assert [row(message) for message in received] == [*before["left"], further]
-    assert ask(broker, "GET", "Wide/partitions")["partitions"] == 2
-    assert ask(broker, "GET", "Plain/partitions")["partitions"] == 0
-    assert ask_schema(broker) == before["schema"]
-    again = client.create_producer("Plain", producer_name="p")
-    assert again.last_sequence_id() == 10
-    client.close()
-
-
 @each_version
 def test_ids_positions_and_catalogue_outlast_a_broker_of_rocketmq(version: str, tmp_path: Path) -> None:
     jars(version, POM)
     store = tmp_path / "store"
     with mqtool.Broker(store, pulsar=True, settings=SETTINGS) as broker:
         before = fill(broker)
+    assert before["read"]["Plain"][0][0].startswith("(2,"), "of the second generation"
     assert faults_of(store) == []
 
     async def served() -> None:
@@ -142,5 +124,18 @@ def test_ids_positions_and_catalogue_outlast_a_broker_of_rocketmq(version: str, 
     within(PATIENCE, served())
     assert faults_of(store) == []
     with mqtool.Broker(store, pulsar=True, settings=SETTINGS) as broker:
-        check(broker, before)
+        client = client_of(broker)
+        read = {topic: read_all(client, topic) for topic in before["read"]}
+        [further] = read["Plain"][len(before["read"]["Plain"]) :]
+        assert further[1:] == (b"of a broker in Java", "k")
+        assert {topic: rows[: len(before["read"][topic])] for topic, rows in read.items()} == before["read"]
+        consumer = client.subscribe("Plain", "s.eu", pulsar.ConsumerType.Shared)
+        received = [consumer.receive(WAIT_MS) for _ in range(len(before["left"]) + 1)]
+        assert [row(message) for message in received] == [*before["left"], further]
+        assert ask(broker, "GET", "Wide/partitions")["partitions"] == 2
+        assert ask(broker, "GET", "Plain/partitions")["partitions"] == 0
+        assert ask_schema(broker) == before["schema"]
+        again = client.create_producer("Plain", producer_name="p")
+        assert again.last_sequence_id() == 10
+        client.close()
     assert faults_of(store) == []
