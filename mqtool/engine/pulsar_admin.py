@@ -1,6 +1,6 @@
 """The HTTP pages for Pulsar administrators, and for topic look-ups of clients: a row of ``PAGES`` for each.
 
-Changes are on the disk before a page answers. (Rules: pulsar.md 10.)
+Changes are on disk before a page answers. (Rules: pulsar.md 10.)
 """
 
 import asyncio
@@ -59,14 +59,14 @@ class _Asked(NamedTuple):
 
     @property
     def is_on(self) -> bool:
-        """The body, which is true or false; nothing is false."""
+        """The boolean in the body; an empty body is false."""
         if self.body not in (True, False, None) or type(self.body) is int:
             raise AdminError(_BAD, "The body is neither true nor false")
         return bool(self.body)
 
     @property
     def position(self) -> MessagePosition:
-        """The id in the body, that of the latest message without one."""
+        """The id in the body, or that of the latest message without a body."""
         if self.body is None:
             return LATEST
         row = self.body
@@ -164,7 +164,7 @@ PAGES: list[tuple[str, str, Callable[[_Asked], Any]]] = [
         lambda ask: ask.admin.lookup(ask.topic, ask.host, ask.page),
     ),
 ]
-"""Method, path, and what is answered: nothing, a text, or something as JSON."""
+"""Method, path, and the function that answers: with nothing, a text, or JSON."""
 
 
 _FOR_CLIENTS = frozenset((_TOPIC + "/partitions", _LOOKUP, _SCHEMA, _SCHEMA + "/{version:int}"))
@@ -209,8 +209,8 @@ def pulsar_admin(server: PulsarServer) -> HttpServer:
 
 
 async def _body(request: Request) -> Any:
-    """Return what the body of a request holds, None for nothing."""
-    if "origin" in request.headers and request.method != "GET":  # a foreign page in a browser
+    """Return the parsed body of a request, None if it is empty."""
+    if "origin" in request.headers and request.method != "GET":  # a page of another site in a browser
         raise AdminError(FORBIDDEN, "Pages of other sites are not allowed to change anything here")
     data = bytearray()
     async for piece in request.stream():
@@ -224,7 +224,7 @@ async def _body(request: Request) -> Any:
 
 
 async def _saved(saves: Saves, visitor: Session, now: int) -> None:
-    """Wait until changes are on the disk; raises ``MqtoolError`` if that fails."""
+    """Wait until changes are on disk; raises ``MqtoolError`` if that fails."""
     if not (changes := saves.changes_of_request):
         return
     done: asyncio.Future[MqtoolError | None] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""The port of a broker for clients of Apache Pulsar: where the rules of its door meet their connections."""
+"""The port of a broker for clients of Apache Pulsar: connects the rules of its door with their connections."""
 
 import logging
 from collections.abc import Callable

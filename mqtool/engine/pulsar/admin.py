@@ -1,4 +1,4 @@
-"""What administrators ask of a broker in the way of Pulsar: its topics, its subscriptions, and how they are doing.
+"""Administration of a broker as Pulsar offers it: its topics, its subscriptions, and their statistics.
 
 Names and answers are those of Pulsar's REST interface. (Rules: pulsar.md 10.)
 """
@@ -26,7 +26,7 @@ _STATUSES = {
 
 
 class AdminError(Exception):
-    """Something that is not done: a status of HTTP, and why."""
+    """A request that is refused: an HTTP status and the reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         self.status = status
@@ -41,14 +41,14 @@ class MessagePosition(NamedTuple):
     entry_id: int
     batch_index: int = -1
     is_excluded: bool = False
-    """What is meant begins behind it."""
+    """The position is after this message."""
 
 
 LATEST = MessagePosition((1 << 63) - 1, (1 << 63) - 1)
 
 
 class PulsarAdmin:
-    """Answers administrators, on what the door for Pulsar clients knows; times are in ms."""
+    """Answers administrators from the state of the door for Pulsar clients; times are in ms."""
 
     def __init__(self, door: PulsarDoor) -> None:
         self._door = door
@@ -56,10 +56,10 @@ class PulsarAdmin:
         self._broker = door.broker
 
     def check_access(self, token: str, host: str, now: int) -> str:
-        """Return who has come from a host with a token, which counts where access is controlled.
+        """Return the identity of a client from its host and its token; the token counts if access is controlled.
 
         Raises:
-            AdminError: nobody may come so.
+            AdminError: such a client is not admitted.
         """
         try:
             return self._door.identify(token, host, now).identity
@@ -67,20 +67,20 @@ class PulsarAdmin:
             raise AdminError(UNAUTHORIZED, refused.text) from None
 
     def check_administrator(self, identity: str, host: str) -> None:
-        """See that somebody may do everything; raises ``AdminError``."""
+        """Check that a client is an administrator; raises ``AdminError``."""
         if not self._door.is_administrator(identity, host):
-            raise AdminError(FORBIDDEN, f"{identity or 'Nobody'} may not do this")
+            raise AdminError(FORBIDDEN, f"{identity or 'This client'} may not do this")
 
     def check_client(self, identity: str, host: str, name: PulsarTopicName) -> None:
-        """See that somebody may produce to a topic, or consume of it; raises ``AdminError``."""
+        """Check that a client may produce to a topic or consume from it; raises ``AdminError``."""
         if not self._door.may_see(identity, host, name):
-            raise AdminError(FORBIDDEN, f"{identity or 'Nobody'} may not do this")
+            raise AdminError(FORBIDDEN, f"{identity or 'This client'} may not do this")
 
     def name(self, tenant: str, namespace: str, local: str) -> PulsarTopicName:
         """Return the name of a topic.
 
         Raises:
-            AdminError: no topic can have it, there is no such namespace, or this is a slave.
+            AdminError: no topic can have it, the namespace does not exist, or this broker is a slave.
         """
         self._check_is_master()
         try:
@@ -101,11 +101,11 @@ class PulsarAdmin:
         return sorted("/".join(space) for space in self._topics.spaces() if space[0] == tenant)
 
     def clusters(self) -> list[str]:
-        """Return the one cluster that there is."""
+        """Return the only cluster."""
         return [self._broker.settings.cluster_name]
 
     def topics(self, tenant: str, namespace: str) -> list[str]:
-        """Return the topics of a namespace, each partition by itself; raises ``AdminError``."""
+        """Return the topics of a namespace, with one item per partition; raises ``AdminError``."""
         self._check_space(tenant, namespace)
         names: list[str] = self._limited(lambda: self._topics.names((tenant, namespace)))
         return names
@@ -127,14 +127,14 @@ class PulsarAdmin:
     # Topics; each of these raises AdminError
 
     def partitions(self, name: PulsarTopicName, *, allows_creation: bool = False) -> dict[str, Any]:
-        """Return how many partitions a topic has."""
+        """Return the number of partitions of a topic."""
         count = self._topics.partition_count(name)
         if count is None and not allows_creation:
             raise _no_topic(name)
         return {"partitions": count or 0, "deleted": False}
 
     def create(self, name: PulsarTopicName, partitions: int | None, now: int) -> None:
-        """Make a topic; None: one without partitions."""
+        """Create a topic; None: one without partitions."""
         if self._topics.partition_count(name) is not None:
             raise AdminError(CONFLICT, "This topic already exists")
         if name.partition_of() is not None:
@@ -160,7 +160,7 @@ class PulsarAdmin:
         self._limited(lambda: self._topics.widen(rocketmq_topic(name), partitions, now))
 
     def delete(self, name: PulsarTopicName, now: int, *, is_partitioned: bool, by_force: bool) -> None:
-        """Delete a topic; by force, one that is in use."""
+        """Delete a topic; with force, even one that is in use."""
         queues = self._queues(name)
         count = self._topics.partition_count(name)
         if is_partitioned and not count:
@@ -175,15 +175,15 @@ class PulsarAdmin:
             raise AdminError(FORBIDDEN, str(refused)) from None
 
     def deduplicates(self, name: PulsarTopicName) -> bool:
-        """Tell whether a topic drops what its producers send again."""
+        """Tell whether a topic drops messages that its producers resend."""
         return self._whole_topic(name).deduplication is not None
 
     def deduplicate(self, name: PulsarTopicName, is_on: bool) -> None:
-        """Have a topic drop what its producers send again, or store it."""
+        """Let a topic drop messages that its producers resend, or store them."""
         self._topics.deduplicate(self._whole_topic(name).place.topic, is_on)
 
     def terminate(self, name: PulsarTopicName, now: int) -> dict[str, int]:
-        """Have a topic without partitions take no more messages, and return the id of its last one."""
+        """Let a topic without partitions accept no more messages, and return the id of its last message."""
         queue = self._queues(name)[0]
         if self._topics.partition_count(name) or queue.place.partition >= 0:
             raise AdminError(NOT_ALLOWED, f"{name.full} has partitions, or is one: terminate all partitions")
@@ -191,7 +191,7 @@ class PulsarAdmin:
         return _last_id(queue)
 
     def terminate_partitions(self, name: PulsarTopicName, now: int) -> dict[int, dict[str, int]]:
-        """Have a topic with partitions take no more messages, and return the id of the last one of each."""
+        """Let a partitioned topic accept no more messages, and return the id of the last message of each partition."""
         queues = self._queues(name)
         if not self._topics.partition_count(name):
             raise AdminError(NOT_ALLOWED, f"{name.full} has no partitions: terminate the topic")
@@ -221,7 +221,7 @@ class PulsarAdmin:
         return last | ({"batchIndex": entry.messages - 1, "batchSize": entry.messages} if entry.is_batch else {})
 
     def schema(self, name: PulsarTopicName, version: int | None = None) -> dict[str, Any]:
-        """Return a schema of a topic, without a version the latest."""
+        """Return a schema of a topic, the latest one if no version is given."""
         try:
             number, schema = self._topics.schema_of(name, version)
         except PulsarRefusedError:
@@ -234,11 +234,11 @@ class PulsarAdmin:
         }
 
     def stats(self, name: PulsarTopicName) -> dict[str, Any]:
-        """Return how a topic, or a partition, is doing."""
+        """Return the statistics of a topic or a partition."""
         return _stats(self._one_queue(name))
 
     def partitioned_stats(self, name: PulsarTopicName, *, by_partition: bool) -> dict[str, Any]:
-        """Return how a topic with partitions is doing, in all and each of them."""
+        """Return the statistics of a partitioned topic, in total and by partition."""
         queues = self._queues(name)
         if not self._topics.partition_count(name):
             raise AdminError(NOT_FOUND, f"Partitioned topic {name.full} not found")
@@ -267,7 +267,7 @@ class PulsarAdmin:
         return sorted({subscription for queue in self._queues(name) for subscription in queue.subscriptions})
 
     def subscribe(self, name: PulsarTopicName, subscription: str, position: MessagePosition, now: int) -> None:
-        """Make a subscription that begins at a message."""
+        """Create a subscription that starts at a message."""
         if self._topics.partition_count(name) is None:
             try:
                 self._topics.open(name, now)
@@ -289,7 +289,7 @@ class PulsarAdmin:
                 self._door.move(durables, offset, left, now)
 
     def unsubscribe(self, name: PulsarTopicName, subscription: str, now: int, *, by_force: bool) -> None:
-        """Forget a subscription; by force, one with consumers."""
+        """Delete a subscription; with force, even one with consumers."""
         durables = self._subscription(name, subscription)
         if not by_force and any(durable.subscription.consumers for durable in durables):
             raise AdminError(PRECONDITION, "Subscription has active connected consumers")
@@ -297,7 +297,7 @@ class PulsarAdmin:
             self._door.unsubscribe(durable, now)
 
     def skip(self, name: PulsarTopicName, subscription: str, count: int | None, now: int) -> None:
-        """Acknowledge the next messages of a subscription, None for all there are."""
+        """Acknowledge the next ``count`` messages of a subscription, None for all of them."""
         durables = self._subscription(name, subscription)
         if count is not None and len(durables) > 1:
             raise AdminError(NOT_ALLOWED, "Skip messages on a partitioned topic is not allowed")
@@ -305,7 +305,7 @@ class PulsarAdmin:
             self._door.skip(durable, durable.subscription.backlog if count is None else count, now)
 
     def reset(self, name: PulsarTopicName, subscription: str, to: MessagePosition | int, now: int) -> None:
-        """Have a subscription go on at a message, or at those stored from a time (ms) on."""
+        """Let a subscription continue at a message, or at the first one stored at a time (ms) or later."""
         durables = self._subscription(name, subscription)
         if isinstance(to, MessagePosition) and len(durables) > 1:
             raise AdminError(NOT_ALLOWED, "Reset-cursor at position is not allowed for partitioned-topic")
@@ -337,7 +337,7 @@ class PulsarAdmin:
         return queues[0]
 
     def _whole_topic(self, name: PulsarTopicName) -> QueueTopic:
-        """Return the first queue of a topic, which is none of its partitions."""
+        """Return the first queue of a topic whose name is not that of a partition."""
         queue = self._queues(name)[0]
         if queue.place.partition >= 0 and not self._topics.partition_count(name):
             raise AdminError(PRECONDITION, "Not allowed to set/get topic policy for a partition")
@@ -374,7 +374,7 @@ def _last_id(queue: QueueTopic) -> dict[str, int]:
 
 
 def _place(queue: QueueTopic, position: MessagePosition) -> tuple[int, int | None]:
-    """Return the offset that an id means, and what is left of the entry there: None for all of it."""
+    """Return the offset that an id means, and which messages of the entry there are left: None for all."""
     offset = queue.offset_of(position.ledger_id, position.entry_id)
     if position.ledger_id != queue.generation or offset != position.entry_id:
         return offset, None

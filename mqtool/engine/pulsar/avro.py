@@ -1,4 +1,4 @@
-"""Whether what was written with one Avro schema can be read with another.
+"""Checks whether data written with one Avro schema can be read with another.
 
 Cost: bounded; schemas that would take longer are refused.
 (Rules: the specification of Avro, "Schema Resolution".)
@@ -22,10 +22,10 @@ _MAX_STEPS = 100_000
 
 
 def parse_schema(data: bytes) -> Any:
-    """Return a schema, in which each name stands as the type that it means.
+    """Return a schema in which each name is replaced by the type that it refers to.
 
     Raises:
-        FormatError: it is none.
+        FormatError: it is not an Avro schema.
     """
     try:
         return _Parser().parse(json.loads(data), "", 0)
@@ -34,10 +34,10 @@ def parse_schema(data: bytes) -> Any:
 
 
 def can_read(reader: Any, writer: Any) -> bool:
-    """Tell whether all that was written with one parsed schema can be read with another.
+    """Tell whether all data written with one parsed schema can be read with another.
 
     Raises:
-        FormatError: that takes too long to find out.
+        FormatError: the comparison takes too long.
     """
     return _Comparison().can_read(reader, writer)
 
@@ -109,7 +109,7 @@ def _list(value: Any) -> list[Any]:
 
 class _Comparison:
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int], bool] = {}  # of records; one that is under way is taken to be readable
+        self._known: dict[tuple[int, int], bool] = {}  # of records; readable while under comparison
         self._steps = 0
 
     def can_read(self, reader: Any, writer: Any) -> bool:

@@ -1,7 +1,7 @@
-"""What Pulsar knows of topics and RocketMQ does not: ``config/pulsarTopics.json``.
+"""Facts about topics that Pulsar needs and RocketMQ does not have: ``config/pulsarTopics.json``.
 
-Of each topic whether it is plain or has partitions, its generation, which rises when it is deleted and made anew, the
-name of one that is too long for RocketMQ, its schemas, whether it deduplicates, and whether it is terminated.
+For each topic: whether it is plain or has partitions; its generation, which rises when it is deleted and created again;
+its name if that is too long for RocketMQ; its schemas; whether it deduplicates; and whether it is terminated.
 """
 
 import base64
@@ -19,9 +19,9 @@ from mqtool.formats.config_tables import Table
 
 _MEMBER = "topics"
 _SCHEMA_BYTES = 256
-"""That a schema takes beside what it says."""
+"""Overhead of a schema, beside its content."""
 _PARTS_OF_PIECE = 200
-"""Each takes some microseconds: others have their turn between pieces."""
+"""Each takes some microseconds: other work has its turn between pieces."""
 
 
 class KnownTopic(NamedTuple):
@@ -30,15 +30,15 @@ class KnownTopic(NamedTuple):
     generation: int = 1
     is_plain: bool = False
     name: str = ""
-    """In full, where RocketMQ's name does not tell it."""
+    """The full name, if it cannot be derived from RocketMQ's name."""
     schemas: tuple[Schema, ...] = ()
-    """By their versions."""
+    """In the order of their versions."""
     deduplicates: bool = False
     is_terminated: bool = False
 
 
 class Catalogue:
-    """What is known of topics, by their names in RocketMQ."""
+    """The facts about topics, by their RocketMQ names."""
 
     def __init__(self, folder: Path, saves: Saves) -> None:
         """Read the table below the folder ``config`` of a store.
@@ -64,7 +64,7 @@ class Catalogue:
         return [topic for topic, known in self._topics.items() if known.is_terminated]
 
     def put(self, topic: str, known: KnownTopic) -> None:
-        """Take note of something; it is among the saves when this returns."""
+        """Store the facts about a topic; they are queued for saving when this returns."""
         before = self._topics.get(topic)
         if before != known:
             if not known.schemas:
@@ -73,7 +73,7 @@ class Catalogue:
             self._saves.want(self._path, self._pieces)
 
     def add_schema(self, topic: str, schema: Schema) -> int:
-        """Give a topic one more schema and return its version.
+        """Add a schema to a topic and return its version.
 
         Raises:
             LimitError: there is no room for it.
@@ -87,7 +87,7 @@ class Catalogue:
         return len(known.schemas)
 
     def delete_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
-        """Have a topic of this name be another one from now on."""
+        """Start a new generation of the topic of this name."""
         self.put(topic, KnownTopic(self.get(topic).generation + 1))
 
     def _pieces(self) -> Iterator[bytes]:
@@ -133,7 +133,7 @@ def _parse(table: Table) -> dict[str, KnownTopic]:
 
 
 def _row(known: KnownTopic) -> dict[str, Any]:
-    """Return what is written of a topic, but for its schemas."""
+    """Return the row that is written for a topic, except for its schemas."""
     row: dict[str, Any] = {"generation": known.generation, "plain": known.is_plain, "name": known.name}
     if known.deduplicates:
         row["deduplication"] = True

@@ -1,4 +1,4 @@
-"""Bodies as Pulsar compresses them; what comes out is never longer than it says, nor than is allowed."""
+"""Decompression of Pulsar's bodies; the result is never longer than declared, nor than allowed."""
 
 import zlib
 
@@ -11,16 +11,16 @@ NONE, LZ4, ZLIB, ZSTD, SNAPPY = range(5)
 
 
 def decompress(data: bytes, kind: int, size: int, most: int) -> bytes:
-    """Return what was compressed.
+    """Return the decompressed data.
 
     Args:
-        data: as it came.
-        kind: of compression, by Pulsar's numbers.
-        size: of what comes out, as the producer says.
-        most: what may come out, in bytes.
+        data: as received.
+        kind: the type of compression, by Pulsar's numbers.
+        size: of the decompressed data, as the producer declares it.
+        most: the maximum size of the decompressed data, in bytes.
 
     Raises:
-        FormatError: it is something else, or more than that.
+        FormatError: the data cannot be decompressed, does not have that size, or is larger than allowed.
     """
     if kind == NONE:
         return data
@@ -44,7 +44,7 @@ def _zlib(data: bytes, size: int) -> bytes:
 
 
 def _zstd(data: bytes, size: int) -> bytes:
-    # By pieces: a frame may promise any size.
+    # In pieces: a frame may declare any size.
     reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(data)
     return reader.read(size + 1)
 

@@ -1,8 +1,8 @@
-"""What a subscription has acknowledged of a queue.
+"""The messages of a queue that a subscription has acknowledged.
 
-Everything before ``next_offset`` is, which is what RocketMQ calls the offset of a group; beyond it there are spans that
-are, and batches of which some messages are. Both are bounded: an acknowledgement for which there is no room is not
-taken, and its messages come again. (Rules: pulsar.md 6.1.)
+Everything before ``next_offset``, RocketMQ's consumer offset of a group, is acknowledged; after it there are spans of
+acknowledged messages, and batches of which some messages are acknowledged. Both are bounded: an acknowledgement for
+which there is no room is ignored, and its messages are delivered again. (Rules: pulsar.md 6.1.)
 """
 
 import bisect
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 MAX_GAPS = 100_000
 MAX_LEFT_BYTES = 4 << 20
-"""Of bits that tell which messages of batches are acknowledged."""
+"""Size of the bits that say which messages of batches are acknowledged."""
 _LEFT_OVERHEAD = 100
 
 
 class Spans:
-    """Offsets as spans that neither touch nor overlap. Cost: logarithmic in their number, but for moving a list."""
+    """Offsets as spans that neither touch nor overlap. Cost: logarithmic in their number, except for moving a list."""
 
     def __init__(self, spans: Iterable[tuple[int, int]] = ()) -> None:
         self._starts: list[int] = []
@@ -31,7 +31,7 @@ class Spans:
 
     @property
     def end(self) -> int:
-        """Where the last span ends, 0 without any."""
+        """Where the last span ends, 0 if there is none."""
         return self._ends[-1] if self._ends else 0
 
     def add(self, start: int, end: int) -> None:
@@ -46,36 +46,36 @@ class Spans:
         self._ends[first:last] = [end]
 
     def touches(self, start: int, end: int) -> bool:
-        """Tell whether offsets overlap with a span, or follow one, or come just before one."""
+        """Tell whether offsets overlap with a span or are adjacent to one."""
         return bisect.bisect_left(self._ends, start) < bisect.bisect_right(self._starts, end)
 
     def end_at(self, offset: int) -> int:
-        """Return where the span ends that an offset lies in, the offset itself where it lies in none."""
+        """Return the end of the span that contains an offset, or the offset itself if no span does."""
         at = bisect.bisect_right(self._starts, offset) - 1
         return max(self._ends[at], offset) if at >= 0 else offset
 
     def cut_before(self, offset: int) -> None:
-        """Drop what lies before an offset."""
+        """Drop everything before an offset."""
         at = bisect.bisect_right(self._ends, offset)
         del self._starts[:at], self._ends[:at]
         if self._starts and self._starts[0] < offset:
             self._starts[0] = offset
 
     def cut_from(self, offset: int) -> None:
-        """Drop what lies from an offset on."""
+        """Drop everything from an offset on."""
         at = bisect.bisect_left(self._starts, offset)
         del self._starts[at:], self._ends[at:]
         if self._ends and self._ends[-1] > offset:
             self._ends[-1] = offset
 
     def count_before(self, offset: int) -> int:
-        """Return how many offsets in spans lie before one. Cost: linear in these spans."""
+        """Return how many offsets before this one are in spans. Cost: linear in these spans."""
         at = bisect.bisect_left(self._starts, offset)
         return sum(self._ends[:at]) - sum(self._starts[:at]) - (max(self._ends[at - 1] - offset, 0) if at else 0)
 
 
 class Cursor:
-    """How far a subscription has come in a queue; ``is_changed`` until that is written down."""
+    """The position of a subscription in a queue; ``is_changed`` until it is written to disk."""
 
     def __init__(
         self, next_offset: int, spans: Iterable[tuple[int, int]] = (), left: Iterable[tuple[int, int]] = ()
@@ -84,8 +84,8 @@ class Cursor:
 
         Args:
             next_offset: of the first message that is not acknowledged.
-            spans: of those behind it that are.
-            left: offsets of batches, and as bits the messages of each that are not acknowledged.
+            spans: of the acknowledged messages after it.
+            left: by the offset of a batch, its messages that are not acknowledged, as bits.
         """
         self.next_offset = next_offset
         self.spans = Spans(spans)
@@ -96,7 +96,7 @@ class Cursor:
         self._drop_left()
 
     def next_open(self, offset: int) -> int:
-        """Return the first offset from one on that is not acknowledged."""
+        """Return the first unacknowledged offset at or after this one."""
         return self.spans.end_at(max(offset, self.next_offset))
 
     def ack(self, offset: int, size: int) -> None:
@@ -110,13 +110,13 @@ class Cursor:
         self.is_changed = True
 
     def has_room_for(self, offset: int, size: int, most: int | None = None) -> bool:
-        """Return whether an entry can be acknowledged with at most so many spans, None for as many as there may be."""
+        """Return whether an entry can be acknowledged with at most ``most`` spans, None for the general limit."""
         is_new_gap = offset > self.next_offset and not self.spans.touches(offset, offset + size)
         return not is_new_gap or len(self.spans) < (MAX_GAPS if most is None else most)
 
     @property
     def size(self) -> int:
-        """How much is kept of what lies behind the next offset: spans, and words of bits."""
+        """How much is kept about messages after the next offset: spans, and words of bits."""
         return len(self.spans) + self._left_bytes // 64
 
     def ack_until(self, offset: int) -> None:
@@ -132,7 +132,7 @@ class Cursor:
         return max(offset - self.next_offset - self.spans.count_before(offset), 0)
 
     def skip(self, count: int) -> int:
-        """Return the offset before which so many messages lie that are not acknowledged."""
+        """Return the offset before which there are ``count`` unacknowledged messages."""
         at = self.next_offset
         for start, end in self.spans:
             if start - at >= count:
@@ -142,7 +142,7 @@ class Cursor:
         return at + count
 
     def cut_from(self, offset: int) -> None:
-        """Forget what is acknowledged from an offset on: the log ends there, and others will come to these places."""
+        """Forget acknowledgements from an offset on: the log ends there, and other messages will get these offsets."""
         if max(self.next_offset, self.spans.end, *(first + 1 for first in self.left)) <= offset:
             return
         self.spans.cut_from(offset)
@@ -151,7 +151,7 @@ class Cursor:
         self.is_changed = True
 
     def ack_some(self, offset: int, size: int, messages: int, left: int) -> int:
-        """Acknowledge those messages of an entry whose bits are not set, and return which are left then."""
+        """Acknowledge the messages of an entry whose bits are not set, and return the bits of those still left."""
         before = self.left.get(offset, (1 << messages) - 1)
         after = before & left
         if not after:
@@ -166,7 +166,7 @@ class Cursor:
         return after
 
     def seek(self, offset: int, left: int | None = None) -> None:
-        """Go on at an offset, as if nothing from there on were acknowledged; ``left`` of the entry there is not."""
+        """Continue at an offset, with nothing after it acknowledged, and only ``left`` of the entry there open."""
         self.next_offset = offset
         self.spans = Spans()
         self.left = {} if left is None else {offset: left}
@@ -178,7 +178,7 @@ class Cursor:
         self.spans.cut_before(self.next_offset)
 
     def _drop_left(self) -> None:
-        """Forget of which batches some messages were acknowledged that are behind all of that now."""
+        """Drop the bits of batches that are now entirely before the next offset."""
         if self.left:
             self._keep_left(lambda offset: offset >= self.next_offset)
 

@@ -1,8 +1,8 @@
-"""Cursors on the disk: a small file for each subscription of a queue, below ``config/pulsarCursors``.
+"""Cursors on disk: a small file for each subscription of a queue, below ``config/pulsarCursors``.
 
-Those that have changed are written once a second, with the offsets of groups, off the event loop: a kill loses
-acknowledgements of that second, and messages come again. What is kept of a cursor is bounded: acknowledgements behind
-its first 10,000 gaps are not kept.
+Changed cursors are written once a second, together with the offsets of groups, outside the event loop: a kill loses the
+acknowledgements of that second, and their messages are delivered again. A file is bounded: acknowledgements after the
+first 10,000 gaps are not saved.
 """
 
 import itertools
@@ -25,7 +25,7 @@ MAX_SPANS = 10_000
 
 
 class CursorKey(NamedTuple):
-    """Topic and group by RocketMQ's names, and a queue."""
+    """Topic and group by their RocketMQ names, and a queue."""
 
     topic: str
     queue_id: int
@@ -33,7 +33,7 @@ class CursorKey(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A cursor as its file has it."""
+    """A cursor as it was saved."""
 
     cursor: Cursor
     subscription: str
@@ -42,8 +42,8 @@ class Kept(NamedTuple):
 
 
 def load_cursors(config: Path) -> Iterator[tuple[CursorKey, Kept]]:
-    """Yield the cursors below the folder ``config`` of a store; of those that cannot be read a line tells."""
-    folder = config / FOLDER  # a kill may come when a file is the one before, and the new one has not its name yet
+    """Yield the cursors below the folder ``config`` of a store; those that cannot be read are logged."""
+    folder = config / FOLDER  # a kill may come after a file became its backup, and before the new one is renamed
     for path in sorted({folder / file.name.removesuffix(".bak") for file in folder.glob("*.json*")}):
         if path.suffix != ".json":
             continue
@@ -74,11 +74,11 @@ class CursorFiles:
         self._saves = saves
 
     def load(self) -> Iterator[tuple[CursorKey, Kept]]:
-        """Yield the cursors that can be read; of the others a line tells: their messages come again."""
+        """Yield the cursors that can be read; the others are logged: their messages are delivered again."""
         return load_cursors(self._folder.parent)
 
     def save(self, key: CursorKey, subscription: str, generation: int, cursor: Cursor, now: int) -> None:
-        """Have a cursor written soon."""
+        """Queue a cursor to be written soon."""
         cursor.is_changed = False
         path = self._path(key)
 
@@ -99,7 +99,7 @@ class CursorFiles:
         self._want(path, pieces, save_data)
 
     def delete(self, key: CursorKey) -> None:
-        """Have the file of a cursor removed soon."""
+        """Queue the file of a cursor to be removed soon."""
         self._want(self._path(key), list, lambda path, _: remove_table(path))
 
     def _want(self, path: Path, pieces: Callable[[], list[bytes]], write: Callable[[Path, bytes], None]) -> None:
@@ -113,7 +113,7 @@ class CursorFiles:
 
 
 def file_name(text: str) -> str:
-    """Return a text as part of a file's name; RocketMQ's names hold no ``@`` or ``/``, and are bounded."""
+    """Return a text as part of a file name; RocketMQ names contain no ``@`` or ``/``, and their length is limited."""
     if len(text) <= 100:
         return text
     import hashlib
@@ -122,6 +122,6 @@ def file_name(text: str) -> str:
 
 
 def remove_table(path: Path) -> None:
-    """Remove a table, and first the one before it, which would be taken where only that is left."""
+    """Remove a table, and its backup first, which would be loaded if it were left alone."""
     for file in (path.with_name(f"{path.name}.bak"), path):
         file.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Deduplication: of each producer of a queue the highest sequence id, so that what it sends again is not stored twice.
+"""Deduplication: the highest sequence id of each producer of a queue, so that resent messages are not stored twice.
 
-A file for each queue of a topic that deduplicates, below ``config/pulsarProducers``, has this up to an offset; what
-follows is taken from the messages themselves when a broker starts, so a kill forgets nothing.
+Each queue of a topic that deduplicates has a file below ``config/pulsarProducers`` with these ids up to an offset. When
+a broker starts, it reads the later ones from the messages themselves, so a kill loses nothing.
 (Rules: pulsar.md 7.2. Pulsar: ``MessageDeduplication``.)
 """
 
@@ -21,9 +21,9 @@ from mqtool.errors import WriteError
 log = logging.getLogger(__name__)
 
 MAX_PRODUCERS = 10_000
-"""Of a queue; of more, those are forgotten that have not sent for longest."""
+"""Of a queue; beyond that, the producers that have been inactive longest are forgotten."""
 _MAX_TO_REPLAY = 1000
-"""Messages that RocketMQ producers may have sent since something was written down."""
+"""Messages that RocketMQ producers may send before the state is saved again."""
 
 
 class Deduplication:
@@ -34,8 +34,8 @@ class Deduplication:
 
         Args:
             entries: of the queue.
-            offset: of the first message that ``sequence_ids`` does not tell of.
-            sequence_ids: the highest of each producer, in the order in which they have sent last.
+            offset: of the first message that ``sequence_ids`` does not include.
+            sequence_ids: the highest of each producer, in the order of their last messages.
         """
         self._entries = entries
         self._offset = offset
@@ -44,28 +44,28 @@ class Deduplication:
 
     @property
     def is_to_be_saved(self) -> bool:
-        """Whether what was written down is too old."""
+        """Whether the saved state is too old."""
         return self._is_changed or self._entries.end - self._offset >= _MAX_TO_REPLAY
 
     def highest_of(self, producer: str) -> int:
-        """Return the highest sequence id of a producer, -1 where there is none."""
+        """Return the highest sequence id of a producer, -1 if there is none."""
         return self._highest.get(producer, -1)
 
     def is_repeated(self, producer: str, sequence_id: int) -> bool:
-        """Tell whether a producer has sent a message of this sequence id, or a later one."""
+        """Tell whether a producer has already sent this sequence id or a higher one."""
         return producer in self._highest and sequence_id <= self._highest[producer]
 
     def stored(self, producer: str, sequence_id: int) -> None:
-        """Take note of a message that is stored now, or of the last one of a batch."""
+        """Record a message that has been stored, or the last one of a batch."""
         self._highest[producer] = max(self._highest.pop(producer, sequence_id), sequence_id)
         if len(self._highest) > MAX_PRODUCERS:
             del self._highest[next(iter(self._highest))]
         self._is_changed = True
 
     def replay(self) -> None:
-        """Take note of the messages that it has not been told of. Cost: linear in these."""
+        """Record the messages that were not recorded yet. Cost: linear in these."""
         entries = self._entries
-        if self._offset > entries.end:  # a loss of power has taken messages that it knows of: they may be sent again
+        if self._offset > entries.end:  # a power loss has destroyed messages that it knows: they may be sent again
             self._highest.clear()
             self._offset = 0
         at = max(self._offset, entries.start)
@@ -77,27 +77,27 @@ class Deduplication:
         self._is_changed = True
 
     def snapshot(self) -> tuple[int, list[tuple[str, int]]]:
-        """Return what is to be written down now: up to which offset, and the highest sequence ids."""
+        """Return the state to save: up to which offset, and the highest sequence ids."""
         self._offset, self._is_changed = self._entries.end, False
         return self._offset, [*self._highest.items()]
 
 
 class ProducersKey(NamedTuple):
-    """Topic by RocketMQ's name, and a queue."""
+    """A topic by its RocketMQ name, and a queue."""
 
     topic: str
     queue_id: int
 
 
 class ProducerFiles:
-    """The files of what is known of producers below the folder ``config`` of a store."""
+    """The files with the state of producers below the folder ``config`` of a store."""
 
     def __init__(self, folder: Path, saves: Saves) -> None:
         self._folder = folder / "pulsarProducers"
         self._saves = saves
 
     def load(self, key: ProducersKey, generation: int, entries: QueueLog) -> Deduplication:
-        """Return what is known of the producers of a queue: what its messages tell, where nothing is kept."""
+        """Return the state of the producers of a queue: from its messages if no file exists."""
         path = self._path(key)
         known = Deduplication(entries, 0)
         for file in (path, path.with_name(f"{path.name}.bak")):
@@ -110,12 +110,12 @@ class ProducerFiles:
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, KeyError, TypeError) as error:
-                log.warning("%s cannot be read (%s): the messages of the queue are", file, error)
+                log.warning("%s cannot be read (%s): the messages of the queue are read instead", file, error)
         known.replay()
         return known
 
     def save(self, key: ProducersKey, generation: int, known: Deduplication) -> None:
-        """Have what is known of the producers of a queue written soon."""
+        """Queue the state of the producers of a queue to be written soon."""
 
         def pieces() -> list[bytes]:
             offset, producers = known.snapshot()
@@ -131,7 +131,7 @@ class ProducerFiles:
         self._want(self._path(key), pieces, save_data)
 
     def delete(self, key: ProducersKey) -> None:
-        """Have the file of a queue removed soon."""
+        """Queue the file of a queue to be removed soon."""
         self._want(self._path(key), list, lambda path, _: remove_table(path))
 
     def _want(self, path: Path, pieces: Callable[[], list[bytes]], write: Callable[[Path, bytes], None]) -> None:

@@ -1,4 +1,4 @@
-"""The door of a broker for clients of Apache Pulsar: what each command asks for, and what it is answered.
+"""The door of a broker for clients of Apache Pulsar: how each command is handled and answered.
 
 (Rules: pulsar.md 3, 4. Pulsar: ``ServerCnx``.)
 """
@@ -86,9 +86,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         """Make the door of a broker.
 
         Raises:
-            FormatError: what is kept of Pulsar topics cannot be read.
-            UsageError: access is controlled, and no key tells who clients are.
-            NotFoundError: the file of that key is not there.
+            FormatError: the saved facts about Pulsar topics cannot be read.
+            UsageError: access is controlled, and there is no key to authenticate clients.
+            NotFoundError: the file of that key does not exist.
         """
         super().__init__(broker)
         self.topics = PulsarTopics(broker, now)
@@ -103,9 +103,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if self.is_of_slave:
             log.warning("pulsarPort: a slave does not serve Pulsar clients; they are refused until it is a master")
         self._names = itertools.count()
-        self._ready: set[tuple[str, int]] = set()  # queues in which something may be given out
-        self._dues: dict[Durable, int] = {}  # when something may be given out, of subscriptions that wait
-        self._next_dues: list[tuple[int, int, Durable]] = []  # a heap of these, and of others that are over
+        self._ready: set[tuple[str, int]] = set()  # queues that may have something to deliver
+        self._dues: dict[Durable, int] = {}  # when waiting subscriptions may deliver something
+        self._next_dues: list[tuple[int, int, Durable]] = []  # a heap of these, and of outdated ones
         self._order = itertools.count()
         self._clients = 0  # producers and consumers
         self._awaited = 0  # requests that wait for the place of another client
@@ -113,7 +113,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._next_sweep = now + _SWEEP_MS
         self._watched_version = broker.topics.version
         self._watched_counts = {topic: config.read_queue_count for topic, config in broker.topics.configs.items()}
-        self._watched = 0  # topics that clients are told the changes of
+        self._watched = 0  # topics whose changes are sent to clients
         broker.on_arrival.append(self._arrived)
         broker.on_stop.append(self.topics.save_all)
         broker.further_gauges.append(lambda: pulsar_gauges(self.topics, broker.settings.cluster_name))
@@ -149,14 +149,14 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     # For the server
 
     def new_session(self, peer: Peer) -> PulsarSession:
-        """Return a session for a connection that has none."""
+        """Return a session for a new connection."""
         return PulsarSession(peer, self.outbox, self._now)
 
     def take(self, received: Command, session: PulsarSession, now: int) -> None:
-        """Do what a command asks for.
+        """Handle a command.
 
         Raises:
-            FormatError: no client that keeps to the protocol sends it; the connection is to be closed.
+            FormatError: it violates the protocol; the connection is to be closed.
         """
         self._now = session.last_heard = now
         session.pinged_at = None
@@ -183,7 +183,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 session.refuse(body.request_id, error, str(refused))
 
     def closed(self, peer: Peer, now: int) -> Iterable[tuple[Peer, Frame]]:
-        """Let go of the producers and consumers of a connection."""
+        """Remove the producers and consumers of a closed connection."""
         session = self._sessions.get(peer)
         if session is not None:
             for producer, queue in [*session.producers.values()]:
@@ -224,13 +224,13 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         return min(dues)
 
     def backed_up(self, session: PulsarSession, is_backed_up: bool) -> None:
-        """Take note that much of what a client was sent waits to be read, or that it does no longer."""
+        """Note that much of the data sent to a client waits to be read, or no longer does."""
         session.is_backed_up = is_backed_up
         if not is_backed_up:
             for joined in session.consumers.values():
                 self._look_at(joined.queue)
 
-    # Giving out
+    # Delivery
 
     def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
         queue = self.topics.queues.get((topic, queue_id))
@@ -238,7 +238,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self._look_at(queue)
 
     def _look_at(self, queue: QueueTopic) -> None:
-        """Have what there is in a queue given out in the next turn."""
+        """Schedule the deliveries of a queue for the next turn."""
         if not self._ready and self.outbox.on_first is not None:
             self.outbox.on_first()
         self._ready.add((queue.place.topic, queue.place.queue_id))
@@ -259,7 +259,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     if subscription.dispatch(now):
                         self._ready.add(key)
                     self._tell_end(durable)
-                except Exception:  # of a disk, perhaps: others go on
+                except Exception:  # of a disk, perhaps: other subscriptions continue
                     log.exception("cannot deliver to subscription %s of %s", subscription.name, subscription.topic)
                 next_due = subscription.next_tick()
                 if next_due is None:
@@ -267,19 +267,19 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 elif self._dues.get(durable) != next_due:
                     self._dues[durable] = next_due
                     heapq.heappush(self._next_dues, (next_due, next(self._order), durable))
-        if len(self._next_dues) > 2 * len(self._dues) + _FEW_DUES:  # most are over
+        if len(self._next_dues) > 2 * len(self._dues) + _FEW_DUES:  # most are outdated
             self._next_dues = [(due, next(self._order), durable) for durable, due in self._dues.items()]
             heapq.heapify(self._next_dues)
 
     def _first_due(self) -> int | None:
-        """Return when something may be given out of the first subscription that waits."""
+        """Return when the first waiting subscription may deliver something."""
         dues = self._next_dues
         while dues and self._dues.get(dues[0][2]) != dues[0][0]:
             heapq.heappop(dues)
         return dues[0][0] if dues else None
 
     def _tell_end(self, durable: Durable) -> None:
-        """Tell consumers that nothing will come any more, where that is so."""
+        """Notify consumers if they have reached the end of a terminated topic."""
         if not self.broker.topics.is_terminated(durable.queue.place.topic) or durable.subscription.backlog:
             return
         for consumer in durable.subscription.consumers:
@@ -298,7 +298,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             session.identity, session.expires_at = self.identify(_text(token), session.host, now)
         except PulsarRefusedError as refused:
             session.refuse(NO_REQUEST, refused.error, refused.text)
-            session.expires_at = now  # it is closed with the next sweep, if it does not go by itself
+            session.expires_at = now  # the next sweep closes it, if it does not disconnect itself
             return
         session.is_connected = True
         session.is_cpp = body.client_version.startswith("Pulsar-CPP")
@@ -314,10 +314,10 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         )
 
     def identify(self, token: str, host: str, now: int) -> TokenClaim:
-        """Return who has come from a host with a token, and until when that counts.
+        """Return the identity of a client from its host and its token, and until when that is valid.
 
         Raises:
-            PulsarRefusedError: access is controlled, and nobody may come so.
+            PulsarRefusedError: access is controlled, and such a client is not admitted.
         """
         if self._access is None or self._tokens is None or (not token and self._access.trusts(host)):
             return TokenClaim("", None)
@@ -327,16 +327,16 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         return claim
 
     def allows(self, identity: str, host: str, topic: str, permission: int) -> bool:
-        """Tell whether somebody may do something with a topic, or a group by the name of its retry topic."""
+        """Tell whether a client has a permission for a topic, or for a group by the name of its retry topic."""
         return self._access is None or self._access.allows(identity, host, Need(topic, permission))
 
     def may_see(self, identity: str, host: str, name: PulsarTopicName) -> bool:
-        """Tell whether somebody may produce to a topic, or consume of it."""
+        """Tell whether a client may produce to a topic or consume from it."""
         place = self.topics.place_of(name)
         return self.allows(identity, host, place.topic if place is not None else rocketmq_topic(name), ANY)
 
     def is_administrator(self, identity: str, host: str) -> bool:
-        """Tell whether somebody may do everything."""
+        """Tell whether a client is an administrator."""
         if self._access is None or self._access.trusts(host):
             return True
         account = self._access.acl.accounts.get(identity)
@@ -344,14 +344,14 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     def _check(self, session: PulsarSession, topic: str, permission: int) -> None:
         if not self.allows(session.identity, session.host, topic, permission):
-            raise PulsarRefusedError(PulsarError.AUTHORIZATION, f"{session.identity or 'Nobody'} may not do this")
+            raise PulsarRefusedError(PulsarError.AUTHORIZATION, f"{session.identity or 'This client'} may not do this")
 
     def _check_name(self, session: PulsarSession, name: PulsarTopicName, permission: int) -> None:
         place = self.topics.place_of(name)
         self._check(session, place.topic if place is not None else rocketmq_topic(name), permission)
 
     def _sweep(self, now: int) -> None:
-        """Ping those who are silent, and close those who stay so."""
+        """Ping silent clients, and close the connections of those that stay silent."""
         self._next_sweep = now + _SWEEP_MS
         self._tell_watchers()
         for session in [*self._sessions.values()]:
@@ -369,12 +369,12 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _probe(
         self, holder: PulsarSession, asker: PulsarSession, place: AwaitedPlace, then: Callable[[int], None], now: int
     ) -> None:
-        """Do something for a client that wants the place of another, once that one has answered, or is gone.
+        """Call a function for a client that wants the place of another, once that one has answered or is gone.
 
-        One that says nothing is disconnected.
+        A client that does not answer is disconnected.
 
         Raises:
-            PulsarRefusedError: too many wait already.
+            PulsarRefusedError: too many requests wait already.
         """
         if holder is asker or holder.peer not in self._sessions:
             then(now)
@@ -398,7 +398,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 then(now)
 
     def _no_longer(self, session: PulsarSession, place: AwaitedPlace) -> None:
-        """Have a producer or consumer not wait any more for the place of another client's."""
+        """Stop a producer or consumer from waiting for the place of another client."""
         if (holder := session.awaited.pop(place, None)) is not None:
             self._awaited -= 1
             holder.probes.pop((session.peer, place), None)
@@ -478,7 +478,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _names_for(
         self, session: PulsarSession, namespace: str, pattern: re.Pattern[str] | None, topics: Iterable[str]
     ) -> dict[str, list[str]]:
-        """Return the names, by RocketMQ's topics, of those topics that a client looks for and may see.
+        """Return the names of the topics that a client looks for and may see, by their RocketMQ topics.
 
         Raises:
             LimitError: there are too many.
@@ -503,7 +503,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             topics = self._names_for(session, body.namespace, pattern, self.broker.topics.configs)
             watcher = Watcher(body.namespace, pattern, topics)
         if watcher is None or self._watched + watcher.count > MAX_WATCHED:
-            # The client asks for topics now and then, as well.
+            # The client also polls the topics from time to time.
             session.refuse(
                 body.request_id,
                 PulsarError.NOT_ALLOWED,
@@ -533,7 +533,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self._watched -= watcher.count
 
     def _tell_watchers(self) -> None:
-        """Tell those who watch topics which are new, and which are gone, where that has changed."""
+        """Send watchers the topics that are new and those that are gone."""
         broker_topics = self.broker.topics
         if self._watched_version == broker_topics.version:
             return
@@ -554,7 +554,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             gone = watcher.replace(changed, new)
             check_room(self._watched, watcher.count, MAX_WATCHED, "topics that clients watch")
         except LimitError:
-            return  # the client asks for topics now and then
+            return  # the client polls the topics from time to time
         session.watchers[watcher_id] = watcher
         self._watched += watcher.count
         names = {*_sorted(new)}
@@ -568,7 +568,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             )
 
     def terminate(self, topic: str, now: int) -> None:
-        """Have a RocketMQ topic take no more messages; Pulsar producers are closed, and refused from now on."""
+        """Let a RocketMQ topic accept no more messages; its Pulsar producers are closed, and new ones refused."""
         self.topics.terminate(topic, now)
         for queue in [*self.topics.queues.values()]:
             if queue.place.topic == topic:
@@ -636,7 +636,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._add_producer(session, body, producer, queue)
 
     def _again(self, session: PulsarSession, body: Any, do: Callable[[], None]) -> None:
-        """Do what had to wait for another client, and answer what is refused."""
+        """Run what had to wait for another client, and answer the request if it is refused."""
         if session.peer not in self._sessions:
             return
         try:
@@ -701,7 +701,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         session.say("success", request_id=body.request_id)
 
     def _close(self, session: PulsarSession, id: int, producer: PulsarProducer) -> None:  # noqa: A002
-        """Close a producer from this side: its client opens it anew, and sends again what it has no receipt of."""
+        """Close a producer from this side: its client opens it anew, and resends messages without a receipt."""
         registered = session.producers.pop(id, None)
         if registered is not None:
             self._clients -= 1
@@ -728,7 +728,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             return
         known = queue.deduplication
         if known is not None and body.is_chunk and is_followed_by_chunks(metadata_of(payload)):
-            known = None  # all chunks of a message have one sequence id: the last one tells
+            known = None  # all chunks of a message have one sequence id: the last one counts
         if known is not None and known.is_repeated(producer.name, signed(body.sequence_id)):
             self._receipt(session, producer, body, (EARLIEST, EARLIEST), self.broker.store.end_offset, now)
             return
@@ -737,7 +737,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         except (NotDoneError, LimitError) as refused:
             self._send_error(session, body, str(refused))
             return
-        if result.status is PutStatus.SERVICE_NOT_AVAILABLE:  # the client tries again until the store takes it
+        if result.status is PutStatus.SERVICE_NOT_AVAILABLE:  # the client retries until the store accepts it
             log.warning("a message of %s was not accepted: %s", session.address, self.broker.store.refusal)
             self._close(session, producer.id, producer)
             return
@@ -759,7 +759,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         flush_offset: int,
         now: int,
     ) -> None:
-        """Tell a producer where its message is, behind its other receipts and once the log is safe up to there."""
+        """Send a producer its receipt, after its earlier receipts and once the log is safe up to the message."""
         highest = body.highest_sequence_id if body.HasField("highest_sequence_id") else NO_REQUEST
         receipt = body.producer_id, body.sequence_id, highest, place
         flushes = self.broker.group_commit
@@ -801,7 +801,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         return self.broker.sends.send(message, like, now, is_batch=stored.is_batch).result
 
     def _send_error(self, session: PulsarSession, body: Any, text: str, error: PulsarError | None = None) -> None:
-        """Refuse one message: with the error on which a client gives it up, and does not send it without end."""
+        """Refuse a message with an error on which clients give it up instead of resending it endlessly."""
         error = error or (PulsarError.CHECKSUM if session.is_cpp else PulsarError.NOT_ALLOWED)
         session.say(
             "send_error", producer_id=body.producer_id, sequence_id=body.sequence_id, error=int(error), message=text
@@ -832,7 +832,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         ranges = tuple((hash_range.start, hash_range.end) for hash_range in meta.hashRanges)
         policy = KeyPolicy(meta.keySharedMode == 1, ranges, meta.allowOutOfOrderDelivery)
         wanted = filter_of({_text(pair.key): _text(pair.value) for pair in body.subscription_properties})
-        wanted.compiled()  # or it is refused
+        wanted.compiled()  # raises if it is refused
         if self._size_of_wishes + _size_of(policy, wanted) > MAX_OF_WISHES:
             raise PulsarRefusedError(
                 PulsarError.NOT_ALLOWED,
@@ -992,7 +992,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._when_saved(session, body.request_id, lambda: session.say("success", request_id=body.request_id))
 
     def move(self, durable: Durable, offset: int, left: int | None, now: int) -> None:
-        """Have a subscription go on at an offset, with what is ``left`` of the entry there; consumers begin anew."""
+        """Let a subscription continue at an offset, with ``left`` of the entry there; its consumers start anew."""
         for consumer in durable.subscription.seek(offset, left, now):
             if isinstance(consumer.receiver, PulsarSession):
                 self._dropped(consumer.receiver, consumer)
@@ -1001,13 +1001,13 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self.topics.left(durable, now, by_seek=True)
 
     def skip(self, durable: Durable, count: int, now: int) -> None:
-        """Acknowledge the next messages of a subscription, so many of them."""
+        """Acknowledge the next ``count`` messages of a subscription."""
         durable.subscription.skip(count)
         self.topics.moved(durable, now)
         self._look_at(durable.queue)
 
     def unsubscribe(self, durable: Durable, now: int) -> None:
-        """Forget a subscription and close its consumers."""
+        """Delete a subscription and close its consumers."""
         for consumer in [*durable.subscription.consumers]:
             if isinstance(consumer.receiver, PulsarSession):
                 self._leave(consumer.receiver, consumer.receiver.consumers[consumer.id], now)
@@ -1033,7 +1033,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._size_of_wishes -= _size_of(consumer.policy, consumer.wanted)
 
     def _check_room(self, present: int, noun: str) -> None:
-        """See that there is room for one more producer or consumer.
+        """Check that there is room for one more producer or consumer.
 
         Raises:
             PulsarRefusedError: there is none.
@@ -1068,7 +1068,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         )
 
     def _marked(self, joined: Joined) -> int:
-        """Return the last entry up to which all is acknowledged, as an id has it."""
+        """Return the mark-delete position as an entry id."""
         last = joined.durable.subscription.cursor.next_offset - 1
         if last < 0:
             return EARLIEST
@@ -1141,7 +1141,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             return
         self._when_saved(session, body.request_id, answer)
 
-    # What there is not
+    # Not supported
 
     def _no_transactions(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         session.refuse(body.request_id, PulsarError.NOT_ALLOWED, "Transactions are not enabled.")
@@ -1156,7 +1156,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         return self.topics.open(name, now, create=create)
 
     def _when_saved(self, session: PulsarSession, request_id: int, answer: Callable[[], None]) -> None:
-        """Answer once the tables that the request has changed are on the disk."""
+        """Answer once the tables that the request has changed are on disk."""
         saves = self.broker.saves
 
         def then(failure: MqtoolError | None, now: int) -> None:  # noqa: ARG001
@@ -1176,13 +1176,13 @@ def _text(data: bytes) -> str:
 
 
 def pattern_of(text: str) -> re.Pattern[str] | None:
-    """Return a pattern that topics are matched with here; None where the client has to do that."""
+    """Return a pattern to match topics with; None if the client has to match them."""
     if not text or len(text) > _MAX_PATTERN or not _is_simple(text):
         return None
     first, *others = text.removeprefix("persistent://").split(".*")
     if not others:
         return re.compile(first)
-    # Of what has to come somewhere the first place is as good as any: without going back, the time is linear.
+    # The first match of each part is as good as any: without backtracking, the time is linear.
     between = "".join([f"(?>.*?{part})" for part in others[:-1]])
     return re.compile(f"{first}{between}.*{others[-1]}")
 
@@ -1192,7 +1192,7 @@ def _sorted(topics: Mapping[str, list[str]]) -> list[str]:
 
 
 def _is_meant(name: PulsarTopicName, pattern: re.Pattern[str]) -> bool:
-    """Tell whether a pattern means a topic: of a partition it tells the topic."""
+    """Tell whether a pattern matches a topic; for a partition, the name of its topic is matched."""
     return pattern.fullmatch(_OF_PARTITION.sub("", "/".join(name))) is not None
 
 
@@ -1201,10 +1201,10 @@ def _size_of(policy: KeyPolicy, wanted: EntryFilter) -> int:
 
 
 def _digest_of(names: list[str]) -> str:
-    """Return by what clients know a sorted list of topics."""
+    """Return the hash by which clients identify a sorted list of topics."""
     return crc32c(",".join(names).encode()).to_bytes(4, "little").hex() if names else "00000000"
 
 
 def _is_simple(pattern: str) -> bool:
-    """Tell whether a pattern of Java means the same here: letters, ``.`` and ``.*``."""
+    """Tell whether a Java pattern has the same meaning in Python: letters, ``.`` and ``.*``."""
     return re.fullmatch(r"(?:[\w/:%-]|\.\*|\\?\.)*", pattern) is not None

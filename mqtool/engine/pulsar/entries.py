@@ -1,14 +1,15 @@
 """Entries of Pulsar as RocketMQ messages, and RocketMQ messages as entries.
 
-An entry is what one SEND brings. It is stored in one of three forms:
+An entry is the content of one SEND. It is stored in one of three forms:
 
-- *single*: one message with the decompressed body; ``PULSAR`` has the metadata that RocketMQ has no place for.
-- *batch*: each of its messages by itself, one behind the other; ``PULSAR_I`` is ``i/n``, ``PULSAR`` the metadata of
-  the message, and the first one has that of the entry, ``PULSAR_B``.
-- *raw*: one message whose body is the payload as it came, ``PULSAR_RAW``: for what is encrypted, a chunk of a message,
+- *single*: one message with the decompressed body; ``PULSAR`` holds the metadata that has no place in RocketMQ.
+- *batch*: each of its messages separately, one after the other; ``PULSAR_I`` is ``i/n``, ``PULSAR`` the metadata of
+  the message, and ``PULSAR_B`` of the first one that of the entry.
+- *raw*: one message whose body is the payload as received, ``PULSAR_RAW``: if it is encrypted, is a chunk of a message,
   or does not fit into properties.
 
-What has none of these is RocketMQ's own. Cost: linear in the bytes of an entry. (Rules: pulsar.md 8.3, 8.4.)
+A message without these properties is from a RocketMQ client. Cost: linear in the bytes of an entry.
+(Rules: pulsar.md 8.3, 8.4.)
 """
 
 import base64
@@ -49,15 +50,15 @@ _PRODUCER = "rocketmq"
 MAX_OF_BATCH = 1 << 15
 """Messages of a batch; one with more is stored raw."""
 ROOM = 1 << 16
-"""How much longer than a Pulsar message one of the store may be: its properties take room."""
+"""How much longer a message of the store may be than a Pulsar message: its properties take room."""
 _COMMAND = 1024
-"""Bytes of a frame that are not its payload."""
+"""Bytes of a frame outside its payload."""
 _MAX_MESSAGES = 1 << 17
-"""Of an entry, of whatever form: which of them are acknowledged is kept as bits."""
+"""Of an entry of any form: their acknowledgements are kept as bits."""
 
 
 class Record(NamedTuple):
-    """Body and properties of a message that is to be stored."""
+    """Body and properties of a message to be stored."""
 
     body: bytes
     properties: bytes
@@ -75,12 +76,12 @@ def to_store(payload: bytes, most: int) -> ToStore:
     """Return an entry as it is to be stored.
 
     Args:
-        payload: as the producer sends it.
-        most: how many bytes a body may have in the store. Uncompressed, one may be as long as clients take it.
+        payload: as the producer sent it.
+        most: the maximum size of a body in the store. A decompressed body may be as long as clients accept.
 
     Raises:
         ChecksumError: the checksum is wrong.
-        FormatError: it has no metadata, or says that it holds more messages than any does.
+        FormatError: it has no metadata, or claims an impossible number of messages.
     """
     raw, body = split_payload(payload)
     metadata = parse(MessageMetadata, raw)
@@ -109,14 +110,14 @@ def to_store(payload: bytes, most: int) -> ToStore:
             ):
                 return ToStore(records, is_batch, time)
         except (FormatError, ImportError):
-            pass  # who consumes it may be able to
+            pass  # its consumer may be able to
     if payload[:2] != CHECKSUM_MARK:
         payload = build_payload(raw, body)
     return ToStore([Record(payload, _joined([(RAW, b"1")]))], False, time)
 
 
 def longest_payload(most: int) -> int:
-    """Return how long a payload for clients may be, where a body in the store may have so many bytes."""
+    """Return the maximum size of a payload for clients, given the maximum size of a body in the store."""
     return most - ROOM + PADDING - _COMMAND
 
 
@@ -135,7 +136,7 @@ def batch_body(records: Iterable[Record]) -> bytes:
 
 
 def _single(metadata: Any, body: bytes) -> Record:
-    """Return a message as it is stored; the metadata is used up."""
+    """Return a message as it is stored; this modifies the metadata."""
     metadata.ClearField("compression")
     metadata.ClearField("uncompressed_size")
     pairs = _visible(metadata)
@@ -152,7 +153,7 @@ def _batch(metadata: Any, body: bytes) -> list[Record]:
     for number, (raw, payload) in enumerate(split_batch_body(body, count)):
         single = parse(SingleMetadata, raw)
         pairs = _visible(single)
-        single.payload_size = 0  # which the body tells
+        single.payload_size = 0  # known from the body
         pairs += [(INDEX, b"%d/%d" % (number, count)), (SINGLE, _text(single))]
         if not number:
             pairs.append((OF_BATCH, _text(metadata)))
@@ -161,7 +162,7 @@ def _batch(metadata: Any, body: bytes) -> list[Record]:
 
 
 def _visible(metadata: Any) -> list[tuple[bytes, bytes]]:
-    """Return key and properties as RocketMQ has them; what it can have in full is taken out of the metadata."""
+    """Return key and properties in RocketMQ's form; those that it can represent fully are removed from the metadata."""
     pairs, names = [], set()
     is_whole = True
     for pair in metadata.properties:
@@ -203,30 +204,30 @@ class Entry(NamedTuple):
     size: int
     """How many messages of the queue it is."""
     messages: int
-    """How many messages it holds, which differs for raw ones."""
+    """How many Pulsar messages it contains, which differs from ``size`` for raw ones."""
     is_batch: bool
     payload: bytes
     key: bytes
-    """By which Key_Shared shares out."""
+    """The key by which Key_Shared assigns it to a consumer."""
     deliver_at: int
     """ms since 1970, 0: at once."""
     is_marker: bool
-    """No message at all, or one that cannot be read: consumers never see it."""
+    """Not a message, or an unreadable one: it is never delivered to consumers."""
     chunk_of: str
-    """What its chunks have in common, empty for a whole message."""
+    """The id that the chunks of a message share, empty for a whole message."""
     length: int
-    """Bytes that it takes to send."""
+    """Its size on the wire, in bytes."""
     properties: tuple[bytes, ...] = ()
-    """Of each of its messages, as they are stored; none of a raw one."""
+    """The properties of each of its messages, as stored; empty for a raw one."""
 
     @property
     def end(self) -> int:
-        """The offset behind it."""
+        """The offset after it."""
         return self.offset + self.size
 
 
 def place_in_batch(pairs: Mapping[bytes, bytes]) -> tuple[int, int]:
-    """Return which message of how many of a batch a stored message is; (0, 1) where it is of none."""
+    """Return the index of a stored message in its batch, and the batch's size; (0, 1) without a batch."""
     number, _, count = pairs.get(INDEX, b"").partition(b"/")
     if not (number.isdigit() and count.isdigit() and len(number) < 7 and len(count) < 7):
         return 0, 1
@@ -235,12 +236,12 @@ def place_in_batch(pairs: Mapping[bytes, bytes]) -> tuple[int, int]:
 
 
 def entry_of(records: Sequence[StoredMessage], most: int) -> Entry:
-    """Return the entry that some messages are: one, or all of a batch in their order.
+    """Return the entry of one message, or of all messages of a batch in their order.
 
     Args:
         records: of the store.
-        most: how many bytes a body may have in the store. What clients would not take is compressed; if that is not
-            enough, it is a marker without a payload.
+        most: the maximum size of a body in the store. A payload that is too long for clients is compressed; if that
+            is not enough, the entry is a marker without a payload.
     """
     entry = _entry_of(records, most)
     if len(entry.payload) <= longest_payload(most):
@@ -272,7 +273,7 @@ def _entry_of(records: Sequence[StoredMessage], most: int) -> Entry:
             _restore_properties(metadata, pairs)
             return _entry(records, metadata, _plain_body(first, most))
     except (FormatError, binascii.Error):
-        if RAW in pairs:  # there is nothing else that could be sent
+        if RAW in pairs:  # there is nothing else to send
             return _nothing(records)
     return _of_rocketmq(first, pairs, most)
 
@@ -298,7 +299,7 @@ def _entry(records: Sequence[StoredMessage], metadata: Any, body: bytes, payload
 
 
 def sticky_key(metadata: Any) -> bytes:
-    """Return by which key the messages of an entry are kept in order."""
+    """Return the key by which the messages of an entry are kept in order."""
     if metadata.HasField("ordering_key"):
         return bytes(metadata.ordering_key)
     if metadata.HasField("partition_key"):
@@ -313,9 +314,9 @@ def sticky_key(metadata: Any) -> bytes:
 
 
 def sender_of(entry: Entry) -> tuple[str, int] | None:
-    """Return the producer of an entry and its highest sequence id; None of RocketMQ messages and of marks.
+    """Return the producer of an entry and its highest sequence id; None for RocketMQ messages and markers.
 
-    All chunks of a message have the same sequence id: of these it is told with the last.
+    All chunks of a message have the same sequence id: it is returned for the last one only.
     """
     if entry.is_marker or (entry.properties and SINGLE not in pairs_of(entry.properties[0])):
         return None
@@ -336,7 +337,7 @@ def is_followed_by_chunks(metadata: Any) -> bool:
 
 
 def signed(number: int) -> int:
-    """Return an unsigned number of 64 bits as clients mean it, who have no unsigned ones."""
+    """Return an unsigned 64-bit number as clients interpret it, which is signed."""
     return number - (1 << 64) if number >> 63 else number
 
 
@@ -381,9 +382,9 @@ def _of_rocketmq(record: StoredMessage, pairs: Mapping[bytes, bytes], most: int)
 
 
 def _plain_body(record: StoredMessage, most: int) -> bytes:
-    """Return the body of a message, decompressed where a RocketMQ client has compressed it.
+    """Return the body of a message, decompressed if a RocketMQ client has compressed it.
 
-    A body that cannot be decompressed, or would be longer than any that is stored, is returned as it is.
+    A body that cannot be decompressed, or would be longer than a stored body may be, is returned unchanged.
     """
     try:
         return decompress(record.message.body, record.message.sys_flag, most)

@@ -1,6 +1,6 @@
-"""Which messages a subscription wants: by tags or by SQL92, as RocketMQ consumers say it.
+"""Filters of subscriptions: by tags or by SQL92, as RocketMQ consumers use them.
 
-A client says so with properties of its subscription. What is not wanted is acknowledged, message by message.
+A client sets them with properties of its subscription. Messages that do not match are acknowledged one by one.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,10 +23,10 @@ class EntryFilter(NamedTuple):
     sql: str = ""
 
     def compiled(self) -> Callable[[bytes], bool] | None:
-        """Return what tells by its stored properties whether a message is wanted, None where all are.
+        """Return a function that tells from its stored properties whether a message matches; None if all do.
 
         Raises:
-            PulsarRefusedError: an expression cannot be understood.
+            PulsarRefusedError: an expression is invalid.
         """
         if not any(self):
             return None

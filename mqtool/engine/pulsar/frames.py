@@ -1,7 +1,7 @@
-"""Frames of Pulsar's binary protocol: a stream cut into commands, commands and payloads put into frames.
+"""Frames of Pulsar's binary protocol: splits a stream into commands, and builds frames from commands and payloads.
 
-A frame is its size, the size of its command, the command, and for SEND and MESSAGE a payload: optionally a mark and a
-CRC-32C, then the size of the metadata, the metadata and the body. (Rules: pulsar.md 1.)
+A frame consists of its size, the size of its command, the command, and for SEND and MESSAGE a payload: optionally a
+magic number and a CRC-32C, then the size of the metadata, the metadata and the body. (Rules: pulsar.md 1.)
 """
 
 import struct
@@ -18,7 +18,7 @@ _SIZES = struct.Struct(">II")
 CHECKSUM_MARK = b"\x0e\x01"
 _BROKER_MARK = b"\x0e\x02"
 PADDING = 10 * 1024
-"""How much longer than the longest message a frame may be."""
+"""How much longer a frame may be than the longest message."""
 
 
 def crc32c(data: bytes | memoryview) -> int:
@@ -35,16 +35,16 @@ class Command(NamedTuple):
 
 
 class PulsarFrameDecoder:
-    """Cuts the stream of one connection into commands."""
+    """Splits the stream of one connection into commands."""
 
     def __init__(self, most: int) -> None:
-        """Make one whose frames are no longer than ``most`` bytes."""
+        """Make a decoder whose frames have at most ``most`` bytes."""
         self.pending = bytearray()
         self._most = most
 
     @property
     def pending_size(self) -> int:
-        """How many bytes are no command yet."""
+        """How many received bytes are not a complete command yet."""
         return len(self.pending)
 
     def receive(self, data: bytes) -> None:
@@ -55,7 +55,7 @@ class PulsarFrameDecoder:
         """Yield the commands that are complete, each once.
 
         Raises:
-            FormatError: what has come is no command that a client sends.
+            FormatError: the received bytes are not a command that clients send.
         """
         at, pending = 0, self.pending
         try:
@@ -77,7 +77,7 @@ def parse_frame(frame: bytes) -> Command:
     """Return the command of a frame, given without its size.
 
     Raises:
-        FormatError: it is none.
+        FormatError: it is not a valid command.
     """
     if len(frame) < _SIZE.size:
         raise FormatError(f"a frame of {len(frame)} bytes", 0)
@@ -108,14 +108,14 @@ def build_message_frame(base: Any, payload: bytes) -> list[bytes]:
 
 
 class Payload(NamedTuple):
-    """What lies behind a command."""
+    """Metadata and body after a command."""
 
     metadata: bytes
     body: bytes
 
 
 class ChecksumError(FormatError):
-    """A payload that is not what its checksum says."""
+    """A payload that does not match its checksum."""
 
 
 def split_payload(payload: bytes) -> Payload:
@@ -123,7 +123,7 @@ def split_payload(payload: bytes) -> Payload:
 
     Raises:
         ChecksumError: the checksum is wrong.
-        FormatError: it is no payload.
+        FormatError: it is not a payload.
     """
     at = 0
     if payload.startswith(_BROKER_MARK) and len(payload) >= 6:
@@ -154,7 +154,7 @@ def split_batch_body(body: bytes, count: int) -> list[Payload]:
     """Return metadata and body of each message of a batch, uncompressed.
 
     Raises:
-        FormatError: it holds not just so many messages.
+        FormatError: it does not contain exactly ``count`` messages.
     """
     from mqtool.engine.pulsar.wire import SingleMetadata
 

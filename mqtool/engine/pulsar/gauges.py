@@ -1,4 +1,4 @@
-"""What the door for Pulsar clients tells a Prometheus, by Pulsar's names and labels.
+"""Metrics of the door for Pulsar clients for Prometheus, by Pulsar's names and labels.
 
 (Names: Pulsar's metrics of topics and subscriptions.)
 """

@@ -1,6 +1,6 @@
 """Limits of the port for Pulsar clients: whatever they can make a broker keep is bounded.
 
-What is in a store is taken; only what comes in addition is refused. The table of all limits is in docs/serve.md.
+Whatever a store already contains is loaded; only additions are refused. docs/serve.md lists all limits.
 """
 
 from mqtool.errors import LimitError
@@ -14,26 +14,26 @@ MAX_OF_SUBSCRIPTION = 1000
 MAX_NAME = 255
 """Characters of a subscription, a consumer or a producer."""
 MAX_RANGES = 1000
-"""Ranges of hashes that one consumer brings."""
+"""Hash ranges of one consumer."""
 MAX_OF_WISHES = 1 << 24
-"""Characters of the filters of all consumers; a range of hashes counts as 64 of them."""
+"""Characters of the filters of all consumers; a hash range counts as 64 characters."""
 MAX_WAITING = 1000
-"""Requests that wait whether another client is still there."""
+"""Requests that wait until it is known whether another client is still alive."""
 MAX_NAMES = 100_000
-"""Topics in one list, each partition by itself; a client takes no answer that is much longer."""
+"""Topics in one list, counting each partition; clients accept no answer that is much longer."""
 MAX_WATCHED = 1_000_000
-"""Topics that all clients together are told the changes of."""
+"""Topics that all clients together watch for changes."""
 MAX_WATCHERS = 100
 """Of a connection."""
 FEW_GAPS = 1000
-"""That a subscription may have in any case."""
+"""Gaps that a subscription may always have."""
 MAX_HELD = 1_000_000
-"""Messages that consumers have, or are to be given again, and gaps, of all subscriptions."""
+"""Messages that consumers have or that are to be redelivered, and gaps, of all subscriptions."""
 MAX_OF_SCHEMAS = 1 << 24
-"""Bytes of all schemas as text, with their properties and some for each: their table is written whole."""
+"""Bytes of all schemas as text, with their properties and an overhead: their table is written as a whole."""
 
 
 def check_list(count: int) -> None:
-    """See that a list of topics has no more than that; raises ``LimitError``."""
+    """Check the length of a list of topics; raises ``LimitError``."""
     if count > MAX_NAMES:
         raise LimitError(f"a list has at most {MAX_NAMES:,} topics")

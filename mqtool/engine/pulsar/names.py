@@ -1,7 +1,7 @@
-"""Names of Pulsar as names of RocketMQ: a topic T of RocketMQ is ``persistent://public/default/T``.
+"""Maps Pulsar names to RocketMQ names: the RocketMQ topic T is ``persistent://public/default/T``.
 
-Others are ``tenant|namespace|topic``; what RocketMQ does not allow in a name is ``%XX``. Names that would be too long
-are a digest, and the catalogue knows what they stand for. (Rules: pulsar.md 8.1.)
+Others are ``tenant|namespace|topic``; characters that RocketMQ does not allow in names are written as ``%XX``. Names
+that would be too long are replaced by a digest, and the catalogue has the full name. (Rules: pulsar.md 8.1.)
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _DIGEST = "h|"
 
 
 class TopicNameError(MqtoolError):
-    """A name that no topic can have; ``is_non_persistent`` where it could, and is not served."""
+    """A name that no topic can have; ``is_non_persistent`` if it is valid but not supported."""
 
     def __init__(self, text: str, *, is_non_persistent: bool = False) -> None:
         self.is_non_persistent = is_non_persistent
@@ -37,7 +37,7 @@ class PulsarTopicName(NamedTuple):
 
     @property
     def full(self) -> str:
-        """As clients write it."""
+        """The full name, as clients write it."""
         return f"persistent://{self.tenant}/{self.namespace}/{self.local}"
 
     @property
@@ -46,14 +46,14 @@ class PulsarTopicName(NamedTuple):
         return self.tenant, self.namespace
 
     def partition_of(self) -> "tuple[PulsarTopicName, int] | None":
-        """Return the topic and the number where this is the name of a partition."""
+        """Return the topic and the partition number if this is the name of a partition."""
         if match := _PARTITION.fullmatch(self.local):
             return self._replace(local=match[1]), int(match[2])
         return None
 
 
 def parse_topic(text: str) -> PulsarTopicName:
-    """Return what a name means; ``t`` is ``persistent://public/default/t``.
+    """Parse the name of a topic; ``t`` is ``persistent://public/default/t``.
 
     Raises:
         TopicNameError: no topic can have it.
@@ -75,7 +75,7 @@ def parse_topic(text: str) -> PulsarTopicName:
 
 
 def escape(text: str) -> str:
-    """Return a text of letters that RocketMQ allows in names; different texts stay different.
+    """Return a text in characters that RocketMQ allows in names; different texts stay different.
 
     >>> escape("a.b"), escape("orders")
     ('a%2Eb', 'orders')
@@ -86,21 +86,21 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str | None:
-    """Return what was escaped, None where ``escape`` does not make this text of anything."""
+    """Return the unescaped text, None if ``escape`` cannot have produced this text."""
     raw = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text).encode("latin-1", "replace")
     unescaped = raw.decode("utf-8", "surrogateescape")
     return unescaped if escape(unescaped) == text else None
 
 
 def rocketmq_topic(name: PulsarTopicName) -> str:
-    """Return the RocketMQ topic that a topic is."""
+    """Return the RocketMQ topic of a Pulsar topic."""
     parts = [name.local] if name.space == DEFAULT else [*name]
     topic = "|".join(map(escape, parts))
     return topic if len(topic) <= _MAX_NAME else _DIGEST + hashlib.sha1(name.full.encode()).hexdigest()
 
 
 def pulsar_topic(topic: str) -> PulsarTopicName | None:
-    """Return the name of a RocketMQ topic, None where it has none, or is known by its digest only."""
+    """Return the Pulsar name of a RocketMQ topic, None if it has none, or if only its digest is known."""
     if topic.startswith(_DIGEST):
         return None
     parts = [unescape(part) for part in topic.split("|")]

@@ -1,4 +1,4 @@
-"""How fast subscriptions give out messages: as fast as entries can be read, and as fast as limits allow.
+"""How fast subscriptions deliver messages: as fast as entries can be read, and as fast as limits allow.
 
 Times are in ms. (Rules: pulsar.md 5.2, 5.7. Pulsar: ``DispatchRateLimiter``.)
 """
@@ -9,26 +9,26 @@ from typing import NamedTuple
 _MOST = 100
 _FIRST_WAIT_MS, _LONGEST_WAIT_MS = 15_000, 60_000
 _SOON_MS = 100
-"""How much of a limit is to be there again before it goes on, as a time: a timer for each message costs too much."""
+"""How long a limit refills before delivery resumes: a timer for each message would cost too much."""
 
 
 class ReadPace:
-    """How many entries a subscription reads in a turn: after a fault one, and twice as many in each turn after that."""
+    """How many entries a subscription reads in a turn: one after an error, then twice as many in each turn."""
 
     def __init__(self) -> None:
         self.most = _MOST
         self.retry_at: int | None = None
-        """When to read again after a fault."""
+        """When to read again after an error."""
         self._wait_ms = _FIRST_WAIT_MS
 
     def failed(self, now: int) -> None:
-        """Take note that nothing can be read now."""
+        """Note that reading failed."""
         self.most = 1
         self.retry_at = now + self._wait_ms
         self._wait_ms = min(2 * self._wait_ms, _LONGEST_WAIT_MS)
 
     def succeeded(self) -> None:
-        """Take note of a turn without a fault."""
+        """Note a turn without an error."""
         if self.retry_at is not None or self.most < _MOST:
             self.most = min(2 * self.most, _MOST)
             self.retry_at = None
@@ -36,16 +36,16 @@ class ReadPace:
 
 
 class Rates(NamedTuple):
-    """What may be given out in a second; 0 or less for any number."""
+    """What may be delivered per second; 0 or less for no limit."""
 
     messages: int
     bytes: int
 
 
 class DispatchRate:
-    """A limit of what is given out: it fills up with time to what is allowed in a second.
+    """A rate limit of deliveries: it refills over time up to the amount allowed per second.
 
-    Something may be given as long as anything is left, so the last entry before it waits may be beyond the limit.
+    Entries may be delivered as long as anything is left, so the last entry before a wait may exceed the limit.
     """
 
     def __init__(self, rates: Callable[[], Rates]) -> None:
@@ -60,7 +60,7 @@ class DispatchRate:
         return any(rate > 0 for rate in self._rates())
 
     def wait_ms(self, now: int) -> int:
-        """Return how long to wait before something may be given, 0 for not at all."""
+        """Return how long to wait before the next delivery, 0 for not at all."""
         rates = self._rates()
         passed = now - self._at
         self._at = now
@@ -76,5 +76,5 @@ class DispatchRate:
         )
 
     def take(self, messages: int, size: int) -> None:
-        """Take note of an entry that is given out: how many messages and bytes it has."""
+        """Charge a delivered entry: its number of messages and bytes."""
         self._left = [self._left[0] - messages, self._left[1] - size]

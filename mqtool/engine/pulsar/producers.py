@@ -1,4 +1,4 @@
-"""The producers of a topic: their names, who may send, and in which order receipts leave.
+"""The producers of a topic: their names, who may send, and the order of receipts.
 
 (Rules: pulsar.md 7.1.)
 """
@@ -27,7 +27,7 @@ class Access(enum.IntEnum):
 
 
 class SendReceipt:
-    """A receipt that may have to wait until what it tells of is safe."""
+    """A receipt that may have to wait until its message is safe."""
 
     __slots__ = ("is_safe", "what")
 
@@ -51,7 +51,7 @@ class PulsarProducer:
         self.is_closed = False
 
     def safe_receipts(self) -> list[Any]:
-        """Return the receipts that may leave, in the order of their messages."""
+        """Return the receipts that may be sent, in the order of their messages."""
         safe = []
         while self.receipts and self.receipts[0].is_safe:
             safe.append(self.receipts.popleft().what)
@@ -70,15 +70,15 @@ class Producers:
     def add(
         self, producer: PulsarProducer, topic_epoch: int | None, then: Callable[[], None]
     ) -> list[PulsarProducer] | None:
-        """Take a producer in.
+        """Add a producer.
 
         Args:
-            producer: whose access says how it shares the topic.
-            topic_epoch: when it was exclusive before.
-            then: is called once it is the only one, where it has to wait for that.
+            producer: its access says how it shares the topic.
+            topic_epoch: its epoch if it was exclusive before.
+            then: called once it is the only producer, if it has to wait for that.
 
         Returns:
-            Those who may not send any more, None where it has to wait.
+            The producers that may no longer send, or None if it has to wait.
 
         Raises:
             PulsarRefusedError: it may not send.
@@ -120,7 +120,7 @@ class Producers:
         self.by_name[producer.name] = producer
 
     def remove(self, producer: PulsarProducer) -> None:
-        """Let a producer go; the first that waits for that may send now."""
+        """Remove a producer; the first one that waits for exclusive access may send now."""
         producer.is_closed = True
         self._waiting.pop(producer, None)
         if self._owner is producer:

@@ -1,6 +1,6 @@
-"""A queue of a store as a log of entries: what there is at an offset, with the last ones kept in memory.
+"""A queue of a store as a log of entries: reads the entry at an offset, and caches the last ones.
 
-Cost: constant for an entry that others have just been given, else one read for each of its messages.
+Cost: constant for an entry that was just delivered to others, else one read for each of its messages.
 """
 
 from collections import OrderedDict
@@ -22,20 +22,20 @@ _UNITS = 32
 
 
 class KeptEntries:
-    """The entries of all queues that were read last: those who follow each other in a queue read each once."""
+    """A cache of the entries read last, of all queues: subscriptions that follow each other read each entry once."""
 
     def __init__(self, most: int = _KEPT_BYTES) -> None:
-        """Keep at most so many bytes."""
+        """Keep at most ``most`` bytes."""
         self._most = most
         self._entries: OrderedDict[tuple[QueueLog, int], Entry] = OrderedDict()
         self._size = 0
 
     def get(self, queue: "QueueLog", offset: int) -> Entry | None:
-        """Return the entry that begins at an offset, if it is kept."""
+        """Return the entry that starts at an offset, if it is cached."""
         return self._entries.get((queue, offset))
 
     def keep(self, queue: "QueueLog", entry: Entry) -> None:
-        """Keep an entry, and no longer those that were read before all others."""
+        """Cache an entry, and drop the oldest ones."""
         if (queue, entry.offset) in self._entries:
             return
         self._entries[queue, entry.offset] = entry
@@ -49,10 +49,10 @@ class QueueLog:
     """The entries of one queue."""
 
     def __init__(self, store: "MessageStore", topic: str, queue_id: int, kept: KeptEntries, most: int) -> None:
-        """Make one; ``most`` bytes may be the body of a message."""
+        """Make one; ``most`` is the maximum size of a message body."""
         self._store = store
         self._most = most
-        self._no_batch = (0, 0)  # first offset and count that a message told, and that were no batch
+        self._no_batch = (0, 0)  # first offset and count that a message claimed although they are not a batch
         self._key = (topic, queue_id)
         self._kept = kept
         self._units: list[Unit] = []
@@ -71,7 +71,7 @@ class QueueLog:
         return queue.next_offset if queue else 0
 
     def entry(self, offset: int) -> Entry | None:
-        """Return the entry that a message belongs to, None where the message is not there or cannot be read."""
+        """Return the entry that a message belongs to, None if the message is missing or cannot be read."""
         entry = self._kept.get(self, offset)
         if entry is None:
             record = self._record(offset)
@@ -85,7 +85,7 @@ class QueueLog:
         return entry
 
     def size_at(self, offset: int) -> tuple[int, int] | None:
-        """Return of how many messages of the queue, and of its own, the entry is that begins at an offset, or None."""
+        """Return the sizes of the entry at an offset, in messages of the queue and of its own, or None."""
         if not self.start <= offset < self.end:
             return None
         entry = self.entry(offset)
@@ -97,7 +97,7 @@ class QueueLog:
         return self._store.offset_at(queue, timestamp) if queue else 0
 
     def next_readable(self, offset: int) -> int:
-        """Return where to go on where no message can be read at an offset."""
+        """Return where to continue if no message can be read at an offset."""
         return max(offset + 1, self.start)
 
     def _read(self, record: StoredMessage, first: int, count: int) -> Entry:
@@ -110,7 +110,7 @@ class QueueLog:
                 break
             records.append(stored)
         entry = entry_of(records if len(records) == count else [record], self._most)
-        if entry.size < count:  # a copy of one of a batch, in another topic or queue, or what others have made up
+        if entry.size < count:  # a copy of a message of a batch in another topic or queue, or a forged one
             self._no_batch = first, count
         return entry if entry.offset + entry.size > record.queue_offset else entry_of([record], self._most)
 

@@ -1,4 +1,4 @@
-"""Why something is not done, by Pulsar's numbers."""
+"""Why a request is refused, by Pulsar's error numbers."""
 
 import enum
 
@@ -24,7 +24,7 @@ class PulsarError(enum.IntEnum):
 
 
 class PulsarRefusedError(Exception):
-    """Something that is not done; the text is for people."""
+    """A request that is refused; the text is for people."""
 
     def __init__(self, error: PulsarError, text: str) -> None:
         self.error = error

@@ -1,8 +1,8 @@
-"""The schemas of a topic: which there have been, and whether another one goes with them.
+"""The schemas of a topic, and whether another one is compatible with them.
 
-A version is the place of a schema among those of its topic. A producer's must be able to read what was written with the
-latest one, and the other way round; a consumer's, to read it. Of those that are not in Avro's notation only the types
-are compared. (Rules: pulsar.md 9.)
+A version is the position of a schema among those of its topic. A producer's schema must be able to read data written
+with the latest one, and vice versa; a consumer's schema only has to read it. Of schemas that are not in Avro's notation
+only the types are compared. (Rules: pulsar.md 9.)
 """
 
 import json
@@ -40,7 +40,7 @@ class Schema(NamedTuple):
 
 
 def schema_of(body: Any) -> Schema | None:
-    """Return the schema that a command brings, None for none: bytes, or whatever the topic has."""
+    """Return the schema of a command, None if it has none: bytes, or whatever the topic has."""
     if not body.HasField("schema") or body.schema.type in (_NONE, _AUTO_CONSUME):
         return None
     schema_data = body.schema
@@ -50,7 +50,7 @@ def schema_of(body: Any) -> Schema | None:
 
 
 def version_bytes(version: int) -> bytes:
-    """Return a version as messages have it.
+    """Return a version as it appears in messages.
 
     >>> version_bytes(1).hex()
     '0000000000000001'
@@ -59,12 +59,12 @@ def version_bytes(version: int) -> bytes:
 
 
 def parse_version(data: bytes) -> int:
-    """Return the version that bytes stand for, -1 where there is none such."""
+    """Return the version encoded in bytes, -1 if they are not a version."""
     return int(_VERSION.unpack(data)[0]) if len(data) == _VERSION.size else -1
 
 
 def find(known: Sequence[Schema], schema: Schema) -> int | None:
-    """Return the version that a schema has among those of its topic, None for a new one."""
+    """Return the version of a schema among those of its topic, None for a new one."""
     text = _json_of(schema)
     for version, version_schema in enumerate(known):
         if version_schema.type == schema.type and (
@@ -75,7 +75,7 @@ def find(known: Sequence[Schema], schema: Schema) -> int | None:
 
 
 def check_new(known: Sequence[Schema], schema: Schema) -> None:
-    """See that a schema may be added to those of its topic.
+    """Check that a schema may be added to those of its topic.
 
     Raises:
         PulsarRefusedError: it may not.
@@ -91,7 +91,7 @@ def check_new(known: Sequence[Schema], schema: Schema) -> None:
 
 
 def check_reader(known: Sequence[Schema], schema: Schema) -> None:
-    """See that a consumer with a schema can read what is written with the latest of its topic.
+    """Check that a consumer with a schema can read data written with the latest schema of its topic.
 
     Raises:
         PulsarRefusedError: it cannot.
@@ -126,7 +126,7 @@ def _parsed(schema: Schema) -> Any:
     try:
         return parse_schema(schema.data)
     except FormatError as error:
-        if schema.type == _PROTOBUF:  # some clients give its descriptor
+        if schema.type == _PROTOBUF:  # some clients send its descriptor
             return None
         raise PulsarRefusedError(
             PulsarError.INCOMPATIBLE_SCHEMA, f"Invalid schema definition: {error.reason}"
@@ -134,7 +134,7 @@ def _parsed(schema: Schema) -> Any:
 
 
 def _json_of(schema: Schema) -> Any:
-    """Return what the text of a schema says, however it is spaced; None where it is no such text."""
+    """Return the parsed JSON of a schema, whatever its spacing; None if it is not JSON."""
     if schema.type not in _IN_AVRO:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Which consumer a key belongs to: murmur hashes, and the three ways in which consumers share the slots.
+"""Which consumer a key belongs to: murmur hashes, and three ways to share the slots among consumers.
 
 (Rules: pulsar.md 5.3, 5.5. Pulsar: ``ConsistentHashingStickyKeyConsumerSelector`` and its siblings.)
 """
@@ -45,7 +45,7 @@ def _mixed(k: int) -> int:
 
 
 def range_slot(key: bytes) -> int:
-    """Return the slot of a key where consumers bring their ranges.
+    """Return the slot of a key if consumers have sticky ranges.
 
     >>> range_slot(b"key1")
     293
@@ -65,7 +65,7 @@ def ring_slot(key: bytes) -> int:
 class Ring(Generic[Member]):
     """Slots shared by consistent hashing: 100 points for each consumer, which has the slots up to each of them.
 
-    Cost: constant for a consumer that comes or goes; the first selection after that puts all points in order.
+    Cost: constant for a consumer that joins or leaves; the first selection after that sorts all points.
     """
 
     slot = staticmethod(ring_slot)
@@ -74,12 +74,12 @@ class Ring(Generic[Member]):
         self._name_of = name_of
         self._indexes: dict[Member, int] = {}
         self._used: dict[str, set[int]] = {}  # indexes of members of the same name
-        self._at: dict[int, list[Member]] = {}  # who comes later to a point waits for it
+        self._at: dict[int, list[Member]] = {}  # a later member of a point waits for it
         self._points: list[int] = []
         self._is_in_order = True
 
     def add(self, member: Member) -> None:
-        """Take a consumer in."""
+        """Add a consumer."""
         name = self._name_of(member)
         used = self._used.setdefault(name, set())
         self._indexes[member] = next(index for index in range(len(used) + 1) if index not in used)
@@ -89,7 +89,7 @@ class Ring(Generic[Member]):
         self._is_in_order = False
 
     def remove(self, member: Member) -> None:
-        """Let a consumer go."""
+        """Remove a consumer."""
         for point in {*self._points_of(member)}:
             members = self._at[point]
             members.remove(member)
@@ -106,7 +106,7 @@ class Ring(Generic[Member]):
         return [ring_slot(f"{name}\0{index}\0{number}".encode()) for number in range(_POINTS)]
 
     def select(self, slot: int) -> Member | None:
-        """Return whose a slot is."""
+        """Return the owner of a slot."""
         if not self._is_in_order:
             self._points, self._is_in_order = sorted(self._at), True
         if not self._points:
@@ -116,7 +116,7 @@ class Ring(Generic[Member]):
 
 
 class StickyHashRanges(Generic[Member]):
-    """Slots that consumers bring with them."""
+    """Slots that consumers have chosen as ranges."""
 
     slot = staticmethod(range_slot)
 
@@ -125,7 +125,7 @@ class StickyHashRanges(Generic[Member]):
         self._add((start, end, member) for member, ranges in members for start, end in ranges)
 
     def fault_of(self, ranges: Sequence[tuple[int, int]]) -> str | None:
-        """Return why a consumer cannot have these ranges, both ends included; None if it can."""
+        """Return why a consumer cannot have these ranges, whose ends are inclusive; None if it can."""
         if not ranges:
             return "Ranges for KeyShared policy must not be empty."
         for start, end in ranges:
@@ -138,7 +138,7 @@ class StickyHashRanges(Generic[Member]):
         return None
 
     def add(self, member: Member, ranges: Iterable[tuple[int, int]]) -> None:
-        """Take a consumer in with its ranges."""
+        """Add a consumer with its ranges."""
         self._add((start, end, member) for start, end in ranges)
 
     def _add(self, ranges: Iterable[tuple[int, int, Member]]) -> None:
@@ -146,19 +146,19 @@ class StickyHashRanges(Generic[Member]):
         self._ranges.sort(key=lambda range_of_member: range_of_member[0])
 
     def remove(self, member: Member) -> None:
-        """Let a consumer go."""
+        """Remove a consumer."""
         self._ranges = [range_of_member for range_of_member in self._ranges if range_of_member[2] is not member]
 
     def select(self, slot: int) -> Member | None:
-        """Return whose a slot is, None where it is nobody's."""
+        """Return the owner of a slot, None if it has none."""
         at = bisect.bisect_right(self._ranges, slot, key=lambda range_of_member: range_of_member[0]) - 1
         return self._ranges[at][2] if at >= 0 and self._ranges[at][1] >= slot else None
 
 
 def active_of(names: Sequence[str], topic: str) -> int:
-    """Return which of some consumers, in their order, is the active one of a topic without partitions.
+    """Return the index of the consumer that is active on a topic without partitions.
 
-    Each has 100 points on a ring, the topic one: the next point decides, of equal ones that of the last consumer.
+    Each has 100 points on a ring, the topic one: the next point decides, of equal points that of the last consumer.
     Cost: linear in the consumers.
     """
     return min(range(len(names)), key=lambda number: (_distance(names[number], topic), -number))
@@ -166,6 +166,6 @@ def active_of(names: Sequence[str], topic: str) -> int:
 
 @functools.lru_cache(1 << 14)
 def _distance(name: str, topic: str) -> int:
-    """Return how far the points of a consumer lie behind that of a topic."""
+    """Return how far the nearest point of a consumer is after that of a topic."""
     start = murmur(topic.encode())
     return min((murmur(f"{name}{point}".encode()) - start) % (1 << 31) for point in range(_POINTS))

@@ -1,4 +1,4 @@
-"""A connection of a Pulsar client, and what it is told."""
+"""A connection of a Pulsar client, and the commands sent to it."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -28,29 +28,29 @@ _RECEIPT, _MESSAGE = TYPES["send_receipt"], TYPES["message"]
 
 
 class Joined:
-    """A consumer of a connection, and where."""
+    """A consumer of a connection, with its queue and subscription."""
 
     def __init__(self, consumer: PulsarConsumer, durable: Durable) -> None:
         self.consumer = consumer
         self.durable = durable
         self.queue = durable.queue
         self.awaits_end = False
-        """It is to be told when nothing will come any more."""
+        """It is to be notified at the end of a terminated topic."""
 
 
 class Watcher:
-    """A client that is told of new topics, and of those that are gone."""
+    """A client that is notified of new topics and of deleted ones."""
 
     def __init__(self, namespace: str, pattern: re.Pattern[str], topics: dict[str, list[str]]) -> None:
         self.namespace = namespace
         self.pattern = pattern
         self.topics = topics
-        """The names that it knows of, by RocketMQ's topics."""
+        """The names that it knows, by their RocketMQ topics."""
         self.count = sum(map(len, topics.values()))
-        """Of these names."""
+        """The number of these names."""
 
     def replace(self, changed: Iterable[str], new: dict[str, list[str]]) -> set[str]:
-        """Have other names for topics that have changed, and return those that they had."""
+        """Replace the names of changed topics, and return their former names."""
         gone = {name for topic in changed for name in self.topics.pop(topic, ())}
         self.topics |= new
         self.count += sum(map(len, new.values())) - len(gone)
@@ -70,21 +70,21 @@ class PulsarSession(Session):
         self.reached_host = ""
         """The host of this side, as the client sees it."""
         self.is_connected = False
-        self.expires_at: int | None = None  # ms: its token, and so the connection
+        self.expires_at: int | None = None  # ms: when its token, and so the connection, expires
         self.is_cpp = False
-        """The client is one in C++, or in a language that wraps it."""
+        """The client is the C++ client, or one of a language that wraps it."""
         self.is_backed_up = False
         self.last_heard = now  # ms
         self.pinged_at: int | None = None
         self.producers: dict[int, tuple[PulsarProducer, QueueTopic]] = {}
         self.consumers: dict[int, Joined] = {}
         self.watchers: dict[int, Watcher] = {}
-        self.closed_producers: dict[int, None] = {}  # by this side: what was on its way to them is dropped
+        self.closed_producers: dict[int, None] = {}  # closed by this side: messages on their way to them are dropped
         self.probes: dict[tuple[Peer, AwaitedPlace], Callable[[int], None]] = {}
-        """What is done when it has answered whether it is there, or is gone: other clients want its places."""
+        """Called when it has answered a ping, or is gone: other clients want its places."""
         self.probed_at: int | None = None  # ms
         self.awaited: dict[AwaitedPlace, PulsarSession] = {}
-        """Its producers and consumers whose place another client has, as far as that is known."""
+        """Its producers and consumers that wait for the place of another client, if known."""
         self._outbox = outbox
 
     def say(self, name: str, **fields: Any) -> None:
@@ -96,18 +96,18 @@ class PulsarSession(Session):
         self._outbox.put(self.peer, [build_frame(base)])
 
     def receipt(self, producer_id: int, sequence_id: int, highest: int, place: tuple[int, int]) -> None:
-        """Tell a producer where its message is, by generation and offset."""
-        base = BaseCommand(type=_RECEIPT)  # by hand: with each message it takes a third of the time of ``say``
+        """Send a producer the position of its message, by generation and offset."""
+        base = BaseCommand(type=_RECEIPT)  # built directly: this takes a third of the time of ``say`` for each message
         told = base.send_receipt
         told.producer_id, told.sequence_id, told.highest_sequence_id = producer_id, sequence_id, highest
         told.message_id.ledgerId, told.message_id.entryId = place
         self.send(base)
 
     def refuse(self, request_id: int, error: PulsarError, text: str) -> None:
-        """Answer a request that is not done."""
+        """Answer a refused request."""
         self.say("error", request_id=request_id, error=int(error), message=text)
 
-    # What subscriptions say
+    # Called by subscriptions
 
     def deliver(self, consumer: PulsarConsumer, entry: Entry, left: int | None, count: int) -> None:
         """Send an entry."""
@@ -130,17 +130,17 @@ class PulsarSession(Session):
         """Tell a consumer of Failover whether it is the one that gets messages."""
         self.say("active_consumer_change", consumer_id=consumer.id, is_active=is_active)
 
-    # What a broker says
+    # Called by a broker
 
     def notify(self, notice: Notice) -> None:
-        """Pulsar clients are in no RocketMQ groups that tell of anything."""
+        """Do nothing: Pulsar clients are not members of RocketMQ groups."""
 
     def understands(self, client_call: ClientCall) -> bool:  # noqa: ARG002
-        """Tell whether it can be asked something: nothing."""
+        """Tell whether it understands a request: none."""
         return False
 
     def ask(self, client_call: ClientCall, due: int, then: ThenTold) -> None:  # noqa: ARG002
-        """Ask nothing."""
+        """Raise: requests cannot be sent to Pulsar clients."""
         raise UnavailableError("requests cannot be sent to Pulsar clients")
 
 

@@ -1,8 +1,8 @@
-"""A subscription of a queue: its consumers, their permits, and to whom the next entry goes.
+"""A subscription of a queue: its consumers, their permits, and which consumer gets the next entry.
 
-Of the four types Exclusive and Failover give all to one consumer, in order; Shared gives entries to whoever has
-permits, Key_Shared those of a key to one at a time, in order. What is sent at once to one consumer is bounded, so that
-others have their turn. Times are in ms.
+Of the four types, Exclusive and Failover deliver everything to one consumer, in order; Shared delivers entries to any
+consumer with permits; Key_Shared delivers those of a key to one consumer at a time, in order. The bytes sent to one
+consumer in one turn are limited, so that others have their turn. Times are in ms.
 (Rules: pulsar.md 5, 6.1. Pulsar: ``PersistentDispatcherSingleActiveConsumer`` and its siblings.)
 """
 
@@ -24,14 +24,14 @@ from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.engine.pulsar.selectors import Ring, StickyHashRanges, active_of, range_slot
 
 _AT_ONCE = 1 << 18
-"""Bytes that one consumer is sent in one turn, but for an entry that is larger."""
+"""Bytes sent to one consumer in one turn, except for a larger single entry."""
 _RUN = 20
-"""Entries that one consumer of Shared is given before the next one has its turn."""
+"""Entries delivered to one consumer of Shared before the next one has its turn."""
 _FAILOVER_DELAY_MS = 1000
 _FULL_MS = 1000
-"""How soon to look again whether there is room for more."""
+"""How soon to check again whether there is room for more."""
 MAX_UNACKED = 50_000
-"""Messages that a consumer of Shared or Key_Shared may have; at so many it gets no more until half of them are left."""
+"""Unacknowledged messages of a Shared or Key_Shared consumer; at this limit it is blocked until half are left."""
 MAX_UNACKED_IN_ALL = 200_000
 _MAX_DELAYED = 50_000
 _MAX_KNOWN, _FEW_KNOWN = 10_000, 100
@@ -53,7 +53,7 @@ class SubscriptionType(enum.IntEnum):
 
 
 class KeyPolicy(NamedTuple):
-    """How consumers of Key_Shared share out keys."""
+    """How consumers of Key_Shared divide the keys."""
 
     is_sticky: bool = False
     ranges: tuple[tuple[int, int], ...] = ()
@@ -74,26 +74,26 @@ class EntryLog(Protocol):
         ...
 
     def entry(self, offset: int) -> Entry | None:
-        """Return the entry that a message belongs to, None where it cannot be read."""
+        """Return the entry that a message belongs to, None if it cannot be read."""
         ...
 
     def size_at(self, offset: int) -> tuple[int, int] | None:
-        """Return of how many messages of the queue, and of its own, the entry is that begins at an offset."""
+        """Return the sizes of the entry at an offset, in messages of the queue and of its own."""
         ...
 
     def next_readable(self, offset: int) -> int:
-        """Return where to go on where no message can be read at an offset."""
+        """Return where to continue if no message can be read at an offset."""
         ...
 
 
 class Receiver(Protocol):
-    """Who is at the other end: the session of a consumer."""
+    """The other end of a subscription: the session of a consumer."""
 
     is_backed_up: bool
-    """Much of what it was sent waits to be read."""
+    """Much of the data sent to it waits to be read."""
 
     def deliver(self, consumer: "PulsarConsumer", entry: Entry, left: int | None, count: int) -> None:
-        """Send an entry: which of its messages are not acknowledged (None: all), how often it was given before."""
+        """Send an entry: which of its messages are not acknowledged (None: all), how often it was delivered before."""
         ...
 
     def tell_active(self, consumer: "PulsarConsumer", is_active: bool) -> None:
@@ -102,7 +102,7 @@ class Receiver(Protocol):
 
 
 class Given(NamedTuple):
-    """An entry that a consumer has and has not acknowledged."""
+    """An entry that was delivered to a consumer and is not acknowledged."""
 
     size: int
     messages: int
@@ -128,11 +128,11 @@ class PulsarConsumer:
         self.priority = priority
         self.policy = policy or KeyPolicy()
         self.slots = Spans((start, end + 1) for start, end in self.policy.ranges)
-        """That it wants keys of; without any, all."""
+        """The slots whose keys it wants; all if empty."""
         self.wanted = wanted
         self.epoch: int | None = None
         self.permits = 0
-        self.held_permits = 0  # granted while it was blocked
+        self.held_permits = 0  # granted while the consumer was blocked
         self.is_blocked = False
         self.unacked = 0
         self.given: dict[int, Given] = {}
@@ -141,7 +141,7 @@ class PulsarConsumer:
 
     @property
     def can_take(self) -> bool:
-        """Whether it may be sent an entry now."""
+        """Whether an entry may be sent to it now."""
         return (
             self.permits > 0
             and not self.is_blocked
@@ -151,7 +151,7 @@ class PulsarConsumer:
 
     @property
     def is_held_by_turn(self) -> bool:
-        """Whether it may be sent more in its next turn."""
+        """Whether it has to wait for its next turn to get more."""
         return (
             self.permits > 0
             and not self.is_blocked
@@ -160,35 +160,35 @@ class PulsarConsumer:
         )
 
     def grant(self, permits: int) -> None:
-        """Let it be sent more messages."""
+        """Add permits."""
         if self.is_blocked:
             self.held_permits = min(self.held_permits + permits, 1 << 31)
         else:
             self.permits = min(self.permits + permits, 1 << 31)
 
     def look_at_unacked(self, most: int) -> None:
-        """Block it, or no longer, by what it has not acknowledged."""
+        """Block or unblock it by its number of unacknowledged messages."""
         if self.unacked >= most:
             self.is_blocked = True
         elif self.is_blocked and self.unacked <= most // 2:
             self.unblock()
 
     def unblock(self) -> None:
-        """Let it be sent messages again."""
+        """Unblock it."""
         self.is_blocked = False
         held, self.held_permits = self.held_permits, 0
         self.permits += held
 
 
 class HeldInAll:
-    """How much all subscriptions hold: what consumers have, what is to be given again, and gaps."""
+    """How much all subscriptions keep: delivered entries, entries to be redelivered, and gaps."""
 
     def __init__(self) -> None:
         self.total = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more may be held."""
+        """Whether nothing more may be kept."""
         return self.total >= MAX_HELD
 
 
@@ -210,11 +210,11 @@ class PulsarSubscription:
         Args:
             name: of the subscription.
             log: what it reads.
-            cursor: what it has acknowledged.
-            topic: full name of the topic, of the partition where it is one.
+            cursor: its acknowledgements.
+            topic: full name of the topic, or of the partition if it is one.
             partition: number of the partition, -1 for a topic without.
-            rates: that limit what is given out.
-            held: what all subscriptions hold.
+            rates: limits of deliveries.
+            held: how much all subscriptions keep.
         """
         self.name = name
         self.log = log
@@ -236,10 +236,10 @@ class PulsarSubscription:
         self._held_until: int | None = None
         self._dispatcher: _Dispatcher = _OneActive(self)
 
-    # Coming and going
+    # Joining and leaving
 
     def check(self, kind: SubscriptionType, policy: KeyPolicy, wanted: EntryFilter) -> None:
-        """See that a consumer may join.
+        """Check that a consumer may join.
 
         Raises:
             PulsarRefusedError: it may not.
@@ -269,7 +269,7 @@ class PulsarSubscription:
                 raise PulsarRefusedError(PulsarError.CONSUMER_ASSIGN, fault)
 
     def add(self, consumer: PulsarConsumer, kind: SubscriptionType, now: int) -> None:
-        """Take a consumer in.
+        """Add a consumer.
 
         Raises:
             PulsarRefusedError: it may not join.
@@ -288,19 +288,19 @@ class PulsarSubscription:
         self._dispatcher.added(consumer, now)
 
     def remove(self, consumer: PulsarConsumer, now: int) -> None:
-        """Let a consumer go; what it has not acknowledged goes to others."""
+        """Remove a consumer; its unacknowledged messages go to others."""
         self.consumers.remove(consumer)
         self._dispatcher.removed(consumer, now)
         consumer.given.clear()
 
-    # What consumers say
+    # Commands of consumers
 
     def flow(self, consumer: PulsarConsumer, permits: int) -> None:
-        """Let a consumer be sent more messages."""
+        """Add permits of a consumer."""
         consumer.grant(permits)
 
     def ack(self, offset: int, left: int | None = None) -> None:
-        """Take an acknowledgement of an entry, or of those of its messages whose bits are not set in ``left``."""
+        """Acknowledge an entry, or those of its messages whose bits are not set in ``left``."""
         if offset >= self.log.end:
             return
         size = self._dispatcher.size_of(offset) or self.log.size_at(offset)
@@ -309,7 +309,7 @@ class PulsarSubscription:
         rest = 0
         if self.cursor.next_open(offset) < offset + size[0]:  # else it was skipped, or removed, in the meantime
             if self._held.is_full and not self.cursor.has_room_for(offset, size[0], FEW_GAPS):
-                rest = (left or 0) & (1 << size[1]) - 1  # it is given again once all consumers have gone
+                rest = (left or 0) & (1 << size[1]) - 1  # redelivered once all consumers have left
             elif left is None:
                 self.cursor.ack(offset, size[0])
             else:
@@ -317,8 +317,8 @@ class PulsarSubscription:
         self._dispatcher.acked(offset, rest)
 
     def _ack_some(self, offset: int, size: tuple[int, int], left: int) -> int:
-        """Acknowledge the messages of an entry that are not in ``left``, and return which are left then."""
-        if size[0] > 1:  # of a batch a RocketMQ group may have read the first messages
+        """Acknowledge the messages of an entry that are not in ``left``, and return those still left."""
+        if size[0] > 1:  # a RocketMQ group may have read the first messages of a batch
             passed = self.cursor.next_open(offset) - offset
             left = left >> passed << passed
         if left and self._held.is_full:
@@ -326,12 +326,12 @@ class PulsarSubscription:
         return self.cursor.ack_some(offset, *size, left)
 
     def ack_until(self, offset: int, left: int | None = None) -> None:
-        """Take an acknowledgement of an entry and all before it; of the entry itself all but ``left``."""
+        """Acknowledge everything before an entry, and the entry itself except for ``left``."""
         if self.kind not in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER) or offset >= self.log.end:
             return
         size = self._dispatcher.size_of(offset) or self.log.size_at(offset)
         if size is None and left is None and offset >= max(self.cursor.next_offset, self.log.start):
-            # The id before one that a client has: of a batch that is stored as its messages, the last of these.
+            # The id before one that a client has: the last message of a batch stored as single messages.
             entry = self.log.entry(offset)
             if entry is not None and offset == entry.end - 1:
                 self.cursor.ack_until(entry.end)
@@ -345,11 +345,11 @@ class PulsarSubscription:
             self._ack_some(offset, size, left)
 
     def redeliver(self, consumer: PulsarConsumer, offsets: Collection[int] | None) -> None:
-        """Have entries given again that a consumer has; None: all."""
+        """Redeliver entries that a consumer has; None: all."""
         self._dispatcher.redeliver(consumer, offsets)
 
     def seek(self, offset: int, left: int | None, now: int) -> list[PulsarConsumer]:
-        """Go on at an offset, and return the consumers, which have to begin anew and are none any more."""
+        """Continue at an offset, and return the former consumers, which have to subscribe again."""
         self.cursor.seek(offset, left)
         gone = [*self.consumers]
         for consumer in gone:
@@ -357,15 +357,15 @@ class PulsarSubscription:
         return gone
 
     def skip(self, count: int) -> None:
-        """Acknowledge the next messages that are not, so many of them."""
+        """Acknowledge the next ``count`` unacknowledged messages."""
         self.cursor.ack_until(min(self.cursor.skip(count), self.log.end))
 
     def move(self, offset: int) -> None:
-        """Go on at an offset that somebody else has set, with the consumers that there are."""
+        """Continue at an offset that was set elsewhere, with the present consumers."""
         self.cursor.seek(offset)
         self._dispatcher.moved()
 
-    # Giving
+    # Delivery
 
     @property
     def backlog(self) -> int:
@@ -374,37 +374,37 @@ class PulsarSubscription:
 
     @property
     def active(self) -> PulsarConsumer | None:
-        """Who is given everything, where that is one."""
+        """The active consumer, if the type has one."""
         return self._dispatcher.active
 
     @property
     def unacked(self) -> int:
-        """Messages that consumers of Shared or Key_Shared have."""
+        """Unacknowledged messages of Shared or Key_Shared consumers."""
         return self._dispatcher.unacked
 
     @property
     def size(self) -> int:
-        """How much it holds of what is not acknowledged, or is behind that."""
+        """How much it keeps about unacknowledged messages, and about acknowledged ones after them."""
         return self.cursor.size + self._dispatcher.size
 
     @property
     def is_short_of_room(self) -> bool:
-        """Whether all subscriptions hold too much."""
+        """Whether all subscriptions together keep too much."""
         return self._held.is_full
 
     def may_hold_more(self, now: int) -> bool:
-        """Tell whether there is room for what consumers are given; else it is looked at again in a second."""
+        """Tell whether there is room for deliveries; if not, it is checked again in a second."""
         if self._held.is_full:
             self._held_until = now + _FULL_MS
         return not self._held.is_full
 
     def may_filter(self, now: int) -> bool:
-        """Tell whether there is room for the gaps that a filter makes."""
+        """Tell whether there is room for the gaps that a filter leaves."""
         gaps = len(self.cursor.spans)
         return self._is_wanted is None or gaps < FEW_GAPS or (gaps < MAX_GAPS and self.may_hold_more(now))
 
     def dispatch(self, now: int) -> bool:
-        """Give out what may be given; return whether there is more at once for the next turn."""
+        """Deliver what may be delivered; return whether the next turn has more right away."""
         if not self.consumers:
             return False
         if self.cursor.next_offset < (start := self.log.start):
@@ -429,7 +429,7 @@ class PulsarSubscription:
         )
 
     def may_read(self, now: int) -> bool:
-        """Tell whether one more entry may be read, and given out, in this turn."""
+        """Tell whether one more entry may be read and delivered in this turn."""
         if self._reads_left and self._rates_in_use and (wait := max(rate.wait_ms(now) for rate in self._rates_in_use)):
             self._held_until = now + wait
             return False
@@ -443,7 +443,7 @@ class PulsarSubscription:
         return min(dues) if dues else None
 
     def readable(self, offset: int) -> Entry | None:
-        """Return the entry at an offset that is not acknowledged; None where it is none for consumers, or none now."""
+        """Return the unacknowledged entry at an offset; None if it is not for consumers, or not now."""
         self._reads_left -= 1
         entry = self.log.entry(offset)
         if entry is None:
@@ -451,7 +451,7 @@ class PulsarSubscription:
             self.lost += after - offset
             self.cursor.ack(offset, after - offset)
         elif entry.is_marker:
-            self.lost += 0 if entry.payload else 1  # what is no message at all, of a producer or on the disk
+            self.lost += 0 if entry.payload else 1  # not a message at all, from a producer or on disk
             self.cursor.ack(entry.offset, entry.size)
             return None
         elif self._is_wanted is not None and not self._some_wanted(entry):
@@ -459,7 +459,7 @@ class PulsarSubscription:
         return entry
 
     def _some_wanted(self, entry: Entry) -> bool:
-        """Acknowledge the messages of an entry that are not wanted, and tell whether there are others."""
+        """Acknowledge the messages of an entry that do not match, and tell whether others do."""
         assert self._is_wanted is not None
         wanted = sum(self._is_wanted(properties) << place for place, properties in enumerate(entry.properties))
         if not entry.properties or wanted == (1 << entry.messages) - 1:
@@ -467,7 +467,7 @@ class PulsarSubscription:
         return bool(self.cursor.ack_some(entry.offset, entry.size, entry.messages, wanted))
 
     def given_before(self, offset: int) -> tuple[Entry, int] | None:
-        """Return an entry that is to be given again, and from where on it is open; None where nothing is left of it."""
+        """Return an entry to be redelivered, and its first unacknowledged offset; None if nothing of it is left."""
         if offset < self.log.start:
             return None
         entry = self.readable(offset)
@@ -476,7 +476,7 @@ class PulsarSubscription:
         return entry, open_at
 
     def left_of(self, entry: Entry, offset: int) -> int:
-        """Return which messages of an entry are not acknowledged, where all before an offset are."""
+        """Return which messages of an entry are not acknowledged if all before an offset are."""
         everything = (1 << entry.messages) - 1
         left = self.cursor.left.get(entry.offset, everything) & everything
         behind = left >> (offset - entry.offset) << (offset - entry.offset)
@@ -496,12 +496,12 @@ class PulsarSubscription:
 
 
 class _Dispatcher(ABC):
-    """Decides who gets what."""
+    """Decides which consumer gets which entries."""
 
     due: int | None = None
     active: PulsarConsumer | None = None
     unacked = 0
-    """Messages that its consumers have, where that is counted."""
+    """Unacknowledged messages of its consumers, if they are counted."""
 
     def __init__(self, subscription: PulsarSubscription) -> None:
         self.subscription = subscription
@@ -536,7 +536,7 @@ class _Dispatcher(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """How much is kept of entries that are given to consumers, are to be given again, or are delayed."""
+        """How much is kept about entries that are delivered, to be redelivered, or delayed."""
 
 
 class _OneActive(_Dispatcher):
@@ -544,9 +544,9 @@ class _OneActive(_Dispatcher):
 
     def __init__(self, subscription: PulsarSubscription) -> None:
         super().__init__(subscription)
-        self._known: OrderedDict[int, tuple[int, int]] = OrderedDict()  # entries that were given, in their order
+        self._known: OrderedDict[int, tuple[int, int]] = OrderedDict()  # delivered entries, in their order
         self._order: list[tuple[int, str, int, PulsarConsumer]] = []
-        """Consumers by priority, name, and when they have come."""
+        """Consumers by priority, name, and order of joining."""
         self._serials: dict[PulsarConsumer, int] = {}
         self._next_serial = itertools.count()
 
@@ -562,7 +562,7 @@ class _OneActive(_Dispatcher):
         del self._serials[consumer]
         if consumer is self.active:
             self.active = None
-        elif self.subscription.partition < 0:  # the points of the others stay
+        elif self.subscription.partition < 0:  # the points of the others do not move
             return
         self._choose(now)
 
@@ -633,28 +633,28 @@ class _OneActive(_Dispatcher):
 
 
 class _Several(_Dispatcher):
-    """What Shared and Key_Shared have in common: who has what, what is to be given again, and what is delayed."""
+    """The common part of Shared and Key_Shared: who has which entry, redelivery, and delayed entries."""
 
     def __init__(self, subscription: PulsarSubscription) -> None:
         super().__init__(subscription)
         self.owners: dict[int, PulsarConsumer] = {}
-        self.counts: dict[int, int] = {}  # how often entries were asked for again
+        self.counts: dict[int, int] = {}  # how often redelivery of entries was requested
         self._delayed: list[tuple[int, int]] = []  # a heap of times and offsets
         self._is_full = False
 
-    # What is to be given again
+    # Redelivery
 
     @abstractmethod
     def again(self, offsets: Iterable[tuple[int, int]]) -> None:
-        """Have entries given again: offset and slot of each."""
+        """Schedule entries for redelivery: offset and slot of each."""
 
     @abstractmethod
     def forget(self, offset: int) -> None:
-        """Give an entry no more."""
+        """Stop redelivery of an entry."""
 
     @abstractmethod
     def count_again(self) -> int:
-        """Return how many are to be given again."""
+        """Return the number of entries to be redelivered."""
 
     def added(self, consumer: PulsarConsumer, now: int) -> None:  # noqa: ARG002
         if len(self.subscription.consumers) == 1:
@@ -723,12 +723,12 @@ class _Several(_Dispatcher):
         self.again(back)
 
     def released(self, slot: int) -> None:
-        """Take note that an entry of a slot is with nobody any more."""
+        """Note that no consumer has an entry of a slot any more."""
 
-    # Giving
+    # Delivery
 
     def hand(self, consumer: PulsarConsumer, entry: Entry, offset: int, slot: int) -> None:
-        """Give an entry to a consumer."""
+        """Deliver an entry to a consumer."""
         left = self.subscription.left_of(entry, offset)
         messages = left.bit_count()
         consumer.given[entry.offset] = Given(entry.size, entry.messages, messages, slot)
@@ -743,7 +743,7 @@ class _Several(_Dispatcher):
         return len(self.owners) + len(self._delayed) + len(self.counts) + self.count_again()
 
     def may_read_on(self, now: int) -> bool:
-        """Tell whether entries may be read that nobody was given."""
+        """Tell whether entries that were never delivered may be read."""
         if self.unacked >= MAX_UNACKED_IN_ALL:
             self._is_full = True
         elif self.unacked < MAX_UNACKED_IN_ALL // 2:
@@ -751,7 +751,7 @@ class _Several(_Dispatcher):
         return not self._is_full and len(self._delayed) < _MAX_DELAYED and self.subscription.may_hold_more(now)
 
     def read_next(self, now: int) -> tuple[Entry, int] | None:
-        """Return the next entry that nobody was given, and where it begins; None at the end, or of this turn."""
+        """Return the next undelivered entry and where it starts; None at the end of the log or of this turn."""
         end = self.subscription.log.end
         while self.subscription.may_read(now):
             offset = self.read_offset = self.cursor.next_open(self.read_offset)
@@ -770,7 +770,7 @@ class _Several(_Dispatcher):
         return None
 
     def take_due(self, now: int) -> None:
-        """Have the delayed entries given whose time has come."""
+        """Schedule the delayed entries that are due."""
         while self._delayed and self._delayed[0][0] <= now:
             offset = self._delayed[0][1]
             self.again([(offset, self.slot_at(offset))])  # which reads it, and may fail
@@ -783,14 +783,14 @@ class _Several(_Dispatcher):
 
 
 class _SharedDispatch(_Several):
-    """Shared: entries go round among those who can take one, the best priority first."""
+    """Shared: entries go round robin to consumers that can take one, best priority first."""
 
     def __init__(self, subscription: PulsarSubscription) -> None:
         super().__init__(subscription)
         self._again: list[int] = []  # a heap
         self._is_again: set[int] = set()
         self._turn = 0
-        self._chunks: dict[str, PulsarConsumer] = {}  # who has begun a message in chunks gets all of them
+        self._chunks: dict[str, PulsarConsumer] = {}  # the receiver of a first chunk gets all chunks
 
     def again(self, offsets: Iterable[tuple[int, int]]) -> None:
         for offset, _ in offsets:
@@ -865,7 +865,7 @@ class _SharedDispatch(_Several):
 
 
 class _KeyShared(_Several):
-    """Key_Shared: the entries of a slot are with one consumer at a time, in order."""
+    """Key_Shared: the entries of a slot go to one consumer at a time, in order."""
 
     def __init__(self, subscription: PulsarSubscription, policy: KeyPolicy) -> None:
         super().__init__(subscription)
@@ -874,8 +874,8 @@ class _KeyShared(_Several):
         self._ring: Ring[PulsarConsumer] = Ring(lambda consumer: consumer.name)
         self._again: dict[int, list[int]] = {}  # offsets of each slot, as heaps
         self._is_again: dict[int, int] = {}  # slots by offset
-        self._held: dict[int, int] = {}  # how many entries of a slot somebody has
-        self._holders: dict[int, PulsarConsumer] = {}  # and who
+        self._held: dict[int, int] = {}  # how many entries of a slot are with a consumer
+        self._holders: dict[int, PulsarConsumer] = {}  # and with which one
 
     def slot_of(self, entry: Entry) -> int:
         return self._ranges.slot(entry.key) if self._ranges is not None else self._ring.slot(entry.key)
@@ -925,7 +925,7 @@ class _KeyShared(_Several):
         return len(self._is_again)
 
     def _first_of(self, slot: int) -> int | None:
-        """Return the first entry of a slot that is to be given again."""
+        """Return the first entry of a slot that is to be redelivered."""
         heap = self._again.get(slot)
         while heap:
             if heap[0] in self._is_again:
@@ -952,12 +952,12 @@ class _KeyShared(_Several):
         return bool(self._is_again) or super().has_more
 
     def _taker(self, slot: int) -> PulsarConsumer | None:
-        """Return who can be given an entry of a slot now."""
+        """Return the consumer that can get an entry of a slot now."""
         consumer = self._select(slot)
         if consumer is None or not consumer.can_take:
             return None
         if self._is_ordered and self._holders.get(slot, consumer) is not consumer:
-            return None  # whoever had the slot has not finished
+            return None  # the former owner of the slot has not finished
         return consumer
 
     def dispatch(self, now: int) -> None:

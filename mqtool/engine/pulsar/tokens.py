@@ -1,4 +1,4 @@
-"""Who a client is by its token (JWT): the subject is the access key of an account.
+"""Authenticates clients by their tokens (JWT): the subject is the access key of an account.
 
 (Rules: docs/pulsar.md. Pulsar: ``AuthenticationProviderToken``.)
 """
@@ -32,8 +32,8 @@ class Tokens:
         """Take the key from settings.
 
         Raises:
-            UsageError: there is none, or it is no key.
-            NotFoundError: its file is not there.
+            UsageError: there is no key, or it is not valid.
+            NotFoundError: its file does not exist.
         """
         algorithm = settings.token_public_algorithm
         if settings.token_secret_key:
@@ -74,7 +74,7 @@ class Tokens:
 
 
 def _read(setting: str, text: str) -> bytes:
-    """Return a key: of a file, in ``data:;base64,``, or base64 itself."""
+    """Return a key: from a file, from ``data:;base64,``, or from plain base64."""
     if text.startswith("data:"):
         return _decoded(setting, text.partition(",")[2])
     path = Path(text.removeprefix("file://"))

@@ -1,6 +1,6 @@
 """The topics that Pulsar clients use: what they are in the store, their producers and their subscriptions.
 
-A topic here is one queue of RocketMQ: all of a plain topic, or a partition. (Rules: pulsar.md 6.2, 8.)
+A topic here is one RocketMQ queue: a whole plain topic, or a partition. (Rules: pulsar.md 6.2, 8.)
 """
 
 import logging
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EARLIEST = (1 << 64) - 1
-"""Ledger and entry before all others, as ids have them."""
+"""Ledger and entry of the id that means the earliest position."""
 _KEPT_AFTER_SEEK_MS = 60_000
 _MAX_KEPT_AFTER_SEEK = 10_000
 
 
 class TopicLocation(NamedTuple):
-    """Where the messages of a topic lie."""
+    """Where the messages of a topic are stored."""
 
     topic: str
-    """By RocketMQ's name."""
+    """The RocketMQ topic."""
     queue_id: int
     partition: int
     """-1 for a plain topic."""
@@ -72,9 +72,9 @@ class QueueTopic:
         self.producers = Producers()
         self.subscriptions: dict[str, Durable] = {}
         self.deduplication: Deduplication | None = None
-        """What is known of its producers, where it drops what they send again."""
+        """The state of its producers, if it drops messages that they resend."""
         self.bytes_in = 0
-        """That producers have brought since this runs."""
+        """Bytes received from producers since the broker started."""
 
     @property
     def is_used(self) -> bool:
@@ -84,7 +84,7 @@ class QueueTopic:
         )
 
     def offset_of(self, ledger_id: int, entry_id: int) -> int:
-        """Return the offset that an id means: of the first or last there is where it means none of these."""
+        """Return the offset that an id means: that of the first message or the end if the id is outside the queue."""
         start, end = self.log.start, self.log.end
         if ledger_id == EARLIEST or ledger_id < self.generation:
             return start
@@ -93,7 +93,7 @@ class QueueTopic:
         return start if entry_id == EARLIEST else max(start, min(entry_id, end))
 
     def left_of(self, offset: int, bits: int) -> int | None:
-        """Return those of some bits that mean messages of the entry at an offset; None where that is all, or none."""
+        """Return the bits that refer to messages of the entry at an offset; None if these are all or none."""
         if (size := self.log.size_at(offset)) is None:
             return None
         everything = (1 << size[1]) - 1
@@ -101,7 +101,7 @@ class QueueTopic:
         return left if left not in (0, everything) else None
 
     def last_entry(self) -> Entry | None:
-        """Return the last entry, None where there is none."""
+        """Return the last entry, None if there is none."""
         return self.log.entry(self.log.end - 1) if self.log.end > self.log.start else None
 
     def offset_at(self, timestamp: int) -> int:
@@ -110,7 +110,7 @@ class QueueTopic:
 
 
 class Durable:
-    """A subscription with what is to be written of it; one of a reader is not."""
+    """A subscription with its state to be saved; a reader's is not saved."""
 
     def __init__(
         self, subscription: PulsarSubscription, queue: QueueTopic, key: CursorKey, *, is_durable: bool
@@ -120,19 +120,19 @@ class Durable:
         self.key = key
         self.is_durable = is_durable
         self.committed = UNKNOWN
-        """What the table of offsets was given."""
+        """The offset last written to the table of offsets."""
         self.expires_at: int | None = None
-        """When one that is not durable and has no consumer goes (ms)."""
+        """When a non-durable subscription without a consumer is removed (ms)."""
         self.told_lost = 0
         self.size_asleep = 0
-        """What it holds while it has no consumers."""
+        """How much it keeps while it has no consumers."""
 
 
 class PulsarTopics:
     """The topics of a broker; times are in ms."""
 
     def __init__(self, broker: "BrokerController", now: int) -> None:
-        """Take up catalogue and cursors.
+        """Load the catalogue and the cursors.
 
         Raises:
             FormatError: the catalogue cannot be read.
@@ -144,7 +144,7 @@ class PulsarTopics:
         self._producer_files = ProducerFiles(config, broker.saves)
         self.queues: dict[tuple[str, int], QueueTopic] = {}
         self._deduplicating: set[QueueTopic] = set()
-        self._awake: dict[Durable, None] = {}  # those that have consumers, or have had some
+        self._awake: dict[Durable, None] = {}  # those that have consumers, or had some
         self._held = HeldInAll()
         self._held_asleep = 0
         self._next_save = now + INTERVAL_MS
@@ -152,7 +152,7 @@ class PulsarTopics:
         self.most_message = self.most_body - ROOM
         self._kept = KeptEntries()
         self._left: dict[Durable, None] = {}
-        """Subscriptions of readers that seek, in the order in which they have left."""
+        """Subscriptions of readers that seek, in the order in which they left."""
         self._rate = DispatchRate(self._rates_in_all)
         if broker.state.role is not Role.SLAVE:
             for key, kept in self._files.load():
@@ -177,11 +177,11 @@ class PulsarTopics:
             if of_group < cursor.next_offset:
                 cursor.seek(of_group)
             cursor.ack_until(of_group)
-        cursor.cut_from(queue.log.end)  # a loss of power may have taken messages: others come to their places
+        cursor.cut_from(queue.log.end)  # a power loss may have destroyed messages: others will get their offsets
         subscription = self._new_subscription(queue, kept.subscription, cursor)
         durable = queue.subscriptions[kept.subscription] = Durable(subscription, queue, key, is_durable=True)
         self._fall_asleep(durable)
-        if cursor.is_changed:  # before there are other messages, which the file would tell to be acknowledged
+        if cursor.is_changed:  # before there are new messages, which the file would mark as acknowledged
             self._save(durable, now)
         else:
             self._commit(durable)
@@ -189,7 +189,7 @@ class PulsarTopics:
     # Names
 
     def name_of(self, topic: str) -> PulsarTopicName | None:
-        """Return the name of a RocketMQ topic, None where Pulsar clients do not see it."""
+        """Return the Pulsar name of a RocketMQ topic, None if it is hidden from Pulsar clients."""
         if self.is_hidden(topic):
             return None
         known = self.catalogue.get(topic)
@@ -199,7 +199,7 @@ class PulsarTopics:
             return None
 
     def is_hidden(self, topic: str) -> bool:
-        """Tell whether a topic is RocketMQ's own."""
+        """Tell whether a topic is internal to RocketMQ."""
         return (
             topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
             or self._broker.topics.is_system(topic)
@@ -207,16 +207,16 @@ class PulsarTopics:
         )
 
     def spaces(self) -> set[tuple[str, str]]:
-        """Return the tenants and namespaces that there are."""
+        """Return the existing tenants and namespaces."""
         return {DEFAULT} | {
             name.space for topic in self._broker.topics.configs if "|" in topic and (name := self.name_of(topic))
         }
 
     def parse(self, text: str, unknown_space: PulsarError = PulsarError.TOPIC_NOT_FOUND) -> PulsarTopicName:
-        """Return the name that a client gives.
+        """Parse the topic name that a client sends.
 
         Raises:
-            PulsarRefusedError: no topic can have it, or there is no such namespace.
+            PulsarRefusedError: no topic can have it, or the namespace does not exist.
         """
         try:
             name = parse_topic(text)
@@ -231,7 +231,7 @@ class PulsarTopics:
         return name
 
     def partition_count(self, name: PulsarTopicName) -> int | None:
-        """Return how many partitions a topic has, 0 where it is plain, None where there is none."""
+        """Return the number of partitions of a topic, 0 if it is plain, None if it does not exist."""
         topic = rocketmq_topic(name)
         config = self._broker.topics.get(topic)
         if config is not None:
@@ -242,13 +242,13 @@ class PulsarTopics:
         return None
 
     def place_of(self, name: PulsarTopicName) -> TopicLocation | None:
-        """Return where a topic lies, None where there is none."""
+        """Return where a topic is stored, None if it does not exist."""
         topic = rocketmq_topic(name)
         config = self._broker.topics.get(topic)
         if config is not None:
             if self.catalogue.get(topic).is_plain:
                 return TopicLocation(topic, 0, -1, name.full)
-            # By its own name a topic with partitions is its first: clients never ask so, but for one of one queue.
+            # A partitioned topic's own name means its first partition: clients use it only if there is one queue.
             return TopicLocation(topic, 0, 0, f"{name.full}-partition-0")
         if (of := name.partition_of()) is not None:
             count = self.partition_count(of[0])
@@ -257,10 +257,10 @@ class PulsarTopics:
         return None
 
     def open(self, name: PulsarTopicName, now: int, *, create: bool = True) -> QueueTopic:
-        """Return the queue of a topic, which is made if need be.
+        """Return the queue of a topic, which is created if necessary.
 
         Raises:
-            PulsarRefusedError: it is not there, and is not made.
+            PulsarRefusedError: it does not exist and is not created.
             LimitError: there are too many topics.
         """
         place = self.place_of(name)
@@ -280,12 +280,12 @@ class PulsarTopics:
         return self._queue(place.topic, place.queue_id)
 
     def _check_queues(self, keys: Iterable[tuple[str, int]]) -> None:
-        """See that there is room for queues as topics of Pulsar; raises ``LimitError``."""
+        """Check that there is room for more queues in use by Pulsar clients; raises ``LimitError``."""
         new = sum(key not in self.queues for key in keys)
         check_room(len(self.queues), new, MAX_QUEUES_IN_ALL, "queues in use by Pulsar clients")
 
     def create(self, topic: str, name: PulsarTopicName, queue_count: int, *, is_plain: bool, now: int) -> None:
-        """Make a topic.
+        """Create a topic.
 
         Raises:
             LimitError: there are too many.
@@ -298,7 +298,7 @@ class PulsarTopics:
         self.catalogue.put(topic, KnownTopic(self.catalogue.get(topic).generation, is_plain, full))
 
     def deduplicate(self, topic: str, deduplicates: bool) -> None:
-        """Have what producers of a RocketMQ topic send again be dropped from now on, or stored."""
+        """From now on drop messages that producers of a RocketMQ topic resend, or store them."""
         queues = [
             self._queue(topic, queue_id) for queue_id in range(self._broker.topics.configs[topic].read_queue_count)
         ]
@@ -315,7 +315,7 @@ class PulsarTopics:
                 self._producer_files.save(key, queue.generation, queue.deduplication)
 
     def terminate(self, topic: str, now: int) -> None:
-        """Have a RocketMQ topic take no more messages, of whatever producers."""
+        """Let a RocketMQ topic accept no more messages, from any producer."""
         config = self._broker.topics.configs[topic]
         self.catalogue.put(topic, self.catalogue.get(topic)._replace(is_terminated=True))
         self._broker.topics.put([replace(config, perm=config.perm & ~int(Perm.WRITE))], now)
@@ -324,11 +324,11 @@ class PulsarTopics:
     # Schemas
 
     def schemas(self, topic: str) -> Sequence[Schema]:
-        """Return the schemas of a RocketMQ topic, by their versions."""
+        """Return the schemas of a RocketMQ topic, in the order of their versions."""
         return self.catalogue.get(topic).schemas
 
     def schema_of(self, name: PulsarTopicName, version: int | None = None) -> tuple[int, Schema]:
-        """Return a schema of a topic and its version, without one the latest.
+        """Return a schema of a topic and its version, the latest if no version is given.
 
         Raises:
             PulsarRefusedError: there is none.
@@ -342,10 +342,10 @@ class PulsarTopics:
         return version, known[version]
 
     def register(self, topic: str, schema: Schema) -> int:
-        """Return the version of a schema that a producer brings, which is kept if it is new.
+        """Return the version of a producer's schema, which is added if it is new.
 
         Raises:
-            PulsarRefusedError: it does not go with the latest one.
+            PulsarRefusedError: it is not compatible with the latest one.
             LimitError: there is no room for it.
         """
         known = self.schemas(topic)
@@ -355,16 +355,16 @@ class PulsarTopics:
         return self.catalogue.add_schema(topic, schema)
 
     def register_reader(self, queue: QueueTopic, schema: Schema) -> None:
-        """Take the schema of a consumer: it is the first of a topic that nobody has used before.
+        """Register the schema of a consumer: it becomes the first schema of a topic that was never used before.
 
         Raises:
-            PulsarRefusedError: what is written with the latest one cannot be read with it.
+            PulsarRefusedError: data written with the latest one cannot be read with it.
             LimitError: there is no room for it.
         """
         topic = queue.place.topic
         if known := self.schemas(topic):
             check_reader(known, schema)
-        elif not queue.log.end and not queue.is_used:  # RocketMQ messages have no schema, and whoever reads them may
+        elif not queue.log.end and not queue.is_used:  # RocketMQ messages have no schema: anybody may read them
             self.register(topic, schema)
 
     def widen(self, topic: str, queue_count: int, now: int) -> None:
@@ -395,19 +395,19 @@ class PulsarTopics:
         return queue
 
     def full_names(self, topic: str, name: PulsarTopicName) -> list[str]:
-        """Return the name in full of a topic of RocketMQ that there is, or those of its partitions."""
+        """Return the full name of an existing RocketMQ topic, or those of its partitions."""
         count = self._partitions_of(topic)
         return [f"{name.full}-partition-{number}" for number in range(count)] if count else [name.full]
 
     def topics_of(self, space: tuple[str, ...], topics: Iterable[str]) -> Iterator[tuple[str, PulsarTopicName]]:
-        """Yield those of some topics of RocketMQ that are of a tenant and namespace, with their names."""
+        """Yield those RocketMQ topics that belong to a tenant and namespace, with their names."""
         for topic in topics:
             name = self.name_of(topic)
             if name is not None and name.space == space and topic != DEFAULT_TOPIC:
                 yield topic, name
 
     def names(self, space: tuple[str, ...]) -> list[str]:
-        """Return the full names of the topics of a tenant and namespace, each partition by itself.
+        """Return the full names of the topics of a tenant and namespace, with one item per partition.
 
         Raises:
             LimitError: there are too many.
@@ -419,19 +419,19 @@ class PulsarTopics:
         return sorted(names)
 
     def partitioned(self, space: tuple[str, ...]) -> list[str]:
-        """Return the full names of those that have partitions."""
+        """Return the full names of the topics that have partitions."""
         topics = self.topics_of(space, self._broker.topics.configs)
         return sorted(name.full for topic, name in topics if self._partitions_of(topic))
 
     def _partitions_of(self, topic: str) -> int:
-        """Return how many partitions a topic of RocketMQ has, 0 where it is plain."""
+        """Return the number of partitions of a RocketMQ topic, 0 if it is plain."""
         return 0 if self.catalogue.get(topic).is_plain else self._broker.topics.configs[topic].read_queue_count
 
     def queues_of(self, name: PulsarTopicName) -> list[QueueTopic]:
-        """Return the queues of a topic, one for each partition; none where there is no such topic.
+        """Return the queues of a topic, one for each partition; empty if the topic does not exist.
 
         Raises:
-            LimitError: there are too many of them in use.
+            LimitError: too many queues are in use.
         """
         count = self.partition_count(name)
         if count:
@@ -448,19 +448,19 @@ class PulsarTopics:
     # Subscriptions
 
     def subscription(self, queue: QueueTopic, name: str) -> "Durable | None":
-        """Return a subscription that there is, where its group is now."""
+        """Return an existing subscription, moved to the current offset of its group."""
         durable = queue.subscriptions.get(name)
         if durable is not None and durable.is_durable and not durable.subscription.consumers:
-            self._follow(durable)  # RocketMQ consumers may have read on a moment ago
+            self._follow(durable)  # RocketMQ consumers may have read on in the meantime
         return durable
 
     def follow_all(self, queue: QueueTopic) -> None:
-        """Have the subscriptions of a queue that have no consumers be where their groups are now."""
+        """Move the subscriptions of a queue that have no consumers to the current offsets of their groups."""
         for name in queue.subscriptions:
             self.subscription(queue, name)
 
     def subscribe(self, queue: QueueTopic, name: str, offset: int, now: int, *, is_durable: bool) -> Durable:
-        """Return a subscription, made to begin at an offset if there is none.
+        """Return a subscription; a new one starts at an offset.
 
         Raises:
             LimitError: there are too many offsets, or the name is too long.
@@ -475,7 +475,7 @@ class PulsarTopics:
             self._broker.offsets.check_room(key.group, key.topic, key.queue_id)
             self._broker.groups.find(key.group, now)
             of_group = self._broker.offsets.get(key.group, key.topic, key.queue_id)
-            if of_group != UNKNOWN:  # RocketMQ consumers have read so far
+            if of_group != UNKNOWN:  # RocketMQ consumers have read up to there
                 offset = min(of_group, queue.log.end)
         subscription = self._new_subscription(queue, name, Cursor(offset))
         new_durable = queue.subscriptions[name] = Durable(subscription, queue, key, is_durable=is_durable)
@@ -501,7 +501,7 @@ class PulsarTopics:
         return Rates(settings.subscription_messages_per_second, settings.subscription_bytes_per_second)
 
     def check_group(self, queue: QueueTopic, name: str) -> None:
-        """See that no RocketMQ consumers are connected in the group of a subscription.
+        """Check that no RocketMQ consumers are connected in the group of a subscription.
 
         Raises:
             PulsarRefusedError: there are some.
@@ -512,7 +512,7 @@ class PulsarTopics:
             raise PulsarRefusedError(PulsarError.CONSUMER_BUSY, text)
 
     def unsubscribe(self, durable: Durable) -> None:
-        """Forget a subscription."""
+        """Delete a subscription."""
         self._stays(durable)
         queue = durable.queue
         if queue.subscriptions.get(durable.subscription.name) is durable:
@@ -523,7 +523,7 @@ class PulsarTopics:
             self._broker.offsets.forget(durable.key.group, durable.key.topic, durable.key.queue_id)
 
     def joined(self, durable: Durable) -> None:
-        """Take note that a subscription has a consumer."""
+        """Note that a subscription has a consumer."""
         self._stays(durable)
         self._wake(durable)
 
@@ -532,7 +532,7 @@ class PulsarTopics:
         self._left.pop(durable, None)
 
     def _wake(self, durable: Durable) -> None:
-        """Have a subscription looked at once a second."""
+        """Check a subscription once a second from now on."""
         if durable not in self._awake:
             self._awake[durable] = None
             self._held_asleep -= durable.size_asleep
@@ -548,7 +548,7 @@ class PulsarTopics:
         del self._awake[durable]
 
     def left(self, durable: Durable, now: int, *, by_seek: bool = False) -> None:
-        """Take note that a subscription may have no consumers any more: that of a reader goes with the last one."""
+        """Note that a subscription may have no consumers left: a reader's subscription is removed with the last one."""
         if durable.is_durable or durable.subscription.consumers:
             return
         if by_seek:
@@ -560,13 +560,13 @@ class PulsarTopics:
             self.unsubscribe(durable)
 
     def moved(self, durable: Durable, now: int) -> None:
-        """Take note that a subscription goes on elsewhere; it is among the saves when this returns."""
+        """Note that a subscription was moved; it is queued for saving when this returns."""
         if durable.is_durable:
             self._save(durable, now)
         self._wake(durable)
 
     def delete_topic(self, topic: str, now: int) -> list[QueueTopic]:
-        """Forget a topic that is deleted, and return what it was."""
+        """Remove a deleted topic, and return its queues."""
         gone = [queue for key, queue in self.queues.items() if key[0] == topic]
         for queue in gone:
             del self.queues[topic, queue.place.queue_id]
@@ -581,7 +581,7 @@ class PulsarTopics:
         return gone
 
     def states(self) -> Iterator[SubscriptionState]:
-        """Yield how the subscriptions of all queues are doing, but for those of readers."""
+        """Yield the state of the subscriptions of all queues, except for those of readers."""
         for queue in self.queues.values():
             self.follow_all(queue)
             for durable in queue.subscriptions.values():
@@ -601,7 +601,7 @@ class PulsarTopics:
     # Time
 
     def tick(self, now: int) -> list[Durable]:
-        """Write down what has changed, once a second; return the subscriptions that others have moved."""
+        """Save changes once a second; return the subscriptions that were moved elsewhere."""
         if now < self._next_save:
             return []
         self._next_save = now + INTERVAL_MS
@@ -634,7 +634,7 @@ class PulsarTopics:
         return self._next_save if self.queues else None
 
     def save_all(self, now: int) -> None:
-        """Have everything written that has changed."""
+        """Queue all changes for saving."""
         for queue in self._deduplicating:
             self._save_producers(queue)
         for durable in self._awake:

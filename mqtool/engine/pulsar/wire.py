@@ -1,7 +1,7 @@
 """The commands of Pulsar's binary protocol, and the metadata of its messages, as protobuf.
 
 Each message is one line below: fields as ``number name type``, with ``!`` for required, ``*`` for repeated and ``=x``
-for a default. Enums are numbers here. What is not listed is skipped by the parser, as clients may be newer than this.
+for a default. Enums are numbers here. The parser skips fields that are not listed, as clients may be newer than this.
 (Rules: pulsar.md 2.)
 """
 
@@ -152,34 +152,34 @@ MessageMetadata = _class_of("MessageMetadata")
 SingleMetadata = _class_of("SingleMetadata")
 
 TYPES: dict[str, int] = {field.name: field.number for field in BaseCommand.DESCRIPTOR.fields if field.name != "type"}
-"""The number of each command, by our name of it."""
+"""The number of each command, by our name for it."""
 NAMES = {number: name for name, number in TYPES.items()}
 TEXTS: dict[str, list[str]] = {
     field.name: [part.name for part in field.message_type.fields if part.type == part.TYPE_STRING]
     for field in BaseCommand.DESCRIPTOR.fields
     if field.name != "type"
 }
-"""The fields of each command that are texts: one whose bytes are not UTF-8 is parsed, and has bytes there."""
+"""The text fields of each command: if the bytes are not UTF-8, parsing succeeds and the field contains bytes."""
 
 
 def parse(kind: Any, data: bytes | memoryview) -> Any:
-    """Return the message of a class of this module.
+    """Parse a message of a class of this module.
 
     Raises:
-        FormatError: the bytes are none, or lack what is required.
+        FormatError: the bytes are not such a message, or lack required fields.
     """
     message = kind()
     try:
         message.ParseFromString(bytes(data))
     except (DecodeError, ValueError) as error:
         raise FormatError("not a protobuf message", 0) from error
-    if not message.IsInitialized():  # of what it lacks there may be millions
+    if not message.IsInitialized():  # it may lack millions of fields
         raise FormatError("a protobuf message without fields that it must have", 0)
     return message
 
 
 def text_of(value: str | bytes) -> str:
-    """Return a field as text, also where its bytes are not UTF-8."""
+    """Return a field as text, even if its bytes are not UTF-8."""
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
