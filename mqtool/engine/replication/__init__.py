@@ -1,1 +1,1 @@
-"""A master and its slaves: what is sent and what is acknowledged. These rules know neither sockets nor clocks."""
+"""A master and its slaves: what is sent and what is acknowledged. These rules use neither sockets nor clocks."""

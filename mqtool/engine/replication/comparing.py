@@ -1,8 +1,8 @@
-"""Whether the log of a slave is the beginning of its master's, as far as that can be told before the first report.
+"""Checks whether a slave's log is a prefix of its master's, as far as possible before the first report.
 
-Nothing in the stream shows it: a RocketMQ slave appends to whatever it has, and its log is silently damaged if
-that is not what its master has there. So a slave asks its master's broker by requests first: for the ends of its log,
-for the size of its segments, and for the last records that the slave has. (Rules: replication.md 2.6.)
+The stream does not show it: a RocketMQ slave appends to whatever it has, and its log is silently damaged if that
+differs from its master's. So a slave first queries its master's broker for the start and end of its log, for its
+segment size, and for the last records that the slave has. (Rules: replication.md 2.6.)
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -13,7 +13,7 @@ COMPARED_RECORDS = 16
 
 
 class Extent(NamedTuple):
-    """From where to where a log reaches, in bytes, and how large its segments are; 0 where that is not known."""
+    """The start and end of a log in bytes, and its segment size; 0 if unknown."""
 
     start_offset: int
     end_offset: int
@@ -35,7 +35,7 @@ def misfit_of_extents(ours: Extent, masters: Extent) -> str | None:
             "(mappedFileSizeCommitLog)"
         )
     if ours.end_offset <= ours.start_offset:
-        return None  # it is empty, and begins wherever the master does
+        return None  # it is empty, and starts wherever the master does
     if ours.end_offset > masters.end_offset:
         return f"it ends at {ours.end_offset:,}, after the end of the master's log at {masters.end_offset:,}"
     if ours.end_offset < masters.start_offset:
@@ -47,7 +47,7 @@ def misfit_of_piece(ours: RecordPrefix, masters: bytes | None) -> str | None:
     """Return how a slave's record differs from its master's, None if it does not.
 
     Args:
-        ours: a whole record, or the part that has come of the last.
+        ours: a whole record, or the received part of the last one.
         masters: the whole record that the master has at that address, None if it has none.
     """
     if masters is None:
@@ -58,11 +58,11 @@ def misfit_of_piece(ours: RecordPrefix, masters: bytes | None) -> str | None:
 
 
 def to_compare(pieces: Sequence[RecordPrefix], masters: Extent) -> list[RecordPrefix]:
-    """Return the pieces that the master can be asked for: it may have removed its oldest segments."""
+    """Return the pieces that can be requested from the master: it may have removed its oldest segments."""
     return [piece for piece in pieces if piece.physical_offset >= masters.start_offset]
 
 
-# Where two logs part
+# Where two logs diverge
 
 BLOCK_SIZE = 1 << 20
 MAX_COMPARED = 16 << 20
@@ -71,7 +71,7 @@ _SIZES = (1 << 14, 1 << 8, 1 << 2, 1)
 
 
 class ComparedRange(NamedTuple):
-    """A stretch of a log that is compared in blocks of one size; the last may be shorter."""
+    """A range of a log that is compared in blocks of one size; the last block may be shorter."""
 
     start_offset: int
     end_offset: int
@@ -84,12 +84,12 @@ class ComparedRange(NamedTuple):
 
 
 def find_fork(start: int, end: int) -> Generator[ComparedRange, Sequence[bool], int]:
-    """Return the address of the first byte in which two logs differ that begin alike; ``end`` if there is none.
+    """Return the first address at which two logs with a common beginning differ; ``end`` if there is none.
 
-    Yields the blocks to compare next, and is sent for each whether it is the same in both. Logs that have parted do not
-    become the same again, since each record holds its own address and time.
+    Yields the blocks to compare next; the caller sends for each whether it is the same in both. Logs that have diverged
+    do not become equal again, since each record contains its own address and time.
 
-    Cost: linear in what is after that address.
+    Cost: linear in the bytes after that address.
     """
     stop, low, high = end, start, min(start + BLOCK_SIZE, end)
     while stop > start:

@@ -1,7 +1,7 @@
-"""A slave on one connection to its master: what it reports, what it appends, and when it hangs up.
+"""A slave on one connection to its master: what it reports, what it appends, and when it disconnects.
 
-The slave appends first and reports after, and compares the offset of each frame with the end of its own log before the
-body has come. Frames have nothing to do with records: one may end anywhere. (Rules: replication.md 2.5. RocketMQ:
+The slave appends before it reports, and compares the offset of each frame with the end of its own log before the body
+arrives. Frames are independent of records: a frame may end anywhere. (Rules: replication.md 2.5. RocketMQ:
 ``DefaultHAClient``.)
 
 Cost: constant for each frame, except for what appending its bytes costs.
@@ -14,15 +14,15 @@ from mqtool.engine.replication.frames import FrameHead, FrameParser, build_repor
 from mqtool.errors import FormatError, MqtoolError
 
 AT_FIRST_BYTE = 1
-"""The first report of an empty slave that wants a log from byte 0 on: to one of 0 a master sends its last segment."""
+"""The first report of an empty slave that wants the log from byte 0 on: after 0, a master sends its last segment."""
 
 
 class HangUpError(MqtoolError):
-    """The connection is of no more use: the slave closes it and connects again."""
+    """The connection is no longer usable: the slave closes it and connects again."""
 
 
 class ReplicaLog(Protocol):
-    """The log that is appended to: a ``MessageStore``."""
+    """The log to which data is appended: a ``MessageStore``."""
 
     @property
     def end_offset(self) -> int:
@@ -30,31 +30,31 @@ class ReplicaLog(Protocol):
         ...
 
     def append_bytes(self, at: int, data: bytes) -> None:
-        """Append bytes at its end; an empty log begins with any segment."""
+        """Append bytes at its end; an empty log may start with any segment."""
         ...
 
 
 class Follower:
     """The rules of one connection; times are in ms.
 
-    Whoever owns the socket sends what these calls return, and closes it when one of them raises.
+    The owner of the socket sends what these calls return, and closes it when one of them raises.
     """
 
     def __init__(
         self, copy: ReplicaLog, now: int, *, report_interval_ms: int, silence_ms: int, first: RecordPrefix | None = None
     ) -> None:
-        """Begin on a new connection.
+        """Start on a new connection.
 
         Args:
-            copy: what the master's log is appended to.
+            copy: the log to which the master's log is appended.
             now: the time.
-            report_interval_ms: how often to report when nothing comes (``haSendHeartbeatInterval``).
+            report_interval_ms: how often to report if nothing is received (``haSendHeartbeatInterval``).
             silence_ms: how long the master may be silent (``haHousekeepingInterval``).
-            first: where an empty log is to begin, which the master has; with the record that starts there if that
-                is 0, as its first byte cannot be asked for. None: wherever the master begins.
+            first: the address, known to the master, at which an empty log is to start; with the record there if it
+                is 0, as byte 0 cannot be requested. None: wherever the master starts.
         """
         self.received_size = 0
-        """Bytes of the log that have come over this connection."""
+        """Bytes of the log received over this connection."""
         self._copy = copy
         self._frames = FrameParser()
         self._report_interval_ms = report_interval_ms
@@ -73,11 +73,11 @@ class Follower:
         return build_report(self._first.physical_offset or AT_FIRST_BYTE)
 
     def receive(self, data: bytes, now: int) -> bytes:
-        """Take bytes off the wire, append those of the log, and return the report of where it ends then.
+        """Process received bytes, append those of the log, and return the report of its new end.
 
         Raises:
-            HangUpError: what comes is not a frame, or not the next.
-            MqtoolError: it cannot be appended, see ``MessageStore.append_bytes``; what came before it is.
+            HangUpError: the bytes are not a frame, or not the next one.
+            MqtoolError: data cannot be appended, see ``MessageStore.append_bytes``; earlier data has been.
         """
         self._heard_at = now
         self._frames.receive(data)
@@ -101,15 +101,15 @@ class Follower:
         except FormatError as error:
             raise HangUpError(f"the master sent something that is not a frame: {error.reason}") from error
         finally:
-            if bodies:  # what came before a frame that is wrong is as it should be
+            if bodies:  # data before a wrong frame is valid
                 self._append(start, b"".join(bodies))
         return self._report(now) if self._copy.end_offset > self._reported else b""
 
     def tick(self, now: int) -> bytes:
-        """Return the report of a slave to which nothing has come for a while, if it is time for that.
+        """Return the report of a slave that has received nothing for a while, if it is due.
 
         Raises:
-            HangUpError: nothing at all has come from the master for too long, or no data for an empty log.
+            HangUpError: the master has been silent for too long, or sent no data for an empty log.
         """
         if now - self._heard_at > self._silence_ms:
             raise HangUpError(f"the master has sent nothing for {now - self._heard_at:,} ms")

@@ -1,6 +1,6 @@
-"""Both directions of the replication stream, cut into reports and frames.
+"""Parsers for both directions of the replication stream: reports and frames.
 
-Bytes may arrive in any pieces. What is not part of such a stream is refused with a sentence that says what it is, if
+Bytes may arrive in any pieces. If they do not belong to such a stream, the error says which protocol they are, if
 that is known. (Rules: replication.md 2.1, 2.2, 10.)
 """
 
@@ -18,16 +18,16 @@ from mqtool.formats.replication import (
 MAX_BODY = (4 << 20) - FRAME_HEAD_SIZE
 """Bytes of a frame's body: a RocketMQ slave has a buffer of 4 MiB and can never complete a larger frame."""
 _MAX_OFFSET = (1 << 56) - 1
-"""No log is longer; the first byte of a report is therefore 0."""
+"""No log is longer, so the first byte of a report is 0."""
 _HANDSHAKES = frozenset(1 << 32 | first << 16 | second for first in (0, 1) for second in (0, 1))
-"""What the first 8 bytes of an auto-switch slave are as a report."""
+"""The first 8 bytes of an auto-switch slave, read as a report."""
 _BELOW_HANDSHAKE = 1 << 32
 
 AUTO_SWITCH = "the protocol of an auto-switch slave (enableControllerMode), which is not supported here"
 
 
 class FrameHead(NamedTuple):
-    """What comes before the body of a frame; a size of 0 is a heartbeat."""
+    """The head of a frame, before its body; a size of 0 is a heartbeat."""
 
     physical_offset: int
     size: int
@@ -59,9 +59,9 @@ def build_frame_head(physical_offset: int, size: int) -> bytes:
 
 
 class ReportParser:
-    """What a master gets from one slave: bytes in, reports out.
+    """Parses what a master receives from one slave: bytes in, reports out.
 
-    Reports are counted from the first byte of the connection. Of those that arrive together only the last counts.
+    Reports are counted from the first byte of the connection. If several arrive together, only the last one counts.
     """
 
     __slots__ = ("_data", "_first")
@@ -72,7 +72,7 @@ class ReportParser:
 
     @property
     def pending(self) -> bytes:
-        """What has come and is not a report yet, or no report at all."""
+        """Received bytes that are not a complete report, or not a report at all."""
         return self._data
 
     @property
@@ -88,7 +88,7 @@ class ReportParser:
         """Yield the last report that is complete, if there is a new one.
 
         Raises:
-            FormatError: what has come is not a report: the connection must be closed.
+            FormatError: the bytes are not a report: the connection must be closed.
         """
         data, whole = self._data, len(self._data) // REPORT_SIZE * REPORT_SIZE
         if not whole:
@@ -105,10 +105,10 @@ class ReportParser:
 
 
 class FrameParser:
-    """What a slave gets from its master: bytes in, heads and frames out.
+    """Parses what a slave receives from its master: bytes in, heads and frames out.
 
-    A head comes out as soon as its 12 bytes are there, so that it can be checked before its body has come; the frame
-    follows when it is whole. What is kept between two pieces is less than a frame.
+    A head is yielded as soon as its 12 bytes have arrived, so that it can be checked before its body arrives; the frame
+    follows when it is complete. Less than a frame is kept between two pieces.
     """
 
     __slots__ = ("_data", "_head")
@@ -119,7 +119,7 @@ class FrameParser:
 
     @property
     def pending_size(self) -> int:
-        """How many bytes have come of which no frame was made yet, without those of a head."""
+        """How many received bytes are not part of a complete frame yet, without those of a head."""
         return len(self._data)
 
     def receive(self, data: bytes) -> None:
@@ -127,10 +127,10 @@ class FrameParser:
         self._data += data
 
     def commands(self) -> Iterator[FrameHead | Frame]:
-        """Yield what is complete, each once: a head, then its frame. Who stops in between continues later.
+        """Yield complete items, each once: a head, then its frame. A caller that stops in between can continue later.
 
         Raises:
-            FormatError: no frame has such a head: the connection must be closed.
+            FormatError: it is not a valid head of a frame: the connection must be closed.
         """
         at = 0
         try:
@@ -157,7 +157,7 @@ class FrameParser:
 
 
 def other_protocol(data: bytes | bytearray) -> str | None:
-    """Return what a connection speaks that began with these bytes, which are not a report; None if that is not known.
+    """Return the protocol of a connection that began with these bytes, which are not a report; None if unknown.
 
     >>> other_protocol(b"GET / HTTP/1.1")
     'HTTP'

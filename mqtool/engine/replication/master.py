@@ -1,14 +1,14 @@
 """The rules of a master: what it sends to each slave and when, and how far the slaves are.
 
-Whoever owns the sockets says which connections come, go and are backed up, and gives the reports that arrive; ``tick``
-returns what to send. Bytes of the log leave as they are there, as soon as they are written, flushed or not.
+The owner of the sockets reports which connections open, close and are backed up, and passes on received reports;
+``tick`` returns what to send. Bytes of the log are sent unchanged as soon as they are written, flushed or not.
 
-RocketMQ believes whatever a slave reports. Here a report counts as an acknowledgement only of bytes that were sent on
-its connection, and a slave whose log is longer than the master's gets heartbeats and no data: what it would be sent
-does not continue where its log ends. (Rules: replication.md 2.2 to 2.4, 4. RocketMQ: ``DefaultHAService``,
-``DefaultHAConnection``, ``GroupTransferService``.)
+RocketMQ accepts whatever a slave reports. Here a report acknowledges only bytes that were sent on its connection, and a
+slave whose log is longer than the master's gets heartbeats and no data: the master's data would not continue where the
+slave's log ends. (Rules: replication.md 2.2 to 2.4, 4. RocketMQ: ``DefaultHAService``, ``DefaultHAConnection``,
+``GroupTransferService``.)
 
-Cost: linear in the slaves for each tick; of the log only what is sent is read.
+Cost: linear in the slaves for each tick; only the bytes that are sent are read from the log.
 """
 
 import logging
@@ -28,40 +28,40 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SENT_AT_ONCE = 1 << 18
-"""Bytes for one slave in one tick: others have their turn in between."""
+"""Bytes for one slave in one tick: other slaves have their turn in between."""
 _SECOND_MS = 1000
 _MAX_SAMPLES = 3600
 _READ_AGAIN_MS = 1000
-"""How long to wait where the log could not be read."""
+"""How long to wait if the log could not be read."""
 _WARNED_MS = 60_000
-"""A slave that cannot be served comes back every few seconds."""
+"""Time between two warnings: a slave that cannot be served reconnects every few seconds."""
 _MAX_STRAYS = 1000
 
 
 class MasterSettings(NamedTuple):
-    """What a master goes by."""
+    """The settings of a master."""
 
-    heartbeat_ms: int = 5000  # nothing sent for so long: a heartbeat
-    housekeeping_ms: int = 20_000  # no report for so long: the connection is closed
-    batch_size: int = 32_768  # most bytes of a frame's body
-    bytes_per_second: int | None = None  # to each slave; None: as many as it takes
-    required_slaves: int = 0  # how many must have what is acknowledged; 0: nobody waits for slaves
-    counts_whatever_was_acknowledged: bool = False  # as 4.9: also by slaves that have gone
+    heartbeat_ms: int = 5000  # a heartbeat is sent after this time without data
+    housekeeping_ms: int = 20_000  # the connection is closed after this time without a report
+    batch_size: int = 32_768  # maximum size of a frame's body
+    bytes_per_second: int | None = None  # to each slave; None: unlimited
+    required_slaves: int = 0  # how many must have a message; 0: sends do not wait for slaves
+    counts_whatever_was_acknowledged: bool = False  # as 4.9: also by disconnected slaves
     max_gap: int = 1 << 28  # a slave that lacks less is in sync
-    most_behind: int = 1 << 28  # as 4.9: a slave that lacks less is there to be waited for
+    most_behind: int = 1 << 28  # as 4.9: sends wait for a slave that lacks less
 
 
 class SlaveStatus(NamedTuple):
-    """How a slave is doing."""
+    """The state of a slave."""
 
     address: str
     acknowledged_offset: int  # -1 before its first report
-    next_offset: int  # the next byte that it is sent
+    next_offset: int  # of the next byte to send to it
     lag: int  # bytes
-    lag_ms: int | None  # how long ago the log ended where the slave's does; None: not known
+    lag_ms: int | None  # how long ago the log ended where the slave's does; None: unknown
     is_in_sync: bool
     bytes_per_second: int
-    fault: str  # why it is sent nothing
+    fault: str  # why nothing is sent to it
 
 
 class _Slave:
@@ -98,7 +98,7 @@ class Master:
     """All slaves of a master; times are in ms.
 
     ``on_news`` is called when ``tick`` has something to send, ``on_confirmed`` when slaves have acknowledged more,
-    ``on_acknowledged`` before that with the highest address that one has.
+    ``on_acknowledged`` before that, with the highest address that any slave has.
     ``hang_up`` ends a connection, given the reason.
     """
 
@@ -109,8 +109,8 @@ class Master:
         self.hang_up: Callable[[Peer, str], None] = lambda peer, reason: None  # noqa: ARG005
         self._log = log_
         self._slaves: dict[Peer, _Slave] = {}
-        self._highest = 0  # that any slave has ever acknowledged
-        self._strays: dict[tuple[str, int], None] = {}  # hosts, and ends of logs there that were longer than this one
+        self._highest = 0  # address that any slave has ever acknowledged
+        self._strays: dict[tuple[str, int], None] = {}  # hosts, and ends of their logs that were longer than this one
         self._next_warning: dict[str, int] = {}  # by host
         self._sample_times: deque[int] = deque(maxlen=_MAX_SAMPLES)
         self._sample_ends: deque[int] = deque(maxlen=_MAX_SAMPLES)
@@ -121,10 +121,10 @@ class Master:
         self._settings = settings
         self._confirm()
 
-    # What the connections do
+    # Events of connections
 
     def opened(self, peer: Peer, now: int) -> None:
-        """Note a connection; it is sent nothing before its first report."""
+        """Note a connection; nothing is sent before its first report."""
         self._slaves[peer] = _Slave(peer, now)
 
     def closed(self, peer: Peer, now: int) -> Iterable[tuple[Peer, list[Buffer]]]:  # noqa: ARG002
@@ -143,21 +143,21 @@ class Master:
         self.hang_up(slave.peer, reason)
 
     def backed_up(self, peer: Peer, is_backed_up: bool) -> None:
-        """Note that what was sent waits to be read, or that it has been."""
+        """Note that sent data waits to be read, or has been read."""
         if slave := self._slaves.get(peer):
             slave.is_backed_up = is_backed_up
             if not is_backed_up:
                 self.on_news()
 
     def reported(self, peer: Peer, offset: int, now: int) -> None:
-        """Take a report: the first says where to begin, each that the slave has all below it."""
+        """Process a report: the first one says where to start, each acknowledges everything below it."""
         slave = self._slaves.get(peer)
         if slave is None:
             return
         slave.last_report = now
         if slave.position < 0:
             self._begin(slave, offset, now)
-        elif slave.reader is None:  # what it has is not known to be ours
+        elif slave.reader is None:  # its bytes are not known to be ours
             slave.position = offset
         elif offset > slave.position:
             reason = f"it reports {offset:,}, but was sent only up to {slave.position:,}"
@@ -171,12 +171,12 @@ class Master:
         self._confirm()
 
     def _begin(self, slave: _Slave, offset: int, now: int) -> None:
-        """Begin where a first report says: 0 is the beginning of the last segment."""
+        """Start where the first report says: 0 is the beginning of the last segment."""
         log_ = self._log
         end, stray = log_.end_offset, (slave.peer.host, offset)
         slave.position = offset or max(end - end % log_.file_size, log_.min_offset)
         if offset > end or stray in self._strays:
-            # Once this log is longer, too, nothing else tells that other bytes are below that offset.
+            # Once this log is longer, nothing else shows that the slave has other bytes below that offset.
             self._strays[stray] = None
             if len(self._strays) > _MAX_STRAYS:
                 del self._strays[next(iter(self._strays))]
@@ -207,10 +207,10 @@ class Master:
             slave.reader.close()
             slave.reader = None
 
-    # What is sent
+    # Sending
 
     def tick(self, now: int) -> Iterator[tuple[Peer, list[Buffer]]]:
-        """Yield what to send to whom, and hang up on those who have said nothing for too long."""
+        """Yield what to send to which slave, and disconnect slaves that have been silent for too long."""
         settings = self._settings
         is_at_end = False
         for slave in [*self._slaves.values()]:
@@ -233,7 +233,7 @@ class Master:
         self._sample(now)
 
     def _next_frames(self, slave: _Slave, now: int) -> list[Buffer]:
-        """Return the next frames of the log for a slave, none where there are no bytes or no more are allowed."""
+        """Return the next frames of the log for a slave; none if there are no bytes, or no more are allowed."""
         if now - slave.second >= _SECOND_MS:
             slave.rate = slave.bytes_in_second * _SECOND_MS // (now - slave.second)
             slave.second, slave.bytes_in_second = now, 0
@@ -260,7 +260,7 @@ class Master:
         return frames
 
     def next_tick(self, now: int) -> int | None:
-        """Return when something is due: at once where there are bytes to be sent."""
+        """Return when something is due: immediately if there are bytes to send."""
         settings, end = self._settings, self._log.end_offset
         soonest: int | None = None
         for slave in self._slaves.values():
@@ -277,10 +277,10 @@ class Master:
         is_over = allowed is not None and slave.bytes_in_second >= allowed
         return max(now, slave.next_read, slave.second + _SECOND_MS if is_over else 0)
 
-    # How far the slaves are
+    # Progress of the slaves
 
     def _confirm(self) -> None:
-        """Say up to where as many slaves have the log as have to."""
+        """Report the address up to which enough slaves have the log."""
         offsets = sorted((slave.acknowledged for slave in self._slaves.values()), reverse=True)
         if offsets and offsets[0] > self._highest:
             self._highest = offsets[0]
@@ -297,7 +297,7 @@ class Master:
             self.on_confirmed()
 
     def may_get(self, offset: int) -> bool:
-        """Return whether to wait until slaves have the log up to an address: 4.9 does only where one is near."""
+        """Return whether to wait for slaves to get the log up to an address: 4.9 waits only if one is near."""
         settings = self._settings
         if not settings.counts_whatever_was_acknowledged:
             return True
@@ -312,7 +312,7 @@ class Master:
         return slave.reader is not None and lag < self._settings.max_gap
 
     def statuses(self, now: int) -> list[SlaveStatus]:
-        """Return how each slave is doing."""
+        """Return the state of each slave."""
         end = self._log.end_offset
         return [
             SlaveStatus(
@@ -329,7 +329,7 @@ class Master:
         ]
 
     def _sample(self, now: int) -> None:
-        """Note where the log ends, once a second: by this it is told how long ago it ended where a slave's does."""
+        """Note the end of the log once a second, to compute how long ago it ended where a slave's log ends."""
         if not self._sample_times or now - self._sample_times[-1] >= _SECOND_MS:
             self._sample_times.append(now)
             self._sample_ends.append(self._log.end_offset)

@@ -20,7 +20,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def resolved_host(host: str) -> str:
-    """Return the IP address of a host, itself if it is one already.
+    """Return the IP address of a host; an address is returned unchanged.
 
     Raises:
         UnavailableError: the host has no address.
@@ -33,7 +33,7 @@ async def resolved_host(host: str) -> str:
 
 
 def free_port(host: str, distances: Iterable[int]) -> int:
-    """Return a free port such that ports at some distances from it are free, too; 0 if none is found.
+    """Return a free port such that the ports at some distances from it are also free; 0 if none is found.
 
     They are free on return, but not reserved.
 

@@ -10,7 +10,7 @@ _NUMBER = re.compile(r"\[Errno (\d+)\]")
 
 
 def reason_of(error: OSError) -> str:
-    """Return the system's words for a failure: asyncio puts its own in their place, with addresses in them.
+    """Return the system's message for a failure: asyncio replaces it by its own, which contains addresses.
 
     >>> reason_of(ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"))
     'Connection refused'
@@ -19,7 +19,7 @@ def reason_of(error: OSError) -> str:
     >>> reason_of(TimeoutError())
     'no answer'
     """
-    if type(error).__module__ in ("ssl", "socket"):  # whose numbers are others
+    if type(error).__module__ in ("ssl", "socket"):  # their error numbers are different
         return error.strerror or str(error)
     numbers = [error.errno] if error.errno else [int(number) for number in _NUMBER.findall(str(error))]
     return ", ".join(dict.fromkeys(map(os.strerror, numbers))) or str(error) or "no answer"

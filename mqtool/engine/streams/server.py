@@ -45,7 +45,7 @@ _TICK_SECONDS = 0.001
 _MAX_TICKS = 16
 """How long, and how often, one turn does what is due: ``tick`` does a little of it each time."""
 _WRITTEN_AT_ONCE = 1 << 18
-"""Bytes of a connection in one turn of the loop, except for a frame that is larger."""
+"""Bytes written to a connection in one turn of the loop, except for a larger frame."""
 
 
 Taken = TypeVar("Taken")
@@ -91,7 +91,7 @@ class FrameDecoder(Protocol[TakenFrom]):
         ...
 
     def commands(self) -> Generator[TakenFrom, None, None]:
-        """Yield complete commands, each once; if the iterator is closed early the rest comes with the next call.
+        """Yield complete commands, each once; if the iterator is closed early, the next call yields the rest.
 
         Raises:
             FormatError: the bytes are not a command, nor the beginning of one; the connection is closed.
@@ -112,16 +112,16 @@ class Limits:
 
 
 def most_connections(servers: int = 2) -> int:
-    """Return how many connections each of some servers may have: what this process may open, minus a store's files.
+    """Return the maximum number of connections per server: the process's open file limit, minus a store's files.
 
-    It is shared equally, for example between a name server and a broker. Without files a store could store nothing.
+    It is divided equally, for example between a name server and a broker. A store needs its files to store anything.
     """
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max((files - _FILES_OF_STORE) // servers, 8) if files != resource.RLIM_INFINITY else sys.maxsize
 
 
 class StreamServer(ABC, Generic[Taken, Sent]):
-    """Listens, and connects sockets with rules, in one event loop.
+    """Listens, and connects sockets to rules, in one event loop.
 
     Answers to the commands of one read are sent in one write; commands for other peers are sent once
     everything received is handled. A connection that begins like TLS is TLS: a protocol whose own streams
@@ -307,7 +307,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         return self._deadline
 
     def handle_later(self, connection: "_ServerConnection[Taken, Sent]") -> None:
-        """Have a connection go on in a later turn of the loop, after others that have waited for longer."""
+        """Continue a connection in a later turn of the loop, after others that have waited longer."""
         self._late.append(connection)
         _ = self.deadline
 

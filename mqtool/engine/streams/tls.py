@@ -22,7 +22,7 @@ OF_REGISTRATION = frozenset(("tls.enable", "tls.client.trustCertPath"))
 
 
 class TlsMode(enum.Enum):
-    """Which connections a server takes."""
+    """Which connections a server accepts."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
@@ -95,7 +95,7 @@ def client_context(authorities: Path | None) -> ssl.SSLContext:
 
     Raises:
         NotFoundError: the file cannot be read.
-        UsageError: it holds no certificates.
+        UsageError: it contains no certificates.
     """
     if authorities is None:
         return ssl.create_default_context()
