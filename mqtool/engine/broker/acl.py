@@ -41,7 +41,7 @@ class AccessControl:
 
         Raises:
             BadDataError: the file is malformed.
-            OSError: it is not there.
+            OSError: the file does not exist.
         """
         self._path = path
         self.topic_at = topic_at
@@ -129,7 +129,7 @@ def _has(account: Account, need: Need) -> bool:
     name = need.topic
     if name.startswith(RETRY_PREFIX):
         owned = account.group_perms.get(name.removeprefix(RETRY_PREFIX), account.default_group_perm)
-    else:  # a permission for all topics does not include those in which messages of all topics wait
+    else:  # a permission for all topics does not include those that keep waiting messages of all topics
         owned = account.topic_perms.get(name, DENY if has_messages_of_all(name) else account.default_topic_perm)
     return owned != DENY and bool(owned & need.permission)
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 _REAL_TOPIC = probe_of(REAL_TOPIC)
 _STORE_INTERVAL = 100
-"""How often the store writes units and looks at its disk, in ms."""
+"""How often the store writes units and checks its disk, in ms."""
 
 
 class Ticker(Protocol):
@@ -110,7 +110,7 @@ class BrokerController:
         is_slave = state.role is Role.SLAVE
         self.acknowledged = Acknowledged(store.root, store.end_offset, was_left=store.was_recovered)
         self.on_stop.append(lambda _: self.acknowledged.close())
-        if is_slave:  # its messages have no effects but those that come from its master
+        if is_slave:  # its messages have no effects except those replicated from its master
             store.take_only_copies()
             store.was_recovered = store.was_repaired = False
         self.following = Following()
@@ -215,7 +215,7 @@ class BrokerController:
         return self.state.store_host
 
     def listens_at(self, address: str, store_host: str = "") -> None:
-        """Use ``host:port`` as the address that clients know, and another if it is a name to store messages with."""
+        """Use ``host:port`` as the address for clients, and ``store_host`` in messages if the host is a name."""
         self.state.listens_at(address, store_host)
 
     def configure(self, settings: BrokerSettings) -> None:

@@ -81,7 +81,7 @@ class BrokerStatsManager:
             self.counts.delivered_bytes[key] += size
 
     def sent_back(self, topic: str, group: str) -> None:
-        """Count a message of a topic that a group wants again later."""
+        """Count a message of a topic that a group sent back to consume it later."""
         sent_back, key = self.counts.sent_back, (topic, group)
         if key in sent_back or len(sent_back) < MAX_COUNTED:
             sent_back[key] += 1
@@ -128,7 +128,7 @@ class BrokerStatsManager:
         return shares[0].rate if shares else 0.0
 
     def _starts(self, now: int) -> list[_Sample]:
-        """Return the sample at the begin of each span: the newest that is old enough, or the first."""
+        """Return the sample at the start of each span: the newest that is old enough, or the first."""
         return [
             next((sample for sample in reversed(self._samples) if now - sample.timestamp >= span), self._samples[0])
             for span in SPANS_MS

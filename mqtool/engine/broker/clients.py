@@ -1,7 +1,7 @@
-"""The clients of a broker: its producers and consumers, and what the consumers have subscribed to.
+"""The clients of a broker: its producers and consumers, and the consumers' subscriptions.
 
 A client registers by heartbeats; it is forgotten when it unregisters, when its connection ends, or after two
-minutes of silence. The members of a group are told when one of them comes or goes.
+minutes of silence. The members of a group are notified when a member joins or leaves.
 (RocketMQ: ``ProducerManager``, ``ConsumerManager``, ``ConsumerGroupInfo``.)
 """
 
@@ -18,7 +18,7 @@ LOOK_INTERVAL_MS = 10_000
 
 @dataclass(slots=True)
 class ClientChannelInfo:
-    """A program, as member of one group."""
+    """A program as a member of one group."""
 
     session: Session
     client_id: str
@@ -57,10 +57,10 @@ class Clients:
         """Total characters of subscriptions."""
         self._next_look = 0
 
-    # Coming
+    # Registering
 
     def register_producer(self, group: str, client: ClientChannelInfo) -> None:
-        """Note a producer, or that it is still there.
+        """Register a producer, or note that it is still alive.
 
         An id belongs to the account that first used it: others that use it do not get its replies.
         """
@@ -73,7 +73,7 @@ class Clients:
     def register_consumer(
         self, data: ConsumerData, client: ClientChannelInfo, *, keeps_subscriptions: bool = False
     ) -> None:
-        """Note a consumer, or that it is still there.
+        """Register a consumer, or note that it is still alive.
 
         Args:
             data: its group and its subscriptions.
@@ -104,7 +104,7 @@ class Clients:
         before, online.fingerprint = online.fingerprint, fingerprint
         return before != fingerprint
 
-    # Going
+    # Unregistering
 
     def unregister_producer(self, group: str, session: Session) -> None:
         """Forget a producer."""
@@ -173,7 +173,7 @@ class Clients:
         """Return when to check for silent clients, None while there are no clients."""
         return max(self._next_look, now) if self._groups_of else None
 
-    # Asking
+    # Queries
 
     def producers(self, group: str) -> list[ClientChannelInfo]:
         """Return the producers of a group."""
@@ -224,7 +224,7 @@ class Clients:
                 del self._groups_of[session]
 
     def _notify(self, group: str) -> None:
-        """Tell the members of a group to share the queues out again."""
+        """Notify the members of a group to rebalance."""
         online = self._consumers[group]
         settings = self._groups.get(group)
         if online.is_broadcast or (settings is not None and not settings.notify_changes_enabled):

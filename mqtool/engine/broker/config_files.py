@@ -75,7 +75,7 @@ def _restore(path: Path, data: bytes, damage: FormatError | None) -> None:
 def save_data(path: Path, data: bytes) -> None:
     """Replace the table in a file, which becomes the backup.
 
-    At any moment one of the two is intact, even if the machine crashes; the new one is on the disk on return.
+    At any moment one of the two is intact, even if the machine crashes; the new one is on disk on return.
 
     Raises:
         WriteError: the disk is full or fails; the file is unchanged.

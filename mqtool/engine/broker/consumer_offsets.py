@@ -1,4 +1,4 @@
-"""How far each group has read each queue: ``config/consumerOffset.json``.
+"""The consumer offset of each group in each queue: ``config/consumerOffset.json``.
 
 (RocketMQ: ``ConsumerOffsetManager``.)
 """
@@ -30,7 +30,7 @@ Key = tuple[str, str]
 
 
 class ConsumerOffsets:
-    """The next offset of each group and queue; written every 5 s where something has changed, and by ``keep``."""
+    """The next offset of each group and queue; written every 5 s if something has changed, and by ``keep``."""
 
     def __init__(self, folder: Path, now: int, saves: Saves | None = None) -> None:
         """Read the offsets from the table below the folder ``config`` of a store.
@@ -73,11 +73,11 @@ class ConsumerOffsets:
         """Check that a new offset of a queue, or of any queue of a topic, is within limits; existing ones always are.
 
         Raises:
-            LimitError: there is none.
+            LimitError: it is not.
         """
         queues = self._offsets.get((topic, group))
         if queues is None or (queue_id is not None and queue_id not in queues):
-            check_room(self._count, 1, MAX_OFFSETS, "offsets of groups")
+            check_room(self._count, 1, MAX_OFFSETS, "consumer offsets")
 
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note up to where messages were delivered to a group; kept only in memory."""
@@ -91,16 +91,16 @@ class ConsumerOffsets:
         return self._pulled.get((topic, group), {}).get(queue_id, UNKNOWN)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the next offset of a group; its next pull is told, and what it commits before that is ignored."""
+        """Set the next offset of a group; its next pull is answered with it, and commits before that are ignored."""
         self.commit(group, topic, queue_id, offset)
         self._resets.setdefault((topic, group), {})[queue_id] = offset
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Return whether a group still has to be told of a reset."""
+        """Return whether a group has yet to be notified of a reset."""
         return bool(self._resets) and queue_id in self._resets.get((topic, group), ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return, once, the offset of a reset that a group has to be told of."""
+        """Return, once, the offset of a reset of which a group has to be notified."""
         if not self._resets:
             return None
         queues = self._resets.get((topic, group), {})
@@ -120,18 +120,18 @@ class ConsumerOffsets:
         return self._offsets.get((topic, group), {})
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics of which a group has offsets."""
+        """Return the topics in which a group has offsets."""
         return [topic for topic, group_name in self._offsets if group_name == group]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that have offsets of a topic."""
+        """Return the groups that have offsets in a topic."""
         return [group for topic_name, group in self._offsets if topic_name == topic]
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """Copy the offsets of a group for a topic to another group."""
         if offsets := self._offsets.get((topic, source)):
             before = self._offsets.get((topic, target), ())
-            check_room(self._count - len(before), len(offsets), MAX_OFFSETS, "offsets of groups")
+            check_room(self._count - len(before), len(offsets), MAX_OFFSETS, "consumer offsets")
             self._count += len(offsets) - len(before)
             self._offsets[topic, target] = dict(offsets)
             self._is_changed = True
@@ -163,7 +163,7 @@ class ConsumerOffsets:
                     self._is_changed = True
 
     def forget(self, group: str, topic: str, queue_id: int) -> None:
-        """Forget what a group reads next of a queue."""
+        """Remove the offset of a group in a queue."""
         queues = self._offsets.get((topic, group), {})
         if queues.pop(queue_id, None) is not None:
             self._count -= 1
@@ -187,7 +187,7 @@ class ConsumerOffsets:
                 self._count -= len(queues)
                 self._is_changed = True
 
-    # Keeping
+    # Saving
 
     def table(self) -> Table:
         """Return all offsets in the form of the file and of the body of GET_ALL_CONSUMER_OFFSET."""

@@ -34,25 +34,25 @@ class CopiedTables:
         self._timers = timers
 
     def take_topics(self, body: bytes) -> None:
-        """Take over what answers GET_ALL_TOPIC_CONFIG."""
+        """Apply the answer to GET_ALL_TOPIC_CONFIG."""
         self._topics.replace(parse_table(body))
 
     def take_offsets(self, body: bytes) -> None:
-        """Take over what answers GET_ALL_CONSUMER_OFFSET."""
+        """Apply the answer to GET_ALL_CONSUMER_OFFSET."""
         self._offsets.merge(parse_table(body))
 
     def take_delay_offsets(self, body: bytes) -> None:
-        """Take over what answers GET_ALL_DELAY_OFFSET."""
+        """Apply the answer to GET_ALL_DELAY_OFFSET."""
         self._delayed.replace(parse_table(body), body)
 
     def take_timer_check_point(self, body: bytes) -> None:
-        """Take over what answers GET_TIMER_CHECK_POINT."""
+        """Apply the answer to GET_TIMER_CHECK_POINT."""
         self._timers.take_check_point(body)
 
     def take_groups(self, body: bytes) -> None:
-        """Take over what answers GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        """Apply the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
         self._groups.replace(parse_table(body))
 
     def take_request_modes(self, body: bytes) -> None:
-        """Take over what answers GET_ALL_MESSAGE_REQUEST_MODE."""
+        """Apply the answer to GET_ALL_MESSAGE_REQUEST_MODE."""
         self._request_modes.replace(parse_table(body))

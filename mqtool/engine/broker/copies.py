@@ -1,6 +1,6 @@
-"""Recognizing copies: a waiting message is stored again now and then, with a count of how often.
+"""Recognizes copies: a waiting message is stored again at intervals, with a counter.
 
-Its unique key is not sufficient: a producer that sends a message again, perhaps to another topic, repeats the key.
+The unique key is not sufficient: a producer that resends a message, perhaps to another topic, repeats the key.
 """
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ CopyKey = tuple[bytes, int, frozenset[tuple[str, str]]]
 
 
 def copy_key(message: NewMessage, changed: Collection[str]) -> CopyKey:
-    """Return what a message and its copies have in common: body, birth, and all properties but those ``changed``.
+    """Return what a message and its copies have in common: body, born time and host, and properties not ``changed``.
 
     Two messages have it in common only if they are interchangeable.
     """

@@ -1,9 +1,9 @@
-"""Messages that are delivered later, by one of the delay levels; each waits in a queue of its level.
+"""Delayed messages: each waits in the queue of its delay level.
 
-Such a message is stored in ``SCHEDULE_TOPIC_XXXX``, whose units have the time of delivery, and stored again where
-it belongs when that has come: on time, in the order of its level, and never early. The progress of each level is kept
-in ``config/delayOffset.json``, never ahead of what is on the disk. What was delivered since then is found in its queue
-after a crash, where RocketMQ delivers it again.
+A delayed message is stored in ``SCHEDULE_TOPIC_XXXX``, whose units contain the delivery time, and is stored again in
+its real topic when it is due: on time, in the order of its level, and never early. The progress of each level is kept
+in ``config/delayOffset.json``, never ahead of the log on disk. After a crash, messages delivered since then are found
+in their queues; RocketMQ would deliver them again.
 (Rules: remoting.md 4.7; store.md 10.5, 11.1. RocketMQ: ``ScheduleMessageService``, ``HookUtils``.)
 """
 
@@ -84,7 +84,7 @@ class DelayedMessages:
         self._version = data_version(table) if table else DataVersion(0, 0, now)
         self._saved = dict(self._offsets)
         self._to_save: tuple[int, dict[int, int], int] | None = None
-        """Offsets to be written once the log is flushed up to an address: address, offsets, and their time (ms)."""
+        """Offsets to write once the log is flushed up to an address: address, offsets, and their time (ms)."""
         self._delivered: set[tuple[int, int]] = set()
         """Level and queue offset of messages that were delivered before a crash."""
         self._next_save = now + state.settings.delay_offset_interval_ms
@@ -196,7 +196,7 @@ class DelayedMessages:
                 break
 
     def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        """Note a message that has got into a queue of the levels."""
+        """Note a message that has arrived in a queue of the levels."""
         self._due.setdefault(queue_id + 1, tags_code)
         self._offsets.setdefault(queue_id + 1, next_offset - 1)
 
@@ -229,12 +229,12 @@ class DelayedMessages:
         return done
 
     def _is_refused(self, record: memoryview, now: int) -> bool:
-        """Store a message where it belongs; return whether to try again later."""
+        """Store a message in its real topic; return whether to try again later."""
         try:
             message = parse_stored(record).message
             message.topic = message.pairs.get(_REAL_TOPIC, b"").decode("utf-8", "replace")
             message.queue_id = int(message.pairs[_REAL_QUEUE_ID])
-        except (FormatError, ValueError):  # its segment is gone, or it was no message of a level
+        except (FormatError, ValueError):  # its segment is gone, or it was not a delayed message
             return False
         if message.topic == HALF_TOPIC:
             return False

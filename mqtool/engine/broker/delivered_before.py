@@ -1,7 +1,7 @@
-"""Which messages had reached their queues before the broker was killed, although its saved progress does not say so.
+"""Finds messages that were delivered before the broker was killed, although its saved progress does not include them.
 
-The progress of delayed messages is saved at intervals. After a kill it is older than the log, which
-shows the rest: a delivered message keeps the properties that it had while it waited.
+The progress of delayed messages is saved at intervals. After a kill it is older than the log, which shows the rest: a
+delivered message keeps the properties that it had while it waited.
 """
 
 import zlib
@@ -31,9 +31,9 @@ class DeliveredBefore:
 
         Args:
             store: where they are.
-            marked_by: name of the property; its value is that of the message that waits.
+            marked_by: name of the property; its value is the same as in the waiting message.
             since: they were stored at this time (ms) or later.
-            after: all messages that wait are at this address or after it.
+            after: all waiting messages are at this address or after it.
         """
         self._store = store
         self._probe = probe_of(marked_by)

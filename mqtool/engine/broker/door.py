@@ -31,7 +31,7 @@ class Door(ABC, Generic[Sent, SessionOf]):
 
     @abstractmethod
     def new_session(self, peer: Peer) -> SessionOf:
-        """Return a session for a connection that has none."""
+        """Return a session for a new connection."""
 
     def session(self, peer: Peer) -> SessionOf:
         """Return the session of a connection."""
@@ -57,5 +57,5 @@ class Door(ABC, Generic[Sent, SessionOf]):
         return self.outbox.take()
 
     def next_tick(self, now: int) -> int:
-        """Return when something is due: at once if something must be sent."""
+        """Return when something is due: immediately if something must be sent."""
         return now if self.outbox.waiting else self.broker.next_tick(now)

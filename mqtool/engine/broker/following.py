@@ -20,7 +20,7 @@ class Following:
     """The state of replication of one slave; times are in ms since 1970, 0 for never."""
 
     master_address: str = ""
-    """Where the master answers requests, empty while that is not known."""
+    """Where the master answers requests, empty while unknown."""
     ha_address: str = ""
     """Where it sends its log."""
     status: FollowingStatus = FollowingStatus.SEARCHING
@@ -38,7 +38,7 @@ class Following:
     """When the master's tables were last copied."""
 
     def texts(self) -> dict[str, str]:
-        """Return it as a part of the broker's runtime information (GET_BROKER_RUNTIME_INFO)."""
+        """Return it as part of the broker's runtime information (GET_BROKER_RUNTIME_INFO)."""
         return {
             "replicationStatus": self.status,
             "replicationReason": self.reason,

@@ -1,4 +1,4 @@
-"""Requests that wait until their messages are safe: on the disk (``flushDiskType=SYNC_FLUSH``), and on slaves.
+"""Requests that wait until their messages are safe: on disk (``flushDiskType=SYNC_FLUSH``), and on slaves.
 
 The owner of the broker flushes the store while ``wants_flush`` is true, and calls ``tick`` after that; it also
 calls ``tick`` when slaves have acknowledged more (``LiveLog.confirmed_offset``).
@@ -24,8 +24,8 @@ class Safety(enum.Enum):
     """Whether stored messages are safe."""
 
     SAFE = "safe"
-    NOT_ON_DISK = "not on the disk"
-    NOT_WITH_OTHERS = "not with others"
+    NOT_ON_DISK = "not on disk"
+    NOT_WITH_OTHERS = "not on enough slaves"
     NO_OTHERS = "no others"
 
 
@@ -134,7 +134,7 @@ class GroupCommit:
                     self._room.release(key, 1 << 63, False, now)
 
     def next_tick(self, now: int) -> int | None:
-        """Return when to check: at once if the first is safe."""
+        """Return when to check: immediately if the first is safe."""
         for key, safe in ((_KEY, self._store.safe_offset), (_DISK_KEY, self._store.flushed_offset)):
             first = self._room.first(key)
             if first and (first.offset <= safe or self._store.failure is not None):

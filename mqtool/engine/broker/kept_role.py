@@ -57,7 +57,7 @@ def read_role(root: Path) -> KeptRole | None:
 
 
 def write_role(root: Path, kept: KeptRole) -> None:
-    """Keep a role; it is on the disk on return.
+    """Save a role; it is on disk on return.
 
     Raises:
         WriteError: the disk is full, or fails: the previous role stays.

@@ -7,7 +7,7 @@ is in docs/serve.md.
 from mqtool.errors import LimitError
 
 MAX_TOPICS = 20_000
-"""Beyond it only retry and dead letter topics of existing groups are created."""
+"""Beyond this limit, only retry and dead letter topics of existing groups are created."""
 MAX_GROUPS_IN_ALL = 20_000
 MAX_OF_SETTINGS = 1 << 14
 """Characters of the settings of one topic or group, as text."""
@@ -44,7 +44,7 @@ def check_room(present: int, new: int, most: int, noun: str) -> None:
     """Check that new entries are within a limit.
 
     Raises:
-        LimitError: there is not.
+        LimitError: they are not.
     """
     if new and present + new > most:  # an existing store may have more
         raise LimitError(f"there are already {present:,} {noun}, the maximum is {most:,}")
@@ -54,7 +54,7 @@ def check_name(name: str, noun: str) -> None:
     """Check that a name is not too long.
 
     Raises:
-        LimitError: it is.
+        LimitError: it is too long.
     """
     if len(name) > MAX_NAME:
         raise LimitError(f"the {noun} [{name[:40]}..] is longer than {MAX_NAME} characters")

@@ -1,6 +1,6 @@
-"""What pops in order hold: the messages of each queue that a group was given last, ``config/consumerOrderInfo.json``.
+"""Orderly pops: the messages of each queue last delivered to a group, in ``config/consumerOrderInfo.json``.
 
-While one of them is neither acknowledged nor visible again, the queue gives that group nothing more.
+While one of them is neither acknowledged nor visible again, the queue delivers nothing more to that group.
 (Rules: remoting.md 3.4; store.md 10.7. RocketMQ: ``ConsumerOrderInfoManager``.)
 """
 
@@ -24,7 +24,7 @@ Key = tuple[str, str, int]
 
 @dataclass(slots=True)
 class OrderInfo:
-    """Messages of one queue that a group holds."""
+    """Messages of one queue that were delivered to a group in order."""
 
     offsets: list[int]
     pop_time: int  # ms
@@ -33,16 +33,16 @@ class OrderInfo:
     given_at: int = 0  # ms
     done: set[int] = field(default_factory=set)  # offsets
     visible_at: dict[int, int] = field(default_factory=dict)  # by offset: at another time (ms) than the rest
-    counts: dict[int, int] = field(default_factory=dict)  # by offset: how often it was given out before
+    counts: dict[int, int] = field(default_factory=dict)  # by offset: how often it was delivered before
 
     def free_at(self) -> int:
-        """Return from when on (ms) the queue may give out messages again."""
+        """Return when (ms) the queue may deliver messages again."""
         end = self.pop_time + self.invisible_ms
         return max((self.visible_at.get(offset, end) for offset in self.offsets if offset not in self.done), default=0)
 
 
 class PopOrders:
-    """A ticker that saves what is held every 5 s if it has changed."""
+    """A ticker that saves this state every 5 s if it has changed."""
 
     def __init__(self, folder: Path, now: int, saves: Saves) -> None:
         """Load the table below the folder ``config``.
@@ -57,7 +57,7 @@ class PopOrders:
         self._next_keep = now + KEEP_INTERVAL_MS
 
     def blocked_until(self, key: Key, attempt_id: str | None, now: int) -> int | None:
-        """Return when a queue is free again (ms), None if it is; who asks for the same attempt again gets it."""
+        """Return when a queue is free again (ms), None if it is free, as it is for a repeated attempt."""
         held = self._held.get(key)
         if held is None or (attempt_id is not None and held.attempt_id == attempt_id):
             return None
@@ -65,7 +65,7 @@ class PopOrders:
         return free_at if now < free_at else None
 
     def hold(self, key: Key, held: OrderInfo) -> OrderInfo:
-        """Note what a group was given now; return it with the counts of what it was given before."""
+        """Note what was delivered to a group; return it with the counts of earlier deliveries."""
         before = self._held.get(key)
         if before is not None:
             is_again = held.attempt_id is not None and held.attempt_id == before.attempt_id
@@ -76,13 +76,13 @@ class PopOrders:
         return held
 
     def acknowledge(self, key: Key, offset: int, pop_time: int) -> int | None:
-        """Note that a message is done with.
+        """Note that a message was acknowledged.
 
         Returns:
-            What the group reads next, None if this is not of the pop that counts.
+            What the group reads next, None if the message is not from the latest pop.
 
         Raises:
-            KeyError: that pop has not given out this message.
+            KeyError: that pop did not deliver this message.
         """
         held = self._held.get(key)
         if held is None or held.pop_time != pop_time:
@@ -98,21 +98,21 @@ class PopOrders:
         return held.offsets[-1] + 1
 
     def hide(self, key: Key, offset: int, pop_time: int, until: int) -> None:
-        """Have a message that is held be visible again at a time of its own (ms)."""
+        """Let a delivered message become visible again at another time (ms)."""
         held = self._held.get(key)
         if held is not None and held.pop_time == pop_time and offset in held.offsets:
             held.visible_at[offset] = until
             self._is_changed = True
 
     def forget(self, key: Key) -> None:
-        """Let a queue go, whatever is held."""
+        """Release a queue, whatever was delivered from it."""
         if self._held.pop(key, None):
             self._is_changed = True
 
-    # Keeping
+    # Saving
 
     def keep(self, now: int) -> None:  # noqa: ARG002
-        """Have what has changed be written.
+        """Queue changes to be written.
 
         Raises:
             WriteError: the disk is full, or fails.
@@ -139,7 +139,7 @@ class PopOrders:
         return build_table_in_pieces({}, "table", rows)
 
     def tick(self, now: int) -> None:
-        """Keep what has changed every 5 s."""
+        """Save changes every 5 s."""
         if now >= self._next_keep:
             self._next_keep = now + KEEP_INTERVAL_MS
             try:
@@ -148,7 +148,7 @@ class PopOrders:
                 log.warning("cannot save the state of orderly pops: %s", error)
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
-        """Return when something must be kept, None while nothing has changed."""
+        """Return when to save changes, None while nothing has changed."""
         return self._next_keep if self._is_changed else None
 
 

@@ -1,7 +1,7 @@
-"""Giving out messages by pops: of which queues, from where on, and what is kept of it.
+"""Delivers messages by pops: from which queues and offsets, and what is recorded about it.
 
-A pop takes messages from any queue of a topic and hides them for a while: its cursor, the consumer offset, moves on at
-once. A pop in order leaves the cursor where the first message is that its group is not done with.
+A pop takes messages from any queue of a topic and hides them for a while: its cursor, the consumer offset, advances at
+once. An orderly pop leaves the cursor at the first message that its group has not acknowledged.
 (Rules: remoting.md 3.4. RocketMQ: ``PopMessageProcessor``, ``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.)
 """
 
@@ -44,29 +44,29 @@ if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
 
 INIT_AT_END = 1
-"""``initMode`` of a group that wants to begin with what comes from now on; 0 is the first message that is kept."""
+"""``initMode`` of a group that starts with messages from now on; 0 starts at the first message in the queue."""
 _AGAIN_MS = 1000
-"""How long to wait where what is given out cannot be kept."""
+"""How long to wait if deliveries cannot be recorded."""
 _RETRY_FIRST = 5
-"""Every fifth pop looks at the retry topic before the queues, all others after them."""
+"""Every fifth pop reads the retry topic before the queues, all others after them."""
 _ASTRAY = (StoreStatus.OFFSET_TOO_SMALL, StoreStatus.OFFSET_OVERFLOW_BADLY, StoreStatus.OFFSET_FOUND_NULL)
 
 
 class PopRequest(NamedTuple):
-    """What a consumer wants to be given."""
+    """What a consumer requests."""
 
     group: str
     topic: str
-    queue_id: int  # -1: of any queue
+    queue_id: int  # -1: any queue
     max_count: int  # messages
     invisible_ms: int
     init_mode: int = 0
     is_in_order: bool = False
-    attempt_id: str | None = None  # the same for a pop that is tried again, as its answer did not come
+    attempt_id: str | None = None  # the same for a pop that is repeated because it got no answer
 
 
 class PoppedMessage(NamedTuple):
-    """A message that a group was given."""
+    """A message that was delivered to a group."""
 
     group: str
     topic: str  # its own, or a retry topic
@@ -75,18 +75,18 @@ class PoppedMessage(NamedTuple):
 
 
 class GivenOut(NamedTuple):
-    """The messages of one queue that a pop was given."""
+    """The messages of one queue that a pop delivered."""
 
     topic: str  # their own, or a retry topic
     queue_id: int
     start_offset: int
     offsets: list[int]
-    counts: Mapping[int, int]  # by offset, of those that were given out in order: how often before
+    counts: Mapping[int, int]  # by offset, for orderly pops: how often it was delivered before
 
 
 @dataclass(slots=True)
 class Taken:
-    """What one pop was given."""
+    """The result of one pop."""
 
     pop_time: int  # ms
     revive_queue_id: int
@@ -94,10 +94,10 @@ class Taken:
     count: int = 0
     queues: list[GivenOut] = field(default_factory=list)
     rest: int = 0  # how many messages are left in the queues that were examined
-    flush_offset: int = 0  # up to which the log must be flushed before the messages may be given out
-    free_at: int | None = None  # when a queue that is blocked by what others hold is free (ms)
-    is_full: bool = False  # it would have waited for messages, and too many do
-    is_held_up: bool = False  # there are messages, and it cannot be kept that they are given out
+    flush_offset: int = 0  # up to which the log must be flushed before the messages may be delivered
+    free_at: int | None = None  # when a queue that other consumers block is free (ms)
+    is_full: bool = False  # it would have to wait for messages, but too many pops wait
+    is_held_up: bool = False  # there are messages, but their delivery cannot be recorded
 
 
 class Pops:
@@ -117,10 +117,10 @@ class Pops:
         folder: Path,
         now: int,
     ) -> None:
-        """Take up what was given out in an earlier run; ``folder`` is the folder ``config``.
+        """Load the deliveries of an earlier run; ``folder`` is the folder ``config``.
 
         Raises:
-            FormatError: what pops in order hold cannot be read.
+            FormatError: the state of orderly pops cannot be read.
         """
         self._store = store
         self._state = state
@@ -141,7 +141,7 @@ class Pops:
             return
         for point in self.log.given_out_since(offsets.kept_at):
             group, topic, queue_id = point.group, point.topic, point.queue_id
-            # A message whose invisible time was changed has its own check point, before the cursor or at it.
+            # A message whose invisible time was changed has its own check point, before or at the cursor.
             if offsets.get(group, topic, queue_id) <= point.offsets[-1]:
                 offsets.commit(group, topic, queue_id, point.offsets[-1] + 1)
 
@@ -154,7 +154,7 @@ class Pops:
     # Taking
 
     def take(self, request: PopRequest, wanted: PullFilter, now: int) -> Taken:
-        """Give out messages and hide them."""
+        """Deliver messages and hide them."""
         turn = next(self._turns)
         popped = Taken(now, ORDER_QUEUE_ID if request.is_in_order else turn % self._state.settings.revive_queue_count)
         for topic, queue_id in self._places(request, turn):
@@ -235,7 +235,7 @@ class Pops:
         return True
 
     def cursor(self, topic: str, group: str, queue_id: int, init_mode: int = 0) -> int:
-        """Return the offset at which a pop of a queue begins; a new group begins as it requests."""
+        """Return the offset at which a pop of a queue starts; a new group starts as it requests."""
         offset = self._offsets.get(group, topic, queue_id)
         if offset != UNKNOWN:
             return offset
@@ -254,21 +254,21 @@ class Pops:
         return max(0, queue.next_offset - 1)
 
     def has_messages(self, topic: str, group: str, queue_id: int) -> bool:
-        """Return whether a group has something to read of a queue."""
+        """Return whether a queue has something to read for a group."""
         queue = self._store.queue(topic, queue_id)
         return queue is not None and queue.next_offset > self.cursor(topic, group, queue_id)
 
-    # What becomes of messages that were given out
+    # Acknowledging and hiding
 
     def acknowledge(self, ack: Acknowledgement, revive_queue_id: int, revive_time: int, now: int) -> AppendResult:
-        """Note that messages are done with, which were not taken in order."""
+        """Record the acknowledgement of messages that were not popped in order."""
         return self.log.acknowledge(ack, revive_queue_id, revive_time, now)
 
     def acknowledge_in_order(self, ack: Acknowledgement) -> None:
-        """Note that messages are done with, which were taken in order; the cursor moves to the first that is not.
+        """Record the acknowledgement of messages popped in order; the cursor moves to the first unacknowledged one.
 
         Raises:
-            KeyError: a message was not given out by the pop that counts.
+            KeyError: a message was not delivered by the latest pop.
         """
         offsets, key = self._offsets, (ack.topic, ack.group, ack.queue_id)
         for offset in ack.offsets:
@@ -284,7 +284,7 @@ class Pops:
     def hide(
         self, popped: PoppedMessage, receipt: Receipt, invisible_ms: int, now: int, *, is_suspended: bool
     ) -> AppendResult:
-        """Hide a message for another time from now on, by its own check point."""
+        """Hide a message for a new time from now on, by its own check point."""
         group, topic, queue_id, offset = popped
         name = receipt.broker_name
         point = CheckPoint(group, topic, queue_id, offset, (0,), now, invisible_ms, name, is_suspended)
@@ -295,10 +295,10 @@ class Pops:
         return self.acknowledge(ack, receipt.revive_queue_id, receipt.revive_time, now)
 
     def hide_in_order(self, popped: PoppedMessage, receipt: Receipt, invisible_ms: int, now: int) -> int | None:
-        """Hide a message that was popped in order until another time.
+        """Hide a message that was popped in order until a new time.
 
         Returns:
-            That time, in ms; None if the group is done with the message.
+            That time, in ms; None if the group has acknowledged the message.
         """
         group, topic, queue_id, offset = popped
         if offset < self._offsets.get(group, topic, queue_id):
@@ -336,7 +336,7 @@ def _queue_offsets(parts: Sequence[bytes]) -> list[int]:
 
 
 def _as_of(record: memoryview, topic: str, receipt: Receipt, flag: str) -> bytes:
-    """Return the record of a message of a retry topic as one of the topic itself, with its receipt in it."""
+    """Return the record of a retry message as a record of the topic itself, with its receipt in it."""
     message, _, queue_offset, physical_offset, store_timestamp = parse_stored(record)
     text = build_receipt(receipt, flag, message.queue_id, queue_offset)
     properties = add_property(message.properties, POP_CK, text)

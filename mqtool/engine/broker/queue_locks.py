@@ -46,7 +46,7 @@ class LockTable:
             if now >= self._next_look:
                 self._next_look = now + _LOOK_INTERVAL_MS
                 self._forget_old(now)
-            check_room(self._count, new, MAX_LOCKS, "locks of queues")
+            check_room(self._count, new, MAX_LOCKS, "queue locks")
         locks = self._locks.setdefault(asked.group, {})
         granted = []
         for queue in asked.queues:

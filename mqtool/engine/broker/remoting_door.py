@@ -61,11 +61,11 @@ class RemotingDoor(Door[RemotingCommand, RemotingSession]):
     outbox: RemotingOutbox
 
     def new_outbox(self) -> RemotingOutbox:
-        """Return where sessions put what must be sent."""
+        """Return where its sessions put commands to send."""
         return RemotingOutbox(self.broker.room, lambda: self.broker.settings.broker_name)
 
     def new_session(self, peer: Peer) -> RemotingSession:
-        """Return a session for a connection that has none."""
+        """Return a session for a new connection."""
         return RemotingSession(peer, self.outbox)
 
     def handle(self, command: RemotingCommand, peer: Peer, now: int) -> Iterable[Outgoing]:

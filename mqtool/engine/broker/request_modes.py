@@ -29,7 +29,7 @@ BY_PULL = RequestMode(PULL, -1)
 
 
 class RequestModes:
-    """The modes by topic and group; each change is among the saves before the call returns."""
+    """The modes by topic and group; each change is queued for saving before the call returns."""
 
     def __init__(self, folder: Path, saves: Saves | None = None) -> None:
         """Read the table below the folder ``config``.
@@ -46,7 +46,7 @@ class RequestModes:
         return self._modes.get(topic, {}).get(group, BY_PULL)
 
     def set(self, topic: str, group: str, mode: RequestMode) -> None:
-        """Set how a group consumes a topic; raises ``LimitError`` where there are too many."""
+        """Set how a group consumes a topic; raises ``LimitError`` if there are too many modes."""
         check_room(
             sum(map(len, self._modes.values())), group not in self._modes.get(topic, ()), MAX_MODES, "request modes"
         )

@@ -62,7 +62,7 @@ class _Pending(NamedTuple):
 
 
 class ReviveLog:
-    """A ticker that returns messages whose time is over to their queues."""
+    """A ticker that returns messages whose invisible time is over to their groups."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class ReviveLog:
         self.topic = revive_topic(state.settings.cluster_name)
         self._points: dict[tuple[str, str, int, int, int, str], CheckPoint] = {}
         self._pending: dict[int, deque[_Pending]] = {}  # by revive queue, in its order
-        self._read: dict[int, int] = {}  # up to and with which offset each revive queue was read
+        self._read: dict[int, int] = {}  # up to and including which offset each revive queue was read
         self._take_up()
 
     # Writing
@@ -106,7 +106,7 @@ class ReviveLog:
         Args:
             ack: says which.
             queue_id: the revive queue of the check point.
-            revive_time: when the messages could be seen again, in ms; later than that is too late.
+            revive_time: when the messages become visible again, in ms; after that it is too late.
             now: the time, in ms.
 
         Raises:
@@ -272,5 +272,5 @@ def _offsets_from(queue: "LiveQueue", start: int) -> Iterable[int]:
 
 
 def _to_second(time: int) -> int:
-    """Return when timer messages of a time (ms) have come: at the end of its second."""
+    """Return when the timer messages of a time (ms) have arrived: at the end of its second."""
     return -(-time // 1000) * 1000

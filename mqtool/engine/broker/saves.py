@@ -1,8 +1,8 @@
-"""Changed tables that have to be written, and requests that wait until they are on the disk.
+"""Changed tables that have to be written, and requests that wait until they are on disk.
 
 The rules note changes of tables. The owner of the broker takes all changed tables (``take``), writes them in a thread
-and reports when that is done (``finished``); changes meanwhile are written together after that, so a thousand new
-topics need only a few writes. Without that (``on_wanted`` is None) each table is written when it changes.
+and reports when that is done (``finished``); changes in the meantime are written together after that, so a thousand new
+topics need only a few writes. Without an owner (``on_wanted`` is None) each table is written when it changes.
 """
 
 import logging
@@ -54,7 +54,7 @@ class Saves:
         self.changes = 0
         """Number of changes."""
         self._changes_before = 0
-        self._saved = 0  # number of changes on the disk
+        self._saved = 0  # number of changes on disk
         self._wanted: dict[Path, Save] = {}
         self._is_taken = False
         self._not_before: int | None = None  # ms
@@ -101,17 +101,17 @@ class Saves:
         self._tell()
 
     def begin_request(self) -> int:
-        """Note that what changes from now on is changed by one request; return how many changes there were."""
+        """Note that later changes belong to one request; return the number of changes before it."""
         self._changes_before = changes = self.changes
         return changes
 
     @property
     def changes_of_request(self) -> int:
-        """Which changes the answer to the request at hand waits for, 0 for none."""
+        """The number of changes that the answer to the current request waits for, 0 for none."""
         return self.changes if self.changes != self._changes_before else 0
 
     def wait(self, changes: int, session: Session, then: Callable[[MqtoolError | None, int], None], now: int) -> None:
-        """Call ``then`` when the first ``changes`` are on the disk, or with the error."""
+        """Call ``then`` when the first ``changes`` are on disk, or with the error."""
         if changes <= self._saved or self.on_wanted is None:
             then(None, now)
         else:
@@ -141,4 +141,4 @@ class Saves:
 
 
 def _wait_on(is_due: bool, now: int) -> None:
-    """Return None: there is nothing before everything is written."""
+    """Return None: there is no result before everything is written."""

@@ -9,7 +9,7 @@ from mqtool.formats.stored_message import StoredMessage
 
 
 class ConsumersChanged(NamedTuple):
-    """The consumers of a group are not those that they were: they share the queues out again."""
+    """The consumers of a group have changed: they rebalance."""
 
     group: str
 
@@ -25,17 +25,17 @@ class TransactionCheck(NamedTuple):
 
 
 class OffsetsReset(NamedTuple):
-    """The consumers of a group continue elsewhere, and see to that themselves."""
+    """The offsets of a group were reset: its consumers continue there, and commit the offsets themselves."""
 
     group: str
     topic: str
-    timestamp: int  # ms, of which these offsets are
+    timestamp: int  # ms: the time to which the offsets were reset
     is_forced: bool
     offsets: Mapping[int, int]  # by queue id
 
 
 Notice = ConsumersChanged | TransactionCheck | OffsetsReset
-"""What wants no answer."""
+"""Notifications without an answer."""
 
 
 class TellRunningInfo(NamedTuple):
@@ -68,7 +68,7 @@ class TakeReply(NamedTuple):
     """Here is the reply that you wait for. The answer is None."""
 
     message: NewMessage
-    producer_group: str  # of who replies
+    producer_group: str  # of the client that replies
     default_topic: str
     default_queue_count: int
     is_of_unit: bool
@@ -101,7 +101,7 @@ class Session:
     def __init__(self, host: str, address: str) -> None:
         self.host = host
         self.address = address
-        self.identity = ""  # the access key with which it has come, where access is controlled
+        self.identity = ""  # the access key of the client, if access is controlled
         self.language: str | None = None
         self.version = 0
 

@@ -1,4 +1,4 @@
-"""The settings of a broker, by RocketMQ's names; most take effect at once when they change while it runs."""
+"""The settings of a broker, by RocketMQ's names; most take effect at once when they are changed at runtime."""
 
 import enum
 from dataclasses import dataclass
@@ -21,35 +21,35 @@ class Role(enum.StrEnum):
 class BrokerSettings(Settings):
     """The settings in ``broker.conf``, besides those of its store; others in such a file have no effect here."""
 
-    # Who it is
+    # Identity
     cluster_name: str = setting("brokerClusterName", "DefaultCluster")
     broker_name: str = setting("brokerName", "broker-a")
     broker_id: int = setting("brokerId", 0, least=0)  # 0 is a master
-    host: str = setting("brokerIP1", "")  # what it tells clients; empty: where it listens
+    host: str = setting("brokerIP1", "")  # announced to clients; empty: where it listens
     region: str = setting("regionId", "DefaultRegion")
 
     # Replication
     role: str = setting("brokerRole", "ASYNC_MASTER")
-    ha_port: int = setting("haListenPort", 0, least=0)  # 0: the port behind its own
+    ha_port: int = setting("haListenPort", 0, least=0)  # 0: the port after its own
     ha_host: str = setting("brokerIP2", "")  # where slaves reach it; empty: where it listens
-    ha_allow: str = setting("haAllow", "")  # networks that slaves may come from, with commas between; empty: loopback
-    ha_master_address: str = setting("haMasterAddress", "")  # of a slave; empty: as name servers say
+    ha_allow: str = setting("haAllow", "")  # comma-separated networks of allowed slaves; empty: loopback
+    ha_master_address: str = setting("haMasterAddress", "")  # of a slave; empty: from name servers
     ha_heartbeat_ms: int = setting("haSendHeartbeatInterval", 5000)
     ha_housekeeping_ms: int = setting("haHousekeepingInterval", 20_000)
-    ha_batch_size: int = setting("haTransferBatchSize", 32_768)  # most bytes of a frame
-    ha_max_gap: int = setting("haMaxGapNotInSync", 1 << 28)  # bytes behind which a slave is in sync
-    ha_most_behind: int = setting("haSlaveFallbehindMax", 1 << 28)  # of 4.9: bytes behind which a slave is there
+    ha_batch_size: int = setting("haTransferBatchSize", 32_768)  # maximum bytes of a frame
+    ha_max_gap: int = setting("haMaxGapNotInSync", 1 << 28)  # a slave that lacks fewer bytes is in sync
+    ha_most_behind: int = setting("haSlaveFallbehindMax", 1 << 28)  # of 4.9: one that lacks fewer bytes is available
     ha_flow_control: bool = setting("haFlowControlEnable", False)
     ha_bytes_per_second: int = setting("maxHaTransferByteInSecond", 100 << 20)  # to each slave
     ha_dialect: int = setting("haDialect", 5)  # whose answers a SYNC_MASTER gives: 4 or 5
     slave_timeout_ms: int = setting("slaveTimeout", 3000)
-    in_sync_replicas: int = setting("inSyncReplicas", 1)  # the master is one
+    in_sync_replicas: int = setting("inSyncReplicas", 1)  # includes the master
     starts_at_first_byte: bool = setting("haStartAtFirstByte", False)  # an empty slave: else at the last segment
     copy_interval_ms: int = setting("haCopyInterval", 10_000, least=100)  # of the master's tables, by a slave
     inner_credentials: str = setting("innerClientAuthenticationCredentials", "")  # of a slave's requests, as JSON
     slave_read_enabled: bool = setting("slaveReadEnable", False)
     checks_offsets_as_slave: bool = setting("offsetCheckInSlave", False)
-    memory_ratio: int = setting("accessMessageInMemoryMaxRatio", 40, least=0)  # per cent; behind more read at a slave
+    memory_ratio: int = setting("accessMessageInMemoryMaxRatio", 40, least=0)  # percent; beyond it, read from a slave
 
     # Topics
     perm: int = setting("brokerPermission", 6, least=0)  # bits: 2 write, 4 read
@@ -64,7 +64,7 @@ class BrokerSettings(Settings):
     timer_max_delay_seconds: int = setting("timerMaxDelaySec", 259_200)
 
     # Messages
-    trace_on: bool = setting("traceOn", True)  # clients may write traces of what they do
+    trace_on: bool = setting("traceOn", True)  # clients may send message traces
     refuse_transactions: bool = setting("rejectTransactionMessage", False)
     recall_enabled: bool = setting("recallMessageEnable", False)
     store_replies: bool = setting("storeReplyMessageEnable", True)
@@ -92,7 +92,7 @@ class BrokerSettings(Settings):
     token_secret_key: str = setting("tokenSecretKey", "")  # by Pulsar's names: a file, or base64
     token_public_key: str = setting("tokenPublicKey", "")
     token_public_algorithm: str = setting("tokenPublicAlg", "RS256")
-    pulsar_advertised: str = setting("pulsarAdvertised", "")  # host:port that they are told; empty: where they came
+    pulsar_advertised: str = setting("pulsarAdvertised", "")  # host:port announced to them; empty: where they connected
 
     dispatch_messages_per_second: int = setting("dispatchThrottlingRateInMsg", 0, least=0)  # 0: no limit
     dispatch_bytes_per_second: int = setting("dispatchThrottlingRateInByte", 0, least=0)

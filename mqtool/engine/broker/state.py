@@ -12,13 +12,13 @@ class BrokerState:
         self.settings = settings
         self.role = role_of(settings)
         self.configured = (self.role, settings.broker_id)
-        """Role and id by the settings that it was given, before those that its store keeps."""
+        """Role and id from the settings, before those kept in its store apply."""
         self.epoch = 0
-        """Of the last change of roles that it took part in (``kept_role``)."""
+        """The epoch of the last change of roles that it took part in (``kept_role``)."""
         self.listens_at(address)
 
         self.ha_address = ""
-        """Where slaves reach it, ``host:port``; empty where it does not listen for them."""
+        """Where slaves reach it, ``host:port``; empty if it does not listen for slaves."""
 
     @property
     def broker_id(self) -> int:
@@ -26,6 +26,6 @@ class BrokerState:
         return self.settings.broker_id if self.role is Role.SLAVE else MASTER_ID
 
     def listens_at(self, address: str, store_host: str = "") -> None:
-        """Use ``host:port`` as the address that clients know, and another if it is a name to store messages with."""
+        """Use ``host:port`` as the address for clients, and ``store_host`` in messages if the host is a name."""
         self.address = address
         self.store_host = parse_host(store_host or address)

@@ -30,16 +30,16 @@ from mqtool.formats.config_tables import (
 from mqtool.formats.topics import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
 MAX_NAME = 255
-"""Characters of a group that is made because a client names it."""
+"""Characters of the name of a group that is created because a client uses it."""
 MAX_GIVEN_NAME = 120
-"""Characters of a group that an administrator makes."""
+"""Characters of the name of a group that an administrator creates."""
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 class SubscriptionGroups:
-    """All groups by name; each change is among the saves before the call returns.
+    """All groups by name; each change is queued for saving before the call returns.
 
-    Members of the file that mean nothing here (a retry policy, say) are kept as they are.
+    Members of the file that have no effect here (such as a retry policy) are kept unchanged.
     """
 
     def __init__(self, folder: Path, now: int, *, creates: bool = True, saves: Saves | None = None) -> None:
@@ -48,8 +48,8 @@ class SubscriptionGroups:
         Args:
             folder: ``config`` of a store.
             now: the time, in ms.
-            creates: a group is made as soon as a client names it.
-            saves: take what must be written; without any it is written at once.
+            creates: whether a group is created when a client first uses it.
+            saves: collects changes to write; without it they are written immediately.
 
         Raises:
             FormatError: the table cannot be read.
@@ -67,7 +67,7 @@ class SubscriptionGroups:
             self.version = DataVersion(0, 0, now)
 
     def __len__(self) -> int:
-        """Return how many groups there are."""
+        """Return the number of groups."""
         return len(self._groups)
 
     def names(self) -> list[str]:
@@ -75,7 +75,7 @@ class SubscriptionGroups:
         return list(self._members)
 
     def get(self, group: str) -> SubscriptionGroup | None:
-        """Return a group that there is."""
+        """Return an existing group, None if there is none."""
         return self._groups.get(group)
 
     def find(self, group: str, now: int) -> SubscriptionGroup | None:
@@ -105,7 +105,7 @@ class SubscriptionGroups:
         """Create a group, or change one; members that are not given keep their values.
 
         Raises:
-            FormatError: a member is not what it should be.
+            FormatError: a member is invalid.
             LimitError: there would be too many groups, or this one's settings are too long.
         """
         group = str(change.get("groupName") or "")
@@ -124,7 +124,7 @@ class SubscriptionGroups:
         """Take over the table of a master, its version included.
 
         Raises:
-            FormatError: it is none.
+            FormatError: it is not such a table.
         """
         groups, forbidden = _parse(table)
         members, version = dict(table.get("subscriptionGroupTable") or {}), data_version(table)
@@ -134,7 +134,7 @@ class SubscriptionGroups:
         self._saves.want(self._path, self._pieces)
 
     def delete(self, group: str, now: int) -> bool:
-        """Forget a group; return whether there was one."""
+        """Delete a group; return whether it existed."""
         self._forbidden.pop(group, None)
         if self._groups.pop(group, None) is None:
             return False
@@ -143,11 +143,11 @@ class SubscriptionGroups:
         return True
 
     def members(self, group: str) -> Table | None:
-        """Return a group as a body has it (RocketMQ: ``SubscriptionGroupConfig``)."""
+        """Return a group in the form of a body (RocketMQ: ``SubscriptionGroupConfig``)."""
         return self._members.get(group)
 
     def table(self) -> Table:
-        """Return all groups as the file and the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG have them."""
+        """Return all groups in the form of the file and of the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
         return {
             "dataVersion": version_members(self.version),
             "forbiddenTable": self._forbidden,
@@ -190,7 +190,7 @@ _READ_BIT = 0  # of the numbers in the forbidden table
 
 
 def is_name(group: str, most: int) -> bool:
-    """Return whether a group may have this name of at most so many characters."""
+    """Return whether this is a valid group name of at most ``most`` characters."""
     return len(group) <= most and _NAME.fullmatch(group) is not None
 
 
@@ -200,7 +200,7 @@ def is_system_group(group: str) -> bool:
 
 
 def default_members(group: str) -> Table:
-    """Return a new group as the table has it."""
+    """Return a new group in the form of the table."""
     return {
         "attributes": {},
         "brokerId": 0,
@@ -220,7 +220,7 @@ def default_members(group: str) -> Table:
 
 
 def _attributes(present: Mapping[str, Any], changes: Any) -> dict[str, Any]:
-    """Return attributes after a change: ``+name`` sets one, ``-name`` takes it away."""
+    """Return attributes after a change: ``+name`` sets one, ``-name`` removes it."""
     if not isinstance(changes, Mapping):
         raise FormatError("attributes is not an object", offset=0)
     changed = dict(present)

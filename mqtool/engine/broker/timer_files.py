@@ -1,4 +1,4 @@
-"""The timer wheel and the timer log, as a stopping broker leaves them for the next one.
+"""The timer wheel and the timer log, as a stopping broker leaves them for the next broker.
 
 At runtime mqtool keeps waiting messages in memory and uses neither. RocketMQ reads a wheel second by second, in
 order, but overdue messages in the queue of the timer topic are delivered by three threads in any order: an
@@ -21,7 +21,7 @@ from mqtool.formats.layout import packer_of
 PRECISION_MS = 1000
 
 _ROLL_WINDOW_MS = 172_800 * PRECISION_MS
-"""``timerRollWindowSlot``: what is further ahead waits in the wheel so long, then is put again."""
+"""``timerRollWindowSlot``: a message further ahead waits in the wheel for this long, then it is put again."""
 _FILE_SIZE = 104_857_600
 _UNIT, _END, _SLOT = packer_of(timer.LOG_UNIT), packer_of(timer.LOG_END), packer_of(timer.SLOT)
 _NONE = -1
@@ -38,16 +38,16 @@ class Timed(NamedTuple):
 
 
 def write_timer_files(root: Path, file_size: int | None, messages: Iterable[Timed], now: int) -> int:
-    """Replace wheel and log of a store by ones with these messages.
+    """Replace wheel and log of a store by new ones with these messages.
 
     Args:
         root: the store.
-        file_size: ``mappedFileSizeTimerLog``; None for that of the files that are there, or RocketMQ's.
+        file_size: ``mappedFileSizeTimerLog``; None for the size of existing files, or RocketMQ's default.
         messages: in the order of their queue.
         now: the time, in ms.
 
     Returns:
-        The position behind the log's last unit; all is on the disk.
+        The position after the log's last unit; everything is on disk.
 
     Raises:
         WriteError: the disk is full, or fails.
@@ -68,7 +68,7 @@ def write_timer_files(root: Path, file_size: int | None, messages: Iterable[Time
 
 
 def _laid_out(messages: Iterable[Timed], now: int, file_size: int) -> tuple[list[bytearray], dict[int, bytes], int]:
-    """Return the files of the log, the slots of the wheel by number, and where the log ends."""
+    """Return the files of the log, the slots of the wheel by number, and the end of the log."""
     files = [bytearray()]
     seconds: dict[int, tuple[int, int, int]] = {}  # first position, last position, count
     enqueued = now // PRECISION_MS * PRECISION_MS
@@ -90,11 +90,11 @@ def _laid_out(messages: Iterable[Timed], now: int, file_size: int) -> tuple[list
 
 
 def _placed(delay: int) -> tuple[int, int]:
-    """Return after how many ms the wheel comes to a message, and the kind of its unit."""
+    """Return after how many ms the wheel reaches a message, and the kind of its unit."""
     beyond = delay - _ROLL_WINDOW_MS
     if beyond < 0:
         return delay, timer.MAGIC_DEFAULT
-    # Half a window where the rest would be short: enough time to be put again.
+    # Half a window if the rest would be short: enough time to be put again.
     window = _ROLL_WINDOW_MS // 2 if beyond < _ROLL_WINDOW_MS // 3 else _ROLL_WINDOW_MS
     return window, timer.MAGIC_DEFAULT | timer.MAGIC_ROLL
 
@@ -104,12 +104,12 @@ def replace_file(path: Path, beside: Path, size: int, pieces: Mapping[int, bytes
 
     Args:
         path: of the file.
-        beside: where it is made; where brokers look at every file of a folder, in another.
+        beside: where it is created; in another folder if brokers read every file of its folder.
         size: of the file.
         pieces: by their positions.
 
     Raises:
-        WriteError: the disk is full, or fails; the file is as it was.
+        WriteError: the disk is full, or fails; the file is unchanged.
     """
     with writing(path):
         with beside.open("wb") as file:

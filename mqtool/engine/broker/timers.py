@@ -2,12 +2,12 @@
 
 All waiting messages are kept in memory, and found at startup in the queue of that topic: those due up to the time in
 ``config/timercheck`` have been delivered. Timer wheel and timer log are written at the stop, and emptied with the
-first delivery: after a kill a RocketMQ broker that takes over reads the queue again from the first message that
-waits, and delivers those after it once more that were delivered before.
+first delivery: after a kill, a RocketMQ broker that takes over reads the queue again from the first waiting message,
+and redelivers messages after it that had been delivered before.
 
-Unique keys are not unique: a producer that sends a message again repeats its key, and each is delivered. Two things
-alone prevent that: a recall, which removes all messages with its key that are due in the same second, sent
-before or after it, and a copy by which RocketMQ replaced it because it is far ahead.
+Unique keys are not unique: a producer that resends a message repeats its key, and each message is delivered. Only two
+things prevent that: a recall, which removes all messages with its key that are due in the same second, sent before or
+after it, and a copy with which RocketMQ replaced the message because it is far ahead.
 (Rules: remoting.md 4.8; store.md 11.3. RocketMQ: ``TimerMessageStore``, ``HookUtils``.)
 """
 
@@ -57,18 +57,18 @@ if TYPE_CHECKING:
 
 _OUT, _DELETE, _UNIQ_KEY = TIMER_OUT_MS.encode(), TIMER_DEL_UNIQKEY.encode(), UNIQ_KEY.encode()
 _ROLLS = TIMER_ROLL_TIMES.encode()
-"""How often RocketMQ put a message again, each time as a copy, because it is further ahead than its wheel turns."""
+"""How often RocketMQ put a message again, each time as a copy, because it is too far ahead for the wheel."""
 _REAL_TOPIC, _REAL_QUEUE_ID = REAL_TOPIC.encode(), REAL_QID.encode()
 _TIMES = ((TIMER_DELAY_SEC.encode(), 1000), (TIMER_DELAY_MS.encode(), 1))
 _DELIVER = TIMER_DELIVER_MS.encode()
 NAMES = frozenset((_DELETE, _DELIVER, *(name for name, _ in _TIMES)))
-"""One of these is among the properties of each message that is to wait."""
+"""Each message that has to wait has one of these properties."""
 _CHECK = packer_of(timer.TIMER_CHECK)
 _REST = bytes(timer.TIMER_CHECK_DTYPE["rest"].itemsize)
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
 _TOO_MANY = AppendResult(PutStatus.WHEEL_TIMER_FLOW_CONTROL)
 _MAX_OF_RECALL = 1 << 10
-"""Bytes of what a recall names: that is kept in memory."""
+"""Bytes of a recall's key, which is kept in memory."""
 _REVIVE = REVIVE_PREFIX.encode()
 _OF_A_COPY = {TIMER_ROLL_TIMES, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, WAIT}
 """Properties in which a copy may differ from what it is a copy of."""
@@ -113,7 +113,7 @@ class Timers:
     """A put hook that stores messages in ``TIMER_TOPIC``, and the ticker that delivers them."""
 
     def __init__(self, store: "MessageStore", state: BrokerState, saves: Saves, folder: Path, now: int) -> None:
-        """Find the messages that wait; ``folder`` is the folder ``config``."""
+        """Find the waiting messages; ``folder`` is the folder ``config``."""
         self._store = store
         self._state = state
         self._saves = saves
@@ -126,17 +126,17 @@ class Timers:
         self._recalled: dict[int, set[bytes]] = {}  # by due time what recalls name; they are entries of the heap too
         self._dropped: set[tuple[int, int]] = set()  # entries that have a copy, or had been delivered before a crash
         self._done, _, _, _, *self._version = self._load()
-        """The due time (ms) up to which all is delivered: RocketMQ's next slot to be read is named by its begin."""
+        """The due time (ms) up to which everything is delivered; RocketMQ's next slot is named by its start."""
         self._saved = self._done
         self._copied = b""
         self._has_empty_wheel = False
         self._to_save: tuple[int, int, bytes] | None = None
-        """What can be written once the log is on the disk up to an address: that, the time, and the file."""
+        """What to write once the log is on disk up to an address: the address, the time, and the file."""
         self._take_up()
         self._drop_delivered()
 
     def _load(self) -> tuple[int, ...]:
-        """Return the numbers of ``timercheck``."""
+        """Return the numbers in ``timercheck``."""
         try:
             *numbers, _ = _CHECK.unpack_from(self._path.read_bytes())
         except (FileNotFoundError, struct.error):
@@ -157,7 +157,7 @@ class Timers:
             self._drop_copied(copies)
 
     def _drop_copied(self, copies: Iterable[StoredMessage]) -> None:
-        """Drop for each copy one message that it is a copy of, the oldest first."""
+        """For each copy drop one of its originals, the oldest first."""
         older = Counter((copy_key(copy.message, _OF_A_COPY), _rolls(copy.message) - 1) for copy in copies)
         for entry in sorted(self._waiting, key=lambda entry: entry[1]):
             stored = self._message(entry[1])
@@ -168,7 +168,7 @@ class Timers:
                     self._dropped.add(entry)
 
     def _drop_delivered(self) -> None:
-        """Drop what was delivered of a second that was not over, at a crash or when a RocketMQ broker stopped."""
+        """Drop delivered messages of a second that was not over at a crash, or when a RocketMQ broker stopped."""
         store = self._store
         due = sorted(entry for entry in self._waiting if entry[0] <= store.log.last_timestamp)
         messages = [(entry, stored) for entry in due if (stored := self._message(entry[1])) is not None]
@@ -182,11 +182,11 @@ class Timers:
 
     @property
     def first_due(self) -> int | None:
-        """When the first message that waits must be delivered (ms), None if none does."""
+        """When the first waiting message must be delivered (ms), None if there is none."""
         return self._waiting[0][0] if self._waiting else None
 
     def put_hook(self, message: NewMessage, now: int) -> AppendResult | None:
-        """Have a message wait that names a time for its delivery."""
+        """Store a message with a delivery time in the timer topic."""
         pairs = message.pairs
         if message.topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
             return None
@@ -207,9 +207,9 @@ class Timers:
             present, most = self._count_of_pops, MAX_OF_POPS
         if present >= most:
             return _TOO_MANY
-        out = (deliver - 1) // PRECISION_MS * PRECISION_MS  # one that is on the second is one earlier, too
-        out = max(out, self._done)  # where the clock was set back
-        if _ROLLS in pairs:  # of a message that a consumer sends on: this one is not a copy
+        out = (deliver - 1) // PRECISION_MS * PRECISION_MS  # a time exactly on the second is one second earlier, too
+        out = max(out, self._done)  # if the clock was set back
+        if _ROLLS in pairs:  # from a message that a consumer forwards: this one is not a copy
             texts = parse_properties(message.properties)
             del texts[TIMER_ROLL_TIMES]
             message.properties = build_properties(texts)
@@ -218,11 +218,11 @@ class Timers:
         return None
 
     def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        """Have a message wait that has got into the queue of timer messages."""
+        """Add a message that has arrived in the queue of timer messages."""
         self._take(next_offset - 1)
 
     def _take(self, queue_offset: int) -> StoredMessage | None:
-        """Have the message at a place of the queue wait, and return it; None if there is none that has to."""
+        """Add the message at a queue offset and return it; None if there is none that has to wait."""
         stored = self._message(queue_offset)
         if stored is None:
             return None
@@ -245,7 +245,7 @@ class Timers:
         if _DELETE in pairs:
             return True
         key, topic = pairs.get(_UNIQ_KEY, b""), pairs.get(_REAL_TOPIC, b"")
-        if not key or topic.startswith(_REVIVE):  # what pops have taken is not a producer's to recall
+        if not key or topic.startswith(_REVIVE):  # producers cannot recall the records of pops
             return False
         return key in recalled or topic + b"+" + key in recalled
 
@@ -261,7 +261,7 @@ class Timers:
     # Delivery
 
     def tick(self, now: int) -> None:
-        """Deliver what is due, and keep how far that has come."""
+        """Deliver what is due, and save the progress."""
         self._keep()
         if now < self._not_before or not self._waiting or self._waiting[0][0] > now:
             return
@@ -282,7 +282,7 @@ class Timers:
             due = entry[0]
             if not self._waiting or self._waiting[0][0] > due:
                 self._recalled.pop(due, None)
-        if self._waiting and self._waiting[0][0] <= due:  # of that second more is to come
+        if self._waiting and self._waiting[0][0] <= due:  # that second has more messages
             due -= PRECISION_MS
         if due > self._done:
             self._done = due
@@ -293,7 +293,7 @@ class Timers:
         return max(self._waiting[0][0], self._not_before) if self._waiting else None
 
     def _is_refused(self, due: int, stored: StoredMessage, now: int) -> bool:
-        """Store a message where it belongs, unless it is recalled; return whether to try again later."""
+        """Store a message in its real topic, unless it is recalled; return whether to try again later."""
         if self._is_recalled(due, stored.message.pairs):
             return False
         properties, pairs = stored.message.properties, stored.message.pairs
@@ -310,7 +310,7 @@ class Timers:
         return self._store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE
 
     def _keep(self) -> None:
-        """Have it written how far delivery has come, as soon as what was delivered is on the disk."""
+        """Queue the progress of delivery to be written as soon as the delivered messages are on disk."""
         store = self._store
         if self._to_save is None and self._done > self._saved:
             self._to_save = store.log.end_offset, self._done, self._page()
@@ -326,12 +326,12 @@ class Timers:
             self._has_empty_wheel = True
 
     def finish(self, now: int) -> None:
-        """Deliver all that is due: what is known to be delivered of a second that is not over is in no file."""
+        """Deliver everything that is due: no file records which messages of an unfinished second are delivered."""
         while self._waiting and self._waiting[0][0] <= now and self._not_before <= now:
             self.tick(now)
 
     def stop(self, now: int) -> None:
-        """Write what waits, and how far delivery has come, if all of it is on the disk."""
+        """Write the waiting messages and the progress of delivery, if all of it is on disk."""
         store = self._store
         queue = store.queue(TIMER_TOPIC, 0)
         if queue is None or store.flushed_offset < store.log.end_offset:
@@ -339,10 +339,10 @@ class Timers:
         end = write_timer_files(store.root, self._log_file_size, self._left(queue.next_offset - 1), now)
         self._write(_CHECK.pack(self._done, end, queue.next_offset, queue.next_offset, *self._version, _REST))
         with writing(self._path):
-            sync_folder(self._path.parent)  # a store that is closed is not looked through for what was delivered
+            sync_folder(self._path.parent)  # a closed store is not searched for delivered messages
 
     def _left(self, last: int) -> Iterator[Timed]:
-        """Yield what waits, in queue order, and its last message: RocketMQ continues reading after the last unit."""
+        """Yield waiting messages in queue order, and the last message: RocketMQ continues after the last unit."""
         waiting = {offset for _, offset in self._waiting} - {offset for _, offset in self._dropped}
         for offset in sorted({*waiting, last}):
             stored = self._message(offset)
@@ -356,14 +356,14 @@ class Timers:
                 yield Timed(out, stored.physical_offset, stored.size, topic, is_recall)
 
     def check_point(self) -> bytes:
-        """Return how far delivery has come, as slaves are told it: the first numbers of the file that keeps it."""
+        """Return the progress of delivery in the form for slaves: the first numbers of its file."""
         return self._page()[: -len(_REST)]
 
     def take_check_point(self, body: bytes) -> None:
-        """Keep how far the delivery of a master had come, by what that tells slaves; a slave delivers nothing itself.
+        """Save the progress of a master's delivery from its answer; a slave delivers nothing itself.
 
         Raises:
-            FormatError: it is none.
+            FormatError: it is not a check point.
         """
         size = _CHECK.size - len(_REST)
         if len(body) < size:
@@ -387,7 +387,7 @@ class Timers:
 
 
 def _deliver_time(pairs: dict[bytes, bytes], now: int) -> int | None:
-    """Return when a message wants to be delivered (ms), None if it names no time."""
+    """Return the requested delivery time of a message (ms), None if it has none."""
     for name, unit in _TIMES:
         if text := pairs.get(name):
             delay = _number(text)

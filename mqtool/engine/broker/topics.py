@@ -1,4 +1,4 @@
-"""The topics of a broker: ``config/topics.json``, and those that it makes by itself.
+"""The topics of a broker: ``config/topics.json``, and those that it creates itself.
 
 (Rules: remoting.md 4.1, 4.2; store.md 10.2. RocketMQ: ``TopicConfigManager``, ``TopicValidator``.)
 """
@@ -41,9 +41,9 @@ from mqtool.formats.topics import (
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 MAX_QUEUES = 1 << 12
-"""Of a topic: some answers tell of each queue."""
+"""Of a topic: some answers list each queue."""
 _MAX_NAME = 127
-_MAX_OF_GROUP = 255  # of topics that a consumer group has for itself
+_MAX_OF_GROUP = 255  # of a consumer group's own topics
 
 NOT_TO_BE_SENT_TO = frozenset(
     (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC)
@@ -63,30 +63,30 @@ def fault_of_name(topic: str) -> str | None:
 
 
 def may_be_sent_to(topic: str) -> bool:
-    """Return whether clients may send to a topic: not where the broker keeps what it goes by, or nothing is read."""
+    """Return whether clients may send to a topic: not if it holds the broker's own state, or is never read."""
     return topic not in NOT_TO_BE_SENT_TO and not topic.startswith(REVIVE_PREFIX)
 
 
 def has_messages_of_all(topic: str) -> bool:
-    """Return whether messages of any topic wait in a topic, or what was taken of any."""
+    """Return whether a topic holds waiting messages, or records of pops, of any other topic."""
     return topic in _WAITING or topic.startswith(REVIVE_PREFIX)
 
 
 def reply_topic(cluster_name: str) -> str:
-    """Return the topic that keeps the answers to requests of clients."""
+    """Return the topic that stores replies to requests of clients."""
     return cluster_name + REPLY_SUFFIX
 
 
 def revive_topic(cluster_name: str) -> str:
-    """Return the topic that keeps what pop consumers have taken."""
+    """Return the topic that stores the records of pops."""
     return REVIVE_PREFIX + cluster_name
 
 
 class Topics:
-    """The topics by name, and how new the table is; every change is among the saves when a call returns.
+    """The topics by name, and the version of the table; every change is queued for saving when a call returns.
 
-    ``on_change`` is told the topics that are new or changed, so that name servers can be told; ``on_delete`` the name
-    of one that is gone. Times are in ms.
+    ``on_change`` is called with new or changed topics, so that they can be registered with name servers; ``on_delete``
+    with the name of a deleted one. Times are in ms.
     """
 
     def __init__(self, folder: Path, settings: BrokerSettings, now: int, saves: Saves | None = None) -> None:
@@ -105,9 +105,9 @@ class Topics:
         for config in _system_topics(settings):
             self._configs.setdefault(config.topic, config)
         self.batch_topics = {topic for topic, config in self._configs.items() if config.is_batch}
-        """Topics whose queues keep several messages in a unit."""
+        """Topics whose queue units cover several messages."""
         self.terminated: set[str] = set()
-        """Topics that take no more messages for as long as they are not writable."""
+        """Topics that accept no more messages as long as they are not writable."""
 
     @property
     def configs(self) -> Mapping[str, TopicConfig]:
@@ -119,11 +119,11 @@ class Topics:
         return self._configs.get(topic)
 
     def is_terminated(self, topic: str) -> bool:
-        """Return whether a topic takes no more messages; one that is made writable again does."""
+        """Return whether a topic accepts no more messages; one that is made writable again does."""
         return topic in self.terminated and not self._configs[topic].perm & Perm.WRITE
 
     def is_system(self, topic: str) -> bool:
-        """Return whether a topic is the broker's own, which no administrator makes or deletes."""
+        """Return whether a topic is the broker's own, which administrators cannot create or delete."""
         settings = self.settings
         return (
             topic in _SYSTEM
@@ -132,10 +132,10 @@ class Topics:
         )
 
     def put(self, configs: Iterable[TopicConfig], now: int) -> None:
-        """Make or change topics; those that are so already are left alone.
+        """Create or change topics; unchanged ones are left alone.
 
         Raises:
-            LimitError: there would be too many, or the settings of one are too long; none is made or changed.
+            LimitError: there would be too many, or the settings of one are too long; none is created or changed.
         """
         changed = [config for config in configs if self._configs.get(config.topic) != config]
         check_room(
@@ -159,7 +159,7 @@ class Topics:
         """Take over the table of a master, its version included.
 
         Raises:
-            FormatError: it is none.
+            FormatError: it is not such a table.
         """
         configs, version = parse_topics(table), data_version(table)
         if (configs, version) == (self._configs, self.version):
@@ -174,7 +174,7 @@ class Topics:
                 tell(changed)
 
     def delete(self, topic: str, now: int) -> None:
-        """Forget a topic."""
+        """Delete a topic."""
         if self._configs.pop(topic, None):
             self.batch_topics.discard(topic)
             self.terminated.discard(topic)
@@ -185,13 +185,13 @@ class Topics:
     def create_by_sending(
         self, topic: str, default_topic: str, queue_count: int, is_of_unit: bool, now: int
     ) -> TopicConfig | None:
-        """Return a topic made because somebody sends to it, None if that may not be.
+        """Return a topic created because a message is sent to it, None if that is not allowed.
 
         Args:
-            topic: that there is not yet.
-            default_topic: whose settings the producer wants for it.
-            queue_count: how many queues it wants, at most.
-            is_of_unit: whether it is to be marked as a topic of a unit.
+            topic: it does not exist yet.
+            default_topic: the topic whose settings the producer requests for it.
+            queue_count: the maximum number of queues that it requests.
+            is_of_unit: whether to mark it as a topic of a unit.
             now: the time, in ms.
         """
         default = self._configs.get(default_topic)
@@ -207,7 +207,7 @@ class Topics:
         return config
 
     def of_group(self, topic: str, queue_count: int, is_of_unit: bool, now: int) -> TopicConfig:
-        """Return the retry or dead letter topic of a group, made if there is none yet, however many there are."""
+        """Return the retry or dead letter topic of a group, created if missing, beyond any limit."""
         known = self._configs.get(topic)
         if known is None:
             known = _of_group(topic, queue_count, is_of_unit)
@@ -215,11 +215,11 @@ class Topics:
         return known
 
     def of_groups(self, wanted: Iterable[tuple[str, int, bool]], now: int) -> None:
-        """Make the retry topics that there are not yet: name, how many queues, whether of a unit; written at once."""
+        """Create missing retry topics: name, number of queues, whether of a unit; they are written together."""
         self.put([_of_group(*request) for request in wanted if request[0] not in self._configs], now)
 
     def of_messages(self, queue_counts: Mapping[str, int], now: int) -> None:
-        """Make topics of which there are messages, however many there are, or give them so many queues."""
+        """Create topics that have messages, beyond any limit, or give them more queues."""
         configs = []
         for topic, wanted in queue_counts.items():
             count = min(wanted, MAX_QUEUES)
@@ -228,7 +228,7 @@ class Topics:
         self._put(configs, now)
 
     def _save(self, now: int) -> None:
-        if role_of(self.settings) is not Role.SLAVE:  # which keeps the version of what it has copied
+        if role_of(self.settings) is not Role.SLAVE:  # a slave keeps the version of the copied table
             self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
         self._saves.want(self._path, self._pieces)
 

@@ -1,13 +1,13 @@
-"""Transactions: messages that are delivered when their producer says so, and what it is asked when it is silent.
+"""Transactions: messages that are delivered when their producer commits them, and checks if it is silent.
 
-Such a message is in ``HALF_TOPIC`` as a half message until its producer commits it, when it is stored once more where
-it belongs, or rolls it back; either way a message in ``OP_TOPIC`` says that the half message of that queue offset is
-done with. A half message without that mark goes to the end of the queue at intervals, with a count of how often, and
-one of its producers is asked; after so many times it is put aside.
+A transactional message is kept in ``HALF_TOPIC`` as a half message until its producer commits it, which stores it again
+in its real topic, or rolls it back; either way an op message in ``OP_TOPIC`` marks the half message of that queue
+offset as closed. A half message without that mark is moved to the end of the queue at intervals, with a counter, and
+one of its producers is asked; after the maximum number of checks it is put aside.
 
-Unlike RocketMQ, a mark is stored at once and by itself (as 4.x does, and 5.x reads), a half message that moved is
-marked too, and the end of a transaction is taken once: no message is delivered twice because of a check. How far all
-half messages and marks are done with are consumer offsets, as RocketMQ keeps them.
+Unlike RocketMQ, a mark is stored at once and separately (as 4.x does, and 5.x reads), a moved half message is marked
+too, and the end of a transaction is accepted only once: no message is delivered twice because of a check. The progress
+of half messages and marks is kept as consumer offsets, as in RocketMQ.
 (Rules: remoting.md 4.6; store.md 11.4. RocketMQ: ``TransactionalMessageServiceImpl``, ``TransactionalMessageBridge``.)
 """
 
@@ -63,7 +63,7 @@ _CHECK_TIMES, _IMMUNITY, _FIRST_HALF_OFFSET = map(
     probe_of, (TRANSACTION_CHECK_TIMES, CHECK_IMMUNITY_TIME_IN_SECONDS, TRAN_PREPARED_QUEUE_OFFSET)
 )
 _OF_A_COPY = (TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET, WAIT)
-"""Properties in which a copy may differ from what it is a copy of."""
+"""Properties in which a copy may differ from its original."""
 _WAITS_AGAIN = tuple(probe_of(name) for name in (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS))
 _MARK_TAG = build_properties({TAGS: "d"})
 _AT_ONCE = 4
@@ -85,7 +85,7 @@ class Transactions:
         access: AccessControl | None,
         now: int,
     ) -> None:
-        """Take up the half messages that the store holds, by the offsets and marks of whatever broker wrote it."""
+        """Find the open half messages of the store, by the offsets and marks of the broker that wrote it."""
         self._intake = intake
         self._store = store = intake.store
         self._state = state
@@ -94,16 +94,16 @@ class Transactions:
         self._clients = clients
         self._access = access
         self._open: dict[int, list[int]] = {}
-        """The queue offsets of all copies of a half message, the last being the one that counts, by each of them."""
+        """The queue offsets of all copies of a half message, of which the last counts, by each of these offsets."""
         self._marks: dict[int, int] = {}
-        """The queue offset of the half message by that of its mark, in order."""
+        """The queue offset of a half message by that of its mark, in order."""
         self._next_mark = 0
         self._next_check = now + state.settings.transaction_check_interval_ms
-        self._due: deque[int] = deque()  # what a check has not come to
+        self._due: deque[int] = deque()  # not reached by a check yet
         self._rotation = itertools.count()
         self._kept_ms = store.config.number("fileReservedTime", 72) * 3_600_000
         self._progress: tuple[int, int, int] | None = None
-        """How far half messages and marks are done with, and up to where the log must be on the disk for that."""
+        """The progress of half messages and marks, and up to which address the log must be on disk for it."""
         closed = self._take_up()
         if store.was_repaired:
             self._open_again(closed, now)
@@ -111,13 +111,13 @@ class Transactions:
             self._mark_last(now)
 
     def _take_up(self) -> set[int]:
-        """Return the queue offsets of the half messages that marks are there for."""
+        """Return the queue offsets of the half messages that have marks."""
         closed: set[int] = set()
         start, end = self._range(HALF_TOPIC)
         self._open = {offset: [offset] for offset in range(start, end)}
         self._next_mark, _ = self._range(OP_TOPIC)
         for message in self._read(OP_TOPIC, self._next_mark):
-            # One number in 4.x, several with commas in 5.x.
+            # One number in 4.x, several separated by commas in 5.x.
             for number in message.message.body.split(b","):
                 if number.isdigit():
                     half = int(number)
@@ -127,11 +127,11 @@ class Transactions:
         return closed
 
     def _open_again(self, closed: set[int], now: int) -> None:
-        """Have producers asked again for half messages that have a mark, but are not delivered.
+        """Reopen half messages that have a mark but were not delivered, so that producers are asked again.
 
-        When the power goes, the disk may have a mark and not the message that was stored before it. One that was
-        rolled back looks the same; its producer says so once more. What cannot be told is left as it is: messages
-        without a unique key, and those that wait once more for a time.
+        After a power loss, the disk may have a mark but not the message that was stored before it. A message that was
+        rolled back looks the same; its producer rolls it back once more. Undecidable cases stay closed: messages
+        without a unique key, and those that also wait for a delivery time.
         """
         if not closed:
             return
@@ -147,12 +147,12 @@ class Transactions:
                 and not delivered.takes(half)
             ):
                 copy = dataclasses.replace(half.message, store_host=self._state.store_host)
-                result = self._store.append(copy, now)  # that one has no mark
+                result = self._store.append(copy, now)  # the copy has no mark
                 if result.status is PutStatus.PUT_OK:
                     self._open[offset] = self._open[result.queue_offset] = [offset, result.queue_offset]
 
     def _mark_last(self, now: int) -> None:
-        """Store the mark that belongs to the last message of the log, if the broker was killed between the two."""
+        """Store the mark for the last message of the log, if the broker was killed between the two."""
         store = self._store
         with contextlib.suppress(NotFoundError, FormatError):
             last = parse_stored(store.log.record(store.log.last_start))
@@ -166,7 +166,7 @@ class Transactions:
                 self._mark_copied(last, now)
 
     def _mark_copied(self, copy: StoredMessage, now: int) -> None:
-        """Be done with the half message of which a copy was stored for a check, or as it is given up."""
+        """Close the half message of which a copy was stored for a check, or because it is given up."""
         message = copy.message
         sent = copy_key(message, _OF_A_COPY)
         for half in self._read(HALF_TOPIC, min(self._open, default=0)):
@@ -180,7 +180,7 @@ class Transactions:
                 return
 
     def _range(self, topic: str) -> tuple[int, int]:
-        """Return the queue offset from which on things are not done with, and the end of the queue."""
+        """Return the queue offset of the first open item, and the end of the queue."""
         store = self._store
         queue = store.queue(topic, 0)
         if queue is None:
@@ -196,12 +196,12 @@ class Transactions:
             start += len(units)
 
     def put_hook(self, message: NewMessage, now: int) -> AppendResult | None:  # noqa: ARG002
-        """Make a half message of one that a transaction decides on."""
+        """Turn a transactional message into a half message."""
         if message.pairs.get(_TRANSACTION) != b"true":
             return None
         transaction = message.sys_flag & commit_log.TRANSACTION_MASK
         if transaction == commit_log.TRANSACTION_COMMIT or (
-            message.reconsume_times > 0 and delay_level(message) > 0  # one that is to be consumed again
+            message.reconsume_times > 0 and delay_level(message) > 0  # a message to be consumed again
         ):
             return None
         if len(self._open) >= MAX_OPEN:
@@ -229,12 +229,12 @@ class Transactions:
         return half if half.message.topic == HALF_TOPIC else None
 
     def is_late(self, half: StoredMessage, now: int) -> bool:
-        """Return whether the time that a half message asked for has passed: then only an answer to a check counts."""
+        """Return whether the immunity time of a half message has passed: then only an answer to a check counts."""
         seconds = _number(find_property(half.message.properties, _IMMUNITY))
         return seconds > 0 and now - half.message.born_timestamp > seconds * 1000
 
     def commit(self, half: StoredMessage, now: int) -> PutStatus:
-        """Deliver the message of a half message, and be done with it; nothing more where that has been so."""
+        """Deliver the message of a half message and close it; do nothing if it is closed already."""
         if half.queue_offset not in self._open:
             return PutStatus.PUT_OK
         properties = half.message.properties
@@ -250,11 +250,11 @@ class Transactions:
         return self._done(half.queue_offset, now) if status is PutStatus.PUT_OK else status
 
     def roll_back(self, half: StoredMessage, now: int) -> PutStatus:
-        """Be done with a half message."""
+        """Close a half message."""
         return self._done(half.queue_offset, now) if half.queue_offset in self._open else PutStatus.PUT_OK
 
     def resume(self, physical_offset: int, now: int) -> PutStatus:
-        """Make a half message of one that was put aside again, to be checked as often as a new one.
+        """Turn a message that was put aside into a half message again, to be checked as often as a new one.
 
         Raises:
             NotFoundError: there is no such message.
@@ -299,7 +299,7 @@ class Transactions:
     # Checks
 
     def tick(self, now: int) -> None:
-        """Ask for the half messages that have waited too long, and take note of how far all are done with."""
+        """Check half messages that have waited too long, and note the progress."""
         self._commit_progress()
         if not self._due:
             if now < self._next_check:
@@ -347,7 +347,7 @@ class Transactions:
             self._ask(half, pairs, moved)
 
     def _move(self, half: StoredMessage, topic: str, properties: bytes, now: int) -> AppendResult:
-        """Store a half message once more and be done with the copy before."""
+        """Store a half message again and close the previous copy."""
         message = dataclasses.replace(
             half.message, topic=topic, queue_id=0, properties=properties, store_host=self._state.store_host
         )
@@ -356,7 +356,7 @@ class Transactions:
         if result.status is not PutStatus.PUT_OK:
             return result
         self._mark(half.queue_offset, now)
-        if topic == HALF_TOPIC:  # an end that comes for an older copy is that of this one
+        if topic == HALF_TOPIC:  # an end that arrives for an older copy applies to this one
             copies.append(result.queue_offset)
             self._open[result.queue_offset] = copies
         else:
@@ -366,7 +366,7 @@ class Transactions:
 
     def _ask(self, half: StoredMessage, pairs: dict[str, str], moved: AppendResult) -> None:
         producers = self._clients.producers(pairs.get(PGROUP, ""))
-        if access := self._access:  # anybody may call himself a producer of a group
+        if access := self._access:  # any client may claim to be a producer of a group
             need = Need(pairs.get(REAL_TOPIC, ""), PUB)
             producers = [
                 producer
@@ -376,7 +376,7 @@ class Transactions:
         if not producers:
             return
         producer = producers[next(self._rotation) % len(producers)]
-        # The message as the producer knows it: for its own topic, first stored when the copy before was.
+        # The message as the producer knows it: for its own topic, with the store time of the previous copy.
         pairs[WAIT] = "false"
         [physical_offset] = moved.physical_offsets
         message = dataclasses.replace(
@@ -393,7 +393,7 @@ class Transactions:
         )
 
     def note_progress(self) -> None:
-        """Note the offsets before which all half messages, and all marks, are done with."""
+        """Note the offsets before which all half messages and all marks are closed."""
         store = self._store
         queue = store.queue(HALF_TOPIC, 0)
         if queue is None:
@@ -408,7 +408,7 @@ class Transactions:
         self._commit_progress()
 
     def _commit_progress(self) -> None:
-        """Commit these offsets, once the messages and marks that they stand for are on the disk."""
+        """Commit these offsets, once their messages and marks are on disk."""
         offsets = self._offsets
         if self._progress is None or self._progress[0] > self._store.flushed_offset:
             return
@@ -423,9 +423,9 @@ class Transactions:
 
 
 def _copied(halves: Iterable[StoredMessage]) -> set[int]:
-    """Return the queue offsets of the half messages of which a copy follows that was made for a check."""
+    """Return the queue offsets of the half messages that are followed by a copy made for a check."""
     copied: set[int] = set()
-    last: dict[CopyKey, deque[int]] = {}  # of each half message the last copy
+    last: dict[CopyKey, deque[int]] = {}  # the last copy of each half message
     for half in halves:
         properties = half.message.properties
         same = last.setdefault(copy_key(half.message, _OF_A_COPY), deque())

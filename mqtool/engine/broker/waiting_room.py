@@ -1,11 +1,11 @@
-"""The waiting room: all that cannot be answered yet, for whatever it waits.
+"""The waiting room: all requests that cannot be answered yet, whatever they wait for.
 
-Who waits has a key (what it waits for), a session (with which it ends) and a deadline. It is examined when something
-has come that it may have waited for, when it is woken, and at its deadline; what it then has is told to whoever had it
-wait. What is woken is examined by the next ``tick``, which is due at once: what arrives together is answered together.
+A waiting request has a key (what it waits for), a session (with which it ends) and a deadline. It is examined when
+something arrives that it may wait for, when it is woken, and at its deadline; the result is passed to its callback.
+Woken requests are examined by the next ``tick``, which is due at once: what arrives together is answered together.
 
-Cost: constant for each that comes and goes; an arrival looks at the pulls that wait for its queue, and at one of each
-group that waits for its topic.
+Cost: constant for each request that is added or removed; an arrival examines the pulls that wait for its queue, and one
+request of each group that waits for its topic.
 (Rules: remoting.md 3.4, 5.6. RocketMQ: ``PullRequestHoldService``, ``PopLongPollingService``, ``GroupCommitService``.)
 """
 
@@ -20,13 +20,13 @@ from mqtool.engine.store.live_pull import EVERYTHING, PullFilter
 
 
 class WaitKind(NamedTuple):
-    """What is waited for, and how many may."""
+    """What requests wait for, and how many may wait."""
 
     name: str
     most: int = 100_000
     most_of_key: int = 100_000
-    is_in_turn: bool = False  # those of a key are served first come, first served
-    is_told_of_end: bool = False  # whoever had it wait is told when its session ends, as at its deadline
+    is_in_turn: bool = False  # requests with the same key are served in order
+    is_told_of_end: bool = False  # its callback is called when its session ends, as at its deadline
 
 
 PULLS = WaitKind("pulls")
@@ -41,13 +41,13 @@ _AT_ONCE = 8
 """Of those that wait, how many one tick looks at, so that others get their turn."""
 
 Look = Callable[[bool, int], Any]
-"""Returns what there is by now, given whether its time is up, and the time (ms); None: it has to wait on."""
+"""Returns the result, given whether the deadline has passed, and the time (ms); None: keep waiting."""
 Then = Callable[[Any, int], None]
-"""Takes what ``Look`` has returned, and the time (ms)."""
+"""Called with the result of ``Look``, and the time (ms)."""
 
 
 class Waiting:
-    """Something that waits."""
+    """A waiting request."""
 
     __slots__ = ("deadline", "key", "kind", "look", "offset", "session", "then", "topics", "wanted")
 
@@ -64,18 +64,18 @@ class Waiting:
         wanted: PullFilter = EVERYTHING,
         offset: int = -1,
     ) -> None:
-        """Make one that waits.
+        """Create a waiting request.
 
         Args:
             kind: what it waits for.
-            key: by which it can be woken, together with all others that have it.
-            session: whose it is.
-            deadline: until when, in ms; None: until what it waits for has come.
-            look: says whether there is something for it.
-            then: is told what there is; given before the next tick at the latest.
-            topics: of those that are served in turn: where something for them may come.
-            wanted: the messages that it wants.
-            offset: up to which it has seen everything; or what it waits for, of what is told by numbers.
+            key: by which it can be woken, together with all others that have the same key.
+            session: of its client.
+            deadline: until when it waits, in ms; None: without a limit.
+            look: returns its result if there is one.
+            then: called with the result; set before the next tick at the latest.
+            topics: for requests served in turn: where messages for them may arrive.
+            wanted: the filter of messages.
+            offset: up to which it has seen everything; or the number that it waits for.
         """
         self.kind = kind
         self.key = key
@@ -89,34 +89,34 @@ class Waiting:
 
 
 class WaitingRoom:
-    """All that waits."""
+    """All waiting requests."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, dict[Waiting, None]] = {}
-        self._keys_of_topic: dict[str, Counter[Hashable]] = {}  # of those that are served in turn
+        self._keys_of_topic: dict[str, Counter[Hashable]] = {}  # of requests served in turn
         self._by_session: dict[Session, dict[Waiting, None]] = {}
         self._by_time: dict[int, dict[Waiting, None]] = {}
         self._times: list[int] = []  # a heap
-        self._empty_times = 0  # at which nothing waits any more
-        self._alarms: list[tuple[int, int, Hashable]] = []  # a heap; of some keys a later one, too
+        self._empty_times = 0  # times at which nothing waits any more
+        self._alarms: list[tuple[int, int, Hashable]] = []  # a heap; some keys also have a later alarm
         self._alarm_count = 0
         self._first_alarms: dict[Hashable, int] = {}
         self._counts: Counter[str] = Counter()  # by the name of a kind
         self._woken: dict[Waiting, None] = {}
-        self._woken_keys: dict[Hashable, None] = {}  # of those that are served in turn
+        self._woken_keys: dict[Hashable, None] = {}  # of requests served in turn
 
-    # Coming and going
+    # Adding and removing
 
     def count(self, kind: WaitKind, key: Hashable = None) -> int:
-        """Return how many wait, of a kind or for the same."""
+        """Return how many requests of a kind, or with a key, wait."""
         return self._counts[kind.name] if key is None else len(self._by_key.get(key, ()))
 
     def has_room(self, kind: WaitKind, key: Hashable) -> bool:
-        """Return whether another one may wait."""
+        """Return whether another request may wait."""
         return self._counts[kind.name] < kind.most and len(self._by_key.get(key, ())) < kind.most_of_key
 
     def add(self, waiting: Waiting) -> None:
-        """Let something wait."""
+        """Add a waiting request."""
         self._counts[waiting.kind.name] += 1
         key = waiting.key
         self._by_key.setdefault(key, {})[waiting] = None
@@ -133,7 +133,7 @@ class WaitingRoom:
             self._keys_of_topic.setdefault(topic, Counter())[key] += 1
 
     def take(self, key: Hashable, offset: int) -> Waiting | None:
-        """Take out the one with a key and an offset, None if there is none; it is told nothing."""
+        """Remove and return the request with a key and an offset, None if there is none; its callback is not called."""
         for waiting in self._by_key.get(key, ()):
             if waiting.offset == offset:
                 self._drop(waiting)
@@ -141,7 +141,7 @@ class WaitingRoom:
         return None
 
     def closed(self, session: Session, now: int) -> None:
-        """Let go of all that waits for a session that has ended."""
+        """Remove all requests of a session that has ended."""
         for waiting in [*self._by_session.get(session, ())]:
             self._drop(waiting)
             if waiting.kind.is_told_of_end:
@@ -150,7 +150,7 @@ class WaitingRoom:
     # Waking
 
     def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        """Wake those that want a message which has just got into a queue.
+        """Wake the requests that want a message that has just arrived in a queue.
 
         Args:
             topic: of the queue.
@@ -170,7 +170,7 @@ class WaitingRoom:
                 self._woken_keys[key] = None
 
     def wake(self, key: Hashable) -> None:
-        """Have those that wait for something be examined again."""
+        """Examine the requests with a key again."""
         for waiting in self._by_key.get(key, ()):
             if waiting.kind.is_in_turn:
                 self._woken_keys[key] = None
@@ -178,7 +178,7 @@ class WaitingRoom:
             self._woken[waiting] = None
 
     def wake_at(self, time: int, key: Hashable) -> None:
-        """Have them be examined again at a time (ms); only the first counts that they are told."""
+        """Examine them again at a time (ms); of several times only the first counts."""
         first = self._first_alarms.get(key)
         if key not in self._by_key or (first is not None and first <= time):
             return
@@ -194,19 +194,19 @@ class WaitingRoom:
             heapq.heappush(self._alarms, (time, self._alarm_count, key))
 
     def release(self, key: Hashable, offset: int, result: Any, now: int) -> None:
-        """Tell a result to those that wait for an offset, which come in its order, up to where it has come."""
+        """Pass a result to the requests that wait for offsets up to this one, which are in order."""
         for waiting in [*itertools.takewhile(lambda waiter: waiter.offset <= offset, self._by_key.get(key, ()))]:
             self._drop(waiting)
             self._tell(waiting, result, now)
 
     def first(self, key: Hashable) -> Waiting | None:
-        """Return the first that waits for something."""
+        """Return the first request with a key."""
         return next(iter(self._by_key.get(key, ())), None)
 
-    # The passing of time
+    # Time
 
     def tick(self, now: int) -> None:
-        """Look at those that are woken, and at those whose time is up: at so many at once, the others are next."""
+        """Examine woken requests and those past their deadline, a limited number at once; the others are next."""
         while self._alarms and self._alarms[0][0] <= now:
             time, _, key = heapq.heappop(self._alarms)
             if self._first_alarms.get(key) == time:
@@ -233,13 +233,13 @@ class WaitingRoom:
             left -= 1
 
     def next_tick(self, now: int) -> int | None:
-        """Return when there is something to look at."""
+        """Return when there is something to examine."""
         if self._woken or self._woken_keys:
             return now
         while self._times and not self._by_time[self._times[0]]:
             self._pop_time()
         due = self._times[0] if self._times else None
-        if self._alarms and due is not None and self._alarms[0][0] < due:  # without anybody there is nothing to wake
+        if self._alarms and due is not None and self._alarms[0][0] < due:  # without requests there is nothing to wake
             return self._alarms[0][0]
         return due
 
@@ -252,7 +252,7 @@ class WaitingRoom:
         return True
 
     def _serve_in_turn(self, key: Hashable, now: int) -> int:
-        """Look at those that wait for the same, and return at how many."""
+        """Examine the requests with a key in turn, and return how many were examined."""
         looked, nothing_for = 0, set()
         for waiting in [*self._by_key.get(key, ())]:
             if waiting.wanted not in nothing_for:
@@ -290,12 +290,12 @@ class WaitingRoom:
                     del self._keys_of_topic[topic]
 
     def _pop_time(self) -> None:
-        """Forget the first time, at which nothing waits."""
+        """Remove the first time, at which nothing waits."""
         del self._by_time[heapq.heappop(self._times)]
         self._empty_times -= 1
 
     def _forget_times(self) -> None:
-        """Forget all times at which nothing waits: they may be far away."""
+        """Remove all times at which nothing waits: they may be far away."""
         self._by_time = {time: entries for time, entries in self._by_time.items() if entries}
         self._times = [*self._by_time]
         heapq.heapify(self._times)

@@ -1,5 +1,4 @@
-"""Operations of a broker for its clients, without a protocol: plain values in, an outcome out.
+"""Operations of a broker for its clients, independent of a protocol: plain values in, an outcome out.
 
-An outcome is what was done, an ``OperationRefusedError`` with a reason, or a ``Waiting``, which later calls what its
-``then`` is set to.
+An outcome is a result, an ``OperationRefusedError`` with a reason, or a ``Waiting``, which later calls its ``then``.
 """

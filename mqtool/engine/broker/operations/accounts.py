@@ -12,17 +12,17 @@ from mqtool.formats.plain_acl import account_members, account_of
 
 
 def checked_access(access: AccessControl | None) -> AccessControl:
-    """Return the accounts; raises ``OperationRefusedError`` where access is not controlled."""
+    """Return the accounts; raises ``OperationRefusedError`` if access is not controlled."""
     if access is None:
         raise OperationRefusedError(Reason.NOT_POSSIBLE, "access control is disabled here (aclEnable)")
     return access
 
 
 def put_account(access: AccessControl, access_key: str, changes: Mapping[str, Any], now: int) -> None:
-    """Make an account, or change it, by the members that the file has; what is empty or None stays as it is.
+    """Create or change an account, by the members of the file; members that are empty or None are unchanged.
 
     Raises:
-        FormatError: the account makes no sense.
+        FormatError: the account is invalid.
         WriteError: the disk is full, or fails.
     """
     known = access.acl.accounts.get(access_key)

@@ -1,4 +1,4 @@
-"""What becomes of messages that were popped: they are done with, or hidden for another time.
+"""What happens to popped messages: they are acknowledged, or hidden for a new time.
 
 (Rules: remoting.md 3.4. RocketMQ: ``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.)
 """
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 class Done(NamedTuple):
-    """Messages of one pop that a group is done with."""
+    """Messages of one pop that a group has acknowledged."""
 
     messages: Acknowledgement
     revive_queue_id: int
-    revive_time: int  # when they could be seen again (ms)
+    revive_time: int  # when they become visible again (ms)
 
 
 class Hidden(NamedTuple):
-    """A message that is hidden for another time."""
+    """A message that is hidden for a new time."""
 
-    pop_time: int  # from when on it is hidden, in ms; 0 where its group is done with it
+    pop_time: int  # from when on it is hidden, in ms; 0 if its group has acknowledged it
     invisible_ms: int
     revive_queue_id: int
     flush_offset: int = 0
@@ -38,9 +38,9 @@ _DONE_WITH = Hidden(0, 0, 0)
 
 
 class Acknowledgements:
-    """Acknowledgements, on the parts of a broker that they need.
+    """Acknowledgements, with the parts of a broker that they need.
 
-    Each says up to where the log must be flushed before the consumer may be told; 0 for at once.
+    Each returns up to where the log must be flushed before the consumer may get its answer; 0 for at once.
     """
 
     def __init__(self, store: "MessageStore", topics: Topics, pops: Pops) -> None:
@@ -49,11 +49,11 @@ class Acknowledgements:
         self._pops = pops
 
     def acknowledge(self, popped: PoppedMessage, receipt: str, now: int) -> int:
-        """Note that a group is done with a message; return the flush offset.
+        """Acknowledge a message for a group; return the flush offset.
 
         Raises:
-            OperationRefusedError: it was not given this message, or that cannot be stored.
-            FormatError: the receipt is none.
+            OperationRefusedError: this message was not delivered to it, or the acknowledgement cannot be stored.
+            FormatError: the receipt is invalid.
         """
         group, topic, queue_id, offset = popped
         low, high = self._kept(topic, queue_id)
@@ -67,12 +67,12 @@ class Acknowledgements:
         )
 
     def acknowledge_all(self, batch: Iterable[Done], now: int) -> int:
-        """Note that groups are done with messages of several pops; return the flush offset.
+        """Acknowledge messages of several pops for groups; return the flush offset.
 
-        What is not kept any more is skipped.
+        Messages that no longer exist are skipped.
 
         Raises:
-            OperationRefusedError: a group was not given one of them, or that cannot be stored.
+            OperationRefusedError: one was not delivered to its group, or an acknowledgement cannot be stored.
         """
         result: AppendResult | None = None
         for done in batch:
@@ -87,11 +87,11 @@ class Acknowledgements:
     def hide(
         self, popped: PoppedMessage, receipt: str, invisible_ms: int, now: int, *, is_suspended: bool = False
     ) -> Hidden:
-        """Hide a message for another time; where ``is_suspended``, giving it out again counts as no attempt.
+        """Hide a message for a new time; with ``is_suspended``, its redelivery does not count as an attempt.
 
         Raises:
-            OperationRefusedError: there is no such message, or that cannot be stored.
-            FormatError: the receipt is none.
+            OperationRefusedError: there is no such message, or the change cannot be stored.
+            FormatError: the receipt is invalid.
         """
         low, high = self._kept(popped.topic, popped.queue_id)
         if not low <= popped.offset < high:
@@ -108,7 +108,7 @@ class Acknowledgements:
         return Hidden(now, invisible_ms, parsed_receipt.revive_queue_id, self._flush_offset(result))
 
     def _take(self, done: Done, now: int) -> AppendResult | None:
-        """Note that messages are done with; raises ``OperationRefusedError``."""
+        """Acknowledge messages; raises ``OperationRefusedError``."""
         messages = done.messages
         if done.revive_queue_id != ORDER_QUEUE_ID:
             return self._pops.acknowledge(messages, done.revive_queue_id, done.revive_time, now)
@@ -121,7 +121,7 @@ class Acknowledgements:
         return None
 
     def _flush_offset(self, result: AppendResult | None) -> int:
-        """Return the flush offset of what may have been stored; raises ``OperationRefusedError`` where it was not."""
+        """Return the flush offset of a record, if any; raises ``OperationRefusedError`` if it was not stored."""
         if result is None:
             return 0
         if result.status is not PutStatus.PUT_OK:
@@ -130,7 +130,7 @@ class Acknowledgements:
         return result.flush_offset
 
     def _kept(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first queue offset that is kept and the next one; raises ``OperationRefusedError``."""
+        """Return the first queue offset and the next one; raises ``OperationRefusedError``."""
         config = self._topics.get(topic)
         if config is None:
             raise OperationRefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist, apply first please!")

@@ -1,4 +1,4 @@
-"""The broker itself: what it tells of itself, its settings, half messages that are checked again.
+"""The broker itself: its runtime information, its settings, half messages that are checked again.
 
 (Rules: remoting.md 3.5 to 3.8. RocketMQ: ``AdminBrokerProcessor``.)
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
 
 _PROTECTED = ("configBlackList", "brokerConfigPath", "rocketmqHome", "storePath")
-"""How settings begin that no request may change: a path in them would be a way to write files."""
+"""Prefixes of settings that no request may change: with a path in them, a client could write files."""
 _SECRET = {"innerClientAuthenticationCredentials"}
 _QUEUES_OF_THREADS = {
     "send": 10_000,
@@ -39,12 +39,12 @@ _QUEUES_OF_THREADS = {
 }
 """The queues of RocketMQ's threads and their lengths; here nothing waits, but tools expect the values."""
 _SEPARATORS = frozenset("\0\1\2")
-"""What stands between the properties of a message."""
+"""The separators between the properties of a message."""
 _AT_START = AT_START | (STORE_SETTINGS - CHANGEABLE)
 
 
 class SettingRequests:
-    """The settings of a broker and its store, asked and changed while it runs."""
+    """The settings of a broker and its store, queried and changed at runtime."""
 
     def __init__(self, store: "MessageStore", state: BrokerState, configure: Callable[[BrokerSettings], None]) -> None:
         self._store = store
@@ -85,7 +85,7 @@ class SettingRequests:
 
 
 def resume_check(transactions: Transactions, message_id: str, now: int) -> None:
-    """Have a half message that was put aside be checked again.
+    """Resume the checks of a half message that was put aside.
 
     Raises:
         OperationRefusedError: it cannot be.
@@ -102,7 +102,7 @@ def resume_check(transactions: Transactions, message_id: str, now: int) -> None:
 def runtime_info(
     store: "MessageStore", broker_stats: BrokerStatsManager, delayed: DelayedMessages, now: int
 ) -> dict[str, str]:
-    """Return what a broker tells of itself, by RocketMQ's names."""
+    """Return the runtime information of a broker, by RocketMQ's names."""
     log = store.log
     used = f"{disk_usage(store.root):.2f}"
     size = log.end_offset - log.min_offset
@@ -128,8 +128,8 @@ def runtime_info(
         "getTotalTps": delivered_rates,
         "getFoundTps": delivered_rates,
         "getMissTps": "0.0 0.0 0.0",
-        "getTransferredTps": delivered_rates,  # as 5.x says it
-        "getTransferedTps": delivered_rates,  # as 4.9 does
+        "getTransferredTps": delivered_rates,  # the name in 5.x
+        "getTransferedTps": delivered_rates,  # the name in 4.9
         "putMessageTimesTotal": str(broker_stats.stored),
         "putMessageSizeTotal": str(size),
         "putMessageAverageSize": str(size / max(broker_stats.stored, 1)),

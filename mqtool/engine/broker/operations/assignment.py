@@ -1,4 +1,4 @@
-"""Queues shared out by the broker, for consumers that leave that to it, and how they consume them.
+"""Queues assigned by the broker, for consumers with server-side rebalancing, and how they consume them.
 
 (Rules: remoting.md 3.3, 6.5. RocketMQ: ``QueryAssignmentProcessor``.)
 """
@@ -15,24 +15,24 @@ from mqtool.formats.allocation import share_evenly, share_in_turn
 from mqtool.formats.topics import RETRY_PREFIX
 
 _ALL_QUEUES = -1
-"""In place of a queue id: a pop may be given messages of any queue."""
+"""Instead of a queue id: a pop may return messages of any queue."""
 
 STRATEGIES: dict[str, Callable[[int, int, int], Sequence[int]]] = {
     "AVG": share_evenly,
     "AVG_BY_CIRCLE": share_in_turn,
 }
-"""By the names that clients use: how many queues, how many members, which of them."""
+"""By the names that clients use: takes the number of queues, the number of members, and the index of one."""
 
 
 class Assigned(NamedTuple):
-    """The queues of a topic that are a consumer's own."""
+    """The queues of a topic that are assigned to a consumer."""
 
     mode: str  # PULL or POP
-    queue_ids: Sequence[int] | None  # None: that cannot be told yet
+    queue_ids: Sequence[int] | None  # None: not known yet
 
 
 class Assignments:
-    """Assignments, on the parts of a broker that they need."""
+    """Assignments, with the parts of a broker that they need."""
 
     def __init__(self, topics: Topics, groups: SubscriptionGroups, clients: Clients, modes: RequestModes) -> None:
         self._topics = topics
@@ -41,7 +41,7 @@ class Assignments:
         self._modes = modes
 
     def assigned(self, topic: str, group: str, client_id: str, strategy: str, *, is_broadcast: bool) -> Assigned:
-        """Return which queues of a topic are a consumer's own."""
+        """Return the queues of a topic that are assigned to a consumer."""
         mode = BY_PULL if topic.startswith(RETRY_PREFIX) else self._modes.get(topic, group)
         return Assigned(mode.mode, self._queue_ids(topic, group, client_id, strategy, mode, is_broadcast=is_broadcast))
 
@@ -75,7 +75,7 @@ class Assignments:
 
         Raises:
             OperationRefusedError: there is no such topic, group or mode, or it is a retry topic.
-            LimitError: no more modes are kept.
+            LimitError: there are too many modes.
         """
         if topic.startswith(RETRY_PREFIX):
             raise OperationRefusedError(Reason.NOT_ALLOWED, "retry topic is not allowed to set mode")

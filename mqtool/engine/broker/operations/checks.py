@@ -1,4 +1,4 @@
-"""What is examined before a group may read a topic."""
+"""Checks before a group may read a topic."""
 
 from mqtool.engine.broker.operations.refusal import Forbids, OperationRefusedError, Reason
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
@@ -42,6 +42,6 @@ def checked_topic(topics: Topics, name: str, queue_id: int) -> TopicConfig:
 
 
 def no_such_queue(topic: TopicConfig, queue_id: int) -> str:
-    """Return the text of a refusal: a topic has no such queue to be read."""
+    """Return the text of a refusal: a topic has no such readable queue."""
     count = topic.read_queue_count
     return f"queueId[{queue_id}] is illegal, topic:[{topic.topic}] topicConfig.readQueueNums:[{count}]"

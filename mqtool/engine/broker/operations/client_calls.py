@@ -1,7 +1,7 @@
-"""What administrators have a broker ask its consumers.
+"""Calls to consumers that administrators make through a broker.
 
-Each call takes a ``then``, which is told later: what the consumer has said, or an ``OperationRefusedError`` where it
-says nothing in time or cannot do it. All members of a group are asked at once.
+Each call takes a ``then``, which is called later with the consumer's answer, or with an ``OperationRefusedError`` if it
+does not answer in time or cannot do it. All members of a group are asked at once.
 (Rules: remoting.md 3.7. RocketMQ: ``AdminBrokerProcessor``, ``Broker2Client``.)
 """
 
@@ -27,18 +27,18 @@ ThenOffsets = Callable[[OffsetsByClient, int], None]
 
 
 class ClientCalls:
-    """Questions to consumers, on the parts of a broker that they need."""
+    """Calls to consumers, with the parts of a broker that they need."""
 
     def __init__(self, store: "MessageStore", clients: Clients) -> None:
         self._store = store
         self._clients = clients
 
     def running_info(self, client_call: TellRunningInfo, now: int, then: ThenText) -> None:
-        """Have a consumer say how it is doing, in JSON.
+        """Request the running information of a consumer, in JSON.
 
         Raises:
-            OperationRefusedError: it is not there, or too old.
-            UnavailableError: too many answers of it are expected already.
+            OperationRefusedError: it is not online, or too old.
+            UnavailableError: too many of its answers are pending.
         """
         self._ask(client_call, now, then)
 
@@ -51,19 +51,19 @@ class ClientCalls:
         now: int,
         then: ThenText,
     ) -> None:
-        """Have a consumer consume one message now, and tell in JSON what came of it.
+        """Let a consumer consume one message now, and report the result in JSON.
 
         Args:
             group: of the consumer.
             client_id: of the consumer.
             message_id: of the message, with its address.
-            names: of the broker and the topic, as the consumer is told.
+            names: of the broker and the topic, as sent to the consumer.
             now: the time, in ms.
-            then: is told.
+            then: called with the result.
 
         Raises:
-            OperationRefusedError: there is no such message, or the consumer is not there, or too old.
-            UnavailableError: too many answers of it are expected already.
+            OperationRefusedError: there is no such message, or the consumer is not online, or too old.
+            UnavailableError: too many of its answers are pending.
         """
         try:
             record = bytes(self._store.log.record(parse_message_id(message_id)))
@@ -90,13 +90,13 @@ class ClientCalls:
         session.ask(client_call, now + CALL_MS, told)
 
     def offsets(self, group: str, topic: str, client_id: str | None, now: int, then: ThenOffsets) -> None:
-        """Have the consumers of a group, or the one with a client id, say how far they have read a topic.
+        """Request the offsets in a topic from the consumers of a group, or from the one with a client id.
 
-        Those that do not say are left out.
+        Consumers that do not answer are left out.
 
         Raises:
-            OperationRefusedError: nobody is there.
-            UnavailableError: too many answers of one of them are expected already.
+            OperationRefusedError: no consumer is online.
+            UnavailableError: too many answers of one of them are pending.
         """
         online = self._clients.group(group)
         if online is None:

@@ -1,4 +1,4 @@
-"""Clients that come and go, and who is there.
+"""Registering and unregistering clients, and queries about them.
 
 (Rules: remoting.md 3.3, 3.6. RocketMQ: ``ClientManageProcessor``, ``ConsumerManageProcessor``,
 ``AdminBrokerProcessor``.)
@@ -24,13 +24,13 @@ from mqtool.formats.bodies import Heartbeat
 from mqtool.formats.topics import RETRY_PREFIX
 
 MAX_GROUPS = 256
-"""Groups of one client, of producers and of consumers each: every new one makes topics and is written down."""
+"""Groups of one client, of producers and of consumers each: every new one creates topics and is saved."""
 MAX_SUBSCRIPTIONS = 1 << 12
 """Of all groups in a heartbeat."""
 
 
 class ClientRequests:
-    """What clients say of themselves, and ask of each other, on the parts of a broker that this needs."""
+    """Requests of clients about themselves and others, with the parts of a broker that they need."""
 
     def __init__(self, state: BrokerState, topics: Topics, groups: SubscriptionGroups, clients: Clients) -> None:
         self._state = state
@@ -39,13 +39,13 @@ class ClientRequests:
         self._clients = clients
 
     def heartbeat(self, session: Session, beat: Heartbeat, now: int) -> bool:
-        """Note a client; the members of the groups that it changes are told.
+        """Register a client; the members of the groups that it changes are notified.
 
         Returns:
-            Whether subscriptions are not those that a short heartbeat speaks of: they are wanted again.
+            Whether the subscriptions differ from those that a short heartbeat refers to: they must be sent again.
 
         Raises:
-            OperationRefusedError: there is too much of something in it; nothing of it is taken.
+            OperationRefusedError: something in it exceeds a limit; the whole heartbeat is ignored.
         """
         try:
             self._check(beat, session)
@@ -72,14 +72,14 @@ class ClientRequests:
         return is_changed
 
     def unregister(self, session: Session, producer_group: str | None, consumer_group: str | None) -> None:
-        """Forget a client that says good-bye to one group, or to one of each kind."""
+        """Unregister a client from one group, or from one of each kind."""
         if producer_group:
             self._clients.unregister_producer(producer_group, session)
         if consumer_group:
             self._clients.unregister_consumer(consumer_group, session)
 
     def check_filter(self, kind: str, expression: str) -> None:
-        """See whether a filter will work here; of tags any does.
+        """Check whether a filter will work here; every tag filter does.
 
         Raises:
             OperationRefusedError: it will not.
@@ -91,24 +91,24 @@ class ClientRequests:
             raise OperationRefusedError(Reason.NOT_POSSIBLE, text)
         wanted_by_expression(kind, expression)
 
-    # Who is there
+    # Queries
 
     def consumer_ids(self, group: str) -> list[str]:
-        """Return the ids of a group's members, each once; raises ``OperationRefusedError`` where there are none."""
+        """Return the ids of a group's members, each once; raises ``OperationRefusedError`` if there are none."""
         online = self._clients.group(group)
         if online is None:
             raise OperationRefusedError(Reason.NOT_POSSIBLE, f"no consumer for this group, {group}")
         return list(dict.fromkeys(client.client_id for client in online.members.values()))
 
     def consumers(self, group: str) -> OnlineGroup:
-        """Return the members of a group and what it wants; raises ``OperationRefusedError`` where there are none."""
+        """Return a group's members and subscriptions; raises ``OperationRefusedError`` if there are none."""
         online = self._clients.group(group)
         if online is None:
             raise OperationRefusedError(Reason.NOT_ONLINE, f"the consumer group[{group}] not online")
         return online
 
     def producers(self, group: str) -> list[ClientChannelInfo]:
-        """Return the producers of a group; raises ``OperationRefusedError`` where there are none."""
+        """Return the producers of a group; raises ``OperationRefusedError`` if there are none."""
         clients = self._clients.producers(group)
         if not clients:
             raise OperationRefusedError(Reason.NOT_POSSIBLE, f"the producer group[{group}] not exist")

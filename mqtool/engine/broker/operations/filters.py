@@ -1,4 +1,4 @@
-"""Filters of consumers: what an expression means."""
+"""Filters of consumers, built from expressions."""
 
 import functools
 
@@ -9,13 +9,13 @@ from mqtool.formats.bodies import Subscription
 from mqtool.formats.filters import compile_sql92, parse_tags
 
 MAX_OF_FILTER = 1 << 14
-"""Characters of a filter: it is parsed while all others wait."""
+"""Characters of a filter: it is parsed while all other clients wait."""
 MAX_OF_SQL92 = 1 << 11
-"""Characters of one that is decided by properties, which takes much longer."""
+"""Characters of an SQL92 filter, which takes much longer to evaluate."""
 _SHORT_SQL92 = 64
-"""Characters up to which a pull looks at as many messages as any; one that is twice as long looks at half of them."""
+"""Characters up to which a pull examines the full number of messages; with twice as many it examines half of them."""
 _MAX_KEPT, _MAX_CODES_KEPT = 1 << 10, 1 << 6
-"""Characters, and hashes of tags, up to which what a filter means is kept for the next pull."""
+"""Characters, and hashes of tags, up to which a parsed filter is cached for the next pull."""
 
 
 def wanted_by_subscription(subscription: Subscription) -> PullFilter:
@@ -37,7 +37,7 @@ def wanted_by_expression(kind: str, expression: str) -> PullFilter:
     """Return the filter for an expression of one kind, TAG or SQL92.
 
     Raises:
-        OperationRefusedError: it cannot be understood.
+        OperationRefusedError: it is invalid.
     """
     if len(expression) > MAX_OF_FILTER:
         remark = f"parse the consumer's subscription failed: it is longer than {MAX_OF_FILTER:,} characters"
@@ -66,7 +66,7 @@ def _tags(expression: str) -> frozenset[int] | None:
 
 
 def _sql92(kind: str, expression: str) -> PullFilter | str:
-    """Return the filter for an expression that is not of tags, or what is wrong with it."""
+    """Return the filter for an expression that is not a tag filter, or what is wrong with it."""
     return (_kept_sql92 if len(expression) <= _MAX_KEPT else _compile_sql92)(kind, expression)
 
 

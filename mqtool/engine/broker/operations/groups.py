@@ -1,4 +1,4 @@
-"""Subscription groups made, changed, deleted and forbidden to read by administrators.
+"""Subscription groups: created, changed, deleted and forbidden to read by administrators.
 
 (Rules: remoting.md 3.5. RocketMQ: ``AdminBrokerProcessor``.)
 """
@@ -13,25 +13,25 @@ from mqtool.formats.config_tables import Table
 
 
 class GroupRequests:
-    """What administrators have done to groups, on the parts of a broker that this needs."""
+    """Requests of administrators about groups, with the parts of a broker that they need."""
 
     def __init__(self, groups: SubscriptionGroups, offsets: ConsumerOffsets) -> None:
         self._groups = groups
         self._offsets = offsets
 
     def find(self, group: str) -> Table:
-        """Return the members of a group as the table has them; raises ``OperationRefusedError`` where there is none."""
+        """Return a group in the form of the table; raises ``OperationRefusedError`` if there is none."""
         members = self._groups.members(group)
         if members is None:
             raise OperationRefusedError(Reason.NO_GROUP, f"No group in this broker. group: {group}")
         return members
 
     def update(self, tables: Sequence[Table], now: int) -> None:
-        """Make groups or change them, by the members that the table has; none of them if one has no proper name.
+        """Create or change groups, by the members of the table; none of them if one has an invalid name.
 
         Raises:
-            OperationRefusedError: a group has no proper name, or no proper number of queues.
-            FormatError: another member is not what it should be.
+            OperationRefusedError: the name or the number of queues of a group is invalid.
+            FormatError: another member is invalid.
             LimitError: there would be too many groups, or the settings of one are too long.
         """
         for table in tables:
@@ -48,14 +48,14 @@ class GroupRequests:
             self._groups.update(table, now)
 
     def delete(self, groups: Iterable[str], now: int, *, with_offsets: bool) -> None:
-        """Forget groups, and their offsets where that is asked for."""
+        """Delete groups, and their offsets if requested."""
         for group in groups:
             self._groups.delete(group, now)
             if with_offsets:
                 self._offsets.delete_group(group)
 
     def forbid(self, group: str, topic: str, readable: bool | None, now: int) -> bool:
-        """Return whether a group may read a topic, after changing that where it is not None."""
+        """Return whether a group may read a topic, after changing it if ``readable`` is given."""
         if readable is not None:
             self._groups.set_readable(group, topic, readable, now)
         return self._groups.is_readable(group, topic)

@@ -1,4 +1,4 @@
-"""Checksums of stretches of the log: by them a slave finds where its own parts from its master's.
+"""Checksums of ranges of the log: with them a slave finds where its log diverges from its master's.
 
 Cost: linear in the bytes, which are limited.
 """
@@ -18,7 +18,7 @@ def log_checksums(store: "MessageStore", start: int, end: int, size: int) -> lis
     """Return the CRC-32 of each block of ``size`` bytes of the log from ``start`` to ``end``; the last may be shorter.
 
     Raises:
-        OperationRefusedError: the log does not reach there, or that is too much at once.
+        OperationRefusedError: the log does not cover the range, or the range is too large.
     """
     if not store.log.min_offset <= start < end <= store.end_offset:
         text = f"the log covers {store.log.min_offset} to {store.end_offset}, not {start} to {end}"

@@ -1,4 +1,4 @@
-"""Messages that are looked for: by a key, by their address.
+"""Queries for messages by key or by address.
 
 (Rules: remoting.md 3.2; changes_5_5.md 10.2. RocketMQ: ``QueryMessageProcessor``.)
 """
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 MAX_BY_UNIQUE_KEY = 32
 MAX_BY_KEY = 64
-"""Messages that a query returns at most, whatever it asks for."""
+"""The maximum number of messages that a query returns, whatever it requests."""
 
 _UNIQ_KEY, _KEYS, _TAGS = probe_of(UNIQ_KEY), probe_of(KEYS), probe_of(TAGS)
 
 
 class KeyKind(enum.Enum):
-    """What a key is to the messages that have it."""
+    """What kind of key messages are queried by."""
 
     UNIQUE_KEY = enum.auto()
-    KEY = enum.auto()  # one of those that a producer gave it
+    KEY = enum.auto()  # one of the keys set by the producer
     TAG = enum.auto()
     UNIQUE_KEY_OR_KEY = enum.auto()
 
@@ -35,17 +35,17 @@ class KeyKind(enum.Enum):
 def messages_by_key(
     store: "MessageStore", topic: str, key: str, kind: KeyKind, start: int, end: int, most: int, most_bytes: int
 ) -> list[memoryview]:
-    """Return the records that have a key, stored in a span of time (ms), in the order in which they were stored.
+    """Return the records with a key, stored within a time range (ms), in the order in which they were stored.
 
     Args:
-        store: has them.
+        store: of the messages.
         topic: of the messages.
-        key: what they have.
-        kind: as what they have it.
-        start: of the span.
-        end: of the span.
-        most: how many.
-        most_bytes: of all together.
+        key: of the messages.
+        kind: of the key.
+        start: of the range.
+        end: of the range.
+        most: the maximum number of records.
+        most_bytes: their maximum total size.
 
     Raises:
         OperationRefusedError: there is none.

@@ -1,4 +1,4 @@
-"""Offsets: how far groups have read, where messages of a time lie, resets.
+"""Offsets: progress of groups, offsets by time, resets.
 
 (Rules: remoting.md 3.2, 3.7. RocketMQ: ``ConsumerManageProcessor``, ``AdminBrokerProcessor``, ``Broker2Client``.)
 """
@@ -17,7 +17,7 @@ from mqtool.engine.store.time_search import Boundary
 from mqtool.formats.config_tables import TopicConfig
 
 NOWHERE = (1 << 63) - 1
-"""An offset that is behind all others."""
+"""An offset that is greater than all others."""
 
 
 class Reset(NamedTuple):
@@ -26,13 +26,13 @@ class Reset(NamedTuple):
     group: str
     topic: str
     timestamp: int  # ms; less than 0: at the end
-    is_forced: bool  # also where it has not come yet
+    is_forced: bool  # also forward, past unread messages
     queue_id: int = -1  # -1: of all queues
-    offset: int | None = None  # in place of a time
+    offset: int | None = None  # instead of a time
 
 
 class OffsetRequests:
-    """What is asked about offsets, on the parts of a broker that this needs."""
+    """Requests about offsets, with the parts of a broker that they need."""
 
     def __init__(self, parts: ReadingParts, clients: Clients) -> None:
         self._store, self._state, self._topics, self._groups, self._offsets, self._room = parts
@@ -41,10 +41,10 @@ class OffsetRequests:
     # Of groups
 
     def consumed(self, group: str, topic: str, queue_id: int, *, begins_at_zero: bool = True) -> int:
-        """Return what a group reads next of a queue; one that is new begins at 0 while the queue is young enough.
+        """Return the next offset of a group in a queue; a new group starts at 0 while the queue is young enough.
 
         Raises:
-            OperationRefusedError: it has not read this queue, nor may it begin at 0.
+            OperationRefusedError: it has not read this queue, and may not start at 0.
         """
         offset = self._offsets.get(group, topic, queue_id)
         if offset < 0 and begins_at_zero:
@@ -63,17 +63,17 @@ class OffsetRequests:
         return 0 if units and is_in_memory(self._store, units[0].physical_offset) else UNKNOWN
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Take what a group reads next of a queue; return whether it counts: a reset comes first.
+        """Commit the next offset of a group in a queue; return whether it counts: a pending reset takes precedence.
 
         Raises:
             OperationRefusedError: there is no such group, topic or queue.
-            LimitError: no more offsets are kept.
+            LimitError: there are too many offsets.
         """
         if self._groups.get(group) is None:
             raise OperationRefusedError(Reason.NO_GROUP, f"Group {group} not exist!")
         if (config := self._topics.get(topic)) is None:
             raise OperationRefusedError(Reason.NO_TOPIC, f"Topic {topic} not exist!")
-        # RocketMQ takes any number; made-up ones would fill the table. A topic may have had more queues before.
+        # RocketMQ accepts any number; invented ones would fill the table. A topic may have had more queues before.
         if not 0 <= queue_id < max(config.read_queue_count, config.write_queue_count) and (
             self._offsets.get(group, topic, queue_id) == UNKNOWN
         ):
@@ -85,13 +85,13 @@ class OffsetRequests:
         return True
 
     def clone(self, source: str, target: str, topic: str | None) -> None:
-        """Have a group continue where another is, in one topic or all that this has read."""
+        """Copy the offsets of a group to another, in one topic or in all that it has read."""
         for name in [topic] if topic else self._offsets.topics_of(source):
             if self._topics.get(name) is not None:
                 self._offsets.clone(source, target, name)
 
     def least(self, topic: str, group: str, left_out: Collection[str]) -> dict[int, int]:
-        """Return of each queue how far all groups but some have read it, ``NOWHERE`` where one is not so far."""
+        """Return the lowest offset of groups, except some, in each queue; ``NOWHERE`` if ``group`` is behind it."""
         least: dict[int, int] = {}
         for other in self._offsets.groups_of(topic):
             for queue_id, offset in self._offsets.of(other, topic).items() if other not in left_out else ():
@@ -105,7 +105,7 @@ class OffsetRequests:
     # Of queues
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the first queue offset that is kept."""
+        """Return the first queue offset."""
         return ends_of(self._store, topic, queue_id)[0]
 
     def next_offset(self, topic: str, queue_id: int) -> int:
@@ -118,20 +118,20 @@ class OffsetRequests:
         return self._store.offset_at(queue, timestamp, boundary) if queue else 0
 
     def earliest_timestamp(self, topic: str, queue_id: int) -> int:
-        """Return when the first message that is kept was stored (ms), -1 where there is none."""
+        """Return when the first message was stored (ms), -1 if there is none."""
         return store_timestamp(self._store, topic, queue_id, self.min_offset(topic, queue_id))
 
     # Resets
 
     def reset(self, reset: Reset) -> dict[int, int]:
-        """Set what a group reads next of one queue or all queues of a topic, and return that by queue id.
+        """Set the next offset of a group in one queue or all queues of a topic, and return it by queue id.
 
-        The next pull of each queue is told so, one that waits at once; where ``useServerSideResetOffset`` is false, the
-        consumers are told to do it themselves, as brokers before 5.0 have it.
+        The next pull of each queue gets it, a waiting one at once; if ``useServerSideResetOffset`` is false, the
+        consumers are told to reset their offsets themselves, as with brokers before 5.0.
 
         Raises:
-            OperationRefusedError: there is no such topic, group, queue or offset, or nobody to be told.
-            LimitError: no more offsets are kept.
+            OperationRefusedError: there is no such topic, group, queue or offset, or no consumer to notify.
+            LimitError: there are too many offsets.
         """
         topic = self._topics.get(reset.topic)
         if topic is None:

@@ -1,4 +1,4 @@
-"""Pops, and what goes with them: looking without taking, asking for news, counting those who wait.
+"""Pops and related requests: peeks, notifications, and the number of waiting pops.
 
 (Rules: remoting.md 3.4. RocketMQ: ``PopMessageProcessor``, ``PeekMessageProcessor``, ``NotificationProcessor``,
 ``PollingInfoProcessor``.)
@@ -20,15 +20,15 @@ from mqtool.formats.codes import Perm
 
 MAX_MESSAGES = 32
 _LATE_MS = 500
-"""A pop that has been under way for so much longer than it would wait is not worth an answer."""
+"""A pop that took this much longer to arrive than it would wait is not worth an answer."""
 _READ = int(Perm.READ)
 
 Key = tuple[str, str, str, int]
-"""What those have in common who wait for the same: kind, topic, group and queue id."""
+"""The key of requests that wait for the same: kind, topic, group and queue id."""
 
 
 class Peeked(NamedTuple):
-    """Messages that stay where they are."""
+    """Messages that are read without hiding them."""
 
     parts: list[bytes]
     rest: int  # how many more there are in the queues that were examined
@@ -38,21 +38,21 @@ class News(NamedTuple):
     """Whether there are messages."""
 
     has_messages: bool
-    is_full: bool = False  # it would have waited for some, and too many do
+    is_full: bool = False  # it would have to wait for messages, but too many requests wait
 
 
 class NewsRequest(NamedTuple):
-    """Of what a consumer wants news."""
+    """What a consumer wants to be notified of."""
 
     group: str
     topic: str
-    queue_id: int  # -1: of any queue
+    queue_id: int  # -1: any queue
     is_in_order: bool
     attempt_id: str | None
 
 
 class PopRequests:
-    """What consumers that pop ask for, on the parts of a broker that this needs."""
+    """Requests of consumers that pop, with the parts of a broker that they need."""
 
     def __init__(self, parts: ReadingParts, pops: Pops) -> None:
         self._store, self._state, self._topics, self._groups, self._offsets, self.room = parts
@@ -69,20 +69,20 @@ class PopRequests:
         kind: str | None = None,
         expression: str | None = None,
     ) -> Taken | Waiting:
-        """Return messages, hidden from their group from now on, or what waits for them.
+        """Return messages, hidden from their group from now on, or a waiting request.
 
         Args:
-            session: whose pop it is.
+            session: of the client.
             request: which messages.
             now: the time, in ms.
-            asked_at: when the consumer has asked, by its own clock (ms).
-            wait_ms: how long it waits where there are none, from then on.
+            asked_at: when the consumer sent the request, by its own clock (ms).
+            wait_ms: how long it waits from then on if there are no messages.
             kind: of the filter, TAG or SQL92; None: TAG.
             expression: its filter; empty or None: it wants all messages.
 
         Raises:
             OperationRefusedError: it gets no messages.
-            LimitError: no more consumer offsets are kept, or the attempt has too long a name.
+            LimitError: there are too many consumer offsets, or the name of the attempt is too long.
         """
         until = asked_at + wait_ms
         if now - until > _LATE_MS:
@@ -115,7 +115,7 @@ class PopRequests:
         return waiting
 
     def peek(self, group: str, topic: str, queue_id: int, max_count: int, now: int) -> Peeked:
-        """Return messages that stay where they are.
+        """Return messages without hiding them.
 
         Raises:
             OperationRefusedError: the group may not read them.
@@ -134,7 +134,7 @@ class PopRequests:
         return Peeked(parts, rest)
 
     def news(self, session: Session, request: NewsRequest, until: int, now: int) -> News | Waiting:
-        """Return whether there are messages, as soon as there are any, or at a time (ms) that there are none.
+        """Return that there are messages as soon as there are any, or at a time (ms) that there are none.
 
         Raises:
             OperationRefusedError: the group may not read them.
@@ -163,7 +163,7 @@ class PopRequests:
         return waiting
 
     def waiting_count(self, group: str, topic: str, queue_id: int, now: int) -> int:
-        """Return how many pops wait for the same.
+        """Return how many pops wait for the same queue.
 
         Raises:
             OperationRefusedError: the group may not read it.
@@ -172,7 +172,7 @@ class PopRequests:
         return self.room.count(POPS, _key(POPS, topic, group, queue_id))
 
     def _has_messages(self, request: NewsRequest, now: int) -> tuple[bool, int | None]:
-        """Return whether there are messages, or else when the first queue is free that others hold (ms)."""
+        """Return whether there are messages, or else when the first queue blocked by others is free (ms)."""
         group, pops = request.group, self.pops
         first: int | None = None
         for topic, queue_id in self._places(request.topic, group, request.queue_id):
@@ -193,7 +193,7 @@ class PopRequests:
         yield from ((retries, 0) for retries in self.pops.retry_topics(topic, group))
 
     def _check(self, group: str, topic: str, queue_id: int, now: int) -> None:
-        """See whether a group may read a topic; raises ``OperationRefusedError``."""
+        """Check whether a group may read a topic; raises ``OperationRefusedError``."""
         if not self._state.settings.perm & _READ:
             raise OperationRefusedError(
                 Reason.NOT_ALLOWED, f"the broker[{self._state.address}] pop message is forbidden"
@@ -209,7 +209,7 @@ class PopRequests:
 
 
 class _Pop:
-    """A pop that may be tried again."""
+    """A pop that may be repeated."""
 
     __slots__ = ("_key", "_request", "_requests", "_wanted")
 
@@ -220,7 +220,7 @@ class _Pop:
         self._key = key
 
     def look(self, is_due: bool, now: int) -> Taken | None:
-        """Return what there is for a pop that has waited, None while that is nothing."""
+        """Return the messages for a waiting pop, None while there are none."""
         popped = self._requests.pops.take(self._request, self._wanted, now)
         if popped.parts or is_due:
             return popped
@@ -228,7 +228,7 @@ class _Pop:
         return None
 
     def look_again(self, popped: Taken) -> None:
-        """Make sure that it is tried again where its filter stopped, or when a queue is free, or the store."""
+        """Schedule it again after its filter stopped, or for when a queue or the store is free again."""
         room = self._requests.room
         if popped.rest and not popped.is_held_up:
             room.wake(self._key)

@@ -1,4 +1,4 @@
-"""Pulls: messages of one queue from an offset on, now or when there are some.
+"""Pulls: messages of one queue from an offset on, now or as soon as there are any.
 
 (Rules: remoting.md 5. RocketMQ: ``PullMessageProcessor``, ``PullRequestHoldService``.)
 """
@@ -25,19 +25,19 @@ _EMPTY = (StoreStatus.NO_MATCHED_LOGIC_QUEUE, StoreStatus.NO_MESSAGE_IN_QUEUE)
 _AT_END = (StoreStatus.OFFSET_OVERFLOW_ONE, StoreStatus.OFFSET_FOUND_NULL)
 _WRONG = (StoreStatus.OFFSET_TOO_SMALL, StoreStatus.OFFSET_OVERFLOW_BADLY, *_EMPTY)
 _OTHERS_OF_SLAVE = 10
-"""Per cent of the memory that a slave leaves to others."""
+"""Percentage of the memory that a slave leaves to others."""
 _NOTHING_YET = (StoreStatus.OFFSET_OVERFLOW_ONE, StoreStatus.NO_MATCHED_MESSAGE, *_EMPTY)
 
 
 class PullOutcome(NamedTuple):
-    """What a pull was given."""
+    """The result of a pull."""
 
     fetched: GetMessageResult
     topic: TopicConfig
     group: SubscriptionGroup
-    is_reset: bool = False  # nothing is given, and the group continues at ``fetched.next_offset``
-    suggested_broker_id: int = MASTER_ID  # which broker of this name had better be asked next
-    is_corrected: bool = True  # a wrong offset is; a slave leaves that to its master
+    is_reset: bool = False  # no messages; the group continues at ``fetched.next_offset``
+    suggested_broker_id: int = MASTER_ID  # the broker of this name to pull from next
+    is_corrected: bool = True  # a wrong offset is corrected; a slave leaves that to its master
 
 
 class PullPosition(NamedTuple):
@@ -51,7 +51,7 @@ class PullPosition(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """What a group wants of a topic: an expression, or its subscription by heartbeat, which is not to be older."""
+    """The filter of a pull: an expression, or the group's subscription by heartbeat, which must not be older."""
 
     expression: str | None
     kind: str | None
@@ -59,7 +59,7 @@ class Filter(NamedTuple):
 
 
 class Pulls:
-    """Pulls, on the parts of a broker that they need."""
+    """Pulls, with the parts of a broker that they need."""
 
     def __init__(self, parts: ReadingParts, clients: Clients, broker_stats: BrokerStatsManager) -> None:
         self.store, self._state, self._topics, self._groups, self.offsets, self._room = parts
@@ -77,16 +77,16 @@ class Pulls:
         commit_offset: int | None = None,
         is_lite: bool = False,
     ) -> PullOutcome | Waiting:
-        """Return messages, or what waits for them.
+        """Return messages, or a waiting request.
 
         Args:
-            session: whose pull it is.
-            place: where it begins.
-            wanted_by: says which messages.
+            session: of the client.
+            place: where it starts.
+            wanted_by: the filter.
             now: the time, in ms.
-            wait_ms: how long to wait where there are none.
-            commit_offset: what the group has consumed up to, None if it does not say so here.
-            is_lite: by a consumer that looks after everything itself.
+            wait_ms: how long to wait if there are no messages.
+            commit_offset: the consumer offset of the group to commit, None for none.
+            is_lite: from a lite pull consumer.
 
         Raises:
             OperationRefusedError: it gets no messages.
@@ -123,7 +123,7 @@ class Pulls:
     def give(
         self, place: PullPosition, fetched: GetMessageResult, topic: TopicConfig, group: SubscriptionGroup
     ) -> PullOutcome:
-        """Return what a group is given, and take note of it."""
+        """Return messages for a group, and record their delivery."""
         if fetched.parts:
             name, topic_name, queue_id, _, _ = place
             self.broker_stats.gave(topic_name, name, fetched.message_count, sum(map(len, fetched.parts)))
@@ -135,7 +135,7 @@ class Pulls:
         return PullOutcome(fetched, topic, group, False, self._suggested(fetched, group), is_corrected)
 
     def _suggested(self, fetched: GetMessageResult, group: SubscriptionGroup) -> int:
-        """Return which broker a group had better ask next: a slave, where it lags behind what is in memory."""
+        """Return the broker from which a group should pull next: a slave, if it lags behind the messages in memory."""
         settings = self._state.settings
         if not settings.slave_read_enabled:
             return MASTER_ID
@@ -175,7 +175,7 @@ class Pulls:
 
 
 class _Pull:
-    """One pull that may be tried again."""
+    """One pull that may be repeated."""
 
     __slots__ = ("_group", "_place", "_pulls", "_topic", "_wanted")
 
@@ -189,7 +189,7 @@ class _Pull:
         self._wanted = wanted
 
     def now(self) -> PullOutcome:
-        """Return what there is."""
+        """Return the current result."""
         group, topic, queue_id, _, _ = self._place
         target = self._pulls.offsets.take_reset(group, topic, queue_id)
         if target is None:
@@ -203,12 +203,12 @@ class _Pull:
         )
 
     def look(self, is_due: bool, now: int) -> PullOutcome | None:  # noqa: ARG002
-        """Return what there is for a pull that has waited, None while that is nothing."""
+        """Return the result for a waiting pull, None while there are no messages."""
         if is_due or self._has_reset():
             return self.now()
         fetched = self._fetch()
-        # Where a filter takes nothing of many messages the client learns how far that is so, and where the topic was
-        # deleted that its offset is none any more.
+        # If a filter matches none of many messages, the client learns how far they were examined; if the topic was
+        # deleted, that its offset no longer exists.
         is_at_end = self._place.offset <= fetched.max_offset <= fetched.next_offset
         if fetched.status in _NOTHING_YET and is_at_end:
             return None

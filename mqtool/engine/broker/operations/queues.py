@@ -1,4 +1,4 @@
-"""Queues as they are asked about: which offsets they have, and when the messages there were stored."""
+"""Queries about queues: their offsets, and store times of messages."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def ends_of(store: "MessageStore", topic: str, queue_id: int) -> tuple[int, int]:
-    """Return the first queue offset that is kept and the next one; 0 and 0 where there is no such queue."""
+    """Return the first queue offset and the next one; 0 and 0 if there is no such queue."""
     queue = store.queue(topic, queue_id)
     return (queue.min_offset(store.log.min_offset), queue.next_offset) if queue else (0, 0)
 
@@ -19,7 +19,7 @@ def next_offset_of(store: "MessageStore", topic: str, queue_id: int) -> int:
 
 
 def store_timestamp(store: "MessageStore", topic: str, queue_id: int, queue_offset: int) -> int:
-    """Return when the message at a place of a queue was stored (ms), -1 where there is none."""
+    """Return when the message at a queue offset was stored (ms), -1 if there is none."""
     queue = store.queue(topic, queue_id)
     if queue is None or not 0 <= queue_offset < queue.next_offset:
         return -1

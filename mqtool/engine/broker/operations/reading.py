@@ -1,4 +1,4 @@
-"""What all stand on that gives messages to groups, or says how far they have read."""
+"""The common basis of operations that deliver messages to groups, or report their progress."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ReadingParts(NamedTuple):
-    """The parts of a broker that pulls, pops and questions for offsets share."""
+    """The parts of a broker that pulls, pops and offset queries share."""
 
     store: "MessageStore"
     state: BrokerState

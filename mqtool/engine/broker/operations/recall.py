@@ -28,7 +28,7 @@ class Recalled(NamedTuple):
 
 
 class Recalls:
-    """Recalls, on the parts of a broker that they need."""
+    """Recalls, with the parts of a broker that they need."""
 
     def __init__(self, intake: Intake, state: BrokerState, topics: Topics) -> None:
         self._intake = intake
@@ -36,17 +36,17 @@ class Recalls:
         self._topics = topics
 
     def recall(self, topic: str, handle_text: str, producer_group: str, born_host: Host, now: int) -> Recalled:
-        """Have a message not be delivered: what says so waits in the timer topic as it does.
+        """Prevent the delivery of a message: the recall waits in the timer topic, like the message itself.
 
         Raises:
-            OperationRefusedError: there is no such message any more, or that cannot be stored.
-            FormatError: the handle or the group names something that nothing can be called.
+            OperationRefusedError: there is no such message any more, or the recall cannot be stored.
+            FormatError: the handle or the group contains an invalid name.
         """
         handle = self._checked(topic, handle_text, now)
         pairs = {
             TIMER_DEL_UNIQKEY: as_value(
                 f"{handle.topic}+{handle.unique_key}"
-            ),  # as 5.3 has it; later ones leave the topic out
+            ),  # the form of 5.3; later releases omit the topic
             UNIQ_KEY: handle.unique_key,
             TIMER_DELIVER_MS: str(handle.timestamp),
             TAGS: _TAG,

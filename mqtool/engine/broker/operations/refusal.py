@@ -1,10 +1,10 @@
-"""Why a broker does not do what a client wants."""
+"""Why a broker refuses a request."""
 
 import enum
 
 
 class Reason(enum.Enum):
-    """Kinds of reasons, for programs; each door has a word for them."""
+    """Kinds of reasons, for programs; each door has its own codes for them."""
 
     NOT_ALLOWED = enum.auto()
     NOT_POSSIBLE = enum.auto()
@@ -28,7 +28,7 @@ class Reason(enum.Enum):
 
 
 class Forbids(enum.IntEnum):
-    """Who forbids to read (RocketMQ: ``ForbiddenType``)."""
+    """What forbids reading (RocketMQ: ``ForbiddenType``)."""
 
     BROKER = 1
     GROUP = 2
@@ -38,7 +38,7 @@ class Forbids(enum.IntEnum):
 
 
 class OperationRefusedError(Exception):
-    """Something that is not done; its text says why, for people. Clients of RocketMQ match on some of these texts."""
+    """A refused operation; its text says why, for people. RocketMQ clients match on some of these texts."""
 
     def __init__(self, reason: Reason, text: str, forbids: Forbids | None = None) -> None:
         self.reason = reason

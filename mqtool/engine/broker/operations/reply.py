@@ -1,4 +1,4 @@
-"""Replies: pushed to the client that has asked, and kept.
+"""Replies: pushed to the requesting client, and stored.
 
 (Rules: remoting.md 3.2. RocketMQ: ``ReplyMessageProcessor``.)
 """
@@ -23,9 +23,9 @@ _REPLY_TO = probe_of(REPLY_TO_CLIENT)
 
 
 class Replied(NamedTuple):
-    """A reply that the client has which asked."""
+    """A reply that the requesting client has received."""
 
-    result: AppendResult | None  # of keeping it, None if replies are not kept
+    result: AppendResult | None  # of storing it, None if replies are not stored
     queue_id: int
 
 
@@ -33,7 +33,7 @@ Then = Callable[[Replied | OperationRefusedError, int], None]
 
 
 class Replies:
-    """Replies, on the parts of a broker that they need."""
+    """Replies, with the parts of a broker that they need."""
 
     def __init__(self, intake: Intake, state: BrokerState, sends: Sends, clients: Clients) -> None:
         self._intake = intake
@@ -42,12 +42,12 @@ class Replies:
         self._clients = clients
 
     def reply(self, message: NewMessage, like: NewTopic, producer_group: str, now: int, then: Then) -> None:
-        """Push a reply to the client that has asked; ``then`` is told when that has it, or does not take it.
+        """Push a reply to the requesting client; ``then`` is called when the client has received or refused it.
 
         Raises:
-            OperationRefusedError: the reply cannot be, or that client is not there.
+            OperationRefusedError: the reply is invalid, or that client is not connected.
             LimitError: there are too many topics.
-            UnavailableError: too many answers of it are expected already.
+            UnavailableError: too many of its answers are pending.
         """
         self._sends.prepare(message, like, now)
         asking = find_property(message.properties, _REPLY_TO).decode("utf-8", "replace")

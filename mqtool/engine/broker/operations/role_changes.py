@@ -1,4 +1,4 @@
-"""Changes of roles: a master that takes no more messages, a slave that becomes master, and the other way round."""
+"""Changes of roles: a master stops accepting messages, a slave becomes master, or a master becomes a slave."""
 
 import logging
 from collections.abc import Callable
@@ -17,18 +17,18 @@ log = logging.getLogger(__name__)
 
 
 class RoleChanges:
-    """Changes of the role of one broker; who runs it carries them out (``on_change``), and it begins again then."""
+    """Changes of the role of one broker; its owner carries them out (``on_change``) and restarts it."""
 
     def __init__(self, store: "MessageStore", state: BrokerState) -> None:
         self.on_change: Callable[[KeptRole], None] | None = None
         self.on_cut: Callable[[int, KeptRole], str] | None = None
-        """Takes where the log of this slave is to end, and what it is; returns why that cannot be."""
+        """Called with the new end of this slave's log and its role; returns why that is not possible."""
         self._store = store
         self._state = state
         self._is_changing = False
 
     def stop_messages(self) -> int:
-        """Take no message any more, and return where the log ends.
+        """Stop accepting messages, and return the end of the log.
 
         Raises:
             OperationRefusedError: this is not a master.
@@ -40,10 +40,10 @@ class RoleChanges:
         return self._store.log.end_offset
 
     def take_messages(self) -> int:
-        """Take messages again, as nothing came of it, and return where the log ends.
+        """Accept messages again after a cancelled change, and return the end of the log.
 
         Raises:
-            OperationRefusedError: this is not a master, or not any more.
+            OperationRefusedError: this is not a master, or no longer one.
         """
         if self._state.role is Role.SLAVE or self._is_changing:
             raise OperationRefusedError(Reason.NOT_POSSIBLE, "this broker is not a master")
@@ -52,10 +52,10 @@ class RoleChanges:
         return self._store.log.end_offset
 
     def learn(self, epoch: int) -> None:
-        """Note the epoch that the master of this slave knows: others may ask this one when it is gone.
+        """Save the epoch that the master of this slave knows: others may ask this broker when the master is gone.
 
         Raises:
-            WriteError: it cannot be kept.
+            WriteError: it cannot be saved.
         """
         state = self._state
         if epoch > state.epoch and state.role is Role.SLAVE and not self._is_changing:
@@ -63,7 +63,7 @@ class RoleChanges:
             state.epoch = epoch
 
     def cut(self, at: int) -> str:
-        """Have this slave begin again without the end of its log, which is set aside; return why that cannot be."""
+        """Restart this slave without the end of its log, which is set aside; return why that is not possible."""
         if self._is_changing or self.on_cut is None:
             return "the role of this broker is already being changed, or cannot be changed"
         state = self._state
@@ -73,15 +73,15 @@ class RoleChanges:
         return ""
 
     def become(self, role: Role, broker_id: int, epoch: int) -> int:
-        """Have this broker begin again in another role, and return where its log ends.
+        """Restart this broker in another role, and return the end of its log.
 
         Args:
-            role: what it is to be.
+            role: the new role.
             broker_id: of a slave, above 0.
-            epoch: of this change, above that of all before.
+            epoch: of this change, above those of all earlier ones.
 
         Raises:
-            OperationRefusedError: it cannot be; it stays what it is.
+            OperationRefusedError: it is not possible; the role is unchanged.
         """
         state = self._state
         if epoch <= state.epoch:

@@ -1,4 +1,4 @@
-"""Sends: what producers store, and what consumers send back because they could not consume it.
+"""Sends: messages of producers, and messages that consumers send back because they could not consume them.
 
 (Rules: remoting.md 3.2, 4. RocketMQ: ``SendMessageProcessor``, ``AbstractSendMessageProcessor``.)
 """
@@ -59,7 +59,7 @@ _new_tuple = tuple.__new__  # creates a named tuple in a third of the time
 
 
 class NewTopic(NamedTuple):
-    """What a topic is made like where a message is sent to one that there is not."""
+    """The settings of a topic that is created because a message is sent to it."""
 
     default_topic: str
     queue_count: int
@@ -67,17 +67,17 @@ class NewTopic(NamedTuple):
 
 
 class SendOutcome(NamedTuple):
-    """What became of a message, or of a batch of them."""
+    """The result of sending a message or a batch."""
 
     result: AppendResult
-    queue_id: int  # of its topic, wherever it waits first
-    key: bytes  # unique, its own or given to it here
+    queue_id: int  # of its topic, even if it waits elsewhere first
+    key: bytes  # the unique key, its own or one generated here
     recall_handle: RecallHandle | None
     is_inner_batch: bool  # all messages of the batch have one id
 
 
 class Sends:
-    """Sends, on the parts of a broker that they need."""
+    """Sends, with the parts of a broker that they need."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Sends:
         self._marks = _marks(settings.region, settings.trace_on, settings.cluster_name)
         self._started = now
         self._key_count = itertools.count()
-        self._rotation = itertools.count()  # chooses among queues where nothing else does
+        self._rotation = itertools.count()  # chooses a queue if nothing else does
 
     def send(
         self, message: NewMessage, like: NewTopic, now: int, *, is_batch: bool = False, most_times: int | None = None
@@ -108,11 +108,11 @@ class Sends:
         """Store a message.
 
         Args:
-            message: as its producer gives it: a queue id of -1 is any queue; it is changed to what is stored.
-            like: what its topic is made like.
+            message: as its producer sent it: a queue id of -1 is any queue; it is changed to the stored form.
+            like: settings for a new topic.
             now: the time, in ms.
-            is_batch: the body is several messages.
-            most_times: how often a message of a retry topic may be consumed, None for as often as its group says.
+            is_batch: the body contains several messages.
+            most_times: how often a message of a retry topic may be consumed, None for the setting of its group.
 
         Raises:
             OperationRefusedError: it is not stored.
@@ -139,7 +139,7 @@ class Sends:
         return _new_tuple(SendOutcome, (result, queue_id, key, None, False))
 
     def prepare(self, message: NewMessage, like: NewTopic, now: int) -> TopicConfig:
-        """Make of a message what is to be stored, and return its topic, which is made if need be.
+        """Convert a message to the stored form, and return its topic, which is created if necessary.
 
         Raises:
             OperationRefusedError: it cannot be stored.
@@ -171,21 +171,21 @@ class Sends:
         is_of_unit: bool = False,
         most_times: int | None = None,
     ) -> AppendResult | None:
-        """Have a group consume a message again, later.
+        """Let a group consume a message again later.
 
         Args:
             group_name: the group that could not consume it.
-            physical_offset: where it lies.
-            delay_level: how much later; 0 for longer each time, less for never.
+            physical_offset: of the message.
+            delay_level: how much later; 0 for longer each time, negative for never.
             now: the time, in ms.
-            is_of_unit: as the topic of the group is made, if need be.
-            most_times: how often it may be consumed before it is a dead letter, None for as often as the group says.
+            is_of_unit: whether a new retry topic is one of a unit.
+            most_times: how often it may be consumed before it becomes a dead letter, None for the group's setting.
 
         Returns:
-            What became of it, None if the group has nothing consumed again.
+            The result of storing it, None if the group does not retry messages.
 
         Raises:
-            OperationRefusedError: it cannot be.
+            OperationRefusedError: it is not possible.
         """
         group = self._group(group_name, now)
         if not self._state.settings.perm & _WRITE:
@@ -227,7 +227,7 @@ class Sends:
     # Topics and groups
 
     def _topic_of(self, topic: str, like: NewTopic, now: int) -> TopicConfig:
-        """Return the topic that is sent to, made if need be; raises ``OperationRefusedError``."""
+        """Return the topic of a send, created if necessary; raises ``OperationRefusedError``."""
         config = self._topics.get(topic)
         if not self._state.settings.perm & _WRITE and config is not None and config.order:
             raise OperationRefusedError(
@@ -255,7 +255,7 @@ class Sends:
         return group
 
     def _retry_or_send_to_dlq(self, message: NewMessage, most_times: int | None, is_of_unit: bool, now: int) -> None:
-        """Have a message go to the dead letters of its group that was consumed too often, or is consumed in order."""
+        """Redirect a message that was consumed too often, or in order, to the dead letters of its group."""
         name = message.topic.removeprefix(RETRY_PREFIX)
         group = self._group(name, now)
         most = group.retry_max_times if most_times is None else most_times
@@ -272,19 +272,19 @@ class Sends:
     # Messages
 
     def _mark(self, message: NewMessage) -> None:
-        """Add to the properties of a message what the broker adds to each."""
+        """Add the properties that the broker adds to each message."""
         properties, pairs = message.properties, message.pairs
         if self._state.settings is not self._settings:
             self._settings = settings = self._state.settings
             self._marks = _marks(settings.region, settings.trace_on, settings.cluster_name)
         text, marks = self._marks
-        if not _OF_ONE_SENT_AGAIN.isdisjoint(pairs):  # one that was consumed
+        if not _OF_ONE_SENT_AGAIN.isdisjoint(pairs):  # a message that was consumed before
             texts = parse_properties(properties)
             message.properties = build_properties({k: v for k, v in texts.items() if k not in _TO_BE_REPLACED})
         elif properties:
             if not properties.endswith(_TAIL_SEPARATOR):
                 properties += _TAIL_SEPARATOR
-            if len(pairs) == properties.count(_TAIL_SEPARATOR) and b"\0" not in properties:  # nearly all
+            if len(pairs) == properties.count(_TAIL_SEPARATOR) and b"\0" not in properties:  # nearly all messages
                 message.add_pairs(properties + text, marks)
                 return
             if not _WELL_FORMED.fullmatch(properties):
@@ -294,13 +294,13 @@ class Sends:
         message.add_pairs(message.properties + text, marks)
 
     def _new_unique_key(self, now: int) -> str:
-        """Return the key of a message whose producer gave it none."""
+        """Return a unique key for a message whose producer set none."""
         host, port = self._state.store_host
         return build_unique_key(host, port, self._started, now, next(self._key_count))
 
     def _recall_handle(self, topic: str, message: NewMessage, key: bytes) -> RecallHandle:
-        """Return with what the producer of a timer message can recall it."""
-        by = int(message.pairs[_TIMER_OUT]) + 1  # so that it is the same second again
+        """Return the handle with which the producer of a timer message can recall it."""
+        by = int(message.pairs[_TIMER_OUT]) + 1  # so that it falls into the same second
         return RecallHandle(topic, self._state.settings.broker_name, by, key.decode("utf-8", "replace"))
 
     def _append_batch(self, message: NewMessage, now: int) -> AppendResult:
@@ -309,7 +309,7 @@ class Sends:
         return self._store.append_batch(message, now)
 
     def _append_inner_batch(self, message: NewMessage, now: int) -> AppendResult:
-        """Store a batch as one record: what topics with queues for that get from clients of 5.x."""
+        """Store a batch as one record, as batch topics get them from 5.x clients."""
         try:
             count = len(split_batch(message))
         except FormatError:
@@ -320,9 +320,9 @@ class Sends:
 
 
 def _well_formed(properties: bytes) -> bytes:
-    """Return those of the pairs that a reader finds in properties, as RocketMQ stores them; no zero byte is kept.
+    """Return the pairs that a reader finds in properties, in RocketMQ's stored form, without zero bytes.
 
-    By zeros ``verify`` knows properties that the disk has lost.
+    ``verify`` recognizes properties that the disk has lost by zeros.
     """
     pairs = parse_properties(properties.replace(b"\0", b""))
     return build_properties(pairs)

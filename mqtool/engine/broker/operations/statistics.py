@@ -1,6 +1,6 @@
-"""How far topics and groups are, and what is in a queue.
+"""Progress of topics and groups, and the contents of a queue.
 
-Cost: linear in the queues that are told of.
+Cost: linear in the reported queues.
 (Rules: remoting.md 3.5 to 3.7. RocketMQ: ``AdminBrokerProcessor``.)
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
 
 MAX_UNITS = 1000
-"""Units of a queue that are told at once."""
+"""Maximum number of units of a queue in one answer."""
 
 
 class TopicOffset(NamedTuple):
@@ -31,22 +31,22 @@ class TopicOffset(NamedTuple):
     queue_id: int
     min_offset: int
     next_offset: int
-    last_timestamp: int  # when its last message was stored (ms), 0 where there is none
+    last_timestamp: int  # when its last message was stored (ms), 0 if there is none
 
 
 class QueueProgress(NamedTuple):
-    """How far a group has read one queue."""
+    """The progress of a group in one queue."""
 
     topic: str
     queue_id: int
     next_offset: int  # of the queue
     consumed: int
     pulled: int
-    last_timestamp: int  # when the message before was stored (ms), 0 where there is none
+    last_timestamp: int  # when the previous message was stored (ms), 0 if there is none
 
 
 class GroupProgress(NamedTuple):
-    """How far a group has read, and messages a second."""
+    """The progress of a group, and messages per second."""
 
     rate: float
     queues: list[QueueProgress]
@@ -58,12 +58,12 @@ class TimeSpan(NamedTuple):
     queue_id: int
     first: int
     last: int
-    consumed: int  # the last that a group has consumed
-    delay_ms: int  # how long the next has waited
+    consumed: int  # of the last message that a group has consumed
+    delay_ms: int  # how long the next message has waited
 
 
 class QueuePart(NamedTuple):
-    """Units of one queue, and what a group wants of its topic."""
+    """Units of one queue, and a group's subscription to its topic."""
 
     units: "list[Unit]"
     min_offset: int
@@ -72,7 +72,7 @@ class QueuePart(NamedTuple):
 
 
 class Statistics:
-    """Questions of administrators, on the parts of a broker that they are about."""
+    """Queries of administrators, with the parts of a broker that they concern."""
 
     def __init__(
         self,
@@ -104,17 +104,17 @@ class Statistics:
         return queues
 
     def stored_rate(self, topic: str, now: int) -> float:
-        """Return how many messages of a topic are stored a second."""
+        """Return how many messages of a topic are stored per second."""
         return self._broker_stats.rate("stored", topic, now)
 
     def group(self, group: str, topics: Iterable[str], now: int) -> GroupProgress:
-        """Return how far a group has read some topics, or where none are named those that it wants."""
+        """Return the progress of a group in some topics, by default in those that it subscribes to."""
         topics = [*topics] or self._topics_read(group)
         rate = sum(self._broker_stats.rate("delivered", (topic, group), now) for topic in topics)
         return GroupProgress(rate, [*self._progress(group, topics)])
 
     def all_groups(self, now: int, *, only_ordered: bool) -> Iterator[tuple[str, list[GroupProgress]]]:
-        """Yield of each group how far it has read each topic, or each of those that are in order."""
+        """Yield each group with its progress in each topic, or in those that it consumes in order."""
         for group in self._groups.names():
             yield (
                 group,
@@ -129,7 +129,7 @@ class Statistics:
             )
 
     def time_spans(self, group: str, topic: str, now: int) -> list[TimeSpan]:
-        """Return of all queues of a topic when their messages were stored.
+        """Return the store times of the messages in all queues of a topic.
 
         Raises:
             OperationRefusedError: there is no such topic.
@@ -146,16 +146,16 @@ class Statistics:
         return spans
 
     def groups_of_topic(self, topic: str) -> list[str]:
-        """Return the groups that want a topic or have read it."""
+        """Return the groups that subscribe to a topic or have read it."""
         return sorted({*self._clients.groups_of_topic(topic), *self._offsets.groups_of(topic)})
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """Return what the consumers of a group want of a topic, None if none of them does."""
+        """Return the subscription of a group's consumers to a topic, None if they have none."""
         online = self._clients.group(group)
         return online.subscriptions.get(topic) if online else None
 
     def units(self, group: str, topic: str, queue_id: int, start: int, count: int) -> QueuePart:
-        """Return units of a queue from an offset on, ``MAX_UNITS`` at most.
+        """Return units of a queue from an offset on, at most ``MAX_UNITS``.
 
         Raises:
             OperationRefusedError: there is no such queue.
@@ -171,7 +171,7 @@ class Statistics:
         return QueuePart(units, low, queue.next_offset, self.subscription(group, topic))
 
     def shares(self, kind: str, key: str | tuple[str, str], now: int) -> tuple[Share, ...] | None:
-        """Return what was counted over the spans of statistics, None if nothing was; see ``BrokerStatsManager``."""
+        """Return the counts over the spans of statistics, None if there are none; see ``BrokerStatsManager``."""
         return self._broker_stats.shares(kind, key, now)
 
     # Parts
@@ -189,7 +189,7 @@ class Statistics:
                 yield config
 
     def _topics_read(self, group: str) -> list[str]:
-        """Return the topics of which a group has offsets, without those that its consumers no longer want."""
+        """Return the topics in which a group has offsets, without those that its consumers no longer subscribe to."""
         online = self._clients.group(group)
         wanted = online.subscriptions if online else {}
         return [topic for topic in self._offsets.topics_of(group) if not wanted or topic in wanted]

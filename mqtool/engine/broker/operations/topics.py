@@ -1,4 +1,4 @@
-"""Topics made, changed and deleted by administrators.
+"""Topics: created, changed and deleted by administrators.
 
 (Rules: remoting.md 3.5. RocketMQ: ``AdminBrokerProcessor``.)
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TopicRequests:
-    """What administrators have done to topics, on the parts of a broker that this needs."""
+    """Requests of administrators about topics, with the parts of a broker that they need."""
 
     def __init__(self, store: "MessageStore", topics: Topics, delete_queues: Callable[[str], None]) -> None:
         self._store = store
@@ -25,17 +25,17 @@ class TopicRequests:
         self._delete_queues = delete_queues
 
     def find(self, topic: str) -> TopicConfig:
-        """Return a topic; raises ``OperationRefusedError`` where there is none."""
+        """Return a topic; raises ``OperationRefusedError`` if there is none."""
         config = self._topics.get(topic)
         if config is None:
             raise OperationRefusedError(Reason.NO_TOPIC, f"No topic in this broker. topic: {topic}")
         return config
 
     def put(self, configs: Sequence[TopicConfig], now: int) -> None:
-        """Make or change topics, none of them if one cannot be.
+        """Create or change topics, none of them if one is refused.
 
         Raises:
-            OperationRefusedError: one cannot be.
+            OperationRefusedError: one is refused.
             LimitError: there would be too many, or the settings of one are too long.
         """
         for config in configs:
@@ -47,7 +47,7 @@ class TopicRequests:
                 text = f"The topic[{config.topic}] would have more than {MAX_QUEUES:,} queues."
                 raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
             known = self._topics.get(config.topic)
-            if known is not None and known.is_batch != config.is_batch:  # its queues are in other files then
+            if known is not None and known.is_batch != config.is_batch:  # its queues would be in other files
                 text = f"queue.type of the existing topic {config.topic} cannot be changed"
                 raise OperationRefusedError(Reason.NOT_POSSIBLE, f"header field attributes {text}")
         self._topics.put(configs, now)
@@ -64,15 +64,15 @@ class TopicRequests:
             self._delete_queues(topic)
 
     def make_missing(self, now: int, fetched_offset: int) -> list[str]:
-        """Make the topics of messages that the table does not know yet, or give them more queues; return their names.
+        """Create topics that have messages but are not in the table yet, or give them more queues; return their names.
 
-        A slave that becomes the master may have the first messages of a topic, and not yet the topic. One that was
-        deleted is not made again: then the table is newer than its messages. What a master fetches from its slaves is
-        new to it, however old it is. Cost: linear in the queues.
+        A slave that becomes the master may have the first messages of a topic, but not the topic yet. A deleted topic
+        is not created again: then the table is newer than its messages. Messages that a master fetches from its slaves
+        are new to it, however old they are. Cost: linear in the queues.
 
         Args:
             now: the time.
-            fetched_offset: from there on the log was fetched a moment ago.
+            fetched_offset: from this address on, the log was just fetched.
         """
         known_at = self._topics.version.timestamp if self._topics.version.counter else 0
         counts: dict[str, int] = {}
@@ -99,12 +99,12 @@ class TopicRequests:
     # Cleaning
 
     def delete_unused_queues(self) -> None:
-        """Delete the queues of topics that there are not."""
+        """Delete the queues of topics that do not exist."""
         topics = {topic for topic, _ in self._store.queues()}
         self._delete_of(topic for topic in topics if self._topics.get(topic) is None)
 
     def delete_expired_queues(self) -> None:
-        """Delete the queues of topics of which no message is kept."""
+        """Delete the queues of topics that have no messages left."""
         queues: dict[str, list[LiveQueue]] = {}
         for topic, queue_id in self._store.queues():
             if queue := self._store.queue(topic, queue_id):
@@ -117,7 +117,7 @@ class TopicRequests:
         )
 
     def _delete_of(self, topics: Iterable[str]) -> None:
-        """Delete the queues of topics, except for those whose offsets the broker itself goes by."""
+        """Delete the queues of topics, except for those whose offsets the broker itself uses."""
         for topic in topics:
             if not is_system_topic(topic):
                 self._delete_queues(topic)

@@ -1,4 +1,4 @@
-"""The end of a transaction, as its producer tells it.
+"""The end of a transaction, as reported by its producer.
 
 (Rules: remoting.md 4.6. RocketMQ: ``EndTransactionProcessor``.)
 """
@@ -25,10 +25,10 @@ class End(NamedTuple):
 
 
 def end_transaction(transactions: Transactions, end: End, now: int) -> None:
-    """Deliver the message of a half message, or be done with it undelivered.
+    """Deliver the message of a half message, or close it undelivered.
 
     Raises:
-        OperationRefusedError: no such half message of this producer, its time is over, or nothing can be stored.
+        OperationRefusedError: this producer has no such half message, it is too late, or nothing can be stored.
     """
     half = transactions.half_at(end.physical_offset)
     if half is None:

@@ -1,4 +1,4 @@
-"""Accounts of ACL 1.0, shown and changed by request: what ``mqadmin`` of 4.x has commands for.
+"""Accounts of ACL 1.0, shown and changed by request, for the commands of ``mqadmin`` 4.x.
 
 If access control is off, or the request is invalid, nothing is changed and the answer says so.
 (Rules: remoting.md 8.2. RocketMQ: ``AdminBrokerProcessor``, ``PlainPermissionManager.updateAccessConfig``.)

@@ -1,4 +1,4 @@
-"""What administrators ask a broker, and have it do, besides topics, groups and consumers.
+"""Requests of administrators, other than those about topics, groups and consumers.
 
 (Rules: remoting.md 3.5 to 3.8. RocketMQ: ``AdminBrokerProcessor``.)
 """
@@ -93,7 +93,7 @@ _STATS = {
     "GROUP_GET_SIZE": "delivered_bytes",
     "SNDBCK_PUT_NUMS": "sent_back",
 }
-"""What is counted, by RocketMQ's names; the key is a topic, or a topic and a group with ``@`` between."""
+"""The statistics, by RocketMQ's names; the key is a topic, or a topic and a group separated by ``@``."""
 
 
 def _view_stats(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
@@ -198,7 +198,7 @@ def _query_queue(broker: "BrokerController", request: "BrokerRequest") -> "Answe
     part = broker.statistics.units(group or "", topic or "", queue_id, start, count)
     units = [
         {
-            "eval": False,  # filters look at messages here, not at units
+            "eval": False,  # filters examine messages here, not units
             "physicOffset": unit.physical_offset,
             "physicSize": unit.size,
             "tagsCode": unit.tags_code,
@@ -251,7 +251,7 @@ def _clean_expired_queues(broker: "BrokerController", request: "BrokerRequest") 
 
 
 def _export_pop_records(_broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Answer that all records of pop consumers are in the store: none was ever elsewhere."""
+    """Answer that all records of pop consumers are in the store: they are never elsewhere."""
     return request.command.answer()
 
 

@@ -1,4 +1,4 @@
-"""Queues assigned by the broker, for clients that leave that to it: QUERY_ASSIGNMENT and request modes.
+"""Queues assigned by the broker, for clients with server-side rebalancing: QUERY_ASSIGNMENT and request modes.
 
 (Rules: remoting.md 3.3, 6.5. RocketMQ: ``QueryAssignmentProcessor``.)
 """
@@ -42,7 +42,7 @@ def set_mode(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 
 
 def list_modes(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Return which group consumes which topic how."""
+    """Return how each group consumes each topic."""
     return request.command.answer(body=build_body(broker.request_modes.table()))
 
 

@@ -1,4 +1,4 @@
-"""Clients: heartbeats, lists of clients, locks of queues.
+"""Clients: heartbeats, lists of clients, queue locks.
 
 (Rules: remoting.md 3.3, 3.6. RocketMQ: ``ClientManageProcessor``, ``ConsumerManageProcessor``,
 ``AdminBrokerProcessor``.)
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def heartbeat(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Note a client; the groups that it changes are notified before it gets its answer."""
+    """Register a client; the groups that it changes are notified before it gets its answer."""
     command, session, now = request
     if broker.access:  # otherwise it is a meaningless text of any length
         identity = command.ext_fields.get(ACCESS_KEY, "")
@@ -36,7 +36,7 @@ def heartbeat(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
         session.identity = identity
     is_changed = broker.client_requests.heartbeat(session, parse_heartbeat(command.body), now)
     session.language, session.version = command.language, command.version
-    # Clients of 5.x may leave out subscriptions that are known; "changed" has them sent again.
+    # Clients of 5.x may leave out known subscriptions; "changed" makes them send these again.
     fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if is_changed else "false"}
     return command.answer(ext_fields=fields)
 
@@ -64,7 +64,7 @@ def consumer_list(broker: "BrokerController", request: "BrokerRequest") -> "Answ
 
 
 def consumer_connections(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Return the members of a group and what it has subscribed to."""
+    """Return the members of a group and its subscriptions."""
     group = broker.client_requests.consumers(parse_header(ConsumerGroup, request.command.ext_fields).consumer_group)
     body = {
         "connectionSet": [_connection(client) for client in group.members.values()],

@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 
 
 def query_offset(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Return what a group reads next of a queue."""
+    """Return the next offset of a group in a queue."""
     group, topic, queue_id, begins_at_zero = parse_header(QueryConsumerOffset, request.command.ext_fields)
     offset = broker.offset_requests.consumed(group, topic, queue_id, begins_at_zero=begins_at_zero is not False)
     return request.command.answer(ext_fields=build_header(OffsetResponse(offset)))
 
 
 def update_offset(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Take what a group reads next of a queue."""
+    """Commit the next offset of a group in a queue."""
     counts = broker.offset_requests.commit(*parse_header(UpdateConsumerOffset, request.command.ext_fields))
     return request.command.answer(remark=None if counts else PREVIOUSLY_RESET)
 
 
 def reset(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Set what a group reads next of one queue or all queues of a topic."""
+    """Set the next offset of a group in one queue or all queues of a topic."""
     header = parse_header(ResetOffset, request.command.ext_fields)
     offsets = broker.offset_requests.reset(
         Reset(header.group, header.topic, header.timestamp, header.is_force, header.queue_id, header.offset)
@@ -72,7 +72,7 @@ def clone_offsets(broker: "BrokerController", request: "BrokerRequest") -> "Answ
 
 
 def correction_offsets(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Return, for each queue, how far all groups have read it."""
+    """Return, for each queue, the lowest offset of all groups."""
     topic, group, left_out = parse_header(QueryCorrectionOffset, request.command.ext_fields)
     least = broker.offset_requests.least(topic, group, (left_out or "").split(","))
     return request.command.answer(body=build_body({"correctionOffsets": least}))
@@ -89,7 +89,7 @@ def search_offset(broker: "BrokerController", request: "BrokerRequest") -> "Answ
 def _of_queue(
     ask: Callable[[OffsetRequests, str, int], int], header: type[OffsetResponse | TimestampResponse]
 ) -> "Processor":
-    """Return what answers with one number of a queue."""
+    """Return a processor that answers with one number of a queue."""
 
     def answer(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
         topic, queue_id, _ = parse_header(Queue, request.command.ext_fields)
@@ -130,7 +130,7 @@ def _pass_back(request: "BrokerRequest") -> ThenText:
 
 
 def consumer_status(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Ask the consumers of a group, or the one with a client id, how far they have read a topic."""
+    """Request the offsets in a topic from the consumers of a group, or from the one with a client id."""
     command, session, now = request
     topic, group, client_id = parse_header(GetConsumerStatus, command.ext_fields)
 

@@ -1,4 +1,4 @@
-"""Subscription groups: made, listed, deleted, forbidden to read.
+"""Subscription groups: created, listed, deleted, forbidden to read.
 
 (Rules: remoting.md 3.5. RocketMQ: ``AdminBrokerProcessor``.)
 """
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def update(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Make a group, or change one."""
+    """Create or change a group."""
     broker.group_requests.update([parse_body(request.command.body)], request.now)
     return request.command.answer()
 
 
 def update_list(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Make or change several groups, none of them if one has no proper name."""
+    """Create or change several groups, none of them if one has an invalid name."""
     tables = parse_body(request.command.body).get("groupConfigList")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise FormatError("groupConfigList is not a list of groups", offset=0)
@@ -60,7 +60,7 @@ def delete_list(broker: "BrokerController", request: "BrokerRequest") -> "Answer
 
 
 def forbid(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Return whether a group may read a topic, after changing that where it is asked for."""
+    """Return whether a group may read a topic, after changing it if requested."""
     group, topic, change = parse_header(GroupForbidden, request.command.ext_fields)
     readable = broker.group_requests.forbid(group, topic, change, request.now)
     return request.command.answer(body=build_body({"group": group, "readable": readable, "topic": topic}))

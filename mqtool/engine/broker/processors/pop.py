@@ -1,4 +1,4 @@
-"""Pops, and what belongs to them: acknowledging, hiding for longer, looking without taking, asking for news.
+"""Pops and related requests: acknowledgements, changes of the invisible time, peeks, notifications.
 
 (Rules: remoting.md 3.4. RocketMQ: ``PopMessageProcessor``, ``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``,
 ``PeekMessageProcessor``, ``NotificationProcessor``, ``PollingInfoProcessor``.)
@@ -130,7 +130,7 @@ def peek(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     return _found(command, fields, [*parts])
 
 
-# Asking for news
+# Notifications
 
 
 def notification(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
@@ -164,11 +164,11 @@ def polling_info(broker: "BrokerController", request: "BrokerRequest") -> "Answe
     return command.answer(0, build_header(PollingInfoResponse(count)))
 
 
-# Being done with messages
+# Acknowledgements
 
 
 def ack(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Note that a consumer is done with a message."""
+    """Acknowledge a message."""
     command = request.command
     group, topic, queue_id, receipt, offset = parse_header(Ack, command.ext_fields)
     popped = PoppedMessage(group, topic, queue_id, offset)
@@ -177,7 +177,7 @@ def ack(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 
 
 def batch_ack(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Note that a consumer is done with messages of several pops."""
+    """Acknowledge messages of several pops."""
     command = request.command
     body = parse_body(command.body) if command.body else {}
     listed = body.get("acks") or []
@@ -203,7 +203,7 @@ def _parse_batch(members: Table, broker_name: str) -> Done:
 
 
 def change_invisible_time(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Hide a message for another time."""
+    """Hide a message for a new time."""
     command = request.command
     header = parse_header(ChangeInvisibleTime, command.ext_fields)
     popped = PoppedMessage(header.consumer_group, header.topic, header.queue_id, header.offset)

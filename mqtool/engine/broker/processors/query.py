@@ -1,4 +1,4 @@
-"""Questions about messages: QUERY_MESSAGE, VIEW_MESSAGE_BY_ID.
+"""Queries for messages: QUERY_MESSAGE, VIEW_MESSAGE_BY_ID.
 
 (Rules: remoting.md 3.2; changes_5_5.md 10.2. RocketMQ: ``QueryMessageProcessor``.)
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 
 _MAX_BYTES = MAX_FRAME - (1 << 16)
-"""Of messages in one answer: with its header they make a frame that clients take."""
+"""Bytes of messages in one answer: with its header, they fit into a frame that clients accept."""
 _KINDS = {"U": KeyKind.UNIQUE_KEY, "K": KeyKind.KEY, "T": KeyKind.TAG}
 
 

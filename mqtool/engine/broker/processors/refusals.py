@@ -29,7 +29,7 @@ CODES = {
     Reason.ONLY_BY_CHECK: ResponseCode.ILLEGAL_OPERATION,
 }
 REASONS = {int(code): reason for reason, code in CODES.items()}
-"""Of refusals by clients that a broker has asked."""
+"""The reasons of refusals by clients, by response code."""
 
 
 def refusal(command: RemotingCommand, refused: OperationRefusedError, header: Any = None) -> RemotingCommand:

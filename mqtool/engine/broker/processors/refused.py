@@ -1,6 +1,6 @@
 """Known requests that are not served here: each is refused with the reason.
 
-A RocketMQ broker refuses what it does not know with REQUEST_CODE_NOT_SUPPORTED; so does this one, except for what
+A RocketMQ broker refuses unknown requests with REQUEST_CODE_NOT_SUPPORTED; so does this one, except for requests that
 every master without a controller refuses with its own text.
 """
 

@@ -1,4 +1,4 @@
-"""What a processor gets and what it returns."""
+"""The arguments and results of processors."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from mqtool.formats.remoting import RemotingCommand
 
 
 class BrokerRequest(NamedTuple):
-    """A command from a client, and when it came."""
+    """A command from a client, and when it was received."""
 
     command: RemotingCommand
     session: RemotingSession
@@ -17,7 +17,7 @@ class BrokerRequest(NamedTuple):
 
 
 Answer = RemotingCommand | None
-"""None: it comes later, by ``RemotingSession.reply``, or not at all."""
+"""None: the answer is sent later, by ``RemotingSession.reply``, or not at all."""
 
 Processor = Callable[[BrokerController, BrokerRequest], Answer]
 """Serves requests."""

@@ -1,4 +1,4 @@
-"""What producers send, and what consumers send back because they could not consume it.
+"""Messages that producers send, and that consumers send back because they could not consume them.
 
 (Rules: remoting.md 3.2, 4. RocketMQ: ``SendMessageProcessor``, ``AbstractSendMessageProcessor``.)
 """

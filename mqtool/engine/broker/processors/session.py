@@ -50,7 +50,7 @@ _NO_ANSWER = object()
 
 
 class RemotingOutbox(Outbox[RemotingCommand]):
-    """What must be sent, and the numbers of the requests among that."""
+    """Commands to send, and the numbers of the requests among them."""
 
     def __init__(self, room: WaitingRoom, broker_name: Callable[[], str]) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class RemotingOutbox(Outbox[RemotingCommand]):
 
     def next_opaque(self) -> int:
         """Return a number for another request."""
-        self._opaque = self._opaque % 0x7FFFFFFF + 1  # some clients take 0 for none
+        self._opaque = self._opaque % 0x7FFFFFFF + 1  # some clients treat 0 as missing
         return self._opaque
 
 
@@ -79,17 +79,17 @@ class RemotingSession(Session):
             self.born_host = _NOBODY
 
     def reply(self, answer: RemotingCommand, now: int) -> None:  # noqa: ARG002 - a ``Then`` of the waiting room
-        """Send an answer that comes later."""
+        """Send a delayed answer."""
         self._outbox.put(self.peer, answer)
 
     def reply_when_saved(
         self, saves: Saves, command: RemotingCommand, answer: RemotingCommand, changes: int, now: int
     ) -> None:
-        """Send the answer to a command when the first ``changes`` of tables are on the disk, or an error.
+        """Send the answer to a command when the first ``changes`` of tables are on disk, or an error.
 
         Args:
-            saves: knows.
-            command: is answered.
+            saves: of the broker.
+            command: the command to answer.
             answer: sent on success.
             changes: how many; 0 for none.
             now: the time, in ms.
@@ -110,7 +110,7 @@ class RemotingSession(Session):
         """Send a request; ``then`` gets its answer, or None if it has not come by ``due`` (ms).
 
         Raises:
-            UnavailableError: too many answers of this client are expected already.
+            UnavailableError: too many answers of this client are pending.
         """
         key, room = ("call", self), self._outbox.room
         if not room.has_room(CALLS, key):
@@ -142,11 +142,11 @@ class RemotingSession(Session):
             self.tell(RequestCode.CHECK_TRANSACTION_STATE, fields, _check_body(notice))
 
     def understands(self, client_call: ClientCall) -> bool:
-        """Return whether a client of this version can be asked something."""
+        """Return whether a client of this version supports a call."""
         return self.version >= _SINCE[type(client_call)]
 
     def ask(self, client_call: ClientCall, due: int, then: ThenTold) -> None:
-        """Ask something."""
+        """Make a call."""
         request = _request_of(client_call)
 
         def ended(answer: RemotingCommand | None, now: int) -> None:
@@ -188,13 +188,13 @@ def _check_body(check: TransactionCheck) -> bytes:
     return build_record(message, topic, properties, size, queue_offset, physical_offset, store_timestamp)
 
 
-# Questions
+# Calls
 
 _SINCE = {
     TellRunningInfo: Version.V3_1_8,
     Consume: Version.V3_1_8,
     TellOffsets: Version.V3_0_7,
-    TakeReply: 0,  # who asks for a reply by its property takes it
+    TakeReply: 0,  # a client that requests replies accepts them
 }
 """The first version of clients that can handle each call."""
 
@@ -242,6 +242,6 @@ def _told(client_call: ClientCall, answer: RemotingCommand) -> Told:
     if isinstance(client_call, TellOffsets):
         try:
             return Told(by_queue(parse_body(answer.body).get("messageQueueTable") or {}, "messageQueueTable"))
-        except FormatError as error:  # whoever has asked waits for the others, not for this one
+        except FormatError as error:  # the caller waits for the others, not for this client
             return Told(refusal=OperationRefusedError(Reason.NOT_POSSIBLE, str(error)))
     return Told(answer.body)

@@ -1,7 +1,7 @@
-"""What a slave refuses: requests that store something, or that the next copy of the master's tables would undo.
+"""Requests that a slave refuses: those that store something, or that the next copy of the master's tables would undo.
 
 The answers are those of 5.x. There changes of topics and groups are accepted, and silently undone a minute later;
-they are refused here as 4.9 does it. (Rules: replication.md 7.2, 7.3. RocketMQ: ``SendMessageProcessor.rejectRequest``,
+here they are refused, as in 4.9. (Rules: replication.md 7.2, 7.3. RocketMQ: ``SendMessageProcessor.rejectRequest``,
 ``PullMessageProcessor.rejectRequest``, ``EndTransactionProcessor``, ``AdminBrokerProcessor``.)
 """
 
@@ -29,7 +29,7 @@ _REFUSED: Mapping[int, RefusedRequest] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: _BUSY,
     RequestCode.CONSUMER_SEND_MSG_BACK: _BUSY,
     RequestCode.RECALL_MESSAGE: _BUSY,
-    RequestCode.POP_MESSAGE: _BUSY,  # what it gives out is stored
+    RequestCode.POP_MESSAGE: _BUSY,  # pops store records
     RequestCode.ACK_MESSAGE: _BUSY,
     RequestCode.BATCH_ACK_MESSAGE: _BUSY,
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _BUSY,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def ha_status(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Return how far the slaves are, or a slave how it follows."""
+    """Return the progress of the slaves, or the replication state of a slave."""
     slaves, following, end_offset = broker.slaves, broker.following, broker.store.end_offset
     is_slave = broker.state.role is Role.SLAVE
     connections = [
@@ -54,7 +54,7 @@ def ha_status(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
 
 
 def timer_check_point(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
-    """Return how far the delivery of timer messages has come."""
+    """Return the progress of the delivery of timer messages."""
     if not broker.settings.timer_enabled:
         return request.command.answer(ResponseCode.SYSTEM_ERROR, remark="The checkpoint is null")
     return request.command.answer(body=broker.timers.check_point())

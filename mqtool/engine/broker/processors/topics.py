@@ -1,4 +1,4 @@
-"""Topics made, changed, listed and deleted by administrators.
+"""Topics: created, changed, listed and deleted by administrators.
 
 (Rules: remoting.md 3.5. RocketMQ: ``AdminBrokerProcessor``.)
 """
