@@ -1,6 +1,6 @@
 """Write docs/api.md, the public API, from the docstrings and signatures of mqtool: ``python tools/api_docs.py``.
 
-A test holds the page against what this makes.
+A test checks that the page is current.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ import mqtool
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 _HEAD = """# The public API
 
-Made from docstrings by `python tools/api_docs.py`; a test holds it against them. What is not here may change.
-How the parts go together stands in [clients.md](clients.md) and [testing.md](testing.md). The clients of `mqtool.aio`
-have the same names, arguments and errors as those of `mqtool`; their calls are coroutines (those that do not wait are
-not), and their blocks and loops are `async with` and `async for`.
+Generated from docstrings by `python tools/api_docs.py`; a test checks that it is current. Anything not listed here may
+change. [clients.md](clients.md) and [testing.md](testing.md) describe how the parts fit together. The clients of
+`mqtool.aio` have the same names, arguments and errors as those of `mqtool`; their calls are coroutines (except for
+those that do not wait), and their blocks and loops are `async with` and `async for`.
 """
 _MODULES = ("mqtool", "mqtool.aio", "mqtool.opentelemetry")
 

@@ -239,7 +239,7 @@ def test_without_the_topic_to_send_to_or_beside_another_run_nothing_is_sent(
         busy = dlq(broker, *as_origin, status=Status.BUSY)
     offline = run("dlq", "resend", "--group", "G", "--yes", "-s", broker.store)
 
-    assert "the topic Gone, to send to, does not exist" in gone.remarks
+    assert "the target topic Gone does not exist" in gone.remarks
     assert "dead letters of this group are already being resent" in busy.remarks
     assert (offline.status, "give the name servers" in offline.remarks) == (Status.USAGE, True)
     assert copies(broker) == {}

@@ -1,1 +1,1 @@
-"""Rules of a client."""
+"""The rules of clients."""

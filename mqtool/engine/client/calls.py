@@ -1,4 +1,4 @@
-"""What a client asks name servers and brokers: each request with how its answer is read.
+"""The requests of a client to name servers and brokers, each with the parser of its answer.
 
 (Rules: remoting.md 2, 3, 5. RocketMQ: ``MQClientAPIImpl``.)
 """
@@ -81,13 +81,13 @@ _ACL_REFUSAL = "AclException"  # with the code of any other failure
 
 
 def refusal(address: str, code: int, remark: str | None) -> RefusedError:
-    """Return the error for an answer that says no; its class says why."""
+    """Return the error for a refusal; its class says why."""
     kind = AccessDeniedError if _ACL_REFUSAL in (remark or "") else _REFUSALS.get(code, RefusedError)
     return kind(address, code, remark)
 
 
 class Call(NamedTuple, Generic[T]):
-    """A request, to be sent once; the codes that answer it; and what such an answer says."""
+    """A request to be sent once, the expected codes of its answer, and the parser of such an answer."""
 
     command: RemotingCommand
     read: Callable[[RemotingCommand], T]
@@ -123,7 +123,7 @@ def route(topic: str) -> Call[TopicRoute | None]:
 
 
 def clusters() -> Call[ClusterInfo]:
-    """All brokers that are registered."""
+    """All registered brokers."""
     return _ask(RequestCode.GET_BROKER_CLUSTER_INFO, lambda answer: parse_cluster_info(answer.body))
 
 
@@ -136,7 +136,7 @@ def topic_names() -> Call[list[str]]:
 
 
 def delete_route(topic: str) -> Call[None]:
-    """Have a name server forget a topic."""
+    """Delete a topic from a name server."""
     return _ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, _done, DeleteTopicInNameServer(topic))
 
 
@@ -149,7 +149,7 @@ def topic_configs() -> Call[dict[str, TopicConfig]]:
 
 
 class QueueEnds(NamedTuple):
-    """What a broker has of a queue; the time is that of the last message, 0 where there is none."""
+    """The ends of a queue at a broker; the time is that of the last message, 0 if there is none."""
 
     min_offset: int
     max_offset: int
@@ -157,7 +157,7 @@ class QueueEnds(NamedTuple):
 
 
 def topic_queues(topic: str) -> Call[dict[int, QueueEnds]]:
-    """The queues of a topic on one broker, by id; none where it has no such topic."""
+    """The queues of a topic on one broker, by id; empty if it does not have the topic."""
 
     def read(answer: RemotingCommand) -> dict[int, QueueEnds]:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -175,7 +175,7 @@ def topic_queues(topic: str) -> Call[dict[int, QueueEnds]]:
 
 
 def put_topic(config: TopicConfig) -> Call[None]:
-    """Have a broker make a topic, or change it."""
+    """Create or change a topic on a broker."""
     header = CreateTopic(
         config.topic,
         DEFAULT_TOPIC,
@@ -190,7 +190,7 @@ def put_topic(config: TopicConfig) -> Call[None]:
 
 
 def delete_topic(topic: str) -> Call[None]:
-    """Have a broker delete a topic and its queues."""
+    """Delete a topic and its queues from a broker."""
     return _ask(RequestCode.DELETE_TOPIC_IN_BROKER, _done, TopicName(topic))
 
 
@@ -198,7 +198,7 @@ def delete_topic(topic: str) -> Call[None]:
 
 
 def groups() -> Call[dict[str, Table]]:
-    """The settings of all groups of a broker, as they are kept (``subscription_groups`` reads them)."""
+    """The settings of all groups of a broker, in stored form (``subscription_groups`` parses them)."""
     return _ask(
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
         lambda answer: _object(parse_body(answer.body).get("subscriptionGroupTable") or {}),
@@ -215,7 +215,7 @@ class Member(NamedTuple):
 
 
 class Members(NamedTuple):
-    """The consumers of a group that are online at a broker, and what they want."""
+    """The consumers of a group that are online at a broker, and their subscriptions."""
 
     members: list[Member]
     subscriptions: list[Subscription]
@@ -253,7 +253,7 @@ def members(group: str) -> Call[Members | None]:
 
 
 def assigned_queues(group: str, client_id: str) -> Call[list[MessageQueue]]:
-    """The queues that a consumer works on, told by itself through its broker."""
+    """The queues that a consumer works on, as it reports itself through its broker."""
     return _ask(
         RequestCode.GET_CONSUMER_RUNNING_INFO,
         lambda answer: [
@@ -266,12 +266,12 @@ def assigned_queues(group: str, client_id: str) -> Call[list[MessageQueue]]:
 
 
 def put_group(settings: Table) -> Call[None]:
-    """Have a broker make a group, or change it; takes the settings as they are kept."""
+    """Create or change a group on a broker; takes the settings in stored form."""
     return _ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, _done, body=build_body(settings))
 
 
 def delete_group(group: str) -> Call[None]:
-    """Have a broker forget a group and its offsets."""
+    """Delete a group and its offsets from a broker."""
     header = DeleteGroup(group, clean_offset=True, remove_offset=True)
     return _ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, _done, header)
 
@@ -280,7 +280,7 @@ def delete_group(group: str) -> Call[None]:
 
 
 def heartbeat(beat: Heartbeat) -> Call[None]:
-    """Tell a broker that a client is there, and for which groups."""
+    """Tell a broker that a client is alive, and its groups."""
     return _ask(RequestCode.HEART_BEAT, _done, body=build_heartbeat(beat))
 
 
@@ -291,7 +291,7 @@ def unregister(client_id: str, producer_group: str = "", consumer_group: str = "
 
 
 def not_supported(command: RemotingCommand) -> RemotingCommand:
-    """Return the answer to a request that this client knows nothing of."""
+    """Return the answer to a request that this client does not support."""
     remark = f" request type {command.code} not supported"
     return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
 
@@ -300,7 +300,7 @@ def not_supported(command: RemotingCommand) -> RemotingCommand:
 
 
 def consumer_offsets() -> Call[dict[OffsetKey, int]]:
-    """What each group reads next of each queue of a broker."""
+    """The next offset of each group in each queue of a broker."""
     return _ask(RequestCode.GET_ALL_CONSUMER_OFFSET, lambda answer: parse_offsets(parse_body(answer.body)))
 
 
@@ -309,7 +309,7 @@ def _offset(answer: RemotingCommand) -> int:
 
 
 def min_offset(topic: str, queue_id: int) -> Call[int]:
-    """The first offset that a queue has."""
+    """The first offset of a queue."""
     return _ask(RequestCode.GET_MIN_OFFSET, _offset, Queue(topic, queue_id))
 
 
@@ -319,27 +319,27 @@ def offset_at(topic: str, queue_id: int, timestamp: int) -> Call[int]:
 
 
 def offset_from(topic: str, queue_id: int, timestamp: int) -> Call[int]:
-    """The offset of the first message of a time in ms or later, or of one before it: none of them is left out.
+    """The offset of the first message stored at a time (ms) or later, or of an earlier one, so that none is left out.
 
-    Brokers of 4.x find the nearest message, and of several of the same millisecond any.
+    Brokers of 4.x find the nearest message, or any of several in the same millisecond.
     """
     return offset_at(topic, queue_id, max(timestamp - 1, 0))
 
 
 def set_offset(group: str, topic: str, queue_id: int, offset: int) -> Call[None]:
-    """Set what a group reads next of a queue, as its consumers do; those that are online know nothing of it."""
+    """Set the next offset of a group in a queue, as its consumers do; online consumers are not notified."""
     header = UpdateConsumerOffset(group, topic, queue_id, offset)
     return _ask(RequestCode.UPDATE_CONSUMER_OFFSET, _done, header)
 
 
 def reset_offset(group: str, topic: str, queue_id: int, offset: int) -> Call[None]:
-    """Have a broker of 5.x that resets by itself set what a group reads next of a queue, and tell its consumers."""
+    """Let a 5.x broker with server-side reset set the next offset of a group in a queue, and notify its consumers."""
     header = ResetOffset(topic, group, LATEST, is_force=True, queue_id=queue_id, offset=offset)
     return _ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, _done, header)
 
 
 def reset_to_time(group: str, topic: str, timestamp: int) -> Call[None]:
-    """Have the consumers of a group reset themselves in all queues of a topic, as brokers of 4.x do it."""
+    """Let the consumers of a group reset their offsets in all queues of a topic, as brokers of 4.x do it."""
     header = ResetOffset(topic, group, timestamp, is_force=True)
     return _ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, _done, header)
 
@@ -348,7 +348,7 @@ def reset_to_time(group: str, topic: str, timestamp: int) -> Call[None]:
 
 
 class PulledRecords(NamedTuple):
-    """The answer to a pull; ``status`` is the name that the broker's store has for it."""
+    """The answer to a pull; ``status`` is its name in the broker's store."""
 
     code: int
     status: str
@@ -361,7 +361,7 @@ class PulledRecords(NamedTuple):
 def pull(
     topic: str, queue_id: int, offset: int, max_count: int, expression: str = "*", expression_type: str = "TAG"
 ) -> Call[PulledRecords]:
-    """Messages of a queue from an offset on, at once, whether there are any or not."""
+    """Messages of a queue from an offset on, without waiting if there are none."""
 
     def read(answer: RemotingCommand) -> PulledRecords:
         header = parse_header(PullResponse, answer.ext_fields)
@@ -397,12 +397,12 @@ def pull(
 
 
 MAX_BY_KEY = 64
-"""Messages that brokers return at most for a key: the newest."""
+"""The maximum number of messages that brokers return for a key: the newest ones."""
 _NEVER = (1 << 63) - 1
 
 
 def message_at(offset: int) -> Call[bytes | None]:
-    """The record at a physical offset, None if the broker finds none; what it finds need not be a record."""
+    """The record at a physical offset, None if the broker finds none; the result may not be a valid record."""
     return _ask(
         RequestCode.VIEW_MESSAGE_BY_ID,
         lambda answer: answer.body if answer.code == ResponseCode.SUCCESS else None,
@@ -412,7 +412,7 @@ def message_at(offset: int) -> Call[bytes | None]:
 
 
 def messages_with_key(topic: str, key: str, since: int = 0, until: int = _NEVER) -> Call[bytes]:
-    """The records of a topic whose key or unique key has the same hash, the newest of those stored in a time (ms)."""
+    """The newest records of a topic stored within a time range (ms) whose key or unique key has the same hash."""
     return _ask(
         RequestCode.QUERY_MESSAGE,
         lambda answer: answer.body if answer.code == ResponseCode.SUCCESS else b"",
@@ -422,7 +422,7 @@ def messages_with_key(topic: str, key: str, since: int = 0, until: int = _NEVER)
 
 
 def pulsar_subscriptions() -> Call[list[SubscriptionState]]:
-    """Subscriptions of Pulsar clients; none of a broker that knows none of these."""
+    """Subscriptions of Pulsar clients; empty for a broker that does not support them."""
 
     def read(answer: RemotingCommand) -> list[SubscriptionState]:
         return parse_subscriptions(answer.body) if answer.code == ResponseCode.SUCCESS else []
@@ -435,7 +435,7 @@ def pulsar_subscriptions() -> Call[list[SubscriptionState]]:
 
 
 def runtime_info() -> Call[dict[str, str]]:
-    """What a broker tells of itself, by RocketMQ's names."""
+    """The runtime information of a broker, by RocketMQ's names."""
     return _ask(
         RequestCode.GET_BROKER_RUNTIME_INFO,
         lambda answer: {str(name): str(value) for name, value in _object(parse_body(answer.body).get("table")).items()},
@@ -443,22 +443,22 @@ def runtime_info() -> Call[dict[str, str]]:
 
 
 class SlaveProgress(NamedTuple):
-    """How far a slave is, as its master sees it."""
+    """The progress of a slave, as its master sees it."""
 
     host: str
     acknowledged_offset: int
-    lag_ms: int | None  # told by mqtool masters only
+    lag_ms: int | None  # only from mqtool masters
 
 
 class HaStatus(NamedTuple):
-    """What a broker of 5.x tells of replication."""
+    """The replication state that a broker of 5.x reports."""
 
     in_sync_slaves: int
-    slaves: list[SlaveProgress]  # by connections; a slave has none
+    slaves: list[SlaveProgress]  # one per connection; empty for a slave
 
 
 def ha_status() -> Call[HaStatus | None]:
-    """How far the slaves of a broker are; None of one that cannot tell, as those of 4.9."""
+    """The progress of a broker's slaves; None if it cannot report it, as brokers of 4.9."""
 
     def read(answer: RemotingCommand) -> HaStatus | None:
         if answer.code != ResponseCode.SUCCESS:
@@ -479,7 +479,7 @@ def ha_status() -> Call[HaStatus | None]:
 
 
 def change_role(step: str, role: str = "", broker_id: int = 0, epoch: int = 0) -> Call[int]:
-    """Have an mqtool broker stop taking messages, continue with it, or become something else: where its log ends."""
+    """Let an mqtool broker stop or resume accepting messages, or change its role; returns the end of its log."""
     return _ask(
         RequestCode.CHANGE_ROLE,
         lambda answer: int(answer.ext_fields.get("maxOffset", "0")),

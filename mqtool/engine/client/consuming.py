@@ -1,4 +1,4 @@
-"""How a consumer consumes: what it subscribes to, where it begins, how much it holds, and what a result means.
+"""How a consumer consumes: its subscriptions, its start offsets, how much it pulls ahead, and what a result means.
 
 (Rules: remoting.md 5.7, 6. RocketMQ: ``DefaultMQPushConsumer`` and its ``...Impl``, ``FilterAPI``, ``ConsumeMessage-
 ConcurrentlyService``, ``ConsumeMessageOrderlyService``, ``RebalancePushImpl``.)
@@ -20,7 +20,7 @@ from mqtool.formats.property_names import RETRY_TOPIC
 from mqtool.formats.topics import RETRY_PREFIX
 
 UNLIMITED = 0x7FFFFFFF
-"""Attempts of an orderly consumer, unless told otherwise."""
+"""Default number of attempts of an orderly consumer."""
 _MAX_ATTEMPTS = 16
 
 
@@ -63,7 +63,7 @@ def subscribe(topic: str, expression: str, now: int) -> Subscription:
 
     Raises:
         UsageError: the expression is not a string.
-        FilterError: there is nothing but bars.
+        FilterError: it has no tag, only bars.
     """
     _check_expression(expression)
     wanted = parse_tags(expression)
@@ -88,15 +88,15 @@ def _check_expression(expression: str) -> None:
 
 
 def is_wanted(subscription: Subscription, message: ConsumerMessage) -> bool:
-    """Return whether a message that the broker has chosen is wanted: two tags may share a code."""
+    """Return whether a message that the broker has chosen matches: two tags may have the same hash."""
     return not subscription.tags or message.tags in subscription.tags
 
 
-# Where to begin
+# Where to start
 
 
 def where_to_begin(topic: str, consume_from: ConsumeFrom) -> StartPosition:
-    """Return where a group starts that has consumed nothing from a queue yet."""
+    """Return where a group that has not consumed anything from a queue starts."""
     is_retry = topic.startswith(RETRY_PREFIX)
     if consume_from is ConsumeFrom.TIMESTAMP:
         return StartPosition.MAX if is_retry else StartPosition.TIME
@@ -108,25 +108,25 @@ def where_to_begin(topic: str, consume_from: ConsumeFrom) -> StartPosition:
 def is_made_again(
     first: ConsumerMessage | None, last: ConsumerMessage | None, min_offset: int, *, was_gone: bool
 ) -> bool:
-    """Return whether a queue is a new one, of a topic that was deleted and made again, not one whose end is lost.
+    """Return whether a queue is new, from a topic that was deleted and recreated, rather than one that lost its end.
 
-    The log of a broker only grows, so what a new queue has was stored behind what came before. Where nothing tells,
-    messages rather come twice than never.
+    The log of a broker only grows, so messages of a new queue were stored after those of the old one. If nothing
+    decides, messages are rather delivered twice than not at all.
 
     Args:
-        first: message of the queue now.
-        last: message that came of it before.
+        first: the first message of the queue now.
+        last: the last message received from it before.
         min_offset: of the queue now.
-        was_gone: the broker has said meanwhile that there is no such topic.
+        was_gone: in the meantime the broker has answered that the topic does not exist.
     """
-    if first is None:  # what it has comes
+    if first is None:  # whatever it has is consumed
         return True
     if last is None:
         return was_gone or min_offset == 0
     return first.physical_offset > last.physical_offset or first.store_timestamp > last.store_timestamp
 
 
-# How much is held
+# How much is pulled ahead
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,12 @@ class Thresholds:
 
     count: int = 1000
     size: int = 100 << 20  # bytes of bodies
-    span: int = 2000  # of offsets; of no concern to orderly consumers
+    span: int = 2000  # of offsets; not for orderly consumers
     count_of_topic: int = -1
     size_of_topic: int = -1
 
     def shared(self, queue_count: int) -> "Thresholds":
-        """Return those of one queue where this client has so many of the topic."""
+        """Return the thresholds of one queue if this client has ``queue_count`` queues of the topic."""
         count, size = self.count_of_topic, self.size_of_topic
         if count <= 0 and size <= 0:  # mostly
             return self
@@ -152,17 +152,17 @@ class Thresholds:
 
 
 def is_full(queue: ProcessQueue[Any], thresholds: Thresholds, *, is_orderly: bool) -> bool:
-    """Return whether what was pulled has to be consumed before more is pulled."""
+    """Return whether pulled messages have to be consumed before more are pulled."""
     if queue.count > thresholds.count or queue.size > thresholds.size:
         return True
     return not is_orderly and queue.span > thresholds.span
 
 
-# What a listener gets
+# Messages for a listener
 
 
 def messages_of(records: bytes, queue: MessageQueue, subscription: Subscription) -> list[ConsumerMessage]:
-    """Return the messages that are wanted among those that came from a queue.
+    """Return the matching messages among those pulled from a queue.
 
     Raises:
         FormatError: the bytes are not records.
@@ -172,7 +172,7 @@ def messages_of(records: bytes, queue: MessageQueue, subscription: Subscription)
 
 
 def original(message: ConsumerMessage, group: str) -> ConsumerMessage:
-    """Return a message under the topic that it was sent to, where it comes by the retry topic of the group."""
+    """Return a message under its original topic if it comes from the retry topic of the group."""
     topic = message.properties.get(RETRY_TOPIC)
     if topic and message.topic == RETRY_PREFIX + group:
         return dataclasses.replace(message, topic=topic)
@@ -182,7 +182,7 @@ def original(message: ConsumerMessage, group: str) -> ConsumerMessage:
 def as_users_know(
     messages: Sequence[ConsumerMessage], namespace: str, deserializer: "Callable[[bytes], Any] | None"
 ) -> list[ConsumerMessage]:
-    """Return messages under the names that their topics have within a namespace, with what reads their bodies."""
+    """Return messages with the names of their topics within a namespace, and with their deserializer."""
     shown = [*messages]
     if namespace:
         shown = [
@@ -195,22 +195,22 @@ def as_users_know(
 
 
 def in_groups(messages: Sequence[ConsumerMessage], most: int) -> Iterable[Sequence[ConsumerMessage]]:
-    """Yield messages, so many at a time."""
+    """Yield messages in groups of at most ``most``."""
     return (messages[at : at + most] for at in range(0, len(messages), most))
 
 
 def most_attempts(configured: int, *, is_orderly: bool) -> int:
-    """Return how often a message is delivered again, before it becomes a dead letter; -1 is the default."""
+    """Return how often a message is redelivered before it becomes a dead letter; -1 is the default."""
     if configured >= 0:
         return configured
     return UNLIMITED if is_orderly else _MAX_ATTEMPTS
 
 
-# Which queues
+# Assigned queues
 
 
 def changes(
     held: Collection[MessageQueue], due: Collection[MessageQueue]
 ) -> tuple[list[MessageQueue], list[MessageQueue]]:
-    """Return the queues to let go, and those to take over."""
+    """Return the queues to give away, and those to take over."""
     return sorted(set(held) - set(due)), sorted(set(due) - set(held))

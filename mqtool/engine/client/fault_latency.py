@@ -1,4 +1,4 @@
-"""Which brokers a producer avoids for a while, since they were slow or failed.
+"""Which brokers a producer avoids for a while because they were slow or failed.
 
 (RocketMQ: ``MQFaultStrategy``, ``LatencyFaultToleranceImpl``. Off by default there and here.)
 """
@@ -6,11 +6,11 @@
 from collections.abc import Sequence
 
 LATENCIES_MS = (50, 100, 550, 1800, 3000, 5000, 15_000)
-"""From which latency on a broker counts as slow, level by level, .."""
+"""The latency from which a broker counts as slow, by level, .."""
 AVOIDED_MS = (0, 0, 2000, 5000, 6000, 10_000, 30_000)
-""".. and how long it is avoided then. (Those of 5.x; 4.9 avoids for 30 s from 550 ms on, up to 600 s.)"""
+""".. and how long it is then avoided. (Values of 5.x; 4.9 avoids a broker for 30 s from 550 ms on, up to 600 s.)"""
 FAILED_MS = 10_000
-"""What a failure counts for."""
+"""The latency that a failure counts as."""
 
 
 class FaultLatency:
@@ -28,13 +28,13 @@ class FaultLatency:
         self._until[broker_name] = now + avoided_ms
 
     def failed(self, broker_name: str, now: int) -> None:
-        """Note that a broker did not do what it was asked."""
+        """Note that a request to a broker failed."""
         self.took(broker_name, FAILED_MS, now)
 
     def is_available(self, broker_name: str, now: int) -> bool:
-        """Return whether a broker need not be avoided."""
+        """Return whether a broker is not avoided now."""
         return now >= self._until.get(broker_name, 0)
 
     def least_bad(self, broker_names: Sequence[str]) -> str:
-        """Return the broker to be taken when all of them are avoided: the one that was quickest."""
+        """Return the broker to use if all of them are avoided: the fastest one."""
         return min(broker_names, key=lambda name: (self._latencies.get(name, 0), self._until.get(name, 0)))

@@ -1,4 +1,4 @@
-"""What a consumer asks brokers: for messages, offsets, members of its group and locks; and what it gives back.
+"""The requests of a consumer to brokers: messages, offsets, members of its group, locks, and messages sent back.
 
 (Rules: remoting.md 3.2, 3.3, 5, 6. RocketMQ: ``PullAPIWrapper``, ``RemoteBrokerOffsetStore``, ``RebalanceImpl``.)
 """
@@ -34,11 +34,11 @@ from mqtool.formats.headers import (
 from mqtool.formats.remoting import RemotingCommand
 
 HOLD_MS = 15_000
-"""How long a broker holds a pull for which there is nothing yet, .."""
+"""How long a broker holds a pull while there are no messages, .."""
 HELD_ANSWER_MS = 30_000
 """.. and how long its answer may take."""
 MAX_SIZE = 262_144
-# Plain numbers take a tenth of the time, with every pull.
+# Plain numbers take a tenth of the time of enums, in every pull.
 _COMMIT_OFFSET, _SUSPEND = int(PullSysFlag.COMMIT_OFFSET), int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
 
@@ -72,12 +72,12 @@ def pull(
         group: of the consumer.
         queue: which.
         offset: the first.
-        most: messages.
-        subscription: which of them are wanted.
-        commit_offset: what the group has consumed of the queue, if that must be noted on the way.
-        hold_ms: how long the broker may wait for some.
-        with_subscription: tell the subscription; else the broker goes by that of the heartbeat.
-        most_size: bytes of records; one is always given.
+        most: the maximum number of messages.
+        subscription: the filter.
+        commit_offset: the consumer offset of the group, if it is to be committed with the pull.
+        hold_ms: how long the broker may wait for messages.
+        with_subscription: send the subscription; otherwise the broker uses that of the heartbeat.
+        most_size: maximum bytes of records; one record is always returned.
     """
 
     def read(answer: RemotingCommand) -> Fetched:
@@ -122,7 +122,7 @@ def pull(
 
 
 def members(group: str) -> Call[list[str]]:
-    """The client ids of a group that the broker knows of; none is an answer, too."""
+    """The client ids of a group that the broker knows; an empty list is a valid answer."""
 
     def read(answer: RemotingCommand) -> list[str]:
         if answer.code != ResponseCode.SUCCESS:
@@ -137,10 +137,10 @@ def members(group: str) -> Call[list[str]]:
 
 
 def committed_offset(group: str, queue: MessageQueue, *, zero_if_none: bool | None = None) -> Call[int | None]:
-    """What a group consumes next of a queue, None if that is not known.
+    """The consumer offset of a group in a queue, None if it is unknown.
 
-    A broker says 0 where nothing was committed and the first message is still there; told not to, by ``zero_if_none``,
-    one of 5.x does not.
+    A broker answers 0 if nothing was committed and the first message still exists; with ``zero_if_none`` False, a 5.x
+    broker does not.
     """
 
     def read(answer: RemotingCommand) -> int | None:
@@ -155,7 +155,7 @@ def committed_offset(group: str, queue: MessageQueue, *, zero_if_none: bool | No
 
 
 def commit(group: str, queue: MessageQueue, offset: int) -> RemotingCommand:
-    """Return the request that notes what a group consumes next of a queue."""
+    """Return the request that commits the consumer offset of a group in a queue."""
     header = UpdateConsumerOffset(group, queue.topic, queue.queue_id, offset)
     return RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, ext_fields=build_header(header))
 
@@ -180,7 +180,7 @@ def lock(group: str, client_id: str, queues: Collection[MessageQueue]) -> Call[l
 
 
 def unlock(group: str, client_id: str, queues: Collection[MessageQueue]) -> Call[None]:
-    """Let locks go."""
+    """Release locks."""
     body = build_queue_locks(QueueLocks(group, client_id, tuple(queues)))
     return Call(RemotingCommand(RequestCode.UNLOCK_BATCH_MQ, body=body), lambda _: None)
 
@@ -188,15 +188,15 @@ def unlock(group: str, client_id: str, queues: Collection[MessageQueue]) -> Call
 def send_back(
     group: str, physical_offset: int, delay_level: int, message_id: str, topic: str, max_reconsume_times: int
 ) -> Call[None]:
-    """Have a message delivered again later.
+    """Send a message back, to be delivered again later.
 
     Args:
         group: of the consumer.
-        physical_offset: where its broker has it.
-        delay_level: when, 0: by how often it came already, -1: never, it becomes a dead letter.
+        physical_offset: of the message at its broker.
+        delay_level: when; 0: depends on the number of deliveries; -1: never, it becomes a dead letter.
         message_id: its unique key.
-        topic: its own.
-        max_reconsume_times: after how many times it becomes a dead letter.
+        topic: its topic.
+        max_reconsume_times: after how many redeliveries it becomes a dead letter.
     """
     header = SendBack(physical_offset, group, delay_level, message_id, topic, max_reconsume_times=max_reconsume_times)
     command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, ext_fields=build_header(header))
@@ -204,7 +204,7 @@ def send_back(
 
 
 def check_subscription(client_id: str, group: str, subscription: Subscription) -> Call[None]:
-    """Have a broker say whether it can filter by a subscription."""
+    """Ask a broker whether it can filter by a subscription."""
     members = {"clientId": client_id, "group": group, "subscriptionData": subscription_members(subscription)}
     command = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=build_body(members))
     return Call(command, lambda _: None)

@@ -1,4 +1,4 @@
-"""A message as a consumer, or a producer that is asked after a transaction, gets it.
+"""A message as received by a consumer, or by a producer that checks a transaction.
 
 (RocketMQ: ``MessageExt``, ``MessageClientExt``.)
 """
@@ -44,7 +44,7 @@ class ConsumerMessage:
     store_timestamp: int
     store_host: str
     body_error: FormatError | None = None
-    received_at: float = field(default=0.0, repr=False, compare=False)  # by time.perf_counter, where it is measured
+    received_at: float = field(default=0.0, repr=False, compare=False)  # by time.perf_counter, if it is measured
     deserializer: "Callable[[bytes], Any] | None" = field(default=None, init=False, repr=False, compare=False)
     _value: Any = field(default=None, init=False, repr=False, compare=False)
     _is_read: bool = field(default=False, init=False, repr=False, compare=False)
@@ -85,7 +85,7 @@ class ConsumerMessage:
 
     @property
     def unique_key(self) -> str | None:
-        """The key that its producer gave it, or its batch; other messages may have the same."""
+        """The key that its producer set for it or for its batch; other messages may have the same one."""
         return self.properties.get(UNIQ_KEY)
 
     @property
@@ -103,7 +103,7 @@ def parse_message(record: bytes | memoryview, broker_name: str = "") -> Consumer
     """Return the message of a record as brokers send it.
 
     Raises:
-        FormatError: the bytes are none.
+        FormatError: the bytes are not a record.
     """
     from mqtool.formats.stored_message import take_apart
 
@@ -111,8 +111,8 @@ def parse_message(record: bytes | memoryview, broker_name: str = "") -> Consumer
 
 
 def parse_messages(records: bytes, broker_name: str) -> list[ConsumerMessage]:
-    """Return the messages of an answer to a pull, one record behind the other; raises what ``parse_message`` does."""
-    # construct and numpy load with the first messages; once an answer, as it takes a fourth of the time of a message.
+    """Return the messages of an answer to a pull, which are concatenated; raises what ``parse_message`` does."""
+    # Loads construct and numpy with the first messages; once per answer, as it takes a fourth of the time of a message.
     from mqtool.formats.stored_message import record_ends, take_apart
 
     return [_message(take_apart(records, at, end), broker_name) for at, end in record_ends(records)]
@@ -165,10 +165,10 @@ def _message(parts: "Parts", broker_name: str) -> ConsumerMessage:
 
 
 def parse_reply(command: RemotingCommand) -> ConsumerMessage:
-    """Return the message with which a consumer replies to a request, as a broker passes it on.
+    """Return the reply of a consumer to a request, as a broker forwards it.
 
     Raises:
-        HeaderError: the request does not say what it must.
+        HeaderError: the header lacks a mandatory field.
         FormatError: its body cannot be decompressed.
     """
     header = parse_header(PushReply, command.ext_fields)

@@ -1,4 +1,4 @@
-"""What brokers ask a consumer on behalf of administrators, and its answers.
+"""Requests that brokers forward to a consumer for administrators, and its answers.
 
 (Rules: remoting.md 3.7. RocketMQ: ``ClientRemotingProcessor``, ``ConsumerRunningInfo``, ``ResetOffsetBody``,
 ``GetConsumerStatusBody``, ``ConsumeMessageDirectlyResult``.)
@@ -16,7 +16,7 @@ def parse_reset(body: bytes) -> dict[MessageQueue, int]:
     """Return the offsets that a consumer is to continue from, by queue.
 
     Raises:
-        FormatError: the body does not tell them.
+        FormatError: the body does not contain them.
     """
     return {
         queue: int(offset)
@@ -25,7 +25,7 @@ def parse_reset(body: bytes) -> dict[MessageQueue, int]:
 
 
 def build_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """Return the body that says how far a consumer is."""
+    """Return the body with the offsets of a consumer."""
     return build_body({"consumerTable": {}, "messageQueueTable": dict(offsets)})
 
 
@@ -36,14 +36,14 @@ def build_running_info(
     rates: Mapping[str, Mapping[str, float | int]],
     stacks: str | None,
 ) -> bytes:
-    """Return the body that says what a consumer does.
+    """Return the body with the running information of a consumer.
 
     Args:
         properties: its settings.
         subscriptions: of all topics.
-        queues: that it has, what it has not finished of each, and the offset up to which it has.
+        queues: assigned queues, with the unfinished messages and the consumed offset of each.
         rates: of each topic, by Java's names.
-        stacks: of its threads, if those were asked for.
+        stacks: of its threads, if they were requested.
     """
     return build_body(
         {
@@ -79,7 +79,7 @@ def _queue_info(waiting: ProcessQueue[Any], offset: int) -> dict[str, Any]:
 
 
 def build_consumed(status: ConsumeStatus, error: str | None, spent_ms: int, *, is_orderly: bool) -> bytes:
-    """Return the body that says what came of a message that an administrator had consumed."""
+    """Return the body with the result of a message that was consumed for an administrator."""
     if error is not None:
         result = "CR_THROW_EXCEPTION"
     else:

@@ -1,4 +1,4 @@
-"""What a load comes to: counts, times in a histogram of bounded size, errors by name; and two targets compared."""
+"""Results of a load test: counts, latencies in a histogram of bounded size, errors by name; and comparisons."""
 
 import itertools
 import math
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _EXACT_BITS = 7
-"""A time is kept to this many binary digits: at most 1/128 too long."""
+"""Times are kept to this many binary digits: they are at most 1/128 too long."""
 _EDGES = (10, 15, 20, 30, 50, 70)  # of the bars of a histogram, and these times 10, 100, ..
 
 
 class Histogram:
-    """Counts of times in µs, in as many buckets as a logarithm: below 256 µs exact, above within 1/128.
+    """Counts of times in µs, in logarithmic buckets: exact below 256 µs, above that within 1/128.
 
     (The idea is that of HdrHistogram.)
     """
@@ -33,13 +33,13 @@ class Histogram:
         self._buckets[(shift << _EXACT_BITS) + (spent >> shift)] += 1
 
     def update(self, other: "Histogram") -> None:
-        """Count all that another has counted."""
+        """Add the counts of another histogram."""
         self.count += other.count
         self.max = max(self.max, other.max)
         self._buckets += other._buckets
 
     def percentile(self, percent: float) -> int:
-        """Return the time within which so many of a hundred are: the longest of its bucket, 0 without any."""
+        """Return a percentile: the longest time of its bucket, 0 if there are no times."""
         wanted = max(1, math.ceil(self.count * percent / 100))
         seen = 0
         for bucket, count in sorted(self._buckets.items()):
@@ -49,7 +49,7 @@ class Histogram:
         return 0
 
     def bars(self) -> list["Bar"]:
-        """Return how many times are between round numbers, from the bar of the shortest to that of the longest."""
+        """Return the number of times between round values, from the bar of the shortest to that of the longest."""
         bars: list[Bar] = []
         waiting = deque(sorted(self._buckets.items()))
         for low, high in itertools.pairwise(_edges()):
@@ -65,7 +65,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """How many times are ``low`` µs or longer, and shorter than ``high``."""
+    """The number of times from ``low`` µs up to but not including ``high``."""
 
     low: int
     high: int
@@ -90,30 +90,30 @@ def _edges() -> Iterator[int]:
 
 @dataclass
 class Flow:
-    """Messages that went one way: how many in how many seconds, and how long each took."""
+    """Messages in one direction: how many in how many seconds, and the latency of each."""
 
     times: Histogram = field(default_factory=Histogram)
     seconds: float = 0.0
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.times.count / self.seconds if self.seconds else 0.0
 
     def update(self, other: "Flow") -> None:
-        """Add what another round came to."""
+        """Add the result of another round."""
         self.times.update(other.times)
         self.seconds += other.seconds
 
 
 @dataclass
 class LoadTally:
-    """What a round of a load came to.
+    """The result of one round of a load test.
 
     Attributes:
-        sent: messages that a broker has stored, each until its answer; from when it was due, where a rate is kept.
-        consumed: those that came back, each from the same moment until a consumer had it.
-        errors: what became of the others, by name.
+        sent: messages that a broker has stored; latency until the answer, from when they were due if there is a rate.
+        consumed: delivered messages; latency from the same moment until a consumer got them.
+        errors: failed messages, by the name of the error.
     """
 
     sent: Flow = field(default_factory=Flow)
@@ -122,18 +122,18 @@ class LoadTally:
 
     @property
     def missing(self) -> int:
-        """How many messages were stored and did not come back."""
+        """How many messages were stored but not delivered."""
         return max(0, self.sent.times.count - self.consumed.times.count)
 
     def update(self, other: "LoadTally") -> None:
-        """Add what another round came to."""
+        """Add the result of another round."""
         self.sent.update(other.sent)
         self.consumed.update(other.consumed)
         self.errors += other.errors
 
 
 def total(tallies: Iterable[LoadTally]) -> LoadTally:
-    """Return what several rounds came to together."""
+    """Return the total of several rounds."""
     sum_of_all = LoadTally()
     for tally in tallies:
         sum_of_all.update(tally)
@@ -141,7 +141,7 @@ def total(tallies: Iterable[LoadTally]) -> LoadTally:
 
 
 class Comparison(NamedTuple):
-    """A figure of two targets: the median of each, and how many times the first the second is, by pairs of rounds."""
+    """A metric of two targets: the median of each, and the ratio of the second to the first, by pairs of rounds."""
 
     first: float
     second: float
@@ -151,7 +151,7 @@ class Comparison(NamedTuple):
 
 
 def compare(first: Sequence[float], second: Sequence[float]) -> Comparison | None:
-    """Hold the rounds of two targets against each other, each against the one beside it.
+    """Compare the rounds of two targets, pair by pair.
 
     None if nothing was measured.
 

@@ -1,9 +1,9 @@
-"""What a mirror copies, where to, and how it knows its copies again: plain values in and out.
+"""What a mirror copies, where to, and how it recognizes its copies: plain values in and out.
 
-A copy carries the way of its message: for each cluster that it was copied from the place that it had there. By its last
-hop a copy is known again, by the clusters of all of them a message is never sent back to where it has been.
+A copy carries the route of its message: for each cluster from which it was copied, its position there. The last hop
+identifies a copy, and the clusters of all hops keep a message from being sent back to where it has been.
 
-Cost: linear in the messages; an ``OffsetMap`` keeps three numbers for each stretch of copies without a gap.
+Cost: linear in the messages; an ``OffsetMap`` keeps three numbers for each range of copies without a gap.
 """
 
 import bisect
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from mqtool.formats.message import Message
 
 HOPS = "MQTOOL_MIRROR"
-"""The property of a copy that tells its way: ``cluster:broker:topic:queue:offset:store time``, a space between two."""
+"""The property of a copy with its route: ``cluster:broker:topic:queue:offset:store time``, separated by spaces."""
 RESENT = "resent"
-"""What stands there behind the places of a dead letter that was sent again: it is not a copy of a mirror any more."""
-"""RocketMQ's own property for when (ms) a message was born, where the head of the record tells another time."""
+"""The marker after the hops of a dead letter that was resent: it is no longer a copy of a mirror."""
+"""RocketMQ's property for the born time (ms) of a message, if the head of the record has another time."""
 _KEPT = frozenset(
     (TAGS, KEYS, UNIQ_KEY, SHARDING_KEY, BORN_TIMESTAMP, BORN_HOST, BUYER_ID, INSTANCE_ID, CORRELATION_ID)
 )
@@ -50,7 +50,7 @@ _MAX_RUNS = 10_000
 
 
 class Hop(NamedTuple):
-    """Where a message was in a cluster that it was copied from; the store time (ms) tells topics of one name apart."""
+    """Where a message was in a cluster from which it was copied; the store time (ms) distinguishes recreated topics."""
 
     cluster: str
     broker_name: str
@@ -66,12 +66,12 @@ class Hop(NamedTuple):
 
 
 def clusters_of(properties: dict[str, str]) -> set[str]:
-    """Return the clusters that a message has been copied from."""
+    """Return the clusters from which a message has been copied."""
     return {text.partition(":")[0] for text in properties.get(HOPS, "").split(" ")} - {"", RESENT}
 
 
 def last_hop(properties: dict[str, str]) -> Hop | None:
-    """Return the place that a copy was made of; None if the message is not a copy, or was sent again since."""
+    """Return the position from which a copy was made; None if the message is not a copy, or was resent since."""
     cluster, _, place = properties.get(HOPS, "").rpartition(" ")[2].partition(":")
     pieces = place.rsplit(":", 4)
     if len(pieces) != 5 or not all(piece.isdecimal() for piece in pieces[2:]):
@@ -86,7 +86,7 @@ def check_cluster_name(name: str) -> None:
 
 
 def progress_group(target_cluster: str) -> str:
-    """Return the group of the source whose offsets say how far a mirror has come."""
+    """Return the group of the source whose offsets are the progress of a mirror."""
     return "mqtool_mirror_" + target_cluster.replace(".", "_")
 
 
@@ -96,16 +96,16 @@ def is_progress_group(group: str) -> bool:
 
 
 def is_mirrored(topic: str, cluster: str, broker_names: Iterable[str]) -> bool:
-    """Return whether a topic is one of applications: neither the brokers' own, nor of retries or dead letters."""
+    """Return whether a topic belongs to applications: not to brokers, and not a retry or dead letter topic."""
     own = {cluster, cluster + REPLY_SUFFIX, *broker_names}
     return topic not in own and not is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
 
 
 def target_queue(queue: MessageQueue, brokers: Sequence[str], writable: Iterable[MessageQueue]) -> MessageQueue:
-    """Return the queue that copies of a queue go to.
+    """Return the target queue for copies of a queue.
 
-    Brokers are matched in the order of their names, queues by their ids; where the target has fewer of either it begins
-    again with the first.
+    Brokers are matched in the order of their names, queues by their ids; if the target has fewer of either, they wrap
+    around.
 
     Args:
         queue: of the source.
@@ -121,7 +121,7 @@ def target_queue(queue: MessageQueue, brokers: Sequence[str], writable: Iterable
 
 
 class MirroredMessage(NamedTuple):
-    """A message as it is copied; ``queue_offset`` is that of its origin."""
+    """A message to be copied; ``queue_offset`` is that of its original."""
 
     queue_offset: int
     born_timestamp: int
@@ -131,7 +131,7 @@ class MirroredMessage(NamedTuple):
     properties: dict[str, str]
 
     def text(self, born_timestamp: int) -> str:
-        """Return its properties, where the head tells that time of birth."""
+        """Return its properties, given the born time in the head."""
         if born_timestamp == self.born_timestamp:
             return join_properties(self.properties)
         return join_properties({BORN_TIMESTAMP: str(self.born_timestamp), **self.properties})
@@ -140,11 +140,11 @@ class MirroredMessage(NamedTuple):
 def copy_of(message: "Message", cluster: str, broker_name: str) -> MirroredMessage:
     """Return the copy of a message of a broker.
 
-    Body, flag, tag, keys, unique and shard key and the application's own properties stay. What clients and brokers
-    noted of its way (delays, attempts, transactions) goes: it would have another broker do all that again.
+    Body, flag, tag, keys, unique and shard key and the application's own properties are kept. What clients and brokers
+    recorded about its delivery (delays, attempts, transactions) is removed: another broker would apply it again.
 
     Raises:
-        UsageError: with the place of its origin it has too many properties.
+        UsageError: its properties, including its origin, are too long.
     """
     properties = {name: value for name, value in message.properties.items() if name in _KEPT or name not in OF_ROCKETMQ}
     place = Hop(cluster, broker_name, message.topic, message.queue_id, message.queue_offset, message.store_timestamp)
@@ -164,7 +164,7 @@ def copy_of(message: "Message", cluster: str, broker_name: str) -> MirroredMessa
 
 
 def in_requests(copies: Iterable[MirroredMessage]) -> Iterator[list[MirroredMessage]]:
-    """Yield copies in order, those together that can go in one batch: compressed alike, and not too large in all."""
+    """Yield copies in order, grouped into batches: compressed in the same way, and not too large in total."""
     batch: list[MirroredMessage] = []
     size = 0
     for copied in copies:
@@ -179,9 +179,9 @@ def in_requests(copies: Iterable[MirroredMessage]) -> Iterator[list[MirroredMess
 
 
 def pack_copies(copies: Sequence[MirroredMessage], topic: str) -> tuple[Packed, int]:
-    """Return the request that stores copies, and the time of birth (ms) that its head tells: that of the first.
+    """Return the request that stores copies, and the born time (ms) in its head, which is that of the first copy.
 
-    A batch has no unique key of its own, which brokers would give to all of its members.
+    The batch gets no unique key of its own, because brokers would give it to all of its messages.
     """
     first, born = copies[0], copies[0].born_timestamp
     if len(copies) == 1:
@@ -192,13 +192,13 @@ def pack_copies(copies: Sequence[MirroredMessage], topic: str) -> tuple[Packed, 
 
 
 class OffsetMap:
-    """Where the copies of one queue are in the queue that they went to, as far as that was told."""
+    """Maps offsets of one queue to the offsets of their copies in the target queue, as far as known."""
 
     def __init__(self) -> None:
         self._runs: list[tuple[int, int, int]] = []  # first offset at the origin, how many, first offset at the target
 
     def add(self, offset: int, target_offset: int) -> None:
-        """Note a copy; they come in order."""
+        """Note a copy; copies are added in order."""
         if self._runs:
             first, count, target = self._runs[-1]
             if (offset - first, target_offset - target) == (count, count):
@@ -209,7 +209,7 @@ class OffsetMap:
             del self._runs[: _MAX_RUNS // 2]
 
     def behind(self, offset: int) -> int | None:
-        """Return the target's offset after the last copy of what is before an offset; None if that is not known.
+        """Return the target offset after the last copy of a message before an offset; None if unknown.
 
         >>> offsets = OffsetMap()
         >>> for offset, target_offset in ((5, 70), (6, 71), (9, 75)): offsets.add(offset, target_offset)

@@ -1,4 +1,4 @@
-"""Names that clients may give to topics and groups, and how a namespace stands before them.
+"""Valid names of topics and groups, and how a namespace prefixes them.
 
 (Rules: remoting.md 4.1. RocketMQ: ``Validators``, ``TopicValidator``, ``NamespaceUtil``.)
 """
@@ -22,7 +22,7 @@ MAX_TOPIC = 127
 MAX_GROUP = 255
 DEFAULT_PRODUCER = "DEFAULT_PRODUCER"
 DEFAULT_CONSUMER = "DEFAULT_CONSUMER"
-"""The names of groups that only clients of the broker's own have."""
+"""Group names that are reserved for the broker's own clients."""
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SEPARATOR = "%"
@@ -31,20 +31,20 @@ _PREFIXES = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 
 def check_topic(topic: str) -> None:
-    """Raise UsageError if no topic can be called that."""
+    """Raise UsageError if this is not a valid topic name."""
     _check("topic", topic, MAX_TOPIC)
 
 
-@functools.lru_cache(1024)  # with every message, and topics are few
+@functools.lru_cache(1024)  # called for every message, and topics are few
 def check_topic_to_send(topic: str) -> None:
-    """Raise UsageError if no producer may send to a topic of this name."""
+    """Raise UsageError if producers may not send to a topic of this name."""
     check_topic(topic)
     if topic in _NOT_SENT_TO:
         raise UsageError(f"the topic {topic} belongs to the brokers: clients cannot send to it")
 
 
 def check_group(group: str, reserved: str) -> None:
-    """Raise UsageError if no group can be called that; ``reserved`` is taken."""
+    """Raise UsageError if this is not a valid group name; ``reserved`` is not."""
     _check("group", group, MAX_GROUP)
     if group == reserved:
         raise UsageError(f"{reserved} cannot be used as the name of a group: choose one that identifies its owner")
@@ -64,7 +64,7 @@ def _check(noun: str, name: str, most: int) -> None:
 
 
 def with_namespace(name: str, namespace: str) -> str:
-    """Return the name that brokers know: that of a namespace in front, behind the mark of a retry or dead letter topic.
+    """Return the name that brokers know: prefixed by the namespace, after the prefix of a retry or dead letter topic.
 
     >>> with_namespace("%RETRY%group", "shop")
     '%RETRY%shop%group'

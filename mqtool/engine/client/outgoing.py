@@ -1,4 +1,4 @@
-"""A message that a producer sends, and the request that it becomes.
+"""A message to be sent by a producer, and the request built from it.
 
 (Rules: remoting.md 1.6, 1.7, 1.9, 4. RocketMQ: ``Message``, ``MessageBatch``, ``DefaultMQProducerImpl``.)
 """
@@ -80,14 +80,14 @@ class ProducerMessage:
 
     @property
     def encoded_body(self) -> bytes:
-        """The body as it is sent."""
+        """The body in the form in which it is sent."""
         body = self.body
         if isinstance(body, bytes):
             return body
         return _encoded(body, "the body") if isinstance(body, str) else bytes(body)
 
     def pairs(self) -> dict[str, str]:
-        """Return all properties that go with the message."""
+        """Return all properties that are sent with the message."""
         pairs = {**self.properties}
         if UNIQ_KEY in pairs:  # those of a message that was received
             pairs = {name: pairs[name] for name in pairs if name in _CARRIED or name not in OF_ROCKETMQ}
@@ -110,7 +110,7 @@ _FIELDS = operator.attrgetter(
     "topic", "body", "tags", "shard_key", "keys", "properties", "delay_level", "delay_ms", "deliver_at", "flag"
 )
 _USUAL = frozenset((str, bytes, str, str, keys, dict, int, int, int, int) for keys in (str, list, tuple))
-"""Types of these that need no closer look, which is most of what a check takes."""
+"""Types of these fields that need no further check, which saves most of its time."""
 
 
 def check_is_message(message: object) -> None:
@@ -120,9 +120,9 @@ def check_is_message(message: object) -> None:
 
 
 def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
-    """Raise UsageError for a message that no broker would take, or a field of which is not of its type.
+    """Raise UsageError for a message that no broker would accept, or with a field of a wrong type.
 
-    What is of no type would otherwise fail in the event loop, among the frames of other senders.
+    Wrong types would otherwise fail in the event loop, together with messages of other senders.
     """
     check_is_message(message)
     fields = _FIELDS(message)
@@ -215,7 +215,7 @@ def _kind(value: object) -> str:
 
 
 class Packed(NamedTuple):
-    """What of a request is the same to whichever queue it goes."""
+    """The part of a request that does not depend on its queue."""
 
     topic: str
     body: bytes
@@ -225,7 +225,7 @@ class Packed(NamedTuple):
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
     is_batch: bool = False
-    unique_key: str = ""  # of all messages of a batch, with commas
+    unique_key: str = ""  # of all messages of a batch, separated by commas
     is_reply: bool = False
 
 
@@ -238,14 +238,14 @@ def pack(
     compression: Compression = Compression.ZLIB,
     level: int = 5,
 ) -> Packed:
-    """Return the request that a message becomes.
+    """Return the request for a message.
 
     Args:
         message: checked, and with its unique key.
         topic: its topic as brokers know it.
-        more: properties besides.
-        compress_over: a body of so many bytes or more is compressed, where that makes it smaller.
-        compression: in which way.
+        more: additional properties.
+        compress_over: a body of at least this many bytes is compressed, if that makes it smaller.
+        compression: the codec.
         level: from 1, fast, to 9, small.
 
     Raises:
@@ -266,23 +266,23 @@ def pack(
 
 
 def _compressed(body: bytes, over: int, compression: Compression, level: int) -> tuple[bytes, int]:
-    """Return a body as it is sent, and the bits of ``sys_flag`` that say so."""
+    """Return a body, compressed if worthwhile, and the bits of ``sys_flag`` for that."""
     if len(body) >= over:
         small, sys_flag = compress(body, compression, level)
-        if len(small) < len(body):  # one that grows may pass what brokers take
+        if len(small) < len(body):  # a larger one might exceed the limit of brokers
             return small, sys_flag
     return body, 0
 
 
 class Element(NamedTuple):
-    """A message as it stands in a batch, whatever becomes of the message that it was made of."""
+    """A message in the form of a batch element, independent of later changes of the message."""
 
     data: bytes
     unique_key: str
 
 
 def element_of(message: ProducerMessage, topic: str) -> Element:
-    """Return a message as it stands in a batch; it is checked, and has its unique key.
+    """Return the batch element of a checked message with its unique key.
 
     Raises:
         UsageError: it has too many properties.
@@ -292,7 +292,7 @@ def element_of(message: ProducerMessage, topic: str) -> Element:
 
 
 def join_batch(elements: Sequence[Element], topic: str, unique_key: str, *, wait_store_ok: bool) -> Packed:
-    """Return the request that a batch becomes."""
+    """Return the request for a batch."""
     body = b"".join(element.data for element in elements)
     properties = build_properties({UNIQ_KEY: unique_key, WAIT: "true" if wait_store_ok else "false"}).decode()
     return Packed(
@@ -308,19 +308,19 @@ def pack_element(
     compression: Compression = Compression.ZLIB,
     level: int = 5,
 ) -> Packed:
-    """Return the request that a message becomes which is alone in its batch; the arguments are those of ``pack``."""
+    """Return the request for a message that is alone in its batch; the arguments are those of ``pack``."""
     flag, body, properties = parse_element(element.data)
     body, sys_flag = _compressed(body, compress_over, compression, level)
     return Packed(topic, body, properties.decode(), sys_flag, flag, unique_key=element.unique_key)
 
 
 def kept(message: ProducerMessage) -> ProducerMessage:
-    """Return a copy of a message that its program may change, or send once more, before it is sent."""
+    """Return a copy of a message, as the program may change or resend the original before it is sent."""
     return dataclasses.replace(message, properties={**message.properties})
 
 
 def check_batch(messages: Sequence[ProducerMessage], max_message_size: int = MAX_MESSAGE_SIZE) -> None:
-    """Raise UsageError for messages that cannot go in one batch, whatever their sizes together."""
+    """Raise UsageError for messages that cannot be in one batch, regardless of their total size."""
     if not messages:
         raise UsageError("a batch needs at least one message")
     for message in messages:
@@ -336,7 +336,7 @@ def check_batch(messages: Sequence[ProducerMessage], max_message_size: int = MAX
 
 
 def split_by_size(sizes: Sequence[int], max_message_size: int = MAX_MESSAGE_SIZE) -> Iterator[slice]:
-    """Yield which messages of such sizes go in one batch: together within ``max_message_size``; a large one alone."""
+    """Yield slices of messages for one batch each: within ``max_message_size`` in total; a large one alone."""
     start, room = 0, max_message_size
     for index, size in enumerate(sizes):
         if index > start and size > room:

@@ -1,4 +1,4 @@
-"""What a consumer asks brokers of 5.x that pops: for messages that are hidden for a while, and what happens to them.
+"""The requests of a consumer that pops to 5.x brokers: pops, acknowledgements and changes of the invisible time.
 
 (Rules: remoting.md 3.4. RocketMQ: ``MQClientAPIImpl.processPopResponse``, ``ExtraInfoUtil``.)
 """
@@ -30,7 +30,7 @@ _NORMAL = "0"
 _GONE = ResponseCode.NO_MESSAGE
 _TOO_LATE = "timeout too much"
 _LATE_MS = 500
-"""A broker takes a pop for late that has been under way for so much longer than it would wait."""
+"""A broker treats a pop as late if it took this much longer to arrive than it would wait."""
 _FIRST_STEP_MS = 1000
 _MAX_MS = 10 * 365 * 86_400_000
 
@@ -40,11 +40,11 @@ class Popped(NamedTuple):
 
     messages: list[ConsumerMessage]
     pop_time: int  # in ms, by the clock of the broker
-    is_late: bool  # it was asked too long ago, by the clock of the broker, and gives nothing
+    is_late: bool  # sent too long ago by the broker's clock: it returns nothing
 
 
 class ClockSearch:
-    """Finds how far (ms) the clock of a broker is ahead of ours, by what it takes for late.
+    """Finds how far (ms) the clock of a broker is ahead of ours, by which pops it treats as late.
 
     >>> search = ClockSearch(0)
     >>> while (ahead := search.next_try()) is not None: search.note(ahead, is_late=90_000 - ahead > 500)
@@ -59,7 +59,7 @@ class ClockSearch:
         self._step = _FIRST_STEP_MS
 
     def next_try(self) -> int | None:
-        """Return by how much to try next, None if that is known, or not to be found."""
+        """Return the next difference to try, None if it is found or cannot be found."""
         late, in_time = self._late, self._in_time
         if late is None and in_time is None:
             return self._known
@@ -71,7 +71,7 @@ class ClockSearch:
         return (late + in_time) // 2 if in_time - late > _LATE_MS else None
 
     def note(self, ahead: int, *, is_late: bool) -> None:
-        """Note what a broker says."""
+        """Note the broker's answer to a try."""
         if is_late:
             self._late = ahead
         else:
@@ -95,7 +95,7 @@ def pop(header: Pop, broker_name: str) -> Call[Popped]:
         starts = _starts(response.start_offset_info or "")
         messages = []
         for message in parse_messages(answer.body, broker_name):
-            if POP_CK not in message.properties:  # which a broker adds to what comes from a retry topic
+            if POP_CK not in message.properties:  # a broker adds it to messages from a retry topic
                 start = starts.get(message.queue_id)
                 if start is None:
                     raise FormatError(f"startOffsetInfo of the answer lacks the queue {message.queue_id}", offset=0)
@@ -129,7 +129,7 @@ def pop_of(
 
 
 def acknowledge(group: str, message: ConsumerMessage) -> Call[bool]:
-    """The group is done with a message; False where it was too late for that."""
+    """Acknowledge a message for its group; False if it was too late."""
     topic, queue_id, offset, text = _place(group, message)
     header = Ack(group, topic, queue_id, text, offset)
     return Call(
@@ -140,7 +140,7 @@ def acknowledge(group: str, message: ConsumerMessage) -> Call[bool]:
 
 
 def change_invisible_time(group: str, message: ConsumerMessage, invisible_ms: int) -> Call[ConsumerMessage | None]:
-    """Have a message hidden for so long from now on; the message with its new receipt, None if it was too late."""
+    """Hide a message for a time from now on; the message with its new receipt, None if it was too late."""
     topic, queue_id, offset, text = _place(group, message)
 
     def read(answer: RemotingCommand) -> ConsumerMessage | None:
@@ -156,7 +156,7 @@ def change_invisible_time(group: str, message: ConsumerMessage, invisible_ms: in
 
 
 def _starts(text: str) -> dict[int, int]:
-    """Return where the check point of each queue of the topic itself begins."""
+    """Return the start offset of the check point of each queue of the topic itself."""
     starts = {}
     for part in filter(None, text.split(";")):
         words = part.split(" ")
@@ -177,7 +177,7 @@ def _flag(receipt: str) -> str:
 
 
 def _place(group: str, message: ConsumerMessage) -> tuple[str, int, int, str]:
-    """Return topic, queue id and queue offset where a message was taken, and its receipt.
+    """Return topic, queue id and queue offset of a popped message, and its receipt.
 
     Raises:
         UsageError: the message does not come from a pop.

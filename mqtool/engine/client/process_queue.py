@@ -1,4 +1,4 @@
-"""What a consumer has pulled from one queue and not yet finished.
+"""The messages that a consumer has pulled from one queue and not finished yet.
 
 (RocketMQ: ``ProcessQueue``, the thresholds of ``DefaultMQPushConsumer``.)
 """
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
 LOCK_LIFE_MS = 30_000
-"""How long a consumer takes its lock on a queue for its own after the broker has granted it."""
+"""How long a consumer relies on its lock on a queue after the broker has granted it."""
 PULL_LIFE_MS = 120_000
-"""After how long without a pull a queue is taken for stuck."""
+"""How long without a pull before a queue counts as stuck."""
 
 
 class Received(Protocol):
-    """What is asked of a message here."""
+    """The part of a message that is needed here."""
 
     @property
     def queue_offset(self) -> int:
@@ -22,7 +22,7 @@ class Received(Protocol):
 
     @property
     def body(self) -> bytes:
-        """What the producer sent."""
+        """The body that the producer sent."""
 
 
 Message = TypeVar("Message", bound=Received)
@@ -31,15 +31,15 @@ Message = TypeVar("Message", bound=Received)
 class ProcessQueue(Generic[Message]):
     """The unfinished messages of one queue, by queue offset.
 
-    Concurrent consumers ``remove`` messages in any order. Orderly ones ``take`` the first, which then are under way
-    until ``commit`` or ``put_back``. ``count`` and ``size`` (of bodies, in bytes) include those.
+    Concurrent consumers ``remove`` messages in any order. Orderly ones ``take`` the first messages, which are then in
+    progress until ``commit`` or ``put_back``. ``count`` and ``size`` (of bodies, in bytes) include those.
     """
 
     def __init__(self, now: int) -> None:
         self.count = 0
         self.size = 0
         self.is_dropped = False
-        """Whether the queue belongs to another consumer now; what is still under way does not count."""
+        """Whether the queue belongs to another consumer now; messages in progress no longer count."""
         self.locked_at: int | None = None
         self.pulled_at = now
         self.consumed_at = now
@@ -50,24 +50,24 @@ class ProcessQueue(Generic[Message]):
         self._max_offset = 0
 
     def __len__(self) -> int:
-        """Return how many messages wait; those under way are not among them."""
+        """Return how many messages wait, without those in progress."""
         return len(self._waiting)
 
     @property
     def span(self) -> int:
-        """How far the last message that waits is behind the first."""
+        """The distance between the offsets of the first and the last waiting message."""
         return self._offsets[-1] - self._offsets[0] if self._offsets else 0
 
     @property
     def ends(self) -> tuple[int, int]:
-        """The first and the last offset that waits; zeros when none does."""
+        """The offsets of the first and the last waiting message; zeros if there are none."""
         return (self._offsets[0], self._offsets[-1]) if self._offsets else (0, 0)
 
     def put(self, messages: Iterable[Message]) -> bool:
-        """Take in what was pulled; what waits already is left out.
+        """Add pulled messages; those that already wait are skipped.
 
         Returns:
-            Whether an orderly consumer has to be told, since none is at work.
+            Whether an orderly consumer has to be woken because none is working.
         """
         for message in messages:
             if message.queue_offset not in self._waiting:
@@ -92,7 +92,7 @@ class ProcessQueue(Generic[Message]):
         """Finish messages.
 
         Returns:
-            The offset to commit: of the first unfinished message, or after the last; None when nothing had waited.
+            The offset to commit: of the first unfinished message, or after the last; None if nothing was waiting.
         """
         self.consumed_at = now
         if not self._waiting:
@@ -105,7 +105,7 @@ class ProcessQueue(Generic[Message]):
         return self._offsets[0] if self._offsets else self._max_offset + 1
 
     def _forget(self, gone: list[int]) -> None:
-        """Have offsets wait no longer, which mostly follow each other."""
+        """Remove offsets, which are mostly consecutive, from the waiting ones."""
         offsets = self._offsets
         start = bisect.bisect_left(offsets, gone[0])
         end = start + len(gone)
@@ -116,11 +116,11 @@ class ProcessQueue(Generic[Message]):
                 del offsets[bisect.bisect_left(offsets, offset)]
 
     def first(self, most: int) -> list[Message]:
-        """Return the first messages that wait, in order."""
+        """Return the first waiting messages, in order."""
         return [self._waiting[offset] for offset in self._offsets[:most]]
 
     def take(self, most: int, now: int) -> list[Message]:
-        """Return the first messages, in order; they are under way then. Without any, the consumer's work ends."""
+        """Return the first messages, in order; they are then in progress. If there are none, the work ends."""
         self.consumed_at = now
         offsets = self._offsets[:most]
         del self._offsets[:most]
@@ -131,7 +131,7 @@ class ProcessQueue(Generic[Message]):
         return list(messages.values())
 
     def commit(self) -> int | None:
-        """Finish what is under way; return the offset to commit, None when nothing was."""
+        """Finish the messages in progress; return the offset to commit, None if there were none."""
         if not self._under_way:
             return None
         offset = max(self._under_way) + 1
@@ -141,9 +141,9 @@ class ProcessQueue(Generic[Message]):
         return offset
 
     def put_back(self, messages: Iterable[Message]) -> None:
-        """Have some of what is under way wait again."""
+        """Put some messages in progress back, to wait again."""
         for message in messages:
-            self._under_way.pop(message.queue_offset, None)  # pulled and taken once more, it is named twice
+            self._under_way.pop(message.queue_offset, None)  # pulled and taken again, it is listed twice
             if message.queue_offset not in self._waiting:
                 self._insert(message)
 

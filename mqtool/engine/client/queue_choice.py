@@ -1,4 +1,4 @@
-"""To which queue a message goes: to each in turn, past brokers that fail, or to one that is chosen by what it holds.
+"""How the queue of a message is chosen: round robin, avoiding brokers that fail, or by a selector.
 
 (Rules: remoting.md 4.3. RocketMQ: ``TopicPublishInfo``, ``MQFaultStrategy``, ``SelectMessageQueueByHash``,
 ``SelectMessageQueueByRandom``.)
@@ -14,11 +14,11 @@ from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.hashing import java_hash
 
 Selector = Callable[[Sequence[MessageQueue], ProducerMessage, Any], MessageQueue]
-"""Takes the queues of the topic, the message, and what the application gave with it; returns one of these queues."""
+"""Takes the queues of the topic, the message, and the application's argument; returns one of these queues."""
 
 
 def select_by_hash(queues: Sequence[MessageQueue], _message: ProducerMessage, key: Any) -> MessageQueue:
-    """Choose the same queue for the same key, the one that a Java producer chooses for an equal string or number."""
+    """Choose the same queue for the same key, as a Java producer does for an equal string or number."""
     return queues[abs(_java_hash_of(key)) % len(queues)]
 
 
@@ -37,10 +37,10 @@ def select_at_random(queues: Sequence[MessageQueue], _message: ProducerMessage, 
 
 
 class InTurn:
-    """Takes the queues of a topic in turn.
+    """Chooses the queues of a topic round robin.
 
-    After a failure a queue of another broker comes first; with ``faults`` a broker that must be avoided is left out
-    as long as there is another.
+    After a failure, a queue of another broker is preferred; with ``faults``, a broker to be avoided is left out as long
+    as there is another.
     """
 
     def __init__(self, start: int, faults: FaultLatency | None = None) -> None:
@@ -48,7 +48,7 @@ class InTurn:
         self._index = start
 
     def choose(self, queues: Sequence[MessageQueue], failed_broker: str | None, now: int) -> MessageQueue:
-        """Return the next queue; ``failed_broker`` is the one that the message was sent to before, without success."""
+        """Return the next queue; ``failed_broker`` is the broker of the previous, failed attempt."""
         if not failed_broker and not self._faults:
             self._index += 1
             return queues[self._index % len(queues)]

@@ -1,7 +1,7 @@
 """Which queues of a topic belong to which consumer of a group.
 
-Every consumer works that out for itself, from the same sorted lists of queues and client ids; so all must go by the
-same strategy, down to the order. (Rules: remoting.md 6.5. RocketMQ: ``AllocateMessageQueueStrategy`` and its family.)
+Every consumer computes this for itself, from the same sorted lists of queues and client ids; so all must use the same
+strategy, including its order. (Rules: remoting.md 6.5. RocketMQ: ``AllocateMessageQueueStrategy`` and its family.)
 """
 
 import bisect
@@ -13,14 +13,14 @@ from mqtool.formats.allocation import share_evenly, share_in_turn
 from mqtool.formats.bodies import MessageQueue
 
 Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQueue]]
-"""Takes all queues and all members, both sorted, and which member asks; returns its queues."""
+"""Takes all queues and all members, both sorted, and the own client id; returns its queues."""
 
 VIRTUAL_NODES = 10
-"""Of each member on the ring of ``consistent_hash``, unless told otherwise; as in Java."""
+"""The default for each member on the ring of ``consistent_hash``, as in Java."""
 
 
 def _for_members(strategy: Strategy) -> Strategy:
-    """Give nothing to who is not a member, as the broker may not have listed it yet."""
+    """Give no queues to a client that is not a member, as the broker may not have listed it yet."""
     return functools.wraps(strategy)(
         lambda queues, members, own: strategy(queues, members, own) if own in members else []
     )
@@ -28,23 +28,23 @@ def _for_members(strategy: Strategy) -> Strategy:
 
 @_for_members
 def averagely(queues: Sequence[MessageQueue], members: Sequence[str], own: str) -> list[MessageQueue]:
-    """Give each member a run of neighbours: RocketMQ's default."""
+    """Give each member a range of adjacent queues: RocketMQ's default."""
     return [queues[at] for at in share_evenly(len(queues), len(members), members.index(own))]
 
 
 @_for_members
 def averagely_by_circle(queues: Sequence[MessageQueue], members: Sequence[str], own: str) -> list[MessageQueue]:
-    """Deal the queues out one by one."""
+    """Assign the queues one by one, round robin."""
     return [queues[at] for at in share_in_turn(len(queues), len(members), members.index(own))]
 
 
 def by_configuration(own_queues: Sequence[MessageQueue]) -> Strategy:
-    """Give this member the queues that are named here, whoever else is there."""
+    """Give this member the given queues, whatever the other members."""
     return lambda *_: list(own_queues)
 
 
 def by_machine_room(rooms: Collection[str]) -> Strategy:
-    """Share out the queues of brokers in some machine rooms, whose names are ``room@name``; leave out all others."""
+    """Assign only the queues of brokers in some machine rooms; their broker names are ``room@name``."""
 
     @_for_members
     def allocate(queues: Sequence[MessageQueue], members: Sequence[str], own: str) -> list[MessageQueue]:
@@ -65,9 +65,9 @@ def _machine_room(broker_name: str) -> str | None:
 def near_by(
     inner: Strategy, room_of_broker: Callable[[MessageQueue], str], room_of_client: Callable[[str], str]
 ) -> Strategy:
-    """Share the queues of each machine room among the members in it, by ``inner``.
+    """Assign the queues of each machine room to the members in it, by ``inner``.
 
-    Rooms without a member are shared among all.
+    The queues of rooms without a member are shared among all members.
     """
 
     @_for_members
@@ -88,7 +88,7 @@ def near_by(
 
 
 def consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
-    """Give each queue to the next member on a ring: when one comes or goes, few queues move."""
+    """Give each queue to the next member on a hash ring: when a member joins or leaves, few queues move."""
 
     @_for_members
     def allocate(queues: Sequence[MessageQueue], members: Sequence[str], own: str) -> list[MessageQueue]:
@@ -117,7 +117,7 @@ def allocate(
         strategy: the same for all members of the group.
         queues: all of the topic, in any order.
         members: client ids of the group, in any order.
-        own: which member asks; one that is not among them gets nothing, except for what ``by_configuration`` gives it.
+        own: the own client id; if it is not among the members it gets no queues, except from ``by_configuration``.
 
     >>> queues = [MessageQueue("T", "b", number) for number in range(8)]
     >>> [queue.queue_id for queue in allocate(averagely, queues, {"c2", "c1", "c0"}, "c1")]

@@ -1,4 +1,4 @@
-"""What a route tells a client: which queues it may use, and where their brokers are.
+"""What a client derives from a route: which queues it may use, and where their brokers are.
 
 (Rules: remoting.md 2.2. RocketMQ: ``MQClientInstance``.)
 """
@@ -27,7 +27,7 @@ def readable_queues(route: TopicRoute, topic: str) -> list[MessageQueue]:
 
 
 def writable_queues(route: TopicRoute, topic: str, most: int | None = None) -> list[MessageQueue]:
-    """Return the queues that may be written to, in order; ``most`` of each broker."""
+    """Return the queues that may be written to, in order; at most ``most`` of each broker."""
     known = masters(route)
     return sorted(
         MessageQueue(topic, data.broker_name, queue_id)
@@ -38,9 +38,10 @@ def writable_queues(route: TopicRoute, topic: str, most: int | None = None) -> l
 
 
 def broker_to_read(route: TopicRoute, broker_name: str, wished_id: int = MASTER) -> tuple[int, str] | None:
-    """Return id and address of a broker of a name that can be read, None if there is none.
+    """Return id and address of a readable broker with a broker name, None if there is none.
 
-    It is the one that is wished for; else, for a slave, the next one; else the master, or the slave with the least id.
+    It is the requested one; else, if a slave was requested, the next one; else the master, or the slave with the lowest
+    id.
     """
     for broker in route.brokers:
         if broker.broker_name == broker_name and (addresses := broker.addresses):

@@ -1,4 +1,4 @@
-"""What comes of a send: where the message is, or whether another broker may be asked.
+"""The result of a send: where the message is stored, or whether another broker may be tried.
 
 (Rules: remoting.md 4.3, 4.6, 4.8. RocketMQ: ``SendResult``, ``DefaultMQProducerImpl``, ``TransactionMQProducer``.)
 """
@@ -43,7 +43,7 @@ RETRY_CODES = frozenset(
         ResponseCode.GO_AWAY,
     )
 )
-"""Answers after which another broker may do."""
+"""Answers after which another broker may succeed."""
 
 
 class SendStatus(enum.Enum):
@@ -86,9 +86,9 @@ class SendResult(NamedTuple):
 
 
 def each_result(result: SendResult, unique_keys: Sequence[str]) -> Iterator[SendResult]:
-    """Yield where each message of a batch is stored, by the answer to all of them."""
+    """Yield where each message of a batch is stored, from the answer for the whole batch."""
     ids = result.offset_message_id.split(",")
-    if len(ids) != len(unique_keys):  # they became one record
+    if len(ids) != len(unique_keys):  # they were stored as one record
         ids = [result.offset_message_id] * len(unique_keys)
     for offset, (key, offset_id) in enumerate(zip(unique_keys, ids, strict=True), result.queue_offset):
         yield SendResult(
@@ -104,7 +104,7 @@ def each_result(result: SendResult, unique_keys: Sequence[str]) -> Iterator[Send
 
 
 def send(packed: Packed, queue: MessageQueue, group: str, now: int, default_queue_count: int) -> Call[SendResult]:
-    """Return the request that stores a message in a queue, and what its answer says."""
+    """Return the request that stores a message in a queue, with the parser of its answer."""
     header = Send(
         group,
         packed.topic,
@@ -147,7 +147,7 @@ def broker_of_handle(recall_handle: str) -> str:
     """Return the name of the broker that has a timer message.
 
     Raises:
-        UsageError: the handle is none.
+        UsageError: it is not a recall handle.
     """
     try:
         return parse_handle(str(recall_handle)).broker_name
@@ -156,25 +156,25 @@ def broker_of_handle(recall_handle: str) -> str:
 
 
 def recall(group: str, topic: str, recall_handle: str) -> Call[str]:
-    """Have a broker not deliver a timer message; returns its unique key."""
+    """Recall a timer message from a broker; returns its unique key."""
     header = RecallMessage(topic, recall_handle, group)
     command = RemotingCommand(RequestCode.RECALL_MESSAGE, ext_fields=build_header(header))
     return Call(command, lambda answer: parse_header(RecallMessageResponse, answer.ext_fields).msg_id)
 
 
-# Requests that want a reply
+# Request and reply
 
 
 def request_properties(correlation_id: str, client_id: str, timeout_ms: int) -> dict[str, str]:
-    """Return the properties by which whoever consumes a message knows that, and where, a reply is wanted."""
+    """Return the properties that tell the consumer of a message where to send its reply."""
     return {CORRELATION_ID: correlation_id, REPLY_TO_CLIENT: client_id, TTL: str(timeout_ms)}
 
 
 def reply_to(request: "ConsumerMessage", body: Any) -> ProducerMessage:
-    """Return the message that answers another.
+    """Return the message that replies to another.
 
     Raises:
-        UsageError: its producer wants no reply.
+        UsageError: its producer does not expect a reply.
     """
     from mqtool.engine.client.incoming import ConsumerMessage
 
@@ -191,7 +191,7 @@ def reply_to(request: "ConsumerMessage", body: Any) -> ProducerMessage:
 
 
 def transaction_properties(group: str) -> dict[str, str]:
-    """Return the properties that have a broker hide a message until its transaction ends."""
+    """Return the properties that make a broker hide a message until its transaction ends."""
     return {TRAN_MSG: "true", PGROUP: group}
 
 
@@ -210,7 +210,7 @@ def end_transaction(group: str, sent: SendResult, topic: str, state: Transaction
 
 
 def answer_check(group: str, asked: CheckTransaction, unique_key: str, state: TransactionState) -> RemotingCommand:
-    """Return the request that answers a broker's question after a transaction."""
+    """Return the request that answers a broker's transaction check."""
     header = EndTransaction(
         group,
         asked.tran_state_table_offset,

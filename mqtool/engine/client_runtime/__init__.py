@@ -1,1 +1,1 @@
-"""Client rules on real sockets and clocks."""
+"""The client rules on real sockets and clocks."""

@@ -1,6 +1,6 @@
-"""Changes that administrators make on brokers: a plan that can be shown, then the requests that carry it out.
+"""Changes that administrators make on brokers: a plan that can be shown, and the requests that carry it out.
 
-Cost: a few requests to each broker, and one for each queue that a time is looked up in.
+Cost: a few requests to each broker, and one for each queue in which a time is looked up.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,12 +49,12 @@ class Changes:
     remarks: list[str] = field(default_factory=list)
     requests: "list[tuple[str, Call[None]]]" = field(default_factory=list)
     forgotten_topics: list[str] = field(default_factory=list)
-    """Which the name servers are to forget, once the brokers have."""
+    """Topics that name servers must delete after the brokers have."""
 
     def add(
         self, action: str, broker: MasterBroker, request: "Call[None] | None", reason: str = "", **fields: Any
     ) -> None:
-        """Add a change; one without a request is done by the request of another."""
+        """Add a change; one without a request is carried out by the request of another."""
         self.changes.append(AdminChange(action, broker.broker_name, reason, **fields))
         if request:
             self.requests.append((broker.address, request))
@@ -68,7 +68,7 @@ class Changes:
         difference: Callable[[T | None, T], str],
         **fields: Any,
     ) -> None:
-        """Add new settings of something on a broker, unless it has them already."""
+        """Add a change of settings on a broker, unless it already has them."""
         if after != before:
             self.add("create" if before is None else "replace", broker, request, difference(before, after), **fields)
 
@@ -103,7 +103,7 @@ async def _holders(
     name: str,
     noun: str,
 ) -> list[MasterBroker]:
-    """Return the brokers that have a name; raises what ``check_known`` does."""
+    """Return the brokers that know a name; raises what ``check_known`` does."""
     answers = await admin.ask_each(brokers, call)
     check_known(name, {group_name for _, held in answers for group_name in held}, noun)
     return [broker for broker, held in answers if name in held]
@@ -196,7 +196,7 @@ async def plan_offsets(
 
 
 class _OffsetPlan:
-    """What one group is to read next of one topic on one broker."""
+    """The planned offsets of one group in one topic on one broker."""
 
     def __init__(
         self, admin: AdminQueries, broker: MasterBroker, group: str, topic: str, wanted: OffsetTarget, changes: Changes
@@ -253,7 +253,7 @@ class _OffsetPlan:
         return await self._admin.request(self._broker.address, calls.offset_at(self._topic, queue_id, timestamp))
 
     async def _how(self, is_needed: bool) -> "Callable[[int, int], Call[None] | None]":
-        """Return what asks this broker to set an offset: brokers before 5.0 have the consumers do it, if some are."""
+        """Return a function that builds the request; brokers before 5.0 let online consumers reset their offsets."""
         group, topic, address = self._group, self._topic, self._broker.address
         settings = await self._admin.request(address, calls.broker_settings())
         if settings.get("useServerSideResetOffset") == "true":

@@ -1,4 +1,4 @@
-"""What administrators have brokers do, for asyncio: topics, groups, offsets; what they ask is in ``admin_queries``."""
+"""Administration of brokers, for asyncio: changes of topics, groups and offsets; queries are in ``admin_queries``."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -243,6 +243,6 @@ def _among(names: Collection[str] | None) -> Callable[[str], bool]:
 
 
 def _of_one(changes: Changes, broker_name: str | None) -> Changes:
-    if broker_name is not None:  # others may have the topic still
+    if broker_name is not None:  # others may still have the topic
         changes.forgotten_topics.clear()
     return changes

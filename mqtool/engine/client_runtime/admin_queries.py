@@ -1,6 +1,6 @@
-"""What administrators ask of brokers, for asyncio: topics, groups, offsets, the brokers themselves.
+"""Queries of administrators, for asyncio: topics, groups, offsets, and the brokers themselves.
 
-Cost: every call asks each master that is registered, sixteen requests at a time; nothing is remembered between calls.
+Cost: every call queries each registered master, sixteen requests at a time; nothing is cached between calls.
 """
 
 import difflib
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 _GLOB = frozenset("*?[")
 _OF_BROKERS = (*SYSTEM_GROUP_PREFIXES, ONS_GROUP_PREFIX, FILTER_SERVER_GROUP, SELF_TEST_GROUP)
-"""How groups begin that each broker has."""
+"""Prefixes of the groups that every broker has."""
 
 
 class MasterBroker(NamedTuple):
@@ -62,12 +62,10 @@ class Replication(NamedTuple):
     """The replication state of a broker."""
 
     broker: BrokerPlace
-    role: str  # ASYNC_MASTER, SYNC_MASTER, SLAVE; MASTER of one that does not say which
-    lag_bytes: int | None  # of a slave: what its log lacks of its master's; None if one of them does not answer
-    lag_seconds: (
-        float | None
-    )  # since when it lacks that; known where the master is one of mqtool, or nothing is lacking
-    in_sync_count: int | None  # of a master: how many have its log, itself included; brokers of 4.9 do not say
+    role: str  # ASYNC_MASTER, SYNC_MASTER, SLAVE; MASTER if it does not say which
+    lag_bytes: int | None  # of a slave: what its log lacks; None if it or its master does not answer
+    lag_seconds: float | None  # since when; known if the master is an mqtool broker, or nothing is missing
+    in_sync_count: int | None  # of a master: how many have its log, including itself; None for 4.9
     fault: str  # why a slave does not follow its master
 
 
@@ -358,7 +356,7 @@ class AdminQueries(Running):
             try:
                 for queue in await self.request(broker.address, calls.assigned_queues(group, member.client_id)):
                     holders[queue] = member.client_id
-            except MqtoolError:  # not all clients tell
+            except MqtoolError:  # not all clients answer this
                 continue
         return GroupState(broker.broker_name, settings, online, offsets, holders)
 
@@ -372,7 +370,7 @@ class AdminQueries(Running):
     async def members_of(
         self, groups: Collection[tuple[str | None, str]]
     ) -> dict[tuple[str | None, str], Members | None]:
-        """Return the consumers of groups, given with the names of their brokers; None where none is online."""
+        """Return the consumers of groups, which are given with their broker names; None if none is online."""
         addresses = {broker.broker_name: broker.address for broker in await self.masters()}
         asked = [(name, group) for name, group in groups if name in addresses]
         online = await together(self.request(addresses[str(name)], calls.members(group)) for name, group in asked)
@@ -440,13 +438,13 @@ def group_offsets(
 
 
 def _log_end(broker_stats: BrokerStats | None) -> int | None:
-    """Return where the log of a broker ends, None if that is not known."""
+    """Return the end of a broker's log, None if unknown."""
     text = broker_stats.stats.get("commitLogMaxOffset", "") if broker_stats else ""
     return int(text) if text.isdecimal() else None
 
 
 def _lag_seconds(lag: int | None, end: int | None, place: BrokerPlace, status: "calls.HaStatus | None") -> float | None:
-    """Return since when a slave lacks what it lacks: of the connections from its host that nearest to its end tells."""
+    """Return how long a slave has been behind: from the connection of its host that is nearest to its end."""
     if not lag or end is None:
         return None if lag is None else 0.0
     host = place.address.rpartition(":")[0]

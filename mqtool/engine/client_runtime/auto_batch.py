@@ -1,7 +1,7 @@
-"""Automatic batching: messages that are sent one by one go to a broker together, and each learns where it is stored.
+"""Automatic batching: messages sent one by one go to a broker together, and each gets its own result.
 
 Messages to one topic, or one queue of it, wait in a lane until they fill a batch or the first of them has waited long
-enough. One batch of a lane is under way at a time, so that they are stored in the order in which they were given.
+enough. One batch of a lane is in flight at a time, so that messages are stored in the order in which they were sent.
 (RocketMQ: ``ProduceAccumulator``.)
 """
 
@@ -23,9 +23,9 @@ AnyFuture = Future[SendResult] | asyncio.Future[SendResult]
 
 
 class Blank:
-    """What a new ``Future`` has, whatever that is, for many futures that share its lock.
+    """The initial state of a ``Future``, whatever that is, for many futures that share its lock.
 
-    With locks of their own they would be ten objects each to the collector of garbage, a third of the time of a send.
+    With their own locks they would be ten objects each for the garbage collector, a third of the time of a send.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Blank:
         self._shared = {name: value for name, value in attributes.items() if name not in self._lists}
 
     def fill(self, future: "SendFuture") -> None:
-        """Give a future what it begins with."""
+        """Copy the initial state into a future."""
         own = vars(future)
         own.update(self._shared)
         for name in self._lists:
@@ -44,7 +44,7 @@ class Blank:
 class SendFuture(Future[SendResult]):
     """A future of the blocking ``send_async``."""
 
-    _ended: threading.Event | None = None  # for whoever waits, as the lock is that of others, too
+    _ended: threading.Event | None = None  # for waiting threads, as the lock is shared with other futures
 
     def __init__(self, blank: Blank) -> None:
         blank.fill(self)  # in place of what ``Future`` does
@@ -55,7 +55,7 @@ class SendFuture(Future[SendResult]):
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return what kept it from being stored, as ``Future.exception``."""
+        """Return why it was not stored, as ``Future.exception``."""
         self._wait(timeout)
         return super().exception(0)
 
@@ -69,7 +69,7 @@ class SendFuture(Future[SendResult]):
 
 
 class LaneKey(NamedTuple):
-    """What messages of one batch have in common."""
+    """What the messages of one batch have in common."""
 
     topic: str
     queue: MessageQueue | None  # None: the queues take turns, batch by batch
@@ -85,34 +85,34 @@ class PendingMessage(NamedTuple):
 
 
 Send = Callable[[LaneKey, Sequence[Element], int], Awaitable[SendResult]]
-"""Sends a batch of a lane within so many ms, and returns the answer."""
+"""Sends a batch of a lane within a timeout in ms, and returns the answer."""
 
 
 class _BatchLane:
-    """Messages that follow each other. What waits any thread may add to, all else is the loop's."""
+    """Messages in order. Any thread may add waiting messages, everything else belongs to the event loop."""
 
     def __init__(self) -> None:
         self.waiting: collections.deque[PendingMessage] = collections.deque()
         self.size = 0  # bytes that wait
         self.due = 0.0  # of ``time.monotonic``
-        self.is_told = False  # the loop has yet to look
+        self.is_told = False  # the loop has yet to look at it
         self.timer: asyncio.TimerHandle | None = None
         self.sending: asyncio.Task[None] | None = None
-        self.batch: list[PendingMessage] = []  # that is under way
+        self.batch: list[PendingMessage] = []  # in flight
 
     def take(self, most: int) -> tuple[list[PendingMessage], int]:
-        """Take the next batch, of messages with as much time; one that is larger than ``most`` goes alone.
+        """Take the next batch, of messages with the same timeout; one that is larger than ``most`` goes alone.
 
-        What was cancelled is left out.
+        Cancelled messages are left out.
 
         Returns:
-            The batch, and how many bytes wait no longer.
+            The batch, and how many bytes no longer wait.
         """
         batch: list[PendingMessage] = []
         size, taken_size, waiting = 0, 0, self.waiting
         while waiting:
             one_size = len(waiting[0].element.data)
-            # Who has less time than others fails alone.
+            # A message with less time than others fails alone.
             if batch and (size + one_size > most or waiting[0].timeout_ms != batch[0].timeout_ms):
                 break
             pending = waiting.popleft()
@@ -130,24 +130,24 @@ def _is_wanted(future: AnyFuture) -> bool:
 class AutoBatch:
     """All lanes of a producer. Only ``post`` may be called by any thread.
 
-    A turn of the loop takes longer than all else that a message needs. So threads put messages into their lanes
-    themselves, and wake the loop only for the first of a batch, and when it is full while none is under way.
+    A turn of the loop takes longer than everything else that a message needs. So threads put messages into their lanes
+    themselves, and wake the loop only for the first of a batch, and when it is full while none is in flight.
     """
 
     def __init__(self, send: Send, batch_size: int, linger_ms: int) -> None:
-        """Begin without a message.
+        """Start without messages.
 
         Args:
             send: sends a batch.
-            batch_size: bytes of the messages, properties included.
-            linger_ms: the first of a batch waits no longer for others.
+            batch_size: maximum bytes of the messages, including properties.
+            linger_ms: maximum time that the first of a batch waits for others.
         """
         self._send = send
         self._batch_size = batch_size
         self._linger = linger_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._lanes: dict[LaneKey, _BatchLane] = {}
-        # Of the lanes, and of what waits in them. A signal handler that sends may come in the middle of a send.
+        # For the lanes and their waiting messages. A signal handler that sends may interrupt a send.
         self._lock = threading.RLock()
         self._given_up: Exception | None = None
         self._blank = Blank()
@@ -167,7 +167,7 @@ class AutoBatch:
             self._look(key, lane)
 
     def _put(self, key: LaneKey, pending: PendingMessage) -> _BatchLane | None:
-        """Add a message; return its lane where the loop is to look at that."""
+        """Add a message; return its lane if the loop has to look at it."""
         with self._lock:
             if (error := self._given_up) is None:
                 return self._put_in_lane(key, pending)
@@ -181,15 +181,15 @@ class AutoBatch:
             lane.due = time.monotonic() + self._linger
         lane.waiting.append(pending)
         lane.size += len(pending.element.data)
-        # Whoever sends a batch looks for the next one then.
+        # The task that sends a batch checks for the next one afterwards.
         if lane.is_told or lane.sending or not (is_first or lane.size >= self._batch_size):
             return None
         lane.is_told = True
         return lane
 
     def _look(self, key: LaneKey, lane: _BatchLane) -> None:
-        """Send a batch that is full or due; else wait for that."""
-        lane.is_told = False  # first: what comes from now on is seen here, or told again
+        """Send a batch that is full or due; otherwise wait until it is."""
+        lane.is_told = False  # first: messages added from now on are seen here, or wake the loop again
         if lane.sending or not lane.waiting:
             return
         left = lane.due - time.monotonic()
@@ -225,12 +225,12 @@ class AutoBatch:
 
     @property
     def count(self) -> int:
-        """Messages that wait or are under way."""
+        """The number of messages that wait or are in flight."""
         with self._lock:
             return sum(len(lane.waiting) + len(lane.batch) for lane in self._lanes.values())
 
     def hurry(self) -> list["asyncio.Task[None]"]:
-        """Send what waits without waiting for more; return what is under way then."""
+        """Send waiting messages without waiting for more; return the tasks in flight."""
         with self._lock:
             lanes = [*self._lanes.items()]
         for key, lane in lanes:
@@ -239,7 +239,7 @@ class AutoBatch:
         return [lane.sending for _, lane in lanes if lane.sending]
 
     def give_up(self, error: Exception) -> None:
-        """Tell all messages that wait or are under way that they were not sent in time; those that come get it, too."""
+        """Fail all messages that wait or are in flight, and later ones, with an error."""
         with self._lock:
             self._given_up = error
             lanes = [*self._lanes.values()]

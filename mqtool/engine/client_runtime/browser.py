@@ -1,7 +1,7 @@
-"""Messages of running brokers: by place, by id, by key, or by what a search asks for, without anybody's notice.
+"""Reads messages of running brokers by place, id, key or a search, without affecting any group.
 
-Cost: a request for a place or an id; for a key one for each topic and broker; a search that no key answers pulls whole
-queues, from the time that it asks for on.
+Cost: one request for a place or an id; for a key, one for each topic and broker; a search without a key pulls whole
+queues, from its start time on.
 """
 
 import dataclasses
@@ -90,7 +90,7 @@ class Browser:
     async def _viewed(self, master: MasterBroker, offset: int) -> Browsed | None:
         record = await self._admin.request(master.address, calls.message_at(offset))
         try:
-            # Brokers take what they find at an address for the size of a record.
+            # Brokers interpret whatever is at an address as the size of a record.
             message = message_of(record, offset) if record else None
         except FormatError:
             return None
@@ -172,7 +172,7 @@ class Browser:
         return sorted((browsed for result in results for browsed in result), key=_when)
 
     async def _with_key(self, broker: MasterBroker, topic: str, key: str) -> list[Browsed]:
-        """Return all messages with a key: brokers give the newest, so older ones are asked for until none come."""
+        """Return all messages with a key: brokers return the newest, so older ones are queried until there are none."""
         by_address: dict[int, list[Browsed]] = {}  # by address, as an inner batch has several
         oldest: int | None = None
         while True:
@@ -218,7 +218,7 @@ class Browser:
         """Yield the messages of queues, up to their current ends, that match a query, by store time."""
         expression = "*"
         if query.tags and not any({*"*?["} & {*tag} for tag in query.tags):
-            expression = " || ".join(query.tags)  # by hash: the query is held against what comes
+            expression = " || ".join(query.tags)  # by hash: the results are compared with the query
         readers = [self._read(place, place.min_offset, expression, query.until) for place in places]
         heads = await together(anext(reader, None) for reader in readers)
         heap = [(_when(head), number, head) for number, head in enumerate(heads) if head]
@@ -236,7 +236,7 @@ class Browser:
     async def _read(
         self, place: BrowsedQueue, offset: int, expression: str = "*", until: int | None = None
     ) -> AsyncGenerator[Browsed, None]:
-        """Yield the messages of a queue from an offset to its end of now, or the first that was stored too late."""
+        """Yield the messages of a queue from an offset to its current end, or to the first that was stored too late."""
         at, ask = offset, self._admin.request
         while at < place.max_offset:
             call = calls.pull(place.topic, place.queue_id, at, _AT_ONCE, expression)

@@ -1,4 +1,4 @@
-"""What clients have in common: a life from ``start`` to ``shutdown``; and producers and consumers a group."""
+"""The common part of clients: they run from ``start`` to ``shutdown``; producers and consumers have a group."""
 
 import contextlib
 import os
@@ -20,14 +20,14 @@ class Running(ABC):
     """A client that runs from ``start`` to ``shutdown``, or in an ``async with`` block."""
 
     _kind: str
-    """What it is, in sentences."""
+    """What kind of client it is, for messages."""
     _is_running = False
     _process = 0
-    """The process that it was started in."""
+    """The process in which it was started."""
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and not yet shut down."""
+        """Whether it was started and not shut down yet."""
         return self._is_running
 
     @abstractmethod
@@ -70,13 +70,13 @@ class Client(Running):
 
     options: ClientOptions
     _reserved: str
-    """A group that nobody may call theirs."""
+    """A group name that applications may not use."""
     _trace: "MessageTrace | None" = None
 
     def __init__(
         self, group: str, name_servers: str | Sequence[str] | None, options: ClientOptions, clock: Callable[[], int]
     ) -> None:
-        """Create a client that does nothing yet; the arguments are those of the kinds.
+        """Create a client that does nothing yet; the arguments are those of its subclasses.
 
         Raises:
             UsageError: the group's name, the addresses or the options are invalid.
@@ -89,7 +89,7 @@ class Client(Running):
 
     @contextlib.asynccontextmanager
     async def _starting(self) -> AsyncIterator[None]:
-        """Count as running; where the block raises, or is cancelled, nothing of it is left.
+        """Count as running; if the block raises or is cancelled, everything that it started is stopped.
 
         Raises:
             UsageError: it is running already.
@@ -103,14 +103,14 @@ class Client(Running):
             raise
 
     async def _leave(self, producer_group: str = "", consumer_group: str = "") -> None:
-        """Tell brokers that this client leaves, and end whatever was begun, also where nobody waits for that."""
+        """Unregister from brokers and end all tasks, even if the caller no longer waits for that."""
         try:
             await self._instance.unregister(producer_group, consumer_group)
         finally:
             await self._end_all()
 
     async def _end_all(self) -> None:
-        """End whatever was begun, and all connections."""
+        """End all tasks and connections."""
         try:
             if self._trace:
                 await self._trace.stop()
@@ -118,7 +118,7 @@ class Client(Running):
             await self._instance.stop()
 
     def _measured(self, registry: object) -> "ClientMetrics | None":
-        """Return what measures this client, None if nobody wants that; only then its library is loaded."""
+        """Return the metrics of this client, None if they are off; the library is loaded only if they are on."""
         if not registry:
             return None
         try:

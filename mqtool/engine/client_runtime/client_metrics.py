@@ -1,7 +1,7 @@
-"""What clients measure, for a Prometheus: names, labels and buckets of RocketMQ's Java client, times in ms.
+"""Prometheus metrics of clients, with names, labels and buckets of RocketMQ's Java client; times in ms.
 
 (RocketMQ: ``HistogramEnum``, ``GaugeEnum``, ``MetricLabels`` of ``rocketmq-client-java``. Its
-``rocketmq_delivery_latency`` is not here: over remoting brokers do not say when they gave a message away.)
+``rocketmq_delivery_latency`` is missing: with remoting, brokers do not say when they delivered a message.)
 """
 
 import time
@@ -40,12 +40,12 @@ class Holding(Measured, Protocol):
     """A consumer that pulls ahead."""
 
     def _held_sizes(self) -> Iterable[tuple[str, int, int]]:
-        """Return topic, messages and bytes of each queue that it holds; called by any thread."""
+        """Return topic, messages and bytes of each assigned queue; called by any thread."""
         ...
 
 
 class _Registered(Collector):
-    """What all clients of one registry have in common."""
+    """The metrics that all clients of one registry share."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def histogram(name: str, meaning: str, labels: Sequence[str], *buckets: float) -> Histogram:
@@ -118,7 +118,7 @@ class ClientMetrics(Hook):
         self._all.consumers.add(consumer)
 
     def before_send(self, messages: "Sequence[ProducerMessage]", group: str) -> float:  # noqa: ARG002
-        """Look at the clock."""
+        """Note the time."""
         return time.perf_counter()
 
     def after_send(
@@ -128,7 +128,7 @@ class ClientMetrics(Hook):
         results: Sequence[Any],  # noqa: ARG002
         error: BaseException | None,
     ) -> None:
-        """Count each message with the time that all of them took."""
+        """Count each message with the time that the whole send took."""
         took_ms, status = (time.perf_counter() - started) * 1000, "failure" if error else "success"
         for message in messages:
             self._all.send.labels(message.topic, self._id, status).observe(took_ms)
@@ -141,14 +141,14 @@ class ClientMetrics(Hook):
                 self._all.wait.labels(message.topic, self._id, self._group).observe((now - message.received_at) * 1000)
 
     def before_consume(self, messages: "Sequence[ConsumerMessage]", group: str) -> float:  # noqa: ARG002
-        """Count how long messages have waited, and look at the clock."""
+        """Count how long messages have waited, and note the time."""
         self.given(messages)
         return time.perf_counter()
 
     def after_consume(
         self, messages: "Sequence[ConsumerMessage]", started: float, status: Any, error: BaseException | None
     ) -> None:
-        """Count each message with the time that the listener took for all of them."""
+        """Count each message with the time that the whole listener call took."""
         took_ms = (time.perf_counter() - started) * 1000
         outcome = "failure" if error or status is ConsumeStatus.LATER else "success"
         for message in messages:

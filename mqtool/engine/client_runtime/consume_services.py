@@ -1,4 +1,4 @@
-"""How a consumer gives messages to its listener: many at a time, or those of a queue one after the other.
+"""How a consumer passes messages to its listener: concurrently, or those of a queue one after the other.
 
 (RocketMQ: ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``.)
 """
@@ -39,7 +39,7 @@ _STUCK_LEVEL = 3
 WORKING_ON: "contextvars.ContextVar[tuple[ConsumeService, MessageQueue] | None]" = contextvars.ContextVar(
     "WORKING_ON", default=None
 )
-"""Whose listener calls, and with messages of which queue: who ends its own consumer is not waited for."""
+"""The service whose listener is running, and its queue: a listener that ends its own consumer is not waited for."""
 _DEFAULTS = {"delay_level": 0, "ack_index": consuming.UNLIMITED, "suspend_ms": 0}  # of a context
 
 
@@ -60,7 +60,7 @@ class ConsumeContext:
     suspend_ms: int = 0
 
     def put_right(self) -> list[str]:
-        """Replace values that are not numbers by the defaults; return what was set."""
+        """Replace values that are not numbers by the defaults; return what had been set."""
         wrong = []
         for name, default in _DEFAULTS.items():
             value = getattr(self, name)
@@ -71,7 +71,7 @@ class ConsumeContext:
 
 
 Listener = Callable[[Sequence[ConsumerMessage], ConsumeContext], Any]
-"""Takes messages; returns a ``ConsumeStatus``, or nothing for SUCCESS. An exception is LATER. May be a coroutine."""
+"""Takes messages; returns a ``ConsumeStatus``, or None for SUCCESS. An exception means LATER. May be a coroutine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,7 @@ class ConsumeService(ABC):
                 status = await self._call(self._shown(messages), context)
         except Exception:
             log.exception("the listener failed with messages of %s", context.queue)
-        if wrong := context.put_right():  # what it meant by that nobody knows
+        if wrong := context.put_right():  # its intention is unknown
             log.error("the listener set %s for messages of %s, which is not a number", ", ".join(wrong), context.queue)
             status = ConsumeStatus.LATER
         counts = self.counts.setdefault(messages[0].topic, Counts())
@@ -200,7 +200,7 @@ class ConsumeService(ABC):
             status = await self._threads.call(messages, context)
         else:
             status = user_code.call("listener", self._heard, messages, context)
-        if inspect.isawaitable(status):  # of a coroutine, or of a function that is none itself
+        if inspect.isawaitable(status):  # of a coroutine function, or of a function that returns an awaitable
             status = await user_code.awaited("listener", status)
         return ConsumeStatus.LATER if status is ConsumeStatus.LATER else ConsumeStatus.SUCCESS
 
@@ -212,7 +212,7 @@ class ConsumeService(ABC):
         return consuming.as_users_know(messages, self._options.namespace, self._options.deserializer)
 
     async def _send_back(self, message: ConsumerMessage, delay_level: int) -> bool:
-        """Have a message delivered again, and return whether that is sure."""
+        """Send a message back to be delivered again, and return whether that has succeeded."""
         most = consuming.most_attempts(self._options.max_reconsume_times, is_orderly=self._options.orderly)
         topic = with_namespace(message.topic, self._options.namespace)
         call = fetching.send_back(self._group, message.physical_offset, delay_level, message.message_id, topic, most)
@@ -245,7 +245,7 @@ class ConcurrentService(ConsumeService):
         readable = [message for message in messages if not message.body_error]
         for group in consuming.in_groups(readable, self._options.consume_message_batch_max_size):
             self._due.put_nowait((held, group))
-        if len(readable) < len(messages):  # each by itself: it fails, and takes no other with it
+        if len(readable) < len(messages):  # each one separately, so that it does not make others fail
             for message in messages:
                 if message.body_error:
                     self._due.put_nowait((held, [message]))
@@ -265,7 +265,7 @@ class ConcurrentService(ConsumeService):
         status = await self._listen(messages, context)
         for message in messages:
             held.began.pop(message.queue_offset, None)
-        if held.waiting.is_dropped:  # another member gets these messages, too
+        if held.waiting.is_dropped:  # another member also gets these messages
             return
         consumed = 0 if status is ConsumeStatus.LATER else max(0, min(len(messages), context.ack_index + 1))
         failed = messages[consumed:]
@@ -337,7 +337,7 @@ class OrderlyService(ConsumeService):
                 await asyncio.sleep(min(max(wait_ms, 10), 30_000) / 1000)
 
     async def _consume_some(self, held: AssignedQueue) -> int:
-        """Consume the next messages; return for how many ms to leave the queue alone then."""
+        """Consume the next messages; return for how many ms to pause the queue after that."""
         waiting, options = held.waiting, self._options
         held.has_some.clear()
         messages = waiting.take(options.consume_message_batch_max_size, self._clock())
@@ -345,7 +345,7 @@ class OrderlyService(ConsumeService):
             return 0
         held.has_some.set()  # there may be more
         readable = next((number for number, message in enumerate(messages) if message.body_error), len(messages))
-        if readable < len(messages):  # which goes by itself
+        if readable < len(messages):  # the unreadable one goes alone
             waiting.put_back(messages[max(1, readable) :])
             messages = messages[: max(1, readable)]
         context = ConsumeContext(held.queue)
@@ -359,11 +359,11 @@ class OrderlyService(ConsumeService):
         return 0
 
     async def _try_again(self, held: AssignedQueue, messages: Sequence[ConsumerMessage]) -> bool:
-        """Put messages back where they were, but those at their last attempt; return whether there are any."""
+        """Put messages back in place, except those at their last attempt; return whether there are any."""
         most = consuming.most_attempts(self._options.max_reconsume_times, is_orderly=True)
         again = []
         for message in messages:
-            is_last = message.reconsume_times >= most or message.body_error  # which no attempt makes readable
+            is_last = message.reconsume_times >= most or message.body_error  # no attempt makes it readable
             if not is_last or not await self._send_back(message, -1):
                 again.append(dataclasses.replace(message, reconsume_times=message.reconsume_times + 1))
         held.waiting.put_back(again)

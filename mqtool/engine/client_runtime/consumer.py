@@ -1,4 +1,4 @@
-"""What all consumers of a group do: take their share of the queues, and pull from them in the background.
+"""The common part of all consumers of a group: rebalancing of queues, and pulling in the background.
 
 (Rules: remoting.md 3.7, 3.9, 5, 6. RocketMQ: ``RebalanceImpl``, ``DefaultMQPushConsumerImpl``,
 ``DefaultLitePullConsumerImpl``.)
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 REBALANCE_MS = 20_000
 LISTENERS_END_S = 30.0
-"""How long who leaves waits for listeners that are at work."""
+"""How long a consumer that leaves waits for running listeners."""
 _AFTER_ERROR_S = 3.0
 _AFTER_BUSY_S = 0.02
 _AFTER_MOVED_S = 10.0
@@ -91,11 +91,11 @@ class ConsumerOptions(ClientOptions):
 
 
 OnShare = Callable[[list[MessageQueue]], Any]
-"""Is told queues that come to a consumer, or leave it."""
+"""Called with queues that a consumer has taken over or gives away."""
 
 
 class _Troubles:
-    """What goes wrong, each once until it is something else, or over: it is tried again every few seconds."""
+    """Logs failures that are retried every few seconds: each only once until it changes or is over."""
 
     def __init__(self) -> None:
         self._said: dict[str, tuple[str, object]] = {}
@@ -120,20 +120,20 @@ class _Troubles:
 
 
 class AssignedQueue:
-    """A queue that this consumer has, and what it does with it."""
+    """A queue that is assigned to this consumer, with its state."""
 
     def __init__(self, queue: MessageQueue, next_offset: int, now: int) -> None:
         self.queue = queue
         self.next_offset = next_offset
-        self.last: ConsumerMessage | None = None  # that came
-        self.is_gone = False  # its broker has no such topic any more
-        self.wished_broker_id = MASTER  # where the broker would have the next messages be pulled
+        self.last: ConsumerMessage | None = None  # received
+        self.is_gone = False  # its broker no longer has the topic
+        self.wished_broker_id = MASTER  # from which the broker suggests to pull next
         self.waiting: ProcessQueue[ConsumerMessage] = ProcessQueue(now)
         self.has_room = asyncio.Event()
         self.has_some = asyncio.Event()  # for an orderly consumer
         self.pulling: asyncio.Task[None] | None = None
         self.began: dict[int, int] = {}  # when the listener got a message, by queue offset
-        self.is_idle = asyncio.Event()  # no listener is at work
+        self.is_idle = asyncio.Event()  # no listener is running
         self.is_idle.set()
         self._at_work = 0
 
@@ -146,11 +146,11 @@ class AssignedQueue:
         """Stop pulling, and commit nothing more: the queue belongs to another member."""
         self.stop_pulling()
         self.waiting.is_dropped = True
-        self.has_some.set()  # who waits for it sees that it is dropped
+        self.has_some.set()  # a waiting task sees that the queue is dropped
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Count who is working on messages of this queue, from the listener to the offset."""
+        """Count tasks that work on messages of this queue, from the listener to the offset."""
         self._at_work += 1
         self.is_idle.clear()
         try:
@@ -162,11 +162,11 @@ class AssignedQueue:
 
 
 class Consumer(Subscriber, Reader):
-    """A member of a group, from ``start`` to ``shutdown``; kinds of consumers differ in what they do with messages."""
+    """A member of a group, from ``start`` to ``shutdown``; subclasses differ in what they do with messages."""
 
     options: ConsumerOptions
     _consume_type: ClassVar[str]
-    """What brokers are told: whether messages seem to be pushed."""
+    """The consume type reported to brokers: whether messages seem to be pushed."""
     _is_orderly = False
     _pull_interval = 0  # ms between two pulls of a queue
 
@@ -177,14 +177,14 @@ class Consumer(Subscriber, Reader):
         options: ConsumerOptions,
         clock: Callable[[], int] = wall_clock,
     ) -> None:
-        """Create a consumer; the arguments are those of the kinds.
+        """Create a consumer; the arguments are those of its subclasses.
 
         Raises:
             UsageError: the group's name, the addresses or the options are invalid.
         """
         self._is_broadcasting = options.message_model is MessageModel.BROADCASTING
         if self._is_broadcasting and not options.instance_name:
-            # By its name its file is found again.
+            # Its offsets file is found by this name.
             options = dataclasses.replace(options, instance_name="DEFAULT")
         super().__init__(group, name_servers, options, clock)
         self._instance.heartbeat = self._heartbeat
@@ -196,7 +196,7 @@ class Consumer(Subscriber, Reader):
         }
         self._held: dict[MessageQueue, AssignedQueue] = {}
         self._troubles = _Troubles()
-        self._shared: set[MessageQueue] = set()  # those that the application was told of
+        self._shared: set[MessageQueue] = set()  # those that the application knows of
         self._offsets: OffsetStore
         self._rebalance_wanted: asyncio.Event
         self._rebalancing: asyncio.Task[None]
@@ -206,7 +206,7 @@ class Consumer(Subscriber, Reader):
             self._metrics.watch(self)
 
     def _held_sizes(self) -> list[tuple[str, int, int]]:
-        """Return topic, messages and bytes of each queue that is held; called by any thread."""
+        """Return topic, messages and bytes of each assigned queue; called by any thread."""
         held = self._held.copy().items()
         return [(queue.topic, assigned.waiting.count, assigned.waiting.size) for queue, assigned in held]
 
@@ -234,7 +234,7 @@ class Consumer(Subscriber, Reader):
     # From start to shutdown
 
     def _prepare(self) -> None:
-        """Make what needs the event loop."""
+        """Create what needs the event loop."""
         self._offsets = (
             FileOffsets(self.client_id, self.group, self.options.offsets_folder)
             if self._is_broadcasting
@@ -244,7 +244,7 @@ class Consumer(Subscriber, Reader):
         self._started_at = self._clock()
 
     async def _join(self) -> None:
-        """Have brokers know of this member, and its share of the queues be looked after."""
+        """Register this member with brokers, and start rebalancing."""
         await self._check_subscriptions()
         self._instance.start()
         await self._instance.send_heartbeats()
@@ -252,7 +252,7 @@ class Consumer(Subscriber, Reader):
         self._rebalance_wanted.set()
 
     async def _keep_share(self) -> None:
-        """Let no queue go and take none over from now on; one that is just changing hands is seen to."""
+        """Stop rebalancing; a queue that is just changing hands is finished first."""
         self._is_running = False
         self._rebalance_wanted.set()
         await asyncio.wait([self._rebalancing], timeout=LISTENERS_END_S)
@@ -297,14 +297,14 @@ class Consumer(Subscriber, Reader):
                     await self._rebalance_wanted.wait()
             self._rebalance_wanted.clear()
             for topic in sorted(self._topics()):
-                activity = f"sharing the queues of {topic}"
+                activity = f"rebalancing the queues of {topic}"
                 try:
                     await self._rebalance(topic)
                     self._troubles.is_over(activity)
                 except MqtoolError as error:
                     self._troubles.say(activity, error)
                 except Exception:
-                    log.exception("sharing the queues of %s failed", topic)
+                    log.exception("rebalancing the queues of %s failed", topic)
 
     def _topics(self) -> set[str]:
         return {*self._subscriptions, *(queue.topic for queue in self._held)}
@@ -325,11 +325,11 @@ class Consumer(Subscriber, Reader):
         for queue in await self._may_take(new):
             try:
                 begun.append(await self._take_over(queue))
-            except MqtoolError as error:  # next time; those that are begun continue
+            except MqtoolError as error:  # next time; those that have started continue
                 log.warning("%s cannot be taken over now: %s", queue, error)
         await self._tell_assigned([assigned.queue for assigned in begun if assigned.queue not in self._shared])
         if lost or new:
-            # By a newer version the broker sees that its subscription is that of this share.
+            # A newer version tells the broker that its subscription is that of this rebalance.
             if subscription := self._subscriptions.get(topic):
                 self._subscriptions[topic] = dataclasses.replace(subscription, version=now)
             await self._instance.send_heartbeats()
@@ -345,7 +345,7 @@ class Consumer(Subscriber, Reader):
         await self._tell(self.options.on_revoked, queues)
 
     async def _tell_revoked_at_end(self) -> None:
-        """Tell who wants to know that all queues go now, and wait for that as long as for listeners."""
+        """Call the listener for all queues that are given up now, and wait for it as long as for listeners."""
         try:
             async with asyncio.timeout(LISTENERS_END_S):
                 await self._tell_revoked([*self._shared])
@@ -362,7 +362,7 @@ class Consumer(Subscriber, Reader):
                 log.exception("the listener failed with queues of %s", self.group)
 
     async def _due(self, topic: str) -> list[MessageQueue] | None:
-        """Return this member's share of a topic, None if that cannot be told now."""
+        """Return this member's share of a topic, None if it is unknown now."""
         if topic not in self._subscriptions:
             return []
         route = await self._instance.route(topic)
@@ -379,12 +379,12 @@ class Consumer(Subscriber, Reader):
         return [queue for queue in share if queue.topic == topic]  # a configuration names those of all topics
 
     async def _may_take(self, new: Collection[MessageQueue]) -> Collection[MessageQueue]:
-        """Return those of this member's new queues that it may begin with now."""
+        """Return those of this member's new queues that it may start with now."""
         return new
 
     async def _let_go(self, queue: MessageQueue) -> None:
         held = self._held.pop(queue, None)
-        if held is None:  # somebody else has dropped it in the meantime
+        if held is None:  # it was dropped in the meantime
             return
         held.drop()
         self._troubles.forget(queue)
@@ -420,24 +420,24 @@ class Consumer(Subscriber, Reader):
         return offset
 
     def _note_begin(self, queue: MessageQueue, offset: int) -> None:
-        """Have whoever reads the queue next begin here, too, where nothing comes until then: the end moves on."""
+        """Record the start offset, so that the next reader starts here even if nothing arrives: the end moves on."""
         self._offsets.update(queue, offset, increase_only=True)
 
     # Pulling
 
     @abstractmethod
     def _is_full(self, held: AssignedQueue) -> bool:
-        """Return whether what was pulled has to be consumed before more is pulled."""
+        """Return whether pulled messages have to be consumed before more are pulled."""
 
     @abstractmethod
     def _took(self, held: AssignedQueue, messages: list[ConsumerMessage]) -> None:
-        """See to messages that have come, which are among those that wait; ``held`` knows what is pulled next."""
+        """Handle received messages, which already wait in ``held``; ``held`` has the next offset to pull."""
 
     @abstractmethod
     def _call(
         self, held: AssignedQueue, subscription: Subscription, *, of_master: bool
     ) -> calls.Call[fetching.Fetched]:
-        """Return what to ask for the next messages; slaves are told no offsets on the way."""
+        """Return the next pull request; offsets are not committed through slaves."""
 
     def _subscription_of(self, queue: MessageQueue) -> Subscription | None:
         return self._subscriptions.get(queue.topic)
@@ -474,7 +474,7 @@ class Consumer(Subscriber, Reader):
                 continue
             except MqtoolError as error:
                 self._troubles.say(activity, error, queue)
-                held.wished_broker_id = MASTER  # the one that was wished may be gone
+                held.wished_broker_id = MASTER  # the suggested one may be gone
                 await asyncio.sleep(_AFTER_ERROR_S)
                 continue
             self._troubles.is_over(activity, queue)
@@ -485,7 +485,7 @@ class Consumer(Subscriber, Reader):
                 await self._go_on_at(held, elsewhere, is_reset=is_reset)
                 return
             held.is_gone = False
-            # A slave that lags behind what was consumed does not correct the offset.
+            # The answer of a slave that lags behind consumption does not correct the offset.
             has_less = fetched.code == ResponseCode.PULL_RETRY_IMMEDIATELY and fetched.next_offset == held.next_offset
             held.next_offset, held.wished_broker_id = fetched.next_offset, fetched.suggested_broker_id
             messages = consuming.messages_of(fetched.records, queue, subscription)
@@ -505,9 +505,9 @@ class Consumer(Subscriber, Reader):
                 await asyncio.sleep(_AFTER_BUSY_S)
 
     async def _elsewhere(self, held: AssignedQueue, fetched: fetching.Fetched, address: str) -> int | None:
-        """Return where to continue if not where the last pull ended: nothing is there, or the offset was reset.
+        """Return where to continue if not after the last pull: that offset does not exist, or was reset.
 
-        Where a topic was deleted and made again its queues begin again, and have other messages at the same offsets.
+        The queues of a topic that was deleted and recreated start again, with other messages at the same offsets.
         """
         is_moved = fetched.code == ResponseCode.PULL_OFFSET_MOVED
         is_beyond = held.next_offset > fetched.max_offset
@@ -526,9 +526,9 @@ class Consumer(Subscriber, Reader):
         return next(iter(consuming.messages_of(pulled.records, queue, subscription)), None)
 
     async def _go_on_at(self, held: AssignedQueue, offset: int, *, is_reset: bool) -> None:
-        """Begin again at another offset; what came before is consumed first, as it may never come again.
+        """Continue at another offset; messages pulled before are consumed first, as they may never be delivered again.
 
-        Where an administrator has reset the offset it is left, and comes again or is not wanted.
+        If an administrator has reset the offset they are dropped: they are delivered again, or are not wanted.
         """
         queue, waiting = held.queue, held.waiting
         if offset != held.next_offset:
@@ -544,7 +544,7 @@ class Consumer(Subscriber, Reader):
                     await held.has_room.wait()
         if not is_reset or self._is_orderly:
             await held.is_idle.wait()
-        if self._held.get(queue) is not held:  # it was let go in the meantime
+        if self._held.get(queue) is not held:  # it was given away in the meantime
             return
         waiting.is_dropped = True
         held.has_some.set()
@@ -558,7 +558,7 @@ class Consumer(Subscriber, Reader):
     def _note_next(self, queue: MessageQueue, offset: int) -> None:
         self._offsets.update(queue, offset, increase_only=False)
 
-    # What administrators ask, through a broker
+    # Requests of administrators, through a broker
 
     def _reset(self, _address: str, command: RemotingCommand) -> Coroutine[Any, Any, None]:
         header = parse_header(ResetOffset, command.ext_fields)
@@ -607,5 +607,5 @@ class Consumer(Subscriber, Reader):
         }
 
     def _rates(self) -> dict[str, dict[str, float | int]]:
-        """Return how fast messages of each topic are consumed, where that is counted."""
+        """Return how fast messages of each topic are consumed, if that is counted."""
         return {}

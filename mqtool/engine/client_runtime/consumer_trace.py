@@ -1,4 +1,4 @@
-"""The producer that sends the trace of a consumer: loaded only where a trace is wanted."""
+"""The producer that sends the trace of a consumer: loaded only if tracing is on."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

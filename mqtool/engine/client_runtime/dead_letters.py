@@ -1,11 +1,11 @@
-"""Dead letters of running brokers, sent again: never the same one twice.
+"""Resends dead letters of running brokers, each at most once.
 
-A copy carries the address of its dead letter in a property, and a unique key made of that address. So a broker's index
-says whether a letter was sent again before, whoever did it and whatever became of the file that notes it; the file
-tells it still when the copy has expired. What is about to be sent is noted first: after a kill in between the topics
-are read from then on, which no index must know.
+A copy carries the address of its dead letter in a property, and a unique key made from that address. So a broker's
+index shows whether a letter was resent before, by any client, even if the local record is lost; the record still shows
+it when the copy has expired. A letter is recorded before it is sent: after a kill in between, the target topics are
+read from that time on, without relying on an index.
 
-Cost: for a letter a lookup by key in up to three topics on each broker, a send, and a look at what was stored.
+Cost: for each letter a lookup by key in up to three topics on each broker, a send, and reading back the copy.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from mqtool.formats.unique_key import build_unique_key
 
 ORIGIN = "MQTOOL_ORIGIN"
-"""The property of a copy that says what it is a copy of."""
+"""The property of a copy with the address of its original."""
 _GROUP = "mqtool"
 _CLOCKS_DIFFER_MS = 600_000
 _QUEUES = 4  # of a topic that is created by sending to it
@@ -194,7 +194,7 @@ class Resender:
             queues = [(queue, addresses[queue.broker_name]) for queue in writable_queues(route, topic)] if route else []
             if not queues:
                 advice = "start a consumer of the group, or send to the original topics" if self._to_retry else ""
-                raise NotFoundError(f"the topic {topic}, to send to, does not exist{advice and f': {advice}'}")
+                raise NotFoundError(f"the target topic {topic} does not exist{advice and f': {advice}'}")
             self._queues[topic] = queues
         return self._queues[topic]
 
@@ -207,7 +207,7 @@ class ResentLog:
         self.sent: dict[str, str] = {}
         """The id of the copy, by the address of the letter."""
         self.begun: dict[str, int] = {}
-        """When (ms) a copy was about to be sent, where it is not known whether it was."""
+        """When (ms) a copy was about to be sent, if it is unknown whether it was."""
         self._file: int | None = None
 
     def __enter__(self) -> "ResentLog":

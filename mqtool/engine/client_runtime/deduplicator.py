@@ -1,4 +1,4 @@
-"""What was consumed before is left out: brokers deliver at least once, and some things must not be done twice."""
+"""Skips messages that were consumed before: brokers deliver at least once, and some work must not be done twice."""
 
 import contextlib
 import functools
@@ -22,14 +22,14 @@ from mqtool.errors import ReadError, WriteError
 from mqtool.formats.identity import Delivered, Seen, delivered_identity, not_seen
 
 Key = Callable[[ConsumerMessage], str | None]
-"""Tells what a message is known by; None for one that is always new."""
-_Claimed = tuple[ConsumerMessage, tuple[str, ...]]  # and the names by which it is known once it is done
+"""Returns the key that identifies a message; None for one that is always new."""
+_Claimed = tuple[ConsumerMessage, tuple[str, ...]]  # and the keys by which it is known once it is processed
 _DAY_MS = 86_400_000
 _with_locks: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """Let go, in a child, of locks that threads of the parent have, and of what these are at."""
+    """Release, in a forked child, the locks of the parent's threads, and the messages that they are processing."""
     for deduplicator in _with_locks:
         deduplicator._forked()
 
@@ -93,7 +93,7 @@ class SqliteMemory:
         self._clock = clock
         self._next_clean = 0
         self._lock = threading.Lock()
-        self._of_parents: list[sqlite3.Connection] = []  # kept, as their end would have them write to the file
+        self._of_parents: list[sqlite3.Connection] = []  # kept, as closing them would write to the file
         self._is_of_parent = False
         self._connection = self._opened()
         _with_locks.add(self)
@@ -102,7 +102,7 @@ class SqliteMemory:
         self._lock, self._is_of_parent = threading.Lock(), True
 
     def _own(self) -> sqlite3.Connection:
-        """Return what this process has opened: SQLite lets no child use what its parent has."""
+        """Return the connection of this process: SQLite does not allow a child to use its parent's."""
         if self._is_of_parent:
             self._of_parents.append(self._connection)
             self._connection, self._is_of_parent = self._opened(), False
@@ -194,7 +194,7 @@ class Deduplicator:
 
     @contextlib.contextmanager
     def new(self, messages: Iterable[ConsumerMessage]) -> Iterator[list[ConsumerMessage]]:
-        """Give those that are new, and remember them at the end of the block; not if it raises.
+        """Yield new messages, and remember them at the end of the block unless it raises.
 
         >>> once = Deduplicator()
         >>> with once.new([]) as messages:
@@ -226,7 +226,7 @@ class Deduplicator:
                     return self._decide(status, claimed, messages, context)
                 rest = until_done.pop_all()
 
-            async def awaited() -> Any:  # of a function that is not a coroutine itself
+            async def awaited() -> Any:  # for a function that returns an awaitable
                 with rest:
                     return self._decide(await status, claimed, messages, context)
 
@@ -236,7 +236,7 @@ class Deduplicator:
 
     @contextlib.contextmanager
     def _claimed(self, messages: Iterable[ConsumerMessage]) -> Iterator[list[_Claimed]]:
-        """Give what nobody has done, nor does; nobody else is given it before the end of the block."""
+        """Yield messages that nobody has processed or is processing, and reserve them until the end of the block."""
         claimed: list[_Claimed] = []
         try:
             for message in messages:
@@ -251,12 +251,12 @@ class Deduplicator:
                 self._under_way.difference_update(_names(claimed))
 
     def _seen(self, message: ConsumerMessage) -> Seen:
-        """Return whether nobody has done a message, nor does; what is new is this caller's to do."""
+        """Return whether a message is new, processed or in progress elsewhere; a new one is reserved for the caller."""
         key = self._key(message) if self._key else None
         if self._key and key is None:
             return Seen(True, ())
         with self._lock:
-            # A copy of what another thread is at comes again from there, should that fail.
+            # If another thread is processing the same message, its broker redelivers it should that fail.
             if key is None:
                 seen = not_seen(_identity(message), self._is_known)
             else:
@@ -275,12 +275,12 @@ class Deduplicator:
         messages: Sequence[ConsumerMessage],
         context: ConsumeContext,
     ) -> Any:
-        """Remember what a listener says that it has consumed, and return what it says."""
+        """Remember the messages that a listener reports as consumed, and return its result."""
         if status is ConsumeStatus.LATER:
             return status
         done = claimed[: max(0, context.ack_index + 1)]
         self._memory.add(_names(done))
-        if len(done) < len(claimed):  # it counts those that it was given, the consumer those that came
+        if len(done) < len(claimed):  # it counts the messages passed to it, the consumer those received
             context.ack_index = messages.index(claimed[len(done)][0]) - 1
         return status
 

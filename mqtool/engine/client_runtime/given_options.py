@@ -1,4 +1,4 @@
-"""Options of a client, however they are given: as an object, a mapping, keywords, or variables of the environment."""
+"""Options of a client, given as an object, a mapping, keywords, or environment variables."""
 
 import dataclasses
 import enum
@@ -68,7 +68,7 @@ def _from_environment(kind: type[ClientOptions], environment: Mapping[str, str])
 
 
 def _kind_of(field: "dataclasses.Field[Any]") -> Any:
-    """Return the type of what can be told by a text, None of other options."""
+    """Return the type of an option that can be given as text, None for other options."""
     if isinstance(field.default, bool | int | str | enum.Enum):
         return type(field.default)
     from pathlib import Path

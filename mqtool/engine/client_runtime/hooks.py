@@ -1,4 +1,4 @@
-"""What a program, or a library for it, adds to all that a client sends or has consumed: measures, traces, checks."""
+"""Hooks that a program or a library adds to sending and consuming: metrics, traces, checks."""
 
 import contextvars
 import logging

@@ -1,4 +1,4 @@
-"""A client among others: its id, the routes it goes by, its heartbeats, and what brokers ask of it.
+"""A client instance: its id, its routes, its heartbeats, and requests from brokers.
 
 (Rules: remoting.md 2.2, 3.9. RocketMQ: ``MQClientInstance``, ``ClientConfig``.)
 """
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _AGAIN_S = 1.0  # after work in the background failed
 NAMESRV_ADDR = "NAMESRV_ADDR"
-"""The variable of the environment that names the name servers, as for Java clients."""
+"""The environment variable with the name server addresses, as for Java clients."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class ClientOptions:
 def wire_of(
     name_servers: str | Sequence[str] | None, options: ClientOptions, on_request: OnRequest | None = None
 ) -> Wire:
-    """Return connections for the options of a client, none of which is open yet.
+    """Return the connections of a client with these options; none is open yet.
 
     Raises:
         UsageError: the addresses or the options are invalid.
@@ -89,7 +89,7 @@ def wire_of(
 
 
 class Instance:
-    """What producers and consumers have in common; runs from ``start`` to ``stop``."""
+    """The common part of producers and consumers; runs from ``start`` to ``stop``."""
 
     def __init__(
         self, name_servers: str | Sequence[str] | None, options: ClientOptions, clock: Callable[[], int] = wall_clock
@@ -101,13 +101,13 @@ class Instance:
         name = options.instance_name or f"{os.getpid()}#{time.monotonic_ns()}"
         self.client_id = "@".join(filter(None, (self.host, name, options.unit_name)))
         self.on_request: dict[int, OnRequest] = {}
-        """What brokers may ask, by code."""
+        """Handlers of requests from brokers, by code."""
         self.heartbeat: Callable[[], Heartbeat] = lambda: Heartbeat(self.client_id)
         self.producers_only = True
-        """Whether slaves need not know of this client."""
+        """Whether slaves do not need to know this client."""
         self._routes: dict[str, TopicRoute] = {}
-        self._stand_ins: dict[str, TopicRoute] = {}  # for topics that there are not yet
-        # What routes say, as every send asks for it: made again when a route comes.
+        self._stand_ins: dict[str, TopicRoute] = {}  # for topics that do not exist yet
+        # Derived from routes, as every send needs it: rebuilt when a route arrives.
         self._to_write: dict[str, list[MessageQueue]] = {}
         self._masters: dict[str, str] = {}
         self._told: set[str] = set()
@@ -126,7 +126,7 @@ class Instance:
 
     async def stop(self) -> None:
         """Stop all tasks and close all connections; after a restart, routes are queried again."""
-        # A listener that is a coroutine, and so runs in one of them, may end its own client.
+        # A coroutine listener runs in one of these tasks, and may end its own client.
         other_tasks = self._tasks - {asyncio.current_task()}
         for task in other_tasks:
             task.cancel()
@@ -235,7 +235,7 @@ class Instance:
         """
         if not self._masters:
             for route in self._known():
-                self._masters = masters(route) | self._masters  # the first that names a broker counts
+                self._masters = masters(route) | self._masters  # the first route with a broker counts
         if address := self._masters.get(broker_name):
             return address
         raise UnavailableError(f"the broker {broker_name} is no longer in any route")
@@ -283,19 +283,19 @@ class Instance:
 
     async def _tell_of_us(self, address: str) -> None:
         send_heartbeat = functools.partial(self.wire.request, address, calls.heartbeat(self.heartbeat()))
-        with contextlib.suppress(MqtoolError):  # it is told again soon
+        with contextlib.suppress(MqtoolError):  # the next heartbeat follows soon
             try:
                 await send_heartbeat()
             except AnswerTimeoutError:
                 raise
-            except UnavailableError:  # often this is what shows that a connection was lost: it goes over a new one
+            except UnavailableError:  # this often reveals a lost connection: retry over a new one
                 await send_heartbeat()
 
     async def unregister(self, producer_group: str = "", consumer_group: str = "") -> None:
         """Tell all brokers that this client has left a group."""
 
         async def tell(address: str) -> None:
-            with contextlib.suppress(MqtoolError):  # they notice it by the connection, too
+            with contextlib.suppress(MqtoolError):  # they also notice the closed connection
                 call = calls.unregister(self.client_id, producer_group, consumer_group)
                 await self.wire.request(address, call, TIMEOUT_MS)
 

@@ -1,4 +1,4 @@
-"""Listeners that are not coroutines, at work in threads of their own."""
+"""Runs listeners that are not coroutines in their own threads."""
 
 import asyncio
 import contextlib
@@ -14,11 +14,11 @@ _Call = tuple["asyncio.Future[Any]", tuple[Any, ...]]
 
 
 class ListenerThreads:
-    """Calls a listener in threads, of which there are no more than were at work at a time, nor than ``most``.
+    """Calls a listener in threads, which are created when all others are busy, up to ``most``.
 
-    An executor of the standard library wakes a thread and the event loop once for every call, each of which takes
-    longer than most listeners do. Here the loop is woken once for all calls that have ended since it last looked; and
-    of the threads that wait one is woken at a time, which wakes the next before it goes to work if there is more.
+    An executor of the standard library wakes a thread and the event loop for every call, each of which takes longer
+    than most listeners. Here the loop is woken once for all calls that have ended since it last looked, and waiting
+    threads are woken one at a time: each wakes the next before it starts to work, if there is more.
     """
 
     def __init__(self, listener: Callable[..., Any], most: int, name: str) -> None:
@@ -38,7 +38,7 @@ class ListenerThreads:
         self._is_loop_woken = False
 
     def call(self, *args: Any) -> "asyncio.Future[Any]":
-        """Have the listener called; what it returns or raises becomes the result."""
+        """Call the listener in a thread; the future gets its result or exception."""
         result: asyncio.Future[Any] = self._loop.create_future()
         self._under_way += 1
         with self._lock:
@@ -50,7 +50,7 @@ class ListenerThreads:
         return result
 
     def stop(self) -> None:
-        """Have the threads end, once no call is due."""
+        """Let the threads end once no call is pending."""
         with self._lock:
             self._is_stopped = True
             for _ in range(self._idle):
@@ -62,7 +62,7 @@ class ListenerThreads:
             self._wake.put(None)
 
     def _next(self) -> _Call | None:
-        """Return the next call that is due, once there is one; None at the end."""
+        """Wait for the next call and return it; None at the end."""
         while True:
             with self._lock:
                 if self._due:
@@ -86,11 +86,11 @@ class ListenerThreads:
                 self._ended.append((result, None, contained("listener", error)))
             if not self._is_loop_woken:
                 self._is_loop_woken = True
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is waiting
                     self._loop.call_soon_threadsafe(self._settle)
 
     def _settle(self) -> None:
-        self._is_loop_woken = False  # first: what ends from now on wakes the loop again
+        self._is_loop_woken = False  # first: calls that end from now on wake the loop again
         while self._ended:
             result, value, error = self._ended.popleft()
             self._under_way -= 1

@@ -1,4 +1,4 @@
-"""A consumer that is asked for messages, for asyncio: ``poll`` gives what was pulled in the background.
+"""A consumer that returns messages on request, for asyncio: ``poll`` returns messages pulled in the background.
 
 (Rules: remoting.md 5, 6. RocketMQ: ``DefaultLitePullConsumer``, ``DefaultLitePullConsumerImpl``.)
 """
@@ -32,7 +32,7 @@ from mqtool.formats.bodies import MessageQueue, Subscription
 log = logging.getLogger(__name__)
 
 OnQueues = Callable[[str, list[MessageQueue]], Any]
-"""Is told a topic and its queues, in the event loop; may be a coroutine."""
+"""Called with a topic and its queues, in the event loop; may be a coroutine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class LitePullConsumerOptions(ConsumerOptions):
 
 @dataclass
 class _HandedOut:
-    """A batch, and how many of its messages the program has been given."""
+    """A batch, and how many of its messages were returned to the program."""
 
     held: AssignedQueue
     messages: list[ConsumerMessage]
@@ -119,12 +119,12 @@ class LitePullConsumer(Consumer):
         super().__init__(group, name_servers, options_of(LitePullConsumerOptions, options, more), clock)
         self._assigned: dict[MessageQueue, Subscription] | None = None
         self._paused: set[MessageQueue] = set()
-        self._sought: dict[MessageQueue, int] = {}  # of queues that are not held yet
+        self._sought: dict[MessageQueue, int] = {}  # of queues that are not assigned yet
         self._returned_up_to: dict[MessageQueue, int] = {}  # what poll has returned, to be committed
         self._batches: deque[tuple[AssignedQueue, list[ConsumerMessage]]] = deque()
         self._handed_out: _HandedOut | None = None  # what poll returned last
         self._turn = threading.Lock()
-        self._came_late: list[tuple[AssignedQueue, list[ConsumerMessage]]] = []  # of queues that are paused
+        self._came_late: list[tuple[AssignedQueue, list[ConsumerMessage]]] = []  # of paused queues
         self._has_come: asyncio.Event
         self._next_commit = 0
         self._trace, all_hooks = message_trace_of(
@@ -206,7 +206,7 @@ class LitePullConsumer(Consumer):
             self._prepare()
             self._has_come = asyncio.Event()
             self._next_commit = self._clock() + self.options.auto_commit_interval_millis
-            self._handed_out = None  # what an earlier life of this consumer has left is others' by now
+            self._handed_out = None  # messages left from before a restart belong to others by now
             for left in (self._returned_up_to, self._sought, self._batches, self._came_late):
                 left.clear()
             await self._join()
@@ -223,7 +223,7 @@ class LitePullConsumer(Consumer):
         try:
             await self._tell_revoked_at_end()
             self._is_running = False
-            self._has_come.set()  # who waits for messages goes without
+            self._has_come.set()  # waiting callers return without messages
             self._works.end_last(ConsumeStatus.LATER)
             await self._keep_share()
             held = [*self._held.values()]
@@ -261,7 +261,7 @@ class LitePullConsumer(Consumer):
         return messages
 
     async def _take_batch(self, timeout_ms: int | None) -> "Batch":
-        """Do what ``poll`` does, for messages that may be given back."""
+        """Like ``poll``, for messages that may be put back."""
         self._check_running()
         handed_out = await self._take(self.options.poll_timeout_millis if timeout_ms is None else timeout_ms)
         if handed_out is None:
@@ -270,7 +270,7 @@ class LitePullConsumer(Consumer):
         return Batch(handed_out.messages[first:], handed_out)
 
     def _give_back(self, batch: "Batch") -> None:
-        """Have the messages of a batch come first when this consumer is asked again."""
+        """Put the messages of a batch back, to be returned first by the next call."""
         if batch.handed_out is None:
             return
         if batch.handed_out is self._handed_out:
@@ -279,7 +279,7 @@ class LitePullConsumer(Consumer):
             self._begin_again_at(batch.handed_out.held.queue, batch.messages[0].queue_offset)
 
     async def _take(self, wait_ms: int) -> _HandedOut | None:
-        """Return the next batch, or what is left of the last one; None if none comes in time."""
+        """Return the next batch, or the rest of the last one; None if none arrives in time."""
         self._works.end_last(ConsumeStatus.SUCCESS)
         if self.options.auto_commit and self._clock() >= self._next_commit:
             self._next_commit = self._clock() + self.options.auto_commit_interval_millis
@@ -304,7 +304,7 @@ class LitePullConsumer(Consumer):
         return self._handed_out
 
     def _note_returned(self) -> None:
-        """Have the next commit include what poll has returned."""
+        """Let the next commit include what ``poll`` has returned."""
         if self._handed_out and (offset := self._handed_out.offset) is not None:
             self._returned_up_to[self._handed_out.held.queue] = offset
 
@@ -361,7 +361,7 @@ class LitePullConsumer(Consumer):
             await self.commit()
 
     def _drop_what_is_over(self) -> bool:
-        """Drop what came of queues that were let go since; return whether anything is left."""
+        """Drop messages of queues that were given away since; return whether any are left."""
         while self._batches and self._batches[0][0].waiting.is_dropped:
             self._batches.popleft()
         return bool(self._batches)
@@ -451,7 +451,7 @@ class LitePullConsumer(Consumer):
         for held, messages in came:
             self._took(held, messages)
 
-    # What differs from other consumers
+    # Differences from other consumers
 
     def _topics(self) -> set[str]:
         return super()._topics() | {queue.topic for queue in self._assigned or ()}

@@ -1,4 +1,4 @@
-"""A load on brokers: a producer and consumers in this event loop, and how long what they do takes."""
+"""A load test of brokers: a producer and consumers in this event loop, and their latencies."""
 
 import asyncio
 import contextlib
@@ -127,12 +127,12 @@ class _Run:
         self._turns = itertools.count() if limit is None else iter(range(limit))
 
     async def send(self, producer: Producer, topic: str) -> None:
-        """Send messages one after the other, those whose turn it is, to the end of the round."""
+        """Send messages one after the other, each when it is due, until the end of the round."""
         sent = self._tally.sent
         for turn in self._turns:
             due = time.perf_counter()
             if self._rate:
-                # From when it was due a message takes its time, not from when there was room for it at last.
+                # Latency counts from when a message was due, not from when there was room to send it.
                 due, now = self._start + turn / self._rate, due
                 if due >= self._end:
                     return
@@ -145,7 +145,7 @@ class _Run:
                 result = await producer.send(ProducerMessage(topic, body))
             except MqtoolError as error:
                 self._tally.errors[_name_of(error)] += 1
-                await asyncio.sleep(_AFTER_ERROR_S)  # who is gone is not asked without a pause
+                await asyncio.sleep(_AFTER_ERROR_S)  # pause before the next attempt at a broker that is gone
                 continue
             now = time.perf_counter()
             sent.times.add(round((now - due) * 1e6))
@@ -163,7 +163,7 @@ class _Run:
         for message in messages:
             if len(message.body) >= LEAST_SIZE:
                 number, due = _STAMP.unpack_from(message.body)
-                if number == self._number:  # else it is somebody else's, or of a round that did not wait for it
+                if number == self._number:  # else it is from elsewhere, or from a round that did not wait for it
                     consumed.times.add(round(now * 1e6 - due / 1e3))
                     consumed.seconds = now - self._start
 
@@ -180,7 +180,7 @@ class _Run:
 
 
 def _name_of(error: MqtoolError) -> str:
-    """Return what errors of a kind are counted under."""
+    """Return the name under which an error is counted."""
     if isinstance(error, SendError) and error.errors:
         error = error.errors[-1]
     if isinstance(error, RefusedError):

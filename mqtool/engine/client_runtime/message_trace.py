@@ -1,4 +1,4 @@
-"""RocketMQ's message trace: a client tells the trace topic what happens to each message, for ``trace`` and ``mqadmin``.
+"""RocketMQ's message trace: a client reports what happens to each message, for ``trace`` and ``mqadmin``.
 
 (RocketMQ: ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``, ``ConsumeMessageTraceHookImpl``.)
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _INTERVAL_S = 1.0
-_LAST_S = 3.0  # so long whoever ends tries to send what is left
+_LAST_S = 3.0  # how long a client that ends tries to send the rest
 _MAX_HELD = 10_000
 _MAX_SIZE = 128_000
 _REGION = "DefaultRegion"
@@ -46,7 +46,7 @@ class _Told(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """When something began: by the clock of clients (ms), and by a monotonic one (s)."""
+    """When something started: by the wall clock (ms), and by a monotonic one (s)."""
 
     timestamp: int
     at: float
@@ -54,12 +54,12 @@ class _Begun(NamedTuple):
 
     @property
     def cost_ms(self) -> int:
-        """How long ago."""
+        """How long ago it started, in ms."""
         return round((time.perf_counter() - self.at) * 1000)
 
 
 class Sender(Protocol):
-    """A producer, as far as records need one."""
+    """The part of a producer that records need."""
 
     async def start(self) -> None:
         """Start."""
@@ -75,7 +75,7 @@ class Sender(Protocol):
 
 
 MakeSender = Callable[[str, str | Sequence[str] | None, Mapping[str, Any]], Sender]
-"""Makes a producer of a group, by name servers and options."""
+"""Creates a producer from a group, name servers and options."""
 
 
 class MessageTrace(Hook):
@@ -94,7 +94,7 @@ class MessageTrace(Hook):
         clock: Callable[[], int],
         make_sender: "MakeSender",
     ) -> None:
-        """Begin without a record.
+        """Start without records.
 
         Args:
             kind: PRODUCE or CONSUME.
@@ -102,7 +102,7 @@ class MessageTrace(Hook):
             name_servers: of the client.
             options: how it connects.
             clock: of the client.
-            make_sender: makes the producer that sends records.
+            make_sender: creates the producer that sends records.
         """
         self._make_sender = make_sender
         self._name = f"_INNER_TRACE_PRODUCER-{group}-{kind}"
@@ -117,7 +117,7 @@ class MessageTrace(Hook):
         self._producer: Sender | None = None
         self._sending: asyncio.Lock
         self._sending_on: asyncio.Task[None] | None = None
-        self._failed: MqtoolError | None = None  # why the last try did
+        self._failed: MqtoolError | None = None  # error of the last attempt
 
     async def start(self, instance: Instance) -> None:
         """Send records from now on."""
@@ -157,7 +157,7 @@ class MessageTrace(Hook):
             await self._send()
 
     async def _send(self) -> bool:
-        """Send what waits, once whoever else is at it has ended; return whether nothing waits any more."""
+        """Send waiting records, after any other send has ended; return whether none are left."""
         async with self._sending:
             if self._left_out:
                 log.warning("%d trace records of %s were dropped: the buffer is full", self._left_out, self._group)
@@ -201,7 +201,7 @@ class MessageTrace(Hook):
     # Records
 
     def before_send(self, messages: Sequence[ProducerMessage], group: str) -> Any:  # noqa: ARG002
-        """Record when it began."""
+        """Record the start time."""
         return _Begun(self._clock(), time.perf_counter())
 
     def after_send(
@@ -252,7 +252,7 @@ class MessageTrace(Hook):
         self, messages: "Sequence[ConsumerMessage]", started: Any, status: Any, error: BaseException | None
     ) -> None:
         """Record the outcome."""
-        from mqtool.engine.client.consuming import ConsumeStatus  # which a producer does not load
+        from mqtool.engine.client.consuming import ConsumeStatus  # not loaded by producers
 
         outcome = _EXCEPTION if error else _LATER if status is ConsumeStatus.LATER else _SUCCESS
         cost_ms = started.cost_ms // max(1, len(messages))

@@ -1,10 +1,10 @@
-"""A mirror: the messages of topics copied to another cluster, for as long as it runs, each once.
+"""A mirror: copies the messages of topics to another cluster, each once, for as long as it runs.
 
-Each queue of the source is followed by a task of its own, one batch under way at a time. How far that has come is
-committed for a group of the source. What was copied after the last commit is found in the queue that it went to, from
-its end backwards, before anything is copied again: after a kill, and after every send without an answer.
+Each queue of the source has its own task, with one batch in flight at a time. Its progress is committed for a group of
+the source. Messages copied after the last commit are searched for in the target queue, backwards from its end, before
+anything is copied again: after a kill, and after every send without an answer.
 
-Cost: a pull and a send for up to 32 messages; for a queue that is taken up again a look at the end of its copies.
+Cost: a pull and a send for up to 32 messages; for a queue that is resumed, a look at the end of its copies.
 """
 
 import asyncio
@@ -43,18 +43,18 @@ Place = tuple[str, int]
 """A broker of the target and a queue id there."""
 
 _AT_ONCE = 32
-_LEAST_WAIT_S, _MAX_WAIT_S = 0.02, 0.5  # between two pulls of a queue that has nothing new
+_LEAST_WAIT_S, _MAX_WAIT_S = 0.02, 0.5  # between two pulls of a queue without new messages
 _AFTER_FAILURE_S = 1.0
 _COMMIT_S = 1.0
-_LOOK_S = 5.0  # for new topics and queues, and for what groups have committed
+_LOOK_S = 5.0  # for new topics and queues, and for committed offsets of groups
 _HEARTBEAT_S = 20.0
 _TICK_S = 0.1
 _KNOWN_S = 10.0  # until name servers know a new topic
 _DISPATCHED_S = 3.0
 _LEAVE_S = 3.0
-_JOIN_S = 3.0  # in which a broker notices that a mirror before this one is gone
+_JOIN_S = 3.0  # in which a broker notices that an earlier mirror is gone
 _CLOCKS_DIFFER_MS = 600_000
-_MAX_LOOKED_AT = 1_000  # behind the first copy that is found
+_MAX_LOOKED_AT = 1_000  # after the first copy that is found
 _TRY_AGAIN = frozenset(sending.RETRY_CODES) - {ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION}
 
 
@@ -85,8 +85,8 @@ class MirrorProgress:
     """The outcome for the messages of one topic."""
 
     copied: int = 0
-    skipped: int = 0  # as they have been at the target before
-    lost: int = 0  # of which ``NotMirrored`` tells
+    skipped: int = 0  # because they came from the target
+    lost: int = 0  # reported as ``NotMirrored``
     lag: int = 0
 
 
@@ -97,27 +97,27 @@ class _SourceQueue:
     queue: MessageQueue
     address: str
     brokers: list[str]  # that have the topic
-    at: int = -1  # what is copied next, -1 where that is not known yet
+    at: int = -1  # what is copied next, -1 if unknown yet
     end: int = 0
     committed: int | None = None
-    is_begun: bool = False  # something is copied or committed, which may be of a topic that was deleted since
-    of_topic_before: int = -1  # store time up to which copies are of a topic that was deleted and made again since
-    last_timestamp: int = 0  # store time at the source of what was copied last
+    is_begun: bool = False  # something was copied or committed, perhaps of a topic deleted since
+    of_topic_before: int = -1  # store time up to which copies are of a topic that was recreated since
+    last_timestamp: int = 0  # store time at the source of the last copied message
     target: MessageQueue | None = None
     target_address: str = ""
     others: list[tuple[MessageQueue, str]] = field(default_factory=list)
-    """Where copies may have gone before a broker was added to either cluster, or left it, with their addresses."""
+    """Former target queues, from before a broker joined or left either cluster, with their addresses."""
     is_waiting: bool = False  # for a server
     offsets: OffsetMap = field(default_factory=OffsetMap)
 
 
 class _Copies(NamedTuple):
-    """What the target has of a queue of the source."""
+    """The copies that the target has of a queue of the source."""
 
     last: tuple[Hop, int | None] | None
     """The last copy, and its offset if it is where copies go now."""
     before: int
-    """The highest offset of those of a topic that was deleted and made again since, -1 where there are none."""
+    """The highest offset among copies of a topic that was recreated since, -1 if there are none."""
 
 
 class Mirror:
@@ -299,10 +299,10 @@ class Mirror:
         return all(lane.at >= lane.end and lane.target and not lane.is_waiting for lane in self._lanes.values())
 
     async def _patiently(self, activity: str, work: Awaitable[None]) -> None:
-        """Do what can wait until servers answer again, and is done again soon."""
+        """Do work that can wait until servers answer again, and is repeated soon."""
         try:
             await work
-        except NotFoundError:  # a topic, or a group, went just now
+        except NotFoundError:  # a topic or a group was just deleted
             pass
         except MqtoolError as error:
             if not _may_pass(error):
@@ -325,7 +325,7 @@ class Mirror:
     # One mirror at a time
 
     async def _join(self) -> None:
-        """Be the one consumer of the group of this mirror."""
+        """Become the only consumer of this mirror's group."""
         brokers = await self._source.masters()
         names = await self._source.group_names()
         if self.group not in names:
@@ -360,7 +360,7 @@ class Mirror:
     # Topics and queues
 
     async def _look(self, begin: "str | int") -> None:
-        """Take in topics and queues that are not followed yet."""
+        """Start to follow new topics and queues."""
         configs_by_topic = await self.topics()
         new = [
             (queue, broker)
@@ -387,7 +387,7 @@ class Mirror:
             self._tasks.add(asyncio.create_task(self._follow(lane)))
 
     async def _begin_with(self, lane: _SourceQueue, committed: int | None, begin: "str | int") -> None:
-        """Find where a queue continues; where it begins, that is committed before anything is copied."""
+        """Find where to continue in a queue; a start offset is committed before anything is copied."""
         ask, queue = self._source.request, lane.queue
         pulled = await ask(lane.address, calls.pull(queue.topic, queue.queue_id, committed or 0, 1))
         lane.end = pulled.max_offset
@@ -415,7 +415,7 @@ class Mirror:
     # One queue
 
     async def _follow(self, lane: _SourceQueue) -> None:
-        """Copy a queue, from where it was left."""
+        """Copy a queue, from where it was left off."""
         while True:
             try:
                 await self._take_up(lane)
@@ -434,7 +434,7 @@ class Mirror:
                 await asyncio.sleep(_AFTER_FAILURE_S)
 
     async def _take_up(self, lane: _SourceQueue) -> None:
-        """Find the queue that copies go to, and what of this one is there already, though it was not committed."""
+        """Find the target queue, and the copies that are already there although they were not committed."""
         target, lane.target_address = await self._target_of(lane)
         if target != lane.target:
             lane.target, lane.offsets = target, OffsetMap()
@@ -443,7 +443,7 @@ class Mirror:
         if low is None:
             return
         copies = await self._last_copies(lane, low, (near or low).store_timestamp - _CLOCKS_DIFFER_MS)
-        if lane.is_begun and copies.before >= lane.at - 1:  # so far it has come with that topic, too
+        if lane.is_begun and copies.before >= lane.at - 1:  # copying had reached that offset in the former topic, too
             lane.at, lane.offsets = low.queue_offset, OffsetMap()
         if copies.last is None:
             return
@@ -451,7 +451,7 @@ class Mirror:
         lane.last_timestamp = max(lane.last_timestamp, hop.store_timestamp)
         if hop.queue_offset >= lane.at:
             origin = await self._first_at(lane, hop.queue_offset)
-            # Where the source lost the end of a queue others may have come to its place.
+            # If the source lost the end of a queue, other messages may have those offsets now.
             if origin is None or _is_at(origin, hop):
                 lane.at = hop.queue_offset + 1
                 if target_offset is not None:
@@ -499,9 +499,9 @@ class Mirror:
             offset = pulled.next_offset
 
     async def _last_copies(self, lane: _SourceQueue, low: Message, since: int) -> _Copies:
-        """Return what the target has of a queue, whose first message is given; looks from the end back to a time (ms).
+        """Return the copies of a queue, given its first message; searches from the target's end back to a time (ms).
 
-        Elsewhere than where copies go now it is looked for only where the last one that was committed is not there.
+        Former target queues are searched only if the last committed copy is not in the current one.
         """
         assert lane.target
         copies = await self._last_copies_in(lane.target, lane.target_address, lane, low, since)
@@ -540,9 +540,9 @@ class Mirror:
         return _Copies(best, before)
 
     async def _is_of_topic_before(self, hop: Hop, lane: _SourceQueue, low: Message) -> bool:
-        """Return whether a copy is of a topic that was deleted and made again since, of which a message is the first.
+        """Return whether a copy is of a topic that was recreated since; ``low`` is the first message of the new one.
 
-        What was stored before that is, but where a clock was set back: then the source still has it.
+        Copies stored before that are, unless a clock was set back: then the source still has the original.
         """
         if hop.queue_offset < low.queue_offset or hop.store_timestamp >= low.store_timestamp:
             return False
@@ -565,7 +565,7 @@ class Mirror:
         return messages
 
     async def _until_dispatched(self, address: str) -> None:
-        """Wait until what a broker has stored stands in its queues, where a copy is to be found."""
+        """Wait until a broker has dispatched stored messages to its queues, where copies are searched for."""
         end = asyncio.get_running_loop().time() + _DISPATCHED_S
         while asyncio.get_running_loop().time() < end:
             info = await self._target.request(address, calls.runtime_info())
@@ -596,7 +596,7 @@ class Mirror:
                 wait = min(2 * wait, _MAX_WAIT_S)
 
     async def _begin_again(self, lane: _SourceQueue, pulled: PulledRecords) -> None:
-        """Go on in a queue that ends before what was copied: its topic was recreated, or its broker lost the end."""
+        """Continue in a queue that ends before what was copied: its topic was recreated, or its broker lost the end."""
         first = await self._first_at(lane, pulled.min_offset)
         is_new = first is not None and first.store_timestamp > lane.last_timestamp
         lane.at = pulled.min_offset if is_new else pulled.max_offset
@@ -607,14 +607,14 @@ class Mirror:
         )
 
     def _passed_over(self, lane: _SourceQueue, offset: int) -> None:
-        """Tell messages that the source does not give any more."""
+        """Report messages that the source no longer has."""
         count = offset - lane.at
         self.progress[lane.queue.topic].lost += count
         self._refused(NotMirrored(lane.queue, lane.at, count, "the source deleted them before they were copied"))
         lane.at = offset
 
     async def _copy(self, lane: _SourceQueue, messages: Iterable[Message]) -> None:
-        """Copy messages in their order; ``lane.at`` is behind what was done."""
+        """Copy messages in order; ``lane.at`` is the offset after the last one done."""
         copies: list[MirroredMessage] = []
         progress = self.progress[lane.queue.topic]
         expected = lane.at
@@ -655,7 +655,7 @@ class Mirror:
             try:
                 await self._send(lane, batch)
             except IllegalMessageError as error:
-                for copy in batch:  # which of them it is, nothing tells
+                for copy in batch:  # nothing shows which of them it is
                     try:
                         await self._send(lane, [copy])
                     except IllegalMessageError:
@@ -691,7 +691,7 @@ class Mirror:
             known = await self._target.request(broker.address, calls.groups())
             for group in sorted(groups & {group_name for group_name, _, _ in mine}):
                 if await self._target.request(broker.address, calls.members(group)) is not None:
-                    continue  # it is consumed there, and knows itself where it is
+                    continue  # it is consumed there, and has its own position
                 if group not in known and group in settings:
                     await self._target.request(broker.address, calls.put_group(settings[group]))
                 for key, at in mine.items():
@@ -703,7 +703,7 @@ class Mirror:
                         self._translated[key] = at
 
     async def _positions(self) -> dict[tuple[str, str, Place], int]:
-        """Return where groups are to continue at the target, by group, topic and queue there; what is new of it."""
+        """Return new positions of groups at the target, by group, topic and queue there."""
         answers = await self._source.ask_each(await self._source.masters(), calls.consumer_offsets)
         offsets: dict[tuple[str, str], dict[MessageQueue, int]] = {}
         for broker, broker_offsets in answers:
@@ -725,9 +725,9 @@ class Mirror:
         return not mirroring.is_progress_group(group) and not _is_system_group(group) and self._takes_group(group)
 
     async def _translated_of(self, lane: _SourceQueue, offset: int | None) -> int | None:
-        """Return what a group is to read next for an offset of a queue.
+        """Return the target offset for a group's offset in a queue.
 
-        None if nothing of the queue was copied, -1 where it is not to be known.
+        None if nothing of the queue was copied, -1 if it cannot be determined.
         """
         if lane.end == 0:
             return None
@@ -738,7 +738,7 @@ class Mirror:
         return await self._searched(lane, offset) if known is None else known
 
     async def _searched(self, lane: _SourceQueue, offset: int) -> int | None:
-        """Look an offset up in the copies themselves, which are in the order of their origins."""
+        """Search for an offset in the copies themselves, which are in the order of their originals."""
         assert lane.target
         ends = (await self._target.request(lane.target_address, calls.topic_queues(lane.target.topic))).get(
             lane.target.queue_id
@@ -758,7 +758,7 @@ class Mirror:
         return first if behind is None else behind
 
     async def _first_copy(self, lane: _SourceQueue, low: int, high: int) -> tuple[int, int] | None:
-        """Return the first copy of a queue between two offsets of the target: its offset at the origin, and there."""
+        """Return the first copy of a queue between two offsets of the target: its offsets at the source and there."""
         assert lane.target
         while low < high:
             for message in await self._stretch(lane.target, lane.target_address, low, min(low + _AT_ONCE, high)):
@@ -790,12 +790,12 @@ def _is_system_group(group: str) -> bool:
 
 
 def _may_pass(error: MqtoolError) -> bool:
-    """Return whether the same may be done later: a server is away, starting, stopping, or full."""
+    """Return whether a retry may succeed later: a server is away, starting, stopping, or full."""
     return error.retriable or error.code in _TRY_AGAIN
 
 
 def _is_at(message: Message | None, hop: Hop) -> bool:
-    """Return whether a message of the source is the one of a place; none is not."""
+    """Return whether a message of the source is the one at a place; False for None."""
     return message is not None and (message.queue_offset, message.store_timestamp) == (
         hop.queue_offset,
         hop.store_timestamp,

@@ -1,10 +1,10 @@
-"""Offsets of groups copied, shifted, and taken to another cluster.
+"""Copies and shifts offsets of groups, and takes them to another cluster.
 
-An offset means nothing in another cluster; the store time of the next message does. So a group continues
-there at the first message stored at that time or later, in every queue of the topic: nothing is left out, some may come
-again.
+Offsets are meaningless in another cluster, but the store time of the next message is not. So a group continues there at
+the first message stored at that time or later, in every queue of the topic: nothing is left out, some messages may be
+delivered again.
 
-Cost: a request for each broker, and for what goes by time one or two for each queue.
+Cost: a request for each broker, and for positions by time one or two for each queue.
 """
 
 import itertools
@@ -94,7 +94,7 @@ async def copied(
 ) -> list[Position]:
     """Return where a group continues that takes over from another, in the given topics.
 
-    Retries of the other group are left to it.
+    The retries of the other group are not copied.
 
     Raises:
         NotFoundError: there is no such group, or the first has committed nothing there.
@@ -190,7 +190,7 @@ async def kept(admin: AdminQueries, offsets: "Iterable[GroupOffset]", now: int) 
 
 
 async def _next_timestamp(admin: AdminQueries, address: str, group_offset: "GroupOffset", now: int) -> int:
-    """Return the store time of what a group reads next, ``now`` where that has not come yet."""
+    """Return the store time of the message that a group reads next, ``now`` if it does not exist yet."""
     from mqtool.formats.inner_batch import messages_of
 
     at = max(group_offset.consumer_offset or 0, group_offset.min_offset or 0)
@@ -256,7 +256,7 @@ async def _is_still_there(
     kept_offset: KeptOffset,
     now: int,
 ) -> bool:
-    """Return whether a queue here is the one that an offset was kept of: what was next has the same store time."""
+    """Return whether a queue is the one of an exported offset: the next message has the same store time."""
     queue = queues.get((kept_offset.topic, kept_offset.broker_name, kept_offset.queue_id))
     if queue is None or not queue.min_offset <= kept_offset.consumer_offset <= queue.max_offset:
         return False

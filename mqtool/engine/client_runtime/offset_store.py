@@ -1,4 +1,4 @@
-"""What a group has consumed of its queues: noted with the brokers, or of broadcasts in a file of this client.
+"""Consumer offsets of a group: committed to brokers, or for broadcasting kept in a file of this client.
 
 (Rules: remoting.md 6.2. RocketMQ: ``RemoteBrokerOffsetStore``, ``LocalFileOffsetStore``.)
 """
@@ -19,7 +19,7 @@ from mqtool.formats.bodies import MessageQueue, build_body, by_queue, parse_body
 log = logging.getLogger(__name__)
 
 FOLDER = ".rocketmq_offsets"
-"""In the home of the user, where Java clients keep their files."""
+"""In the user's home directory, where Java clients keep their files."""
 _ANSWER_MS = 5000
 
 
@@ -27,19 +27,19 @@ class OffsetStore(Protocol):
     """The offsets of the queues that a consumer holds."""
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool) -> None:
-        """Record what is consumed next."""
+        """Record the next offset to consume."""
 
     def known(self, queue: MessageQueue) -> int | None:
         """Return what this client has recorded since it started."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return what anybody has recorded, None if nothing; raises MqtoolError if that is unknown."""
+        """Return the offset recorded by any client, None if there is none; raises MqtoolError if it is unknown."""
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Persist the offsets of some queues."""
 
     async def commit(self, queues: Collection[MessageQueue]) -> None:
-        """Do the same, and return when it is done; raises MqtoolError where it fails."""
+        """Do the same, and return when it is done; raises MqtoolError if it fails."""
 
     async def hand_over(self, queue: MessageQueue) -> None:
         """Persist the offset of a queue, and record nothing more: it belongs to another client now."""
@@ -53,7 +53,7 @@ class _Noted:
         self._offsets: dict[MessageQueue, int] = {}
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool) -> None:
-        """Record what is consumed next."""
+        """Record the next offset to consume."""
         if not increase_only or offset > self._offsets.get(queue, -1):
             self._offsets[queue] = offset
 
@@ -87,7 +87,7 @@ class BrokerOffsets(_Noted):
         await asyncio.gather(*(self._tell([queue for queue in queues if queue.broker_name == name]) for name in names))
 
     async def commit(self, queues: Collection[MessageQueue]) -> None:
-        """Tell the brokers, and wait for their answers; what one refuses does not keep the others from being told."""
+        """Commit to the brokers, and wait for their answers; if one refuses, the others are still asked."""
         noted = [(queue, self._offsets[queue]) for queue in queues]
         asked = (self._ask(queue, offset) for queue, offset in noted)
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
@@ -100,7 +100,7 @@ class BrokerOffsets(_Noted):
         self._told[queue] = offset
 
     async def hand_over(self, queue: MessageQueue) -> None:
-        """Commit the offset of this client, unless the broker knows it: a new owner of the queue may be further."""
+        """Commit this client's offset, unless the broker knows it: a new owner of the queue may be ahead."""
         if self._told.get(queue) != self.known(queue):
             await self.persist([queue])
         self.forget(queue)
@@ -111,7 +111,7 @@ class BrokerOffsets(_Noted):
         self._told.pop(queue, None)
 
     async def _tell(self, queues: Collection[MessageQueue]) -> None:
-        """Tell the one broker of some queues."""
+        """Commit the offsets of some queues of one broker."""
         for queue in queues:
             offset = self._offsets.get(queue)
             if offset is None:
@@ -133,7 +133,7 @@ class FileOffsets(_Noted):
     def __init__(self, client_id: str, group: str, folder: Path | None = None) -> None:
         super().__init__()
         self.path = (folder or Path.home() / FOLDER) / client_id / group / "offsets.json"
-        self._writing = threading.Lock()  # whoever writes last has read last
+        self._writing = threading.Lock()  # so that the last write has the latest offsets
         for path in (self.path, self.path.with_name("offsets.json.bak")):
             try:
                 offsets = by_queue(parse_body(path.read_bytes()).get("offsetTable") or {}, "offsetTable")

@@ -1,4 +1,4 @@
-"""A consumer that pops, for asyncio: brokers of 5.x hide what they give, until it is acknowledged or comes again.
+"""A consumer that pops, for asyncio: brokers of 5.x hide messages until they are acknowledged or delivered again.
 
 (Rules: remoting.md 3.4. RocketMQ: ``PopProcessQueue``, ``DefaultMQPushConsumerImpl.popMessage``.)
 """
@@ -42,10 +42,10 @@ class PopConsumerOptions(ClientOptions):
     """How a consumer pops; names and defaults are those of the Java client.
 
     Attributes:
-        pop_invisible_time: ms during which others do not get what this consumer got.
+        pop_invisible_time: ms during which other consumers do not get the messages that this one got.
         pop_batch_nums: messages per pop, at most 32.
         poll_timeout_millis: default timeout of ``pop``.
-        orderly: messages of a queue are delivered to nobody else while one of them is not acknowledged.
+        orderly: messages of a queue are delivered to no other consumer while one of them is not acknowledged.
         deserializer: makes the ``value`` of a message from its body, on first access.
         hooks: are called for all messages, before the program gets them, and after.
         trace: send traces to RMQ_SYS_TRACE_TOPIC, as Java's ``enableMsgTrace`` does.
@@ -61,7 +61,7 @@ class PopConsumerOptions(ClientOptions):
 
 
 class _Hidden(NamedTuple):
-    """Until when (ms) nobody else gets a message: one clock may be set again, the other stands still in sleep."""
+    """Until when (ms) nobody else gets a message, by two clocks: one may be set, the other stops during sleep."""
 
     wall_ms: int
     loop_ms: float
@@ -109,8 +109,8 @@ class PopConsumer(Subscriber):
         _check_time("pop_invisible_time", self.options.pop_invisible_time)
         self._instance.heartbeat = self._heartbeat
         self._under_way: dict[tuple[str, str], asyncio.Task[_Popped]] = {}  # by topic and broker
-        self._to_give: deque[tuple[_Hidden, ConsumerMessage]] = deque()  # one by one
-        self._ahead: dict[str, int] = {}  # ms by which the clock of a broker is ahead of ours, where that is known
+        self._to_give: deque[tuple[_Hidden, ConsumerMessage]] = deque()  # to be returned one by one
+        self._ahead: dict[str, int] = {}  # ms by which the clock of a broker is ahead of ours, if known
         self._last: ConsumerMessage | None = None
         self._trace, all_hooks = message_trace_of(
             "CONSUME", self.group, name_servers, self.options, self._clock, trace_sender
@@ -130,7 +130,7 @@ class PopConsumer(Subscriber):
         if not self._subscriptions:
             raise UsageError("this consumer is not subscribed to a topic")
         async with self._starting():
-            self._last = None  # what was not acknowledged before comes again
+            self._last = None  # a message not acknowledged before is delivered again
             self._to_give.clear()
             for topic in self._subscriptions:
                 if await self._instance.route(topic) is None:
@@ -191,7 +191,7 @@ class PopConsumer(Subscriber):
                 for error in errors.values():
                     raise error
                 raise UnavailableError(f"no route of {', '.join(self._subscriptions)} contains a master any more")
-            # One that is not done yet continues: what it brings is hidden, and must not be lost until its time is over.
+            # An unfinished pop continues: its messages are hidden, and must not be lost until they are visible again.
             tasks, timeout = self._under_way.values(), None if new else left
             done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if not self._is_running:  # it was shut down elsewhere
@@ -206,7 +206,7 @@ class PopConsumer(Subscriber):
                     errors[place] = error
                     continue
                 has_answer = True
-                for failed, why in errors.items():  # this one answers: that is not a reason to end
+                for failed, why in errors.items():  # this broker answers, so the others' errors are only logged
                     log.warning("popping from %s on %s failed: %s", *failed, why)
                 if popped.messages and self._is_hidden(popped.hidden):  # else others may have them by now
                     return popped._replace(messages=self._shown(popped.messages))
@@ -303,23 +303,23 @@ class PopConsumer(Subscriber):
         messages, subscription = answer.messages, self._subscriptions[topic]
         hidden = self._hidden_now()
         early = end - asyncio.get_running_loop().time()
-        if not messages and early > 0:  # too many wait there, or its clock is ahead of ours
+        if not messages and early > 0:  # too many pops wait there, or its clock is ahead of ours
             await asyncio.sleep(min(early, _AFTER_NOTHING_S))
         wanted = [message for message in messages if consuming.is_wanted(subscription, message)]
         for message in messages:
-            if message not in wanted:  # another tag of the same code: nobody else in the group wants it
+            if message not in wanted:  # another tag with the same hash: nobody else in the group wants it
                 try:
                     await self._ack(message)
-                except MqtoolError as error:  # it comes again
+                except MqtoolError as error:  # it is delivered again
                     log.warning("a message of %s on %s could not be acknowledged: %s", topic, broker_name, error)
         return _Popped(wanted, hidden)
 
     async def _asked(self, topic: str, broker_name: str, wait_ms: int) -> popping.Popped:
-        """Pop of a broker, whatever its clock says."""
+        """Pop from a broker, whatever its clock says."""
         before = self._ahead.get(broker_name, 0)
         try:
             answer = await self._ask_for(topic, broker_name, before, wait_ms, wait_ms + _ANSWER_MS)
-        except AnswerTimeoutError:  # it holds a pop for too long where its clock is behind ours
+        except AnswerTimeoutError:  # it holds a pop for too long if its clock is behind ours
             answer = await self._find_clock(topic, broker_name)
             if not answer.messages and self._ahead.get(broker_name, 0) > before - _CLOCKS_DIFFER_MS:
                 raise
@@ -345,10 +345,10 @@ class PopConsumer(Subscriber):
         return answer
 
     async def _find_clock(self, topic: str, broker_name: str) -> popping.Popped:
-        """Find how far the clock of a broker is ahead of ours, by pops that do not wait; return what they give.
+        """Find how far the clock of a broker is ahead of ours, by pops that do not wait; return their messages.
 
-        A broker goes by its own clock and by when we say that we have asked: one that is ahead of us takes all pops for
-        late, one that is behind holds them for too long.
+        A broker compares its own clock with the time at which we say we sent the pop: if it is ahead of us, all pops
+        seem late; if it is behind, it holds them for too long.
         """
         search = popping.ClockSearch(self._ahead.get(broker_name, 0))
         while (ahead := search.next_try()) is not None:
@@ -361,7 +361,7 @@ class PopConsumer(Subscriber):
         return popping.Popped([], 0, is_late=False)
 
     def _hidden_now(self) -> _Hidden:
-        """Return until when a message is hidden that was popped just now."""
+        """Return until when a message that was just popped is hidden."""
         hidden_ms = self.options.pop_invisible_time
         return _Hidden(self._clock() + hidden_ms, asyncio.get_running_loop().time() * 1000 + hidden_ms)
 

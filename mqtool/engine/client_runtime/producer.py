@@ -1,4 +1,4 @@
-"""Producers, for asyncio: messages go to a queue each, and to another broker where one fails.
+"""Producers, for asyncio: each message goes to a queue, and to another broker if one fails.
 
 (Rules: remoting.md 3.9, 4.3, 4.6. RocketMQ: ``DefaultMQProducer``, ``TransactionMQProducer``.)
 """
@@ -56,18 +56,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FLUSH_MS = 30_000
-"""How long who leaves waits for what is under way: longer than any send takes by default."""
+"""How long a producer that shuts down waits for sends in flight: longer than any send takes by default."""
 
 _LISTENER = "transaction listener"
 
 
 class _Way(NamedTuple):
-    """To which queue a message goes."""
+    """How the queue of a message is chosen."""
 
     choose: Callable[[Sequence[MessageQueue], str | None], MessageQueue]
     """Called with the queues of the topic and the broker that failed."""
     is_fixed: bool
-    """By a queue or a selector: it is not sent again then."""
+    """It is given, or chosen by a selector: then the send is not retried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +85,8 @@ class ProducerOptions(ClientOptions):
         compress_level: from 1, fast, to 9, small.
         max_message_size: maximum size of a body in bytes.
         default_topic_queue_nums: queues of a topic that is created by sending to it.
-        topics: brokers of these learn of the producer when it starts, not when it first sends, and ask it about
-            transactions that another member of its group has left behind.
+        topics: brokers of these topics learn of the producer when it starts, not when it first sends, and ask it about
+            transactions that another member of its group has left open.
         send_latency_fault_enable: avoid brokers that are slow or failed, for the time given by ``latency_max`` and
             ``not_available_duration``, both in ms.
         enable_backpressure_for_async_mode: ``send_async`` waits while the next two limits of concurrent sends are
@@ -325,14 +325,14 @@ class Producer(Client):
     # Automatic batches
 
     async def to_choose_from(self, call: SendCall) -> list[MessageQueue]:
-        """Return the queues that a selector chooses from, none if there is no selector."""
+        """Return the queues from which a selector chooses, none if there is no selector."""
         return await self._queues_within(call.message.topic, self._timeout(call.timeout_ms)) if call.selector else []
 
     def _lane(self, call: SendCall, queues: list[MessageQueue]) -> LaneKey:
-        """Return with which others a message may go together.
+        """Return the lane of a message, whose messages may be batched together.
 
         Raises:
-            UsageError: queue or selector make no sense.
+            UsageError: queue or selector are invalid.
         """
         message, queue = call.message, call.queue
         if call.selector:
@@ -351,7 +351,7 @@ class Producer(Client):
 
         Args:
             call: one that can be batched.
-            queues: those that a selector chooses from.
+            queues: those from which a selector chooses.
 
         Raises:
             UsageError: the producer is not running, queue or selector are invalid, or the message has too many
@@ -363,7 +363,7 @@ class Producer(Client):
         return future
 
     def _waiting(self, call: SendCall, future: AnyFuture) -> PendingMessage:
-        """Return a message that is ready as it waits for its batch.
+        """Return a prepared message in the form in which it waits for its batch.
 
         Raises:
             UsageError: the producer is not running, or the message has too many properties.
@@ -391,7 +391,7 @@ class Producer(Client):
         return self._send(packed, self._way(packed.topic, lane.queue), timeout_ms)
 
     def _joined(self, elements: Sequence[Element], topic: str, *, wait_store_ok: bool) -> Packed:
-        """Return the request that messages become which go together, or one that is alone."""
+        """Return the request for a batch of messages, or for a single one."""
         if len(elements) > 1:
             return join_batch(elements, topic, self._unique_key(), wait_store_ok=wait_store_ok)
         return pack_element(elements[0], topic, **self._compression)
@@ -429,8 +429,8 @@ class Producer(Client):
         """Send messages of one topic in as few requests as their size allows, and return where each batch is stored.
 
         Each batch is stored completely or not at all, in one queue, in the given order. A message alone in its batch
-        is sent by itself. Brokers of 5.x before 5.3.4 show the unique key of the batch in place of that of each
-        message.
+        is sent as a single message. Brokers of 5.x before 5.3.4 show the unique key of the batch instead of that of
+        each message.
 
         Raises:
             MqtoolError: as ``send``; batches before the one that failed are stored.
@@ -487,7 +487,7 @@ class Producer(Client):
         arg: Any = None,
         timeout_ms: int | None = None,
     ) -> "ConsumerMessage":
-        """Send a message, wait for the reply of whoever consumes it, and return that.
+        """Send a message, wait for the reply of its consumer, and return it.
 
         Args:
             message: its ``unique_key`` is set.
@@ -520,7 +520,7 @@ class Producer(Client):
             del self._awaited[correlation_id]
 
     async def reply(self, request: "ConsumerMessage", body: Any, timeout_ms: int | None = None) -> SendResult:
-        """Reply to a message whose producer waits for that, and return where the reply is stored.
+        """Reply to a message whose producer waits for a reply, and return where the reply is stored.
 
         Args:
             request: the message, as a consumer got it.
@@ -544,11 +544,11 @@ class Producer(Client):
         return command.answer()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that messages to a topic go to."""
+        """Return the queues to which messages of a topic are sent."""
         check_topic(topic)
         return [queue._replace(topic=topic) for queue in await self._queues(topic)]
 
-    # How
+    # How to send
 
     def _timeout(self, timeout_ms: int | None) -> int:
         if timeout_ms is None:
@@ -560,13 +560,13 @@ class Producer(Client):
     def _sender_of(
         self, call: SendCall, more: dict[str, str] | None = None, *, is_async: bool = False, is_reply: bool = False
     ) -> "Callable[[], Coroutine[Any, Any, SendResult]]":
-        """Make the request of a message that is ready, in any thread; return what sends it, and tells the hooks.
+        """Build the request of a prepared message, in any thread; return a function that sends it and calls the hooks.
 
         Args:
-            call: whose message, and how.
-            more: properties besides.
-            is_async: it is not sent again after an answer.
-            is_reply: it answers a message.
+            call: the message and how to send it.
+            more: additional properties.
+            is_async: it is not retried after an answer.
+            is_reply: it is a reply to a message.
 
         Raises:
             UsageError: queue or selector make no sense, or the message has too many properties.
@@ -634,10 +634,10 @@ class Producer(Client):
         return sending.send(packed, queue, self.group, self._instance.clock(), self.options.default_topic_queue_nums)
 
     def _way_of(self, call: SendCall) -> _Way:
-        """Return to which queue a message goes; any thread may ask.
+        """Return how the queue of a message is chosen; any thread may call it.
 
         Raises:
-            UsageError: queue or selector make no sense.
+            UsageError: queue or selector are invalid.
         """
         message, selector = call.message, call.selector
         if selector is None:
@@ -656,7 +656,7 @@ class Producer(Client):
         return _Way(lambda queues, failed: turns.choose(queues, failed, self._instance.clock()), False)
 
     def _wanted(self, queue: MessageQueue, topic: str) -> MessageQueue:
-        """Return the queue that was chosen for a message to a topic, as brokers know it."""
+        """Return the queue chosen for a message to a topic, under the name that brokers know."""
         if not (isinstance(queue, MessageQueue) and all(map(isinstance, queue, (str, str, int)))):
             raise UsageError(f"the queue of a message must be a MessageQueue, not {queue!r}")
         wanted = queue._replace(topic=self._topic(queue.topic)) if self.options.namespace else queue
@@ -681,7 +681,7 @@ class Producer(Client):
         return with_namespace(topic, self.options.namespace)
 
     def _own_name(self, topic: str) -> str:
-        """Return how the application calls a topic."""
+        """Return the application's name of a topic."""
         return without_namespace(topic, self.options.namespace)
 
     def ready(self, call: SendCall) -> SendCall:
@@ -696,7 +696,7 @@ class Producer(Client):
             raise UsageError(f"the selector of a message must be a function, not {call.selector!r}")
         original, call.message = call.message, self._serialized(call.message)
         check_message(call.message, self.options.max_message_size)
-        if self._hooks or call.selector:  # which see it later
+        if self._hooks or call.selector:  # they see it later
             call.message = kept(call.message)
         original.unique_key = call.message.unique_key = self._unique_key()
         return call
@@ -709,7 +709,7 @@ class Producer(Client):
         return dataclasses.replace(message, body=user_code.call("serializer", serializer, message.body))
 
     def _pack(self, call: SendCall, more: dict[str, str] | None = None) -> tuple[Packed, hooks.CalledHooks]:
-        """Return the request that a message becomes, and the hooks that are to be told how it ended."""
+        """Return the request for a message, and the hooks to be called with its outcome."""
         if not self._hooks:
             return self._packed(call.message, more), []
         called_hooks = self._before_send([call.message])
@@ -774,7 +774,7 @@ class TransactionProducer(Producer):
             raise UsageError("a message in a transaction cannot be delayed")
         call = self.ready(SendCall(message))
         sent = await self._sender_of(call, sending.transaction_properties(self.group))()
-        if sent.status is not SendStatus.SEND_OK:  # it may be lost with the broker
+        if sent.status is not SendStatus.SEND_OK:  # it may be lost together with the broker
             return await self._end(sent, TransactionState.ROLLBACK)
         try:
             state = await user_code.called(_LISTENER, self._listener.execute_local_transaction, message, arg)
@@ -787,7 +787,7 @@ class TransactionProducer(Producer):
         try:
             end = sending.end_transaction(self.group, sent, self._topic(sent.queue.topic), state)
             await self._instance.send_oneway(sent.queue.broker_name, end)
-        except UnavailableError as error:  # it asks again
+        except UnavailableError as error:  # the broker asks again
             log.warning("ending the transaction of %s failed: %s", sent.message_id, error)
         return sent._replace(transaction_state=state)
 
@@ -808,14 +808,14 @@ class TransactionProducer(Producer):
             await self._instance.wire.send_oneway(
                 address, sending.answer_check(self.group, asked, message.message_id, state)
             )
-        except UnavailableError as error:  # it asks again
+        except UnavailableError as error:  # the broker asks again
             log.warning("cannot report the state of the transaction of %s: %s", message.message_id, error)
 
 
 def _told(
     called_hooks: hooks.CalledHooks, call: SendCall, work: "Coroutine[Any, Any, SendResult]"
 ) -> "Coroutine[Any, Any, SendResult]":
-    """Return what sends a message, and tells the hooks what became of it."""
+    """Return a coroutine that sends a message, and calls the hooks with the outcome."""
     return _with_hooks(called_hooks, call, work) if called_hooks else work
 
 
@@ -845,10 +845,10 @@ def _state(answer: Any) -> TransactionState:
 
 
 class _InFlightLimit:
-    """Room for sends that are under way: so many messages, and bytes of bodies."""
+    """Limits of sends in flight: a number of messages, and of bytes of bodies."""
 
     def __init__(self, count: int, size: int) -> None:
-        self._count, self._size = max(10, count), max(1 << 20, size)  # no less, as in Java
+        self._count, self._size = max(10, count), max(1 << 20, size)  # minimum values, as in Java
         self._changed = asyncio.Condition()
 
     async def take(self, size: int) -> None:

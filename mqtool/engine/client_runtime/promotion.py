@@ -1,10 +1,10 @@
-"""A slave becomes the master of its name: planned first, with what would be lost and repeated; then carried out.
+"""Promotes a slave to master of its broker name: a plan shows what would be lost and repeated, then it is carried out.
 
-Where the old master answers and is one of mqtool it stops taking messages, the slave gets the rest, and they swap. A
-RocketMQ master cannot be told to stop: it has to be stopped by hand before. Nobody is promoted without being asked.
+If the old master answers and is an mqtool broker, it stops accepting messages, the slave copies the rest, and they swap
+roles. A RocketMQ master cannot be told to stop: it has to be stopped by hand first. No slave is promoted automatically.
 
-Cost: some requests to each broker of the name, one for each queue of a group whose offset differs, and where the old
-master is dead one for each topic that groups read.
+Cost: some requests to each broker of the name, one for each queue of a group whose offset differs, and if the old
+master is dead, one for each topic that groups read.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _MAX_GROUPS_TOLD = 20
 _OUR_SETTING = "haDialect"
 """Settings that only mqtool brokers have."""
 _OF_SYNC_MASTER = ("inSyncReplicas", "haDialect")
-"""Settings that say for how many slaves the sends of a SYNC_MASTER wait; each broker goes by its own."""
+"""Settings that say for how many slaves the sends of a SYNC_MASTER wait; each broker uses its own."""
 _EPOCH, _STATUS, _END = "replicationEpoch", "replicationStatus", "commitLogMaxOffset"
 
 
@@ -39,11 +39,11 @@ class Promotion:
     """The broker to promote, and the consequences."""
 
     slave: "BrokerPlace"
-    master: "BrokerPlace | None"  # that answers and swaps with the slave
+    master: "BrokerPlace | None"  # the one that answers and swaps with the slave
     role: str  # of the new master
     epoch: int
     lag_bytes: int | None  # what the slave lacks, None if no master answers
-    repeats: dict[str, int] = field(default_factory=dict)  # messages by group, at most; none where the two swap
+    repeats: dict[str, int] = field(default_factory=dict)  # maximum number of messages by group; empty if the two swap
     remarks: list[str] = field(default_factory=list)
 
 
@@ -52,8 +52,8 @@ async def plan_promotion(
 ) -> Promotion:
     """Plan to promote a slave: the one with an id, or the one with the longest log.
 
-    Each change of roles has a higher epoch than those that the brokers know of which answer. Where no master is among
-    them there may be later ones: the epoch is the time then, in seconds.
+    Each change of roles has a higher epoch than those known to the brokers that answer. If no master is among them,
+    there may be higher ones elsewhere: then the epoch is the time in seconds.
 
     Raises:
         NotFoundError: there is no broker, or no slave, with that name or id.
@@ -126,7 +126,7 @@ def _chosen(broker_name: str, all_stats: "list[BrokerStats]", slave_id: int | No
 
 
 async def _most_repeated(admin: "AdminClient", slave: str) -> dict[str, int]:
-    """Return how many messages of a slave are behind the offsets of each group that it knows: no more are repeated."""
+    """Return how many messages of a slave follow the offsets of each group that it knows: no more are repeated."""
     offsets = await admin.request(slave, calls.consumer_offsets())
     ends: dict[str, dict[int, int]] = {}
     for topic in sorted({topic for topic, _, _ in offsets}):
@@ -143,7 +143,7 @@ async def _most_repeated(admin: "AdminClient", slave: str) -> dict[str, int]:
 
 
 def _of_other_slaves(slave: "BrokerStats", all_stats: "list[BrokerStats]") -> list[str]:
-    """Return what other slaves have, or may have, that is lost where their master is dead."""
+    """Return remarks on data that other slaves have, or may have, and that is lost if their master is dead."""
     remarks, end = [], int(slave.stats.get(_END, "0"))
     for other in all_stats:
         number = other.broker.broker_id
@@ -187,7 +187,7 @@ def _time(milliseconds: int) -> str:
 
 
 async def promote(admin: "AdminClient", plan: Promotion, say: Callable[[str], None]) -> None:
-    """Carry out a plan; ``say`` is told what has been done.
+    """Carry out a plan; ``say`` is called with each completed step.
 
     Raises:
         UnavailableError: the slave does not catch up in time, and nothing was changed; or it does not come back as
@@ -222,10 +222,10 @@ async def promote(admin: "AdminClient", plan: Promotion, say: Callable[[str], No
 
 
 async def _has_become(admin: "AdminClient", plan: Promotion, master: str) -> bool:
-    """Return whether a slave took the order to become master, of which no answer came.
+    """Return whether a slave accepted the order to become master, although it did not answer.
 
     Raises:
-        UnavailableError: it does not say: the old master must not continue, as there would be two.
+        UnavailableError: it does not answer: the old master must not continue, as there might be two.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _SWAP_SECONDS
@@ -255,7 +255,7 @@ async def _until_it_has(admin: "AdminClient", address: str, end: int) -> None:
 
 
 async def _copy_offsets(admin: "AdminClient", master: str, slave: str) -> int:
-    """Have a slave know how far groups have read at its master, and return how many offsets it did not know."""
+    """Copy the consumer offsets of a master to its slave, and return how many had changed."""
     master_offsets = await admin.request(master, calls.consumer_offsets())
     slave_offsets = await admin.request(slave, calls.consumer_offsets())
     late = {key: offset for key, offset in master_offsets.items() if slave_offsets.get(key) != offset}
@@ -281,7 +281,7 @@ async def _until_master(admin: "AdminClient", slave: "BrokerPlace") -> None:
             if any(master.address == slave.address for master in masters):
                 await admin.request(slave.address, calls.runtime_info())
                 return
-        except MqtoolError:  # it is just being made
+        except MqtoolError:  # it is just becoming master
             pass
         if loop.time() > deadline:
             raise UnavailableError(

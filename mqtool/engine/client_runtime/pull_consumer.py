@@ -1,4 +1,4 @@
-"""A consumer that pulls by offset, for asyncio: it keeps no place in a queue and shares nothing with others.
+"""A consumer that pulls by offset, for asyncio: it keeps no position in a queue and does not share queues.
 
 (Rules: remoting.md 3.3, 5. RocketMQ: ``DefaultMQPullConsumer``.)
 """
@@ -187,7 +187,7 @@ class PullConsumer(Reader):
         wanted = consuming.messages_of(fetched.records, queue, subscription)
         messages = consuming.as_users_know(wanted, self.options.namespace, self.options.deserializer)
         status = _STATUSES[ResponseCode(fetched.code)]
-        if status is PullStatus.FOUND and not messages:  # other tags of the same code
+        if status is PullStatus.FOUND and not messages:  # other tags with the same hash
             status = PullStatus.NO_MATCHED_MSG
         self._works.begin(messages).end(ConsumeStatus.SUCCESS)
         return PullResult(status, fetched.next_offset, fetched.min_offset, fetched.max_offset, messages)
@@ -204,6 +204,6 @@ class PullConsumer(Reader):
         self._check_running()
         if queue.broker_name not in self._greeted:
             await self._instance.route(queue.topic)
-            await self._instance.send_heartbeats()  # by one of them a broker makes the group
+            await self._instance.send_heartbeats()  # they make brokers create the group
             self._greeted.add(queue.broker_name)
         await self._ask_of(queue, calls.set_offset(self.group, queue.topic, queue.queue_id, offset))

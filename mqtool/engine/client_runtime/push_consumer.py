@@ -1,4 +1,4 @@
-"""A consumer to which messages seem to be pushed, for asyncio: it pulls in the background, from its share of queues.
+"""A consumer that seems to have messages pushed to it, for asyncio: it pulls from its queues in the background.
 
 (Rules: remoting.md 3.7, 3.9, 5, 6. RocketMQ: ``DefaultMQPushConsumer``.)
 """
@@ -185,7 +185,7 @@ class PushConsumer(Consumer):
     def _took(self, held: AssignedQueue, messages: list[ConsumerMessage]) -> None:
         if messages:
             self._service.submit(held, messages)
-        elif not held.waiting.count:  # nor is a listener at work with any
+        elif not held.waiting.count:  # and no listener is processing any
             self._offsets.update(held.queue, held.next_offset, increase_only=True)
 
     # Locks
@@ -222,7 +222,7 @@ class PushConsumer(Consumer):
             if held := self._held.get(queue):
                 held.waiting.locked_at = self._clock() if queue in granted else None
 
-    # What administrators ask, through a broker
+    # Requests of administrators, through a broker
 
     def _settings(self) -> dict[str, str]:
         options = self.options

@@ -1,4 +1,4 @@
-"""What consumers have in common that read queues themselves: which queues there are, and where they begin and end.
+"""The common part of consumers that read queues themselves: which queues exist, and where they start and end.
 
 (Rules: remoting.md 3.4. RocketMQ: ``MQAdminImpl``.)
 """
@@ -62,6 +62,6 @@ class Reader(Client):
         return offset
 
     async def _ask_of(self, queue: MessageQueue, call: Call[T]) -> T:
-        """Ask about a queue; raises what ``Wire.request`` does."""
+        """Send a query about a queue; raises what ``Wire.request`` does."""
         await self._instance.route(queue.topic)
         return await self._instance.request_reader(queue.broker_name, call, ANSWER_MS)

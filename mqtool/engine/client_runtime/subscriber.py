@@ -1,4 +1,4 @@
-"""What consumers of all kinds have in common: the topics that they subscribe to."""
+"""The common part of all subscribing consumers: their subscriptions."""
 
 from collections.abc import Callable, Sequence
 

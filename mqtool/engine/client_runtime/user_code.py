@@ -1,7 +1,7 @@
-"""Code of the application that a client calls: whatever it raises ends that one call, and nothing else.
+"""Calls code of the application: whatever it raises ends only that call.
 
-In an event loop SystemExit and KeyboardInterrupt end the loop, with all clients that run in it, and CancelledError ends
-the task that meets it. Raised by a listener, a strategy or a selector they mean neither.
+In an event loop, SystemExit and KeyboardInterrupt end the loop, with all clients that run in it, and CancelledError
+ends the task that receives it. If a listener, a strategy or a selector raises them, they must do neither.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from mqtool.errors import CallbackError
 
 
 def contained(callback_name: str, error: BaseException) -> Exception:
-    """Return an exception as it is, and anything else that was raised as a CallbackError."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):  # which no coroutine may raise
+    """Return an ordinary exception unchanged, and anything else that was raised as a CallbackError."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):  # coroutines may not raise StopIteration
         return error
     wrapped = CallbackError(callback_name, error)
     wrapped.__cause__ = error
@@ -31,36 +31,36 @@ def call(callback_name: str, function: Callable[..., Any], *args: Any) -> Any:
     try:
         return function(*args)
     except BaseException as error:
-        raise contained(callback_name, error)  # noqa: B904  it knows its cause
+        raise contained(callback_name, error)  # noqa: B904  it has its cause
 
 
 class ClientTask(asyncio.Task[None]):
-    """A task of a client in which code of the application runs, too, which may cancel the task that it runs in."""
+    """A task of a client that also runs code of the application, which may cancel its own task."""
 
     inside_cancels = 0
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel the task, and note whether what runs in it did."""
+        """Cancel the task, and note whether its own code did it."""
         if asyncio.current_task(self.get_loop()) is self:
             self.inside_cancels += 1
         return super().cancel(msg)
 
     async def undo_inside_cancels(self, before: int) -> None:
-        """Let the task go on, unless somebody else has cancelled it since there were ``before`` cancels."""
+        """Let the task continue, unless it was cancelled from outside since there were ``before`` cancels."""
         if not self.inside_cancels:
             return
         while self.inside_cancels:
             self.inside_cancels -= 1
             self.uncancel()
         try:
-            await asyncio.sleep(0)  # where one comes that nothing has met
+            await asyncio.sleep(0)  # a cancel that was not delivered yet arrives here
         except asyncio.CancelledError:
             if self.cancelling() > before:
                 raise
 
 
 async def awaited(callback_name: str, work: Awaitable[Any]) -> Any:
-    """Await code of the application; raises what ``call`` does, and CancelledError where the caller is cancelled."""
+    """Await code of the application; raises what ``call`` does, and CancelledError if the caller is cancelled."""
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
     try:

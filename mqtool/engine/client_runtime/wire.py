@@ -1,4 +1,4 @@
-"""Connections of a client, and what it asks over them."""
+"""The connections of a client, and its requests over them."""
 
 import asyncio
 import functools
@@ -17,11 +17,11 @@ from mqtool.formats.signing import Credentials
 T = TypeVar("T")
 
 ANSWER_MS = 10_000
-"""How long an answer may take: tools ask for more at once than producers and consumers do."""
+"""How long an answer may take: tools request more at once than producers and consumers do."""
 _MAX_AT_ONCE = 16
 
 OnRequest = Callable[[str, RemotingCommand], Answering]
-"""Takes the address of a broker and what it asks; returns the answer."""
+"""Takes the address of a broker and its request; returns the answer."""
 
 
 class Wire:

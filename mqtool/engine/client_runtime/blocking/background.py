@@ -1,4 +1,4 @@
-"""The event loop of clients in programs without one: it runs in a thread, one for all clients of the process."""
+"""The event loop of blocking clients: it runs in a thread, one for all clients of the process."""
 
 import contextlib
 import functools
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = ParamSpec("P")
-_LOOK_S = 1.0  # who waits looks so often whether the loop is there
-_PAUSE_S = 5.0  # a fork waits no longer for the loop to pause
+_LOOK_S = 1.0  # how often a waiting caller checks that the loop is alive
+_PAUSE_S = 5.0  # how long a fork waits for the loop to pause
 
 
 class Background:
@@ -34,8 +34,8 @@ class Background:
 
     def __init__(self) -> None:
         self.generation = 0
-        """How many forks are between the loop of a client and that of another, where they differ."""
-        self._lock = threading.RLock()  # a forgotten client may be collected, and closed, while its own thread has it
+        """The number of forks so far: clients of different generations have different loops."""
+        self._lock = threading.RLock()  # a forgotten client may be collected and closed while its own thread holds it
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._of_parents: list[asyncio.AbstractEventLoop | None] = []
@@ -61,10 +61,10 @@ class Background:
                 try:
                     return future.result(_LOOK_S)
                 except TimeoutError:
-                    if future.done():  # the error is that of the work, which otherwise has ended this very moment
+                    if future.done():  # the error is that of the coroutine, or it has ended just now
                         return future.result()
                     self.check_alive()
-        except BaseException:  # an interrupt, too: nobody waits for it any more
+        except BaseException:  # including an interrupt: nobody waits for the result any more
             future.cancel()
             raise
 
@@ -101,7 +101,7 @@ class Background:
             raise UnavailableError("the event loop of the clients has ended: no client of this process works any more")
 
     def _pause(self) -> None:
-        """Have the loop pause for a fork: a module that it was importing could never be imported in the child."""
+        """Pause the loop for a fork: a module that it is importing could never be imported in the child."""
         thread, loop = self._thread, self._loop
         if loop is None or thread is None or not thread.is_alive() or thread is threading.current_thread():
             return
@@ -116,14 +116,14 @@ class Background:
         is_paused.wait(_PAUSE_S)
 
     def _continue(self) -> None:
-        # Those of forks in other threads, too: their forks may then come at a bad moment, but nothing hangs.
+        # Including those of forks in other threads: their forks may come at a bad moment, but nothing hangs.
         while self._pauses:
             self._pauses.pop().set()
 
     def _forked(self) -> None:
         self.generation += 1
         self._pauses.clear()
-        # Kept, as its end would take the connections of the parent out of the selector that both share.
+        # Kept, as closing it would remove the parent's connections from the selector that both share.
         self._of_parents.append(self._loop)
         self._lock, self._loop, self._thread = threading.RLock(), None, None
 
@@ -148,7 +148,7 @@ AnyMember = TypeVar("AnyMember", bound="Client", covariant=True)
 
 
 class BlockingClient(Generic[AnyClient]):
-    """What all clients have in common; any thread may call them."""
+    """The common part of all blocking clients; any thread may call them."""
 
     def __init__(self, make: Callable[[], AnyClient]) -> None:
         self._made = background.call(make)
@@ -158,7 +158,7 @@ class BlockingClient(Generic[AnyClient]):
         if self._is_unclosed:
             message = f"unclosed {self!r}: use a with block, or close()"
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
-            if sys.is_finalizing():  # nothing runs any more
+            if sys.is_finalizing():  # nothing can run any more
                 return
             with contextlib.suppress(MqtoolError):
                 self._end_unclosed()
@@ -230,10 +230,10 @@ class LazyModule:
 
 
 class _Later:
-    """A method that takes its place in the class when it is first asked for.
+    """A method that is created in the class when it is first accessed.
 
-    It is described by one for asyncio: with that all that clients need is loaded, which takes many times as long as to
-    load a class here.
+    It is described by the asyncio method, which loads everything that clients need: that takes many times as long as
+    loading a class here.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -273,7 +273,7 @@ def blocking(
 def in_loop(
     described: Callable[[], Callable[Concatenate[Self_, P], T]],
 ) -> Callable[Concatenate[BlockingClient[Self_], P], T]:
-    """Return the form for any thread of a method that is not a coroutine, but needs the event loop."""
+    """Return the thread-safe form of a method that is not a coroutine but needs the event loop."""
 
     def make() -> Callable[Concatenate[BlockingClient[Self_], P], T]:
         method = described()
@@ -291,7 +291,7 @@ def in_loop(
 def blocking_block(
     described: Callable[[], Callable[Concatenate[Self_, P], AbstractAsyncContextManager[T]]],
 ) -> Callable[Concatenate[BlockingClient[Self_], P], AbstractContextManager[T]]:
-    """Return the form for ``with`` of a method for ``async with``."""
+    """Return the ``with`` form of a method for ``async with``."""
 
     def make() -> Callable[Concatenate[BlockingClient[Self_], P], AbstractContextManager[T]]:
         import inspect
@@ -318,7 +318,7 @@ def blocking_block(
 
 
 def _shown_as(method: AnyCallable, described: Callable[..., Any], returned: Any) -> AnyCallable:
-    """Have ``help`` and ``inspect`` show the signature of another method, with a return type of its own."""
+    """Let ``help`` and ``inspect`` show the signature of another method, with its own return type."""
     import inspect
 
     signature = inspect.signature(described).replace(return_annotation=returned)
@@ -327,7 +327,7 @@ def _shown_as(method: AnyCallable, described: Callable[..., Any], returned: Any)
 
 
 def _of(client: BlockingClient[Any], method: Callable[..., Any]) -> Any:
-    """Return the method that the client has by that name: kinds of clients have forms of their own."""
+    """Return the client's method of the same name: subclasses may override it."""
     return getattr(client._client, method.__name__)
 
 

@@ -1,4 +1,4 @@
-"""Consumers for programs without an event loop: what they do, and with which arguments, those for asyncio say."""
+"""Consumers for programs without an event loop; those for asyncio document their behaviour and arguments."""
 
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -34,7 +34,7 @@ AioReader = TypeVar("AioReader", bound="reader.Reader")
 
 
 class _BlockingReader(BlockingMember[AioReader]):
-    """What consumers have in common that read queues themselves."""
+    """The common part of consumers that read queues themselves."""
 
     fetch_message_queues = blocking(lambda: reader.Reader.fetch_message_queues)
     min_offset = blocking(lambda: reader.Reader.min_offset)
@@ -47,7 +47,7 @@ AioConsumer = TypeVar("AioConsumer", bound="consumer.Consumer")
 
 
 class _Consuming(_BlockingReader[AioConsumer]):
-    """What consumers have in common that share queues out."""
+    """The common part of consumers that rebalance queues."""
 
     subscribe = in_loop(lambda: consumer.Consumer.subscribe)
     unsubscribe = in_loop(lambda: consumer.Consumer.unsubscribe)

@@ -1,4 +1,4 @@
-"""Producers for programs without an event loop: what they do, and with which arguments, those for asyncio say."""
+"""Producers for programs without an event loop; those for asyncio document their behaviour and arguments."""
 
 import atexit
 import contextlib
@@ -31,7 +31,7 @@ AioProducer = TypeVar("AioProducer", bound="aio.Producer")
 
 
 class _Producing(BlockingMember[AioProducer]):
-    """What producers have in common."""
+    """The common part of producers."""
 
     def __init__(self, make: "Callable[[], AioProducer]") -> None:
         super().__init__(make)
@@ -54,17 +54,17 @@ class _Producing(BlockingMember[AioProducer]):
         client = self._client
         if client.options.enable_backpressure_for_async_mode:
             return background.begin(_result(background.run(client.send_async(*args, **kwargs))))
-        # Messages are made ready here: what is wrong with one is raised here, and who changes it next changes no other.
+        # Messages are prepared here: errors are raised here, and later changes of the message have no effect.
         call = client.ready(aio.SendCall(*args, **kwargs))
         if client.is_batching and call.message.may_be_batched:
-            # They are handed over many at a time: a turn of the loop for each takes longest.
+            # Many are handed over at a time: a turn of the loop for each would take longest.
             future = client.post(call, background.run(client.to_choose_from(call)) if call.selector else [])
             background.check_alive()
             return future
         return background.begin(_begun(client.packed(call)))
 
 
-# What producers that the program does not close have begun to send, it may expect to be sent when it ends.
+# A program that does not close its producers may expect that pending messages are sent when it ends.
 
 _END_S = 60.0  # no end of a producer takes longer, unless something blocks the event loop
 _producers: weakref.WeakSet[_Producing[Any]] = weakref.WeakSet()
@@ -77,7 +77,7 @@ def _awaited_at_exit(future: "futures.Future[None]", name: str) -> "futures.Futu
     def ended(_: object) -> None:
         _ending.discard(future)
         if not future.cancelled() and (error := future.exception()):
-            import logging  # a seventh of what it takes to load a class
+            import logging  # a seventh of the time to load a class
 
             logging.getLogger(__name__).error("%s was not closed: %s", name, error)
 
@@ -90,7 +90,7 @@ def _awaited_at_exit(future: "futures.Future[None]", name: str) -> "futures.Futu
 def _flush_unclosed() -> None:
     for producer in [*_producers]:
         if producer._is_unclosed:
-            with contextlib.suppress(MqtoolError):  # the loop has ended, as every call has told
+            with contextlib.suppress(MqtoolError):  # the loop has ended, as every call has reported
                 _awaited_at_exit(background.begin(producer._made.flush()), repr(producer))
     if _ending:
         from concurrent import futures
