@@ -41,7 +41,7 @@ _DELAY, _REAL_TOPIC, _REAL_QUEUE_ID = DELAY.encode(), REAL_TOPIC.encode(), REAL_
 _TIMER_PREFIX = TIMER_PREFIX.encode()
 _TIMER_NAMES = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
 _AT_ONCE = 8
-"""Most messages that one tick delivers, so that others get their turn."""
+"""Maximum number of messages per tick, so that others get their turn."""
 _READ_AT_ONCE = 256
 _AGAIN_MS = 1000
 """How long to wait if the store refuses messages."""

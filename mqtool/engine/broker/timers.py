@@ -71,9 +71,9 @@ _MAX_OF_RECALL = 1 << 10
 """Bytes of a recall's key, which is kept in memory."""
 _REVIVE = REVIVE_PREFIX.encode()
 _OF_A_COPY = {TIMER_ROLL_TIMES, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, WAIT}
-"""Properties in which a copy may differ from what it is a copy of."""
+"""Properties in which a copy may differ from its original."""
 _AT_ONCE = 8
-"""Messages that one tick delivers at most: others want their turn."""
+"""Maximum number of messages per tick, so that others get their turn."""
 _READ_AT_ONCE = 256
 _AGAIN_MS = 1000
 """How long to wait if the store refuses messages."""
@@ -122,8 +122,8 @@ class Timers:
         self._not_before = now
         self._waiting: list[tuple[int, int]] = []  # a heap of due times and queue offsets
         self._offsets = _OffsetSet()  # of these
-        self._count_of_pops = 0  # of those that wait
-        self._recalled: dict[int, set[bytes]] = {}  # by due time what recalls name; they are entries of the heap too
+        self._count_of_pops = 0  # among the waiting messages
+        self._recalled: dict[int, set[bytes]] = {}  # keys of recalls by due time; recalls are entries of the heap too
         self._dropped: set[tuple[int, int]] = set()  # entries that have a copy, or had been delivered before a crash
         self._done, _, _, _, *self._version = self._load()
         """The due time (ms) up to which everything is delivered; RocketMQ's next slot is named by its start."""

@@ -67,7 +67,7 @@ _OF_A_COPY = (TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET, WAIT)
 _WAITS_AGAIN = tuple(probe_of(name) for name in (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS))
 _MARK_TAG = build_properties({TAGS: "d"})
 _AT_ONCE = 4
-"""Half messages that one tick checks at most: others want their turn."""
+"""Maximum number of half messages per tick, so that others get their turn."""
 _READ_AT_ONCE = 256
 _TOO_MANY = AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
 

@@ -38,7 +38,7 @@ CALLS = WaitKind("calls", most=1 << 30, most_of_key=64, is_told_of_end=True)
 
 _FEW_TIMES = 1000
 _AT_ONCE = 8
-"""Of those that wait, how many one tick looks at, so that others get their turn."""
+"""Maximum number of waiting requests that one tick examines, so that others get their turn."""
 
 Look = Callable[[bool, int], Any]
 """Returns the result, given whether the deadline has passed, and the time (ms); None: keep waiting."""

@@ -40,7 +40,7 @@ _AFTER_FAULT_MS = 1000
 _FILES_OF_STORE = 256
 _AT_ONCE = 8  # commands of a connection
 _TURN_SECONDS = 0.002
-"""How long one turn of the loop handles commands of all connections; what is left is for the next turns."""
+"""How long one turn of the loop handles commands of all connections; the rest waits for the next turns."""
 _TICK_SECONDS = 0.001
 _MAX_TICKS = 16
 """How long, and how often, one turn does what is due: ``tick`` does a little of it each time."""
@@ -186,7 +186,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
     # For its owner
 
     async def listen(self, host: str, port: int, tls: TlsSettings | None = None) -> int:
-        """Listen on a port, 0 for one that is free, and return its number; may be called for several.
+        """Listen on a port, 0 for a free one, and return its number; may be called several times.
 
         ``tls`` is for connections to this port only, if it differs from that of the server.
 
