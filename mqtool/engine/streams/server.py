@@ -298,9 +298,8 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         elif not self._connections:
             self._all_gone.set()
 
-    @property
-    def deadline(self) -> float:
-        """Until when (by the clock of the loop) commands may be handled in this turn of the loop."""
+    def begin_turn(self) -> float:
+        """Return until when (by the clock of the loop) this turn of it handles commands; the first call begins it."""
         if self._deadline is None:
             self._deadline = self.loop.time() + _TURN_SECONDS
             self.loop.call_soon(self._new_turn)  # before whatever is received in the next turn
@@ -309,12 +308,12 @@ class StreamServer(ABC, Generic[Taken, Sent]):
     def handle_later(self, connection: "_ServerConnection[Taken, Sent]") -> None:
         """Continue a connection in a later turn of the loop, after others that have waited longer."""
         self._late.append(connection)
-        _ = self.deadline
+        self.begin_turn()
 
     def _new_turn(self) -> None:
         self._deadline = None
         for _ in range(len(self._late)):
-            if self.loop.time() > self.deadline:
+            if self.loop.time() > self.begin_turn():
                 break
             self._late.popleft().go_on()
 
@@ -343,7 +342,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
 
     def _finish_turn(self) -> None:
         now, end = self.clock(), self.loop.time() + _TICK_SECONDS
-        _ = self.deadline  # this is part of the turn
+        self.begin_turn()  # what is due is part of it
         for _ in range(_MAX_TICKS):
             if now < self._no_tick_before:
                 break
@@ -472,7 +471,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         if self._tls is not None:
             data = self._decrypt(data)
         self._frames.receive(data)
-        if self._server.loop.time() > self._server.deadline:
+        if self._server.loop.time() > self._server.begin_turn():
             self._has_more = True
             self._handle_later()
         else:
@@ -481,7 +480,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
     def _handle(self) -> None:
         """Handle received commands; if that takes long, the rest is handled after other connections."""
         server, frames, peer = self._server, self._frames, self.peer
-        now, deadline = server.clock(), server.deadline
+        now, deadline = server.clock(), server.begin_turn()
         self._is_reading, self._has_more = True, False
         commands, fault, is_end = frames.commands(), "", False
         parsed = self._parsed
