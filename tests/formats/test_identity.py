@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mqtool.formats import commit_log, identity, scan
 from mqtool.formats import kernels as plain
+from mqtool.formats.commit_log import TRANSACTION_COMMIT
 from mqtool.formats.identity import (
     Delivered,
     delivered_identity,
@@ -214,10 +215,11 @@ def message(
     time: int = 1000,
     times: int = 0,
     origin: str = "",
+    sys_flag: int = 0,
 ) -> Delivered:
     pairs = [("ORIGIN_MESSAGE_ID", origin)] * bool(origin) + [("UNIQ_KEY", key) for key in keys]
     text = "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
-    return delivered_identity(topic, text, len(body), ord(body), f"{queue}@{offset}", queue, time, times)
+    return delivered_identity(topic, text, len(body), ord(body), f"{queue}@{offset}", queue, time, times, sys_flag)
 
 
 def members(first: int, count: int, **given: Any) -> list[Delivered]:
@@ -258,6 +260,16 @@ def test_of_a_batch_stored_twice_each_member_is_consumed_once_whichever_copy_com
     taken = [memory.takes(one) for one in [*first[:10], *second, *first[10:]]]
 
     assert sum(taken) == 20
+
+
+@pytest.mark.parametrize("time", [1000, 1001])
+def test_a_transaction_that_was_committed_twice_is_consumed_once_also_within_one_millisecond(time: int) -> None:
+    memory = MemoryModel()
+    first = message(100, sys_flag=TRANSACTION_COMMIT)
+    second = message(101, sys_flag=TRANSACTION_COMMIT, time=time)
+    retry = message(900, times=1, time=2000, origin="broker-a:0@101", sys_flag=TRANSACTION_COMMIT)
+
+    assert [memory.takes(one) for one in (first, second, second, retry, first)] == [True, *[False] * 4]
 
 
 def test_one_key_for_another_topic_or_body_is_another_message() -> None:

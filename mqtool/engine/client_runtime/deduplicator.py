@@ -162,6 +162,7 @@ def _identity(message: ConsumerMessage) -> Delivered:
         f"{message.broker_name} {message.queue_id}",
         message.store_timestamp,
         message.reconsume_times,
+        message.sys_flag,
     )
 
 
