@@ -19,6 +19,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 public class MqAdmin {
@@ -81,8 +82,21 @@ public class MqAdmin {
         });
         consumer.start();
         left.await();
-        Thread.sleep(6000); // until its offsets are committed
+        commit(consumer, topic, group);
         System.out.println("\nids " + consumer.buildMQClientId() + " " + sent.getOffsetMsgId() + " " + sent.getMsgId());
+    }
+
+    /** Returns when a broker has all offsets of a consumer that has consumed all; by itself it commits after 10 s. */
+    private static void commit(DefaultMQPushConsumer consumer, String topic, String group) throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(account("administrator"));
+        admin.setNamesrvAddr(consumer.getNamesrvAddr());
+        admin.setInstanceName("commits" + consumer.getNamesrvAddr());
+        admin.start();
+        do {
+            consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
+            Thread.sleep(100);
+        } while (admin.examineConsumeStats(group, topic).computeTotalDiff() > 0);
+        admin.shutdown();
     }
 
     private static RPCHook account(String key) {

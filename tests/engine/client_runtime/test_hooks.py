@@ -71,19 +71,33 @@ class Commits:
         raise AssertionError(message)
 
 
+def replies(producer: mqtool.Producer) -> Callable[..., None]:
+    """Return a listener that replies to requests."""
+
+    def listen(messages: Sequence[ConsumerMessage], _: Any) -> None:
+        for one in messages:
+            if one.body == b"request":
+                producer.reply(one, b"reply")
+
+    return listen
+
+
 @pytest.mark.parametrize("auto_batch", [False, True])
 def test_a_hook_is_told_of_every_kind_of_send(broker: mqtool.Broker, auto_batch: bool) -> None:
     told = ToldHook()
-    with mqtool.TransactionProducer(
-        "P", Commits(), broker.name_server_address, hooks=[told], auto_batch=auto_batch
-    ) as producer:
+    with (
+        mqtool.Producer("Replies", broker.name_server_address) as replying,
+        mqtool.TransactionProducer(
+            "P", Commits(), broker.name_server_address, hooks=[told], auto_batch=auto_batch
+        ) as producer,
+    ):
         producer.send(ProducerMessage("Orders", b"send"))
         producer.send_async(ProducerMessage("Orders", b"async")).result()
         producer.send_oneway(ProducerMessage("Orders", b"oneway"))
         producer.send_batch([ProducerMessage("Orders", b"batch 1"), ProducerMessage("Orders", b"batch 2")])
         producer.send_in_transaction(ProducerMessage("Orders", b"transaction"))
-        with pytest.raises(MqtoolError):
-            producer.request(ProducerMessage("Orders", b"request"), timeout_ms=100)
+        with push(broker, replies(replying)):
+            producer.request(ProducerMessage("Orders", b"request"), timeout_ms=60_000)
         with pytest.raises(UsageError):
             producer.send(ProducerMessage("Orders", b""))
         producer.flush()
