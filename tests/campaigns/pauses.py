@@ -7,6 +7,8 @@ loop is at when a pause has lasted for a while::
 
     python -m tests.campaigns.pauses FILE serve -s store       # mqtool serve -s store
     python -m tests.campaigns.pauses FILE idle                 # a loop that does nothing else
+    python -m tests.campaigns.pauses FILE steady               # one that does the same half a millisecond of work
+                                                               # again and again: it varies with the machine alone
 
 At the end FILE has one JSON object: ``Pauses``. SIGUSR1 has it begin anew, so that the start does not count.
 """
@@ -29,6 +31,7 @@ from typing import Any
 _EVERY_SECONDS = 0.002
 _LONG_SECONDS = 0.008
 _MAX_CAUSES = 5
+_STEPS = {"idle": 0, "steady": 10_000}
 _GRAIN = 1e-5
 """To how many seconds pauses are told apart."""
 
@@ -150,9 +153,14 @@ async def watched(main: Coroutine[Any, Any, Any], path: Path) -> Any:
         path.write_text(json.dumps(dataclasses.asdict(watch.end())))
 
 
-async def _idle() -> None:
+async def _idle(steps: int) -> None:
+    """Do so much work every other millisecond until SIGTERM."""
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    while steps and not told.is_set():
+        for number in range(steps):
+            number * number
+        await asyncio.sleep(_EVERY_SECONDS)
     await told.wait()
 
 
@@ -163,9 +171,9 @@ def main() -> None:
 
     path, run = Path(sys.argv[1]), cluster.run
     del sys.argv[1]
-    if sys.argv[1] == "idle":
+    if sys.argv[1] in _STEPS:
         with contextlib.suppress(KeyboardInterrupt):
-            run(watched(_idle(), path))
+            run(watched(_idle(_STEPS[sys.argv[1]]), path))
         return
     cluster.run = lambda main: run(watched(main, path))
     cli.main()

@@ -8,7 +8,8 @@ verified::
     python -m tests.campaigns.soak --minutes 10 --idle 5000
 
 It prints the memory and what was done; ``flat`` says by how much the last third of the time differs from the second.
-Pauses of the event loop are told beside those of a loop in another process that does nothing (``pauses.py``).
+Pauses of the event loop are told beside those of loops in other processes (``pauses.py``): one does nothing, one does
+the same half a millisecond of work again and again, which takes longer where the machine is slow for a while.
 """
 
 # ruff: noqa: T201  its results go to standard output
@@ -71,6 +72,7 @@ class Soak:
         self.memory: list[int] = []
         self.pauses: Pauses | None = None
         self.idle_pauses: Pauses | None = None
+        self.steady_pauses: Pauses | None = None
         self._numbers = itertools.count()
         self._seen: dict[str, set[bytes]] = {topic: set() for topic in TOPICS}
 
@@ -257,9 +259,13 @@ async def run_soak(folder: Path, seconds: float, idle: int) -> Soak:
     Raises:
         AssertionError: something was not, or the broker or its store is not as it should be.
     """
-    seen, idle_seen = folder / "pauses", folder / "idle-pauses"
+    seen, idle_seen, steady_seen = (folder / f"{name}-pauses" for name in ("own", "idle", "steady"))
     served = Served(folder, SETTINGS, ("tests.campaigns.pauses", str(seen)))
-    async with _idle_loop(idle_seen), served.running() as process:
+    async with (
+        _other_loop("idle", idle_seen),
+        _other_loop("steady", steady_seen),
+        served.running() as process,
+    ):
         await served.until_ready(process)
         process.send_signal(signal.SIGUSR1)
         soak = Soak(served, process.pid, seconds)
@@ -286,7 +292,7 @@ async def run_soak(folder: Path, seconds: float, idle: int) -> Soak:
                 pull.cancel()
         process.terminate()
         assert await process.wait() == 0
-    soak.pauses, soak.idle_pauses = Pauses.read(seen), Pauses.read(idle_seen)
+    soak.pauses, soak.idle_pauses, soak.steady_pauses = map(Pauses.read, (seen, idle_seen, steady_seen))
     assert soak.received == soak.sent, (soak.received, soak.sent)
     log = served.log.read_text()
     assert "Traceback" not in log, log
@@ -297,10 +303,10 @@ async def run_soak(folder: Path, seconds: float, idle: int) -> Soak:
 
 
 @contextlib.asynccontextmanager
-async def _idle_loop(seen: Path) -> AsyncIterator[None]:
-    """Have a loop in another process that does nothing but be watched."""
+async def _other_loop(kind: str, seen: Path) -> AsyncIterator[None]:
+    """Have a loop in another process watched."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.campaigns.pauses", str(seen), "idle", cwd=Path(__file__).parents[2]
+        sys.executable, "-m", "tests.campaigns.pauses", str(seen), kind, cwd=Path(__file__).parents[2]
     )
     try:
         yield
@@ -330,6 +336,7 @@ def main() -> None:
         )
         print(f"pauses of its loop: {soak.pauses}")
         print(f"of an idle loop beside it: {soak.idle_pauses}")
+        print(f"of one that does the same half a millisecond of work: {soak.steady_pauses}")
         for pause, cause in soak.pauses.causes if soak.pauses else ():
             print(f"  {pause * 1000:.1f} ms: {cause}")
 
