@@ -1765,6 +1765,45 @@ _ROWS = {
         "recover --as-broker 5.5",
         [{"op": "write", "file": "batchconsumequeue/Inner2/0/00000000000000000460", "at": 36, "hex": "ffff"}],
     ),
+    "a first segment whose file held another is told as lost where the log is cut, too": (
+        "mixed-497-clean",
+        "recover --abnormal --cut",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-550-kill",
+                "path": "commitlog/00000000000000262144",
+                "to": "commitlog/00000000000000000000",
+            }
+        ],
+    ),
+    "of a lost first segment the messages are told whose units are lost, too": (
+        "mixed-497-clean",
+        "recover --abnormal --cut",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-550-kill",
+                "path": "commitlog/00000000000000262144",
+                "to": "commitlog/00000000000000000000",
+            },
+            {"op": "zero", "file": "consumequeue/log-x/0/00000000000000000000", "at": 400, "len": 40},
+            {"op": "zero", "file": "consumequeue/log-x/0/00000000000000000000", "at": 620, "len": 40},
+        ],
+    ),
+    "messages of a lost first segment are told beside those that are cut off": (
+        "mixed-497-clean",
+        "recover --abnormal --cut",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-550-kill",
+                "path": "commitlog/00000000000000262144",
+                "to": "commitlog/00000000000000000000",
+            },
+            {"op": "zero", "file": "commitlog/00000000000000065536", "at": 30000, "len": 600},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -114,6 +114,7 @@ def first_addresses(reader: StoreReader) -> list[int]:
     """Return the address to which the first unit of each queue leads."""
     queues = [*reader.consume_queues.values()]
     firsts = [unit for queue in queues for unit in queue.units(queue.first_offset, queue.first_offset + 1)]
+    firsts += [unit for batch_queue in reader.batch_consume_queues.values() for unit in batch_queue.units(0, 1)]
     return [int(unit["physical_offset"]) for unit in firsts if 0 < unit["size"] < consume_queue.PRE_BLANK_SIZE]
 
 

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from mqtool.engine.repair.plan import Plan, carry_out, plan_repair
+from mqtool.engine.repair.salvage.plan import plan_salvage
+from mqtool.engine.repair.salvage.transfer import JsonLines, export, import_files, writing_file
 from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from tests.engine.repair.recorded import recover_as
 from tests.golden import copy_of, golden_store, manifest
@@ -141,3 +144,50 @@ def test_a_batch_is_copied_with_what_its_body_holds(what: str, tmp_path: Path) -
     kept, were = JudgedStore(tmp_path / "new", config), JudgedStore(golden_store(name), config)
     assert kept.messages() == were.messages()
     assert kept.reachable() == were.reachable()
+
+
+def in_small_segments(name: str, into: Path) -> tuple[Path, StoreConfig]:
+    """Make a store with the messages of another one, in segments of 16 KiB."""
+    config = StoreConfig({"mappedFileSizeCommitLog": "16384"})
+    file = into / "all.jsonl"
+    with writing_file(Disk(), file) as sink:
+        export(StoreReader(golden_store(name)).messages(), JsonLines(sink.write))
+    import_files([file], into / "store", config, Disk())
+    return into / "store", config
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_batches_of_a_first_segment_whose_file_holds_another_are_told_as_lost(cut: bool, tmp_path: Path) -> None:
+    store, config = in_small_segments("batchcq-533-clean", tmp_path)
+    first, *_, last = sorted((store / "commitlog").iterdir())
+    before = JudgedStore(store, {**config.settings})
+    held = [key for one in before.records.values() if one.position < int(first.name) + 16384 for key in one.keys]
+    last.rename(first)
+
+    plan = plan_repair(store, config, "recover", {"mode": "abnormal", "cut": cut})
+    salvaged = plan_salvage(StoreReader(store, config))
+    carry_out(store, config, plan, Disk())
+
+    told = {
+        (loss.topic, loss.queue_id, offset)
+        for loss in plan.losses
+        for offset in range(loss.queue_offset or 0, loss.end_queue_offset or 0)
+    }
+    assert held
+    assert {*held} <= told
+    assert salvaged.lost.total() == len(told)
+    assert [one for one in verify_store(StoreReader(store, config)) if one.severity != "note"] == []
+
+
+def test_a_plan_names_the_file_that_takes_the_name_which_another_yields(tmp_path: Path) -> None:
+    store, config = in_small_segments("batchcq-533-clean", tmp_path)
+    first, *_, last = sorted((store / "commitlog").iterdir())
+    last.rename(first)
+
+    changes = plan_repair(store, config, "recover", {"mode": "abnormal"}).changes
+
+    assert [(change.what, change.file) for change in changes if change.file.startswith("commitlog")] == [
+        ("rename", f"commitlog/{first.name}"),
+        ("create", f"commitlog/{first.name}"),
+        ("write", f"commitlog/{first.name}"),
+    ]

@@ -155,6 +155,7 @@ class _DerivedChecker:
         sink: DifferenceSink,
         index: _IndexView | None,
         batch_topics: Collection[str],
+        began_at: int | None = None,
     ) -> None:
         self.reader = reader
         self.start_offset = start_offset
@@ -162,7 +163,7 @@ class _DerivedChecker:
         self.keys: _KeptKeys | None = None  # if the index is built from them
         self.is_cut_short = False  # by damage: the repaired log is different
         has_files = reader.rocksdb_queues is None
-        self.queues = QueueRepairer(reader, start_offset, sink, batch_topics) if has_files else None
+        self.queues = QueueRepairer(reader, start_offset, sink, batch_topics, began_at) if has_files else None
 
     def take(self, units: Units, run: Run | None) -> None:
         """Take the next messages of the log; without a run they have no entries."""
@@ -336,7 +337,9 @@ def _looked(
             looked_at = [*segments[-_NORMAL_SEGMENTS:], *placement.of_wrong_length, *placement.renamed]
         return min((file.start_offset for file in looked_at), default=log.min_offset)
 
-    lost_first = [] if options.get("cut") else placement.lost_first  # the log would end where it begins
+    began_at = min([*placement.lost_first, log.min_offset])
+    # A log that is cut would end where it begins: it begins with the segments that are left.
+    lost_first = [] if options.get("cut") else placement.lost_first
     start = first = min([*lost_first, first_of(log.segments)])
     batch_topics = batch_topics_of(reader)
     cut_at = options.get("cut_at")
@@ -348,6 +351,7 @@ def _looked(
         progress=progress,
         begins_sound=begins_sound,
         batch_topics=batch_topics,
+        began_at=began_at,
         of_log=of_log,
     )
     while True:
@@ -479,12 +483,13 @@ def _look(
     progress: Progress,
     begins_sound: Callable[[], object],
     batch_topics: set[str],
+    began_at: int,
     of_log: bool,
 ) -> _Seen:
     tags = IndexVerifier(reader, live=False).has_tags()
     tally, index = DifferenceCounter(), _IndexView.of(reader, start)
     known = len(batch_topics)
-    follower = _DerivedChecker(reader, start, tally, index, batch_topics)
+    follower = _DerivedChecker(reader, start, tally, index, batch_topics, began_at)
     unsound = Unsound(reader.commit_log, start)
     pieces = unsound.watch(survey(reader, start, jobs, progress, tags, cut_at))
     plan = plan_log(reader, follower.watch(pieces, begins_sound), start, cut, batch_topics, cut_at)
@@ -500,7 +505,7 @@ def _look(
         tally, index = DifferenceCounter(), _IndexView.of(reader, start)
         index.differs = any(hole.lost for hole in plan.holes)  # entries of lost messages lead to none
         index.verifier.anew = {patch.position: patch.data for patch in plan.patches}
-        follower = _DerivedChecker(reader, start, tally, index, batch_topics)
+        follower = _DerivedChecker(reader, start, tally, index, batch_topics, began_at)
         if index.differs and start <= reader.commit_log.min_offset:
             follower.keys = _KeptKeys()
         follower.walk(plan, jobs, tags)
@@ -613,35 +618,36 @@ def _changes(recovery: Recovery) -> Iterator[Change]:
     def named(path: Path) -> str:  # as it is called by then
         return relative(names.get(path, path))
 
-    sizes = {segment.start_offset: segment for segment in log.segments}
+    segments = {segment.start_offset: segment for segment in log.segments}
     created = {segment.start_offset for segment in recovery.back.created}
+
+    def file_at(base: int) -> str:  # a new segment may have the name that another one yields
+        if base in segments:
+            return (relative if base in created else named)(segments[base].path)
+        return relative(log.folders[0] / segment_name(base))
+
     for gone in recovery.placement.removed:
         yield Change("remove", relative(gone.path), gone.reason, None, gone.size)
     for renamed in recovery.placement.renamed:
         by = "its records say that it is" if renamed.has_records else "without records, it yields its name and becomes"
         yield Change("rename", relative(renamed.path), f"{by} segment {renamed.target.name}")
-    for base in sorted({hole.segment_offset for hole in recovery.log.holes} - set(sizes) | created):
+    for base in sorted({hole.segment_offset for hole in recovery.log.holes} - set(segments) | created):
         path = log.folders[0] / segment_name(base)
         yield Change("create", relative(path), "the segment is missing", None, log.file_size)
     for segment in _of_wrong_length(recovery):
         yield _size_change(named(segment.path), segment.size, log.file_size)
     for segment, start, size, count in recovery.back.told:
         text = f"{count:,} record{'s belong here and are' if count > 1 else ' belongs here and is'} elsewhere"
-        yield Change("write", named(segment.path), text, start, size)
+        yield Change("write", file_at(segment.start_offset), text, start, size)
     for hole in recovery.log.holes:
-        path = (
-            sizes[hole.segment_offset].path
-            if hole.segment_offset in sizes
-            else log.folders[0] / segment_name(hole.segment_offset)
-        )
         text = "; ".join(hole.reasons)
         if hole.lost or not hole.own:
             count = hole.lost
             text += f": {count:,} placeholder{'s bridge' if count != 1 else ' bridges'} the gap"
-        yield Change("write", named(path), text, hole.start - hole.segment_offset, hole.size)
+        yield Change("write", file_at(hole.segment_offset), text, hole.start - hole.segment_offset, hole.size)
     for patch in recovery.log.patches:
-        path = sizes[patch.segment_offset].path
-        yield Change("write", named(path), patch.reason, patch.position - patch.segment_offset, len(patch.data))
+        at = patch.position - patch.segment_offset
+        yield Change("write", file_at(patch.segment_offset), patch.reason, at, len(patch.data))
     for segment, start, stop in recovery.cleared:
         text = "what is left after the last message is cleared, because it could come back"
         yield Change("cut", named(segment.path), text, start, stop - start)

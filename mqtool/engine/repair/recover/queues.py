@@ -32,6 +32,8 @@ KEPT = 32 << 20
 """Bytes of units that a plan keeps in memory."""
 _STEP = 1 << 18
 _ELSEWHERE = "their units do not lead to their messages"
+_SEGMENT_GONE = "the segment that contained them is missing"
+_NO_END = (1 << 63) - 1
 _PRE_BLANK = consume_queue.UNIT.build({"physical_offset": 0, "size": consume_queue.PRE_BLANK_SIZE, "tags_code": 0})
 
 
@@ -49,11 +51,18 @@ class QueueRepairer:
     """Takes the units of all messages in the order of the log."""
 
     def __init__(
-        self, reader: StoreReader, start_offset: int, sink: DifferenceSink, batch_topics: Collection[str]
+        self,
+        reader: StoreReader,
+        start_offset: int,
+        sink: DifferenceSink,
+        batch_topics: Collection[str],
+        began_at: int | None = None,
     ) -> None:
         self.reader = reader
         self.start_offset = start_offset
         """Address from which on messages are taken."""
+        self.began_at = reader.commit_log.min_offset if began_at is None else began_at
+        """Where the log began before its first segments were lost: messages before that have expired."""
         self.sink = sink
         self.batch_topics = batch_topics
         """Topics that keep several messages in a unit."""
@@ -135,6 +144,7 @@ class QueueRepairer:
     def _compare_batch(self, units: Units, stretch: UnitRange) -> None:
         key, rows, count = stretch.queue, slice(stretch.first, stretch.last), stretch.last - stretch.first
         start, is_first = int(units.queue_offset[stretch.first]), key not in self._next
+        self._first.setdefault(key, start)
         self._next[key] = int(units.queue_offset[stretch.last - 1] + units.batch_size[stretch.last - 1])
         queue = self.reader.batch_consume_queues.get(key)
         if queue is None:
@@ -167,24 +177,49 @@ class QueueRepairer:
             if end is None:
                 end = _first_at_or_behind(queue, start if start > min_offset else 0, last)
             if last > end:
-                after, address = end, self.reader.commit_log.min_offset
-                for low, units in queue.windows(end, last):
-                    used = np.flatnonzero(units["size"] != 0)
-                    offsets = low + used
-                    # Empty units, or units of missing files, were between those of messages.
-                    begins = np.r_[after, offsets[:-1] + 1][: len(offsets)]
-                    addresses = units["physical_offset"][used].astype(np.int64)
-                    # As many as the log holds, or held between their messages: the log may have become short.
-                    most = np.maximum(self._most, np.diff(addresses, prepend=address) // layout.MIN_SIZE)
-                    begins = np.where(offsets - begins <= most, begins, offsets)
-                    self._tell(key, begins, offsets + 1, units[used], plan)
-                    if len(offsets):
-                        after, address = int(offsets[-1]) + 1, int(addresses[-1])
+                self._tell_units(key, queue, end, last, plan)
                 self.sink.trim(key, end)
                 self._trimmed[key] = end
             self._fill_front(key, queue, start)
+            self._tell_lost_first(key, queue, min(self._first.get(key, end), last), plan)
         for key, batch in self._batch_queues.items():
             self._finish_batch(key, batch, start, plan)
+
+    def _tell_units(
+        self, key: QueueKey, queue: ConsumeQueue, start: int, stop: int, plan: LogPlan, before: int = _NO_END
+    ) -> tuple[int, int]:
+        """Note the messages of the units in a range of queue offsets that lead before an address, and those between.
+
+        Returns one past the last unit that is not empty, and its address.
+        """
+        after, address = start, self.began_at
+        for low, units in queue.windows(start, stop):
+            used = np.flatnonzero(units["size"] != 0)
+            offsets = low + used
+            # Empty units, or units of missing files, were between those of messages.
+            begins = np.r_[after, offsets[:-1] + 1][: len(offsets)]
+            addresses = units["physical_offset"][used].astype(np.int64)
+            # As many as the log holds, or held between their messages: the log may have become short.
+            most = np.maximum(self._most, np.diff(addresses, prepend=address) // layout.MIN_SIZE)
+            begins = np.where(offsets - begins <= most, begins, offsets)
+            self._tell(key, begins, offsets + 1, units[used], plan, before)
+            if len(offsets):
+                after, address = int(offsets[-1]) + 1, int(addresses[-1])
+        return after, address
+
+    def _tell_lost_first(self, key: QueueKey, queue: ConsumeQueue, stop: int, plan: LogPlan) -> None:
+        """Note the messages before an offset of a queue whose segments are lost, with which the log began."""
+        if not self._is_first_lost:
+            return
+        before = self.reader.commit_log.min_offset
+        after, address = self._tell_units(key, queue, queue.first_offset, stop, plan, before)
+        if self.began_at <= address < before and 0 < stop - after <= self._most:
+            plan.losses.add(key, after, stop, 0, _SEGMENT_GONE)  # behind the last unit that is left of them
+
+    @property
+    def _is_first_lost(self) -> bool:
+        """Whether the log began with segments that are lost, and does so no more."""
+        return self.began_at < min(self.start_offset, self.reader.commit_log.min_offset)
 
     def _finish_batch(self, key: QueueKey, queue: BatchConsumeQueue, start_offset: int, plan: LogPlan) -> None:
         count = queue.used_count
@@ -197,16 +232,25 @@ class QueueRepairer:
         end = self._trimmed[key] = self._next.get(key, end)
         units = queue.units_in_line(0, count)
         firsts = units["queue_offset"].astype(np.int64)
-        self._tell(key, np.maximum(firsts, end), firsts + units["batch_size"], units, plan)
+        stops = firsts + units["batch_size"]
+        self._tell(key, np.maximum(firsts, end), stops, units, plan)
+        if self._is_first_lost:
+            stops = np.minimum(stops, self._first.get(key, end))
+            self._tell(key, firsts, stops, units, plan, self.reader.commit_log.min_offset)
 
-    def _tell(self, key: QueueKey, starts: Ints, stops: Ints, units: Packed, plan: LogPlan) -> None:
-        """Note the messages whose units are trimmed, except for expired ones."""
+    def _tell(
+        self, key: QueueKey, starts: Ints, stops: Ints, units: Packed, plan: LogPlan, before: int = _NO_END
+    ) -> None:
+        """Note the messages of units that lead before an address, except for expired ones."""
         addresses, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
         mask = (sizes > 0) & (sizes < consume_queue.PRE_BLANK_SIZE) & (stops > starts)
-        mask &= addresses >= self.reader.commit_log.min_offset
+        mask &= (addresses >= self.began_at) & (addresses < before)
         is_behind = addresses >= plan.end_offset
-        for which, reason in ((mask & is_behind, BEHIND), (mask & ~is_behind, _ELSEWHERE)):
-            plan.losses.add_many(key, starts[which], stops[which], sizes[which], reason)
+        is_before = addresses < min(self.start_offset, self.reader.commit_log.min_offset)
+        reasons = ((is_before, _SEGMENT_GONE), (is_behind, BEHIND), (~is_before & ~is_behind, _ELSEWHERE))
+        for which, reason in reasons:
+            told = mask & which
+            plan.losses.add_many(key, starts[told], stops[told], sizes[told], reason)
 
     @property
     def _queues(self) -> dict[QueueKey, ConsumeQueue]:
