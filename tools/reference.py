@@ -65,6 +65,7 @@ STATUSES = {
     "recover": "3 with `--dry-run`, if there is something to do, or if it was declined; 5 something had to be given up",
     "rebuild": "3 with `--dry-run`, if there is something to do, or if it was declined; 5 something had to be given up",
     "salvage": "3 with `--dry-run`, or if it was declined; 5 something had to be given up",
+    "import": "5 messages were left out",
     "apply": "3 declined; 5 something had to be given up; 75 the store has changed since the plan was made",
     "undo": "3 declined",
     "export": "3 something could not be read",

@@ -115,7 +115,11 @@ ROWS: Mapping[str, Kind] = {
         ("recover -s sick --dry-run", "rebuild all -s mixed-533-kill --dry-run"),
         "change",
     ),
-    "plan_loss": Kind("A loss of a repair, of the same commands.", ("recover -s sick --dry-run",), "loss"),
+    "plan_loss": Kind(
+        "A loss of a repair, of the same commands; a message that `import` leaves out.",
+        ("recover -s sick --dry-run",),
+        "loss",
+    ),
     "salvaged_topic": Kind("Counts of a topic, of `salvage`.", ("salvage -s sick --into new --dry-run",)),
     "topic": Kind("A topic, of `topic list`.", ("topic list -s mixed-533-kill", "topic list -n NS")),
     "topic_queue": Kind(

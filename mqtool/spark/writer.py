@@ -112,7 +112,8 @@ class StoreWriter(DataSourceArrowWriter):
         )
         try:
             config = StoreConfig(self.settings)
-            done = import_tables(_tables(written), self.into, config, Disk(), self.renumber, os.cpu_count() or 1)
+            jobs = os.cpu_count() or 1
+            done = import_tables(_tables(written), self.into, config, Disk(), self.renumber, jobs, is_strict=True)
         finally:
             self._clear()
         lost = sum(done.placeholders.values())

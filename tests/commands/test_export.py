@@ -238,6 +238,102 @@ def test_messages_given_twice_are_refused(tmp_path: Path) -> None:
     assert sum(1 for _ in StoreReader(tmp_path / "new").messages()) == 2 * 287
 
 
+def with_changed_row(tmp_path: Path, name: str, number: int, **values: object) -> tuple[Path, dict[str, Any]]:
+    """Export a golden store and change a row; return the file, and the row as it was."""
+    rows = run("export", "-s", golden_store(name)).rows
+    was = {**rows[number]}
+    rows[number] |= values
+    file = tmp_path / "messages.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file, was
+
+
+@pytest.mark.parametrize("number", [0, 100, 286], ids=["first", "middle", "last"])
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"queue_id": -1}, "no topic has a queue with this id"),
+        ({"queue_id": (1 << 31) - 1}, "no topic has a queue with this id"),
+        ({"queue_offset": -1}, "no queue has this offset"),
+        ({"queue_offset": (1 << 63) - 1}, "no queue has this offset"),
+        ({"queue_offset": (1 << 63) // 20}, "no queue has this offset"),
+        ({"queue_id": 625428804, "queue_offset": 8248626744878255199}, "no queue has this offset"),
+    ],
+)
+def test_a_message_that_no_queue_can_have_is_left_out_and_told(
+    number: int, values: dict[str, int], reason: str, tmp_path: Path
+) -> None:
+    file, was = with_changed_row(tmp_path, "mixed-533-clean", number, **values)
+    now = {**was, **values}
+
+    ran = imported(tmp_path / "new", file)
+
+    assert ran.status == Status.GIVEN_UP
+    assert [(row["kind"], row["topic"], row["queue_id"], row["queue_offset"], row["reason"]) for row in ran.rows] == [
+        ("loss", was["topic"], now["queue_id"], now["queue_offset"], reason)
+    ]
+    assert ran.rows[0]["end_queue_offset"] == now["queue_offset"] + 1
+    assert f"{file} line {number + 1}: {was['topic']} {now['queue_id']} {now['queue_offset']:,}: " in ran.remarks
+    kept = [one for one in StoreReader(tmp_path / "new").messages() if "MQTOOL_LOST" not in one.properties]
+    assert len(kept) == 286
+    assert wrong_in(tmp_path / "new") == []
+
+
+def test_renumber_gives_a_message_with_an_impossible_offset_another(tmp_path: Path) -> None:
+    file, was = with_changed_row(tmp_path, "mixed-533-clean", 100, queue_offset=-1)
+
+    ran = imported(tmp_path / "new", file, "--renumber")
+
+    assert (ran.status, ran.rows) == (Status.OK, [])
+    of_queue = [
+        one
+        for one in StoreReader(tmp_path / "new").messages()
+        if (one.topic, one.queue_id) == (was["topic"], was["queue_id"])
+    ]
+    assert [one.queue_offset for one in of_queue] == list(range(len(of_queue)))
+    assert wrong_in(tmp_path / "new") == []
+
+
+def test_many_messages_that_are_left_out_have_a_row_each(tmp_path: Path) -> None:
+    rows = run("export", "-s", golden_store("mixed-533-clean"), "--limit", 40).rows
+    for row in rows[1:]:
+        row["queue_id"] = -row["queue_id"] - 1
+    (tmp_path / "messages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    ran = imported(tmp_path / "new", tmp_path / "messages.jsonl")
+
+    assert ran.status == Status.GIVEN_UP
+    assert sorted((row["topic"], row["queue_id"], row["queue_offset"]) for row in ran.rows) == sorted(
+        (row["topic"], row["queue_id"], row["queue_offset"]) for row in rows[1:]
+    )
+    assert "29 more messages are left out" in ran.remarks
+    assert "1 messages imported" in ran.remarks
+
+
+def test_nothing_is_made_of_messages_that_no_queue_can_have(tmp_path: Path) -> None:
+    row = run("export", "-s", golden_store("mixed-533-clean"), "--limit", 1).rows[0]
+    (tmp_path / "messages.jsonl").write_text(json.dumps({**row, "queue_id": -7}) + "\n")
+
+    ran = imported(tmp_path / "new", tmp_path / "messages.jsonl")
+
+    assert (ran.status, ran.output) == (Status.BAD_DATA, "")
+    assert "no topic has a queue with this id: there is nothing to import" in ran.remarks
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_message_that_is_left_out_is_told_in_its_light_queues(tmp_path: Path) -> None:
+    rows = run("export", "-s", golden_store("special-533-clean")).rows
+    number = next(at for at, row in enumerate(rows) if "INNER_MULTI_DISPATCH" in row["properties"])
+    names = rows[number]["properties"]["INNER_MULTI_DISPATCH"].split(",")
+    file, was = with_changed_row(tmp_path, "special-533-clean", number, queue_offset=-1)
+
+    ran = imported(tmp_path / "new", file)
+
+    assert ran.status == Status.GIVEN_UP
+    assert sorted(row["topic"] for row in ran.rows) == sorted([was["topic"], *names])
+    assert wrong_in(tmp_path / "new") == []
+
+
 def test_a_gap_beyond_reason_is_refused(tmp_path: Path) -> None:
     rows = run("export", "-s", golden_store("mixed-533-clean"), "--topic", "log-x", "--limit", 2).rows
     rows[1]["queue_offset"] = 1 << 40

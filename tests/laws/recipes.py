@@ -1804,6 +1804,25 @@ _ROWS = {
             {"op": "zero", "file": "commitlog/00000000000000065536", "at": 30000, "len": 600},
         ],
     ),
+    "a message whose queue offset no queue can have is left out of a new store, and told": (
+        "retry-533-clean",
+        "export | import",
+        [
+            {
+                "op": "swap bytes",
+                "file": "commitlog/00000000000000000000",
+                "at": 8064,
+                "len": 16,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 18944,
+            }
+        ],
+    ),
+    "one impossible queue does not keep the other messages out of a new store": (
+        "mixed-533-clean",
+        "export | import",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 347, "hex": "ffffffff"}],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -128,7 +128,9 @@ class Direct:
             search = Search(StoreReader(store, config), Query(rolled_back=True), use_index=False)
             export(search.messages(lambda _: None), JsonLines(sink.write))
         done = import_files([file], into, sizes, Disk())
-        return StatedLosses(counts=collections.Counter(done.placeholders), remarks=done.remarks)
+        told = StatedLosses.of(done.losses)
+        told.counts.update(done.placeholders)
+        return dataclasses.replace(told, remarks=done.remarks)
 
 
 class RepairRefusedError(MqtoolError):
@@ -175,8 +177,9 @@ class CommandLine(Direct):
     def export_and_import(self, store: Path, config: StoreConfig, sizes: StoreConfig, into: Path) -> StatedLosses:
         file = into.with_suffix(".jsonl")
         self._run(["export"], store, config, "--into", str(file))
-        self._run(["import", str(file)], None, sizes, "--into", str(into))
-        return StatedLosses()
+        _, rows = self._run(["import", str(file)], None, sizes, "--into", str(into))
+        names = [field.name for field in dataclasses.fields(Loss)]
+        return StatedLosses.of(Loss(**{name: row[name] for name in names}) for row in rows)
 
     def _run(
         self, words: list[str], store: Path | None, config: StoreConfig | None, *more: str
@@ -185,12 +188,12 @@ class CommandLine(Direct):
         words = [*words, *(("-s", str(store)) if store else ()), *more]
         for name, value in (config.settings if config else {}).items():
             words += ["--set", f"{name}={value}"]
-        if words[0] in ("verify", "salvage"):
+        is_jsonl = words[0] in ("verify", "salvage", "import")
+        if is_jsonl:
             words += ["-o", "jsonl"]
         done = subprocess.run([sys.executable, "-m", "mqtool", *words], capture_output=True, text=True)
         if done.returncode in (65, 66, 74, 75, 77) or (done.returncode == 2 and "Traceback" not in done.stderr):
             raise RepairRefusedError(done.stderr.strip())
         if done.returncode not in (0, 3, 4, 5):
             raise AssertionError(f"{words[0]} ended with {done.returncode}: {done.stderr[-500:]}")
-        is_jsonl = words[0] in ("verify", "salvage")
         return done.returncode, [json.loads(line) for line in done.stdout.splitlines()] if is_jsonl else []

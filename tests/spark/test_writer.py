@@ -146,3 +146,21 @@ def test_the_messages_of_a_golden_store_are_all_written(tmp_path: Path) -> None:
     write(writer(tmp_path / "copy", source.schema), list(batches(source)))  # type: ignore[attr-defined]
 
     assert len(told(tmp_path / "copy")) == len(manifest(MIXED)["messages"])
+
+
+@pytest.mark.parametrize(
+    ("queue_id", "queue_offset", "why"),
+    [(-1, 0, "no topic has a queue with this id"), (0, -1, "no queue has this offset")],
+)
+def test_a_row_that_no_queue_can_have_is_refused_and_not_left_out(
+    queue_id: int, queue_offset: int, why: str, tmp_path: Path
+) -> None:
+    schema = spark_schema({"topic": "string", "body": "binary", "queue_id": "int", "queue_offset": "bigint"})
+    rows = [
+        {"topic": "T", "body": b"", "queue_id": 0, "queue_offset": 0},
+        {"topic": "T", "body": b"", "queue_id": queue_id, "queue_offset": queue_offset},
+    ]
+
+    with pytest.raises(BadDataError, match=f"row 1 of partition 0: T {queue_id} {queue_offset}: {why}"):
+        write(writer(tmp_path / "new", schema), [[batch_of(rows, schema)]])
+    assert not [*tmp_path.iterdir()]

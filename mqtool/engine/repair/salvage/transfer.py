@@ -3,7 +3,7 @@
 A row has every field of the record, raw properties and the stored body, so that nothing else is needed to
 write the message back; also, for people, the parsed properties. ``pyarrow`` is loaded only for Parquet.
 
-Cost: linear in the messages; memory holds some thousand rows.
+Cost: linear in the messages; memory holds some thousand rows, and a note of each message that is left out.
 """
 
 import base64
@@ -21,18 +21,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import orjson
 
-from mqtool.engine.repair.parts import Progress, Span, spans_of
+from mqtool.engine.repair.parts import Progress, spans_of
+from mqtool.engine.repair.plan import Loss
 from mqtool.engine.repair.salvage.new_store import NewStore, making, of_other_logs, refuse_lack_of_room, refuse_used
 from mqtool.engine.repair.salvage.queue_order import Missing
 from mqtool.engine.store.disk import Disk, scraps
-from mqtool.engine.store.dispatch import QueueKey, dispatch
+from mqtool.engine.store.dispatch import QueueKey, Units, dispatch
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.errors import BadDataError, MissingExtraError, MqtoolError, NotFoundError, UsageError
 from mqtool.formats import commit_log as layout
+from mqtool.formats import consume_queue, scan
 from mqtool.formats import kernels as plain
-from mqtool.formats import scan
 from mqtool.formats.hosts import parse_host
-from mqtool.formats.message import Message
+from mqtool.formats.message import Message, message_at
 from mqtool.formats.properties import are_readable
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, MAX_QUEUES, is_possible
@@ -59,6 +60,10 @@ _BATCH_SIZE = 8 << 20
 _PARQUET_MAGIC = b"PAR1"
 _TOPIC_MOST, _LARGE_TOPIC_MOST = 127, 32_767
 _STEP = 1 << 20
+_NO_QUEUE = "no topic has a queue with this id"
+_NO_OFFSET = "no queue has this offset"
+_MAX_TOLD = 10
+"""How many messages that are left out get a sentence of their own."""
 
 
 # Export
@@ -241,7 +246,8 @@ class Imported(NamedTuple):
 
     messages: int
     placeholders: dict[str, int]  # by topic
-    remarks: list[str]  # what was corrected in messages, and what remains wrong
+    remarks: list[str]  # what was corrected in messages, what remains wrong, and where what was left out came from
+    losses: list[Loss]  # messages that were left out, by queue
 
 
 def import_files(
@@ -255,6 +261,8 @@ def import_files(
 ) -> Imported:
     """Build a new store from exported messages; a failure leaves nothing behind.
 
+    Messages that no queue can have, with an impossible queue id or offset, are left out and reported.
+
     Args:
         files: by ``export``, JSON lines or Parquet, oldest messages first.
         into: folder of the store, empty or missing.
@@ -265,7 +273,7 @@ def import_files(
         progress: called with the number of bytes of the files done so far.
 
     Raises:
-        BadDataError: a file is not an export, or the offsets of a queue do not ascend.
+        BadDataError: a file is not an export, no message is left, or the offsets of a queue do not ascend.
         UsageError: ``into`` is not empty.
         WriteError: the disk is full, or fails.
     """
@@ -300,6 +308,8 @@ def import_tables(
     disk: Disk,
     renumber: bool = False,
     jobs: int = 1,
+    *,
+    is_strict: bool = False,
 ) -> Imported:
     """Build a new store from messages; a failure leaves nothing behind.
 
@@ -310,9 +320,10 @@ def import_tables(
         disk: through which everything is written.
         renumber: give the messages of each queue offsets from 0 on.
         jobs: threads.
+        is_strict: refuse messages that no queue can have; else they are left out and reported.
 
     Raises:
-        BadDataError: there is no message, or the offsets of a queue do not ascend.
+        BadDataError: there is no message, a queue cannot have one, or the offsets of a queue do not ascend.
         UsageError: ``into`` is not empty.
         WriteError: the disk is full, or fails.
     """
@@ -321,14 +332,15 @@ def import_tables(
     with making(into, disk):
         # In a log that begins at 0 brokers take fill units for messages: so it begins with the next file.
         new = NewStore(into, disk, config, file_size, file_size)
-        numbering = _Numbering(config, renumber)
+        numbering = _Numbering(config, renumber, is_strict)
         for table, origin in tables:
-            count += len(table)
-            numbering.put(new, table, origin)
+            count += numbering.put(new, table, origin)
         if not count:
-            raise BadDataError("the input contains no messages: there is nothing to import")
+            why = next(numbering.remarks(), "the input contains no messages")
+            raise BadDataError(f"{why}: there is nothing to import")
         new.finish(None, jobs)
-    return Imported(count, dict(new.placeholders), [*of_other_logs(config), *new.remarks()])
+    remarks = [*of_other_logs(config), *numbering.remarks(), *new.remarks()]
+    return Imported(count, dict(new.placeholders), remarks, numbering.losses)
 
 
 class _Batch(NamedTuple):
@@ -438,8 +450,6 @@ def record_of(row: Row) -> bytes:
         raise ValueError("the body does not match body_crc")
     if not is_possible(topic):
         raise ValueError("no broker can have a topic of this name")
-    if not 0 <= row["queue_id"] < MAX_QUEUES:
-        raise ValueError("no topic has a queue with this id")
     if not are_readable(properties):
         raise ValueError("raw_properties are not pairs of name and value as a broker writes them")
     rest = len(topic).to_bytes(2 if is_large else 1, "big") + topic + struct.pack(">h", len(properties)) + properties
@@ -455,34 +465,77 @@ def record_of(row: Row) -> bytes:
 
 
 class _Numbering:
-    """Makes the offsets of each queue consecutive."""
+    """Makes the offsets of each queue consecutive; leaves out messages that no queue can have."""
 
-    def __init__(self, config: StoreConfig, renumber: bool) -> None:
+    def __init__(self, config: StoreConfig, renumber: bool, is_strict: bool) -> None:
         self._levels = config.delay_levels()
         self._renumber = renumber
+        self._is_strict = is_strict
         self._next: dict[QueueKey, int] = {}
+        self.losses: list[Loss] = []
+        self._told: list[str] = []
+        self._untold = 0
 
-    def put(self, new: NewStore, table: MessageTable, origin: Origin) -> None:
-        """Append messages to a store.
+    def put(self, new: NewStore, table: MessageTable, origin: Origin) -> int:
+        """Append messages to a store, and return how many.
 
         Raises:
             BadDataError: the offsets of a queue do not ascend, or cannot be made to.
         """
+        units = dispatch(table, self._levels).units
+        if impossible := self._impossible(table, units):
+            self._leave_out(impossible, table, units, origin)
+            rows = np.setdiff1d(np.arange(len(table)), [*impossible])
+            table, origin = table.where(rows), _of_rows(origin, rows)
+            units = dispatch(table, self._levels).units
+        if not len(table):
+            return 0
         if self._renumber:
-            new.put(table, (), None, self._numbered(table, origin))
+            new.put(table, (), None, self._numbered(table, units, origin))
         else:
-            new.put(table, self._missing(table, origin))
+            new.put(table, self._missing(table, units, origin))
+        return len(table)
 
-    def _missing(self, table: MessageTable, origin: Origin) -> list[tuple[int, Missing]]:
+    def remarks(self) -> Iterator[str]:
+        """Yield where messages that were left out came from."""
+        yield from self._told
+        if self._untold:
+            yield f"{self._untold:,} more messages are left out"
+
+    def _impossible(self, table: MessageTable, units: Units) -> dict[int, str]:
+        """Return the rows that no queue can have, and why."""
+        why: dict[int, str] = {}
+        if not self._renumber:
+            offsets = units.queue_offset
+            rows = units.rows[(offsets < 0) | (offsets >= consume_queue.OFFSET_END)]
+            why |= dict.fromkeys(rows.tolist(), _NO_OFFSET)
+        ids = table.column("queue_id")
+        return why | dict.fromkeys(np.flatnonzero((ids < 0) | (ids >= MAX_QUEUES)).tolist(), _NO_QUEUE)
+
+    def _leave_out(self, why: dict[int, str], table: MessageTable, units: Units, origin: Origin) -> None:
+        """Note messages that are left out, at each place that they state.
+
+        Raises:
+            BadDataError: none may be.
+        """
+        for row in sorted(why):
+            message = message_at(table, row)
+            where = f"{origin(row)}: {message.topic} {message.queue_id} {message.queue_offset:,}"
+            advice = ": --renumber assigns another" if why[row] == _NO_OFFSET else ""
+            if self._is_strict:
+                raise BadDataError(f"{where}: {why[row]}{advice}")
+            if len(self._told) < _MAX_TOLD:
+                self._told.append(f"{where}: the message is left out, {why[row]}{advice}")
+            else:
+                self._untold += 1
+        self.losses += _losses_of(why, table, units)
+
+    def _missing(self, table: MessageTable, units: Units, origin: Origin) -> list[tuple[int, Missing]]:
         missing = []
-        for span in self._spans(table):
+        for span in spans_of(units):
             row = int(np.searchsorted(table.column("position"), span.physical_offset))
             expected = self._next.get(span.queue, span.start)
             where = f"{origin(row)}: {span.queue[0]} {span.queue[1]}"
-            if span.start < 0:
-                raise BadDataError(
-                    f"{where} has queue offset {span.start:,}, which is impossible: --renumber assigns another"
-                )
             if span.start < expected:
                 raise BadDataError(
                     f"{where} has queue offset {span.start:,} after {expected - 1:,}: give each message once, the "
@@ -498,9 +551,8 @@ class _Numbering:
             self._next[span.queue] = span.stop
         return sorted(missing, key=lambda item: item[0])
 
-    def _numbered(self, table: MessageTable, origin: Origin) -> Any:
+    def _numbered(self, table: MessageTable, units: Units, origin: Origin) -> Any:
         offsets = table.column("queue_offset").copy()
-        units = dispatch(table, self._levels).units
         for queue, first, last in units.stretches:
             row = int(units.rows[first])
             if queue[0].startswith(LIGHT_QUEUE_PREFIX) or (units.batch_size[first:last] > 1).any():
@@ -513,8 +565,24 @@ class _Numbering:
             self._next[queue] = start + last - first
         return offsets
 
-    def _spans(self, table: MessageTable) -> list[Span]:
-        return spans_of(dispatch(table, self._levels).units)
+
+def _of_rows(origin: Origin, rows: Any) -> Origin:
+    """Return where the message in each of some rows of a table came from."""
+    return lambda row: origin(int(rows[row]))
+
+
+def _losses_of(why: dict[int, str], table: MessageTable, units: Units) -> Iterator[Loss]:
+    """Yield the places of some messages, by row, in their queues and light queues; in no queue only the topic."""
+    sizes = table.column("size")
+    seen: set[int] = set()
+    for (topic, queue_id), first, last in units.stretches:
+        for number in (first + np.flatnonzero(np.isin(units.rows[first:last], [*why]))).tolist():
+            row, start, stop = int(units.rows[number]), int(units.queue_offset[number]), units.after(number)
+            size = 0 if row in seen else int(sizes[row])
+            seen.add(row)
+            yield Loss(topic, stop - start, size, why[row], queue_id, start, stop)
+    for row in sorted(why.keys() - seen):
+        yield Loss(message_at(table, row).topic, 1, int(sizes[row]), why[row])
 
 
 def format_of(name: str | None, path: Path | None) -> str:
