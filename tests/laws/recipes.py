@@ -1823,6 +1823,40 @@ _ROWS = {
         "export | import",
         [{"op": "write", "file": "commitlog/00000000000000000000", "at": 347, "hex": "ffffffff"}],
     ),
+    "offsets between what is left of a queue and its first message are told with a lost first segment": (
+        "mixed-497-clean",
+        "recover --abnormal --cut",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-550-kill",
+                "path": "commitlog/00000000000000262144",
+                "to": "commitlog/00000000000000000000",
+            },
+            {"op": "zero", "file": "consumequeue/OrderEvents/2/00000000000000000000", "at": 80, "len": 320},
+        ],
+    ),
+    "units between what is left of a queue and its first message are filled at once": (
+        "mixed-497-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "commitlog/00000000000000000000"},
+            {"op": "zero", "file": "consumequeue/OrderEvents/2/00000000000000000000", "at": 80, "len": 320},
+        ],
+    ),
+    "each copy of a message that differs from the one that is kept is told": (
+        "mixed-533-kill",
+        "recover --normal",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-550-clean",
+                "path": "commitlog/00000000000000131072",
+                "to": "commitlog/00000000000000000000",
+            },
+            {"op": "swap", "path": "commitlog/00000000000000131072", "to": "commitlog/00000000000000065536"},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

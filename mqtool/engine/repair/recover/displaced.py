@@ -19,7 +19,7 @@ import numpy as np
 from mqtool.engine.repair.parts import spans_of
 from mqtool.engine.repair.placement import Placement, records_in
 from mqtool.engine.repair.recover.log import LogPlan, RecordRun
-from mqtool.engine.repair.recover.record_editor import Patch, few_of
+from mqtool.engine.repair.recover.record_editor import Patch
 from mqtool.engine.repair.recover.shifted import Ways
 from mqtool.engine.store.commit_log import STEP, CommitLog, Gap, heads_in
 from mqtool.engine.store.dispatch import dispatch, property_crcs
@@ -211,7 +211,8 @@ class PutBack:
     def tell_left(self, plan: LogPlan) -> None:
         """Add to the losses of a plan the records that it does not keep where they are; tell of copies that differ."""
         text = "the message at {:,} is kept: a copy of it, in {}, has other flags, times or properties"
-        plan.remarks += few_of([text.format(copy.start, copy.source.file.path.name) for copy in self.differing])
+        # Each by its address: what only the copy said is given up.
+        plan.remarks += [text.format(copy.start, copy.source.file.path.name) for copy in self.differing]
         kept = {patch.position: patch.data for patch in plan.patches}
         own = set(plan.bridges.rows.where(plan.bridges.rows.own).start.tolist()) if plan.bridges else set()
         for displaced in self.left:

@@ -181,7 +181,7 @@ class QueueRepairer:
                 self.sink.trim(key, end)
                 self._trimmed[key] = end
             self._fill_front(key, queue, start)
-            self._tell_lost_first(key, queue, min(self._first.get(key, end), last), plan)
+            self._tell_lost_first(key, queue, self._first.get(key, end), plan)
         for key, batch in self._batch_queues.items():
             self._finish_batch(key, batch, start, plan)
 
@@ -268,7 +268,7 @@ class QueueRepairer:
 
     def _fill_front(self, key: QueueKey, queue: ConsumeQueue, start_offset: int) -> None:
         """Replace empty or foreign units before the first message by pre-blank ones: else a queue ends there."""
-        first = min(self._first.get(key, queue.first_offset), queue.max_offset())
+        first = self._first.get(key, queue.first_offset)  # may be beyond the end of what is left of the queue
         if first - queue.first_offset > self._most + self._file_units:
             return  # a misnamed file
         for low in range(queue.first_offset, first, _STEP):
