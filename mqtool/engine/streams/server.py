@@ -33,7 +33,7 @@ _BACKLOG = 1024
 _TAKEN_AT_ONCE = 16
 """Connections accepted in one turn of the loop: each takes some 100 µs. asyncio uses the backlog for that."""
 _SWEEP_SECONDS = 5.0
-_SWEPT_AT_ONCE = 500
+_SWEPT_AT_ONCE = 200
 _WARNED_SECONDS = 60.0
 _STOP_SECONDS = 2.0
 _AFTER_FAULT_MS = 1000
