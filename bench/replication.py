@@ -26,8 +26,9 @@ from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.new_message import NewMessage
-from tests.differential.java_broker import broker_process, free_port
+from tests.differential.java_broker import broker_process
 from tests.differential.java_store import NoJavaError, class_path
+from tests.ports import free_port
 from tests.wire_client import WireClient
 
 SIZE = 2_000_000_000

@@ -47,7 +47,7 @@ from mqtool.formats.headers import BrokerIdentity, build_header
 from mqtool.formats.properties import build_properties
 from mqtool.formats.remoting import MAX_FRAME, ONEWAY, RESPONSE, RemotingCommand, build_frame
 from tests.campaigns.kills import Served
-from tests.differential.java_broker import free_port
+from tests.ports import free_port
 from tests.pulsar_wire import PulsarWire, connected
 from tests.wire_client import WireClient, batch, consumer, registration
 

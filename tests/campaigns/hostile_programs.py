@@ -46,7 +46,7 @@ from mqtool import ConsumeContext, ConsumeFrom, ConsumerMessage, ConsumeStatus, 
 from mqtool.engine.client.rebalance import averagely
 from mqtool.engine.client_runtime.blocking.background import background
 from mqtool.errors import MqtoolError, UsageError
-from tests.differential.java_broker import free_port
+from tests.ports import free_port
 
 TOPIC = "Hostile"
 SEND_MS = 1000

@@ -41,8 +41,9 @@ from mqtool.errors import UnavailableError
 from mqtool.formats.headers import Send
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.unique_key import build_unique_key
-from tests.differential.java_broker import POM, free_port
+from tests.differential.java_broker import POM
 from tests.differential.java_store import class_path
+from tests.ports import free_port
 from tests.wire_client import send_command
 
 SETTINGS = {"flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": str(1 << 22)}

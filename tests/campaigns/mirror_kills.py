@@ -38,8 +38,9 @@ from mqtool.engine.server_configs import NameServerConfig
 from mqtool.errors import MqtoolError, Status
 from tests.campaigns.kills import SETTINGS, Served
 from tests.commands.running import run
-from tests.differential.java_broker import free_port, running_broker
+from tests.differential.java_broker import running_broker
 from tests.engine.remoting.test_tls import settings, with_certificate
+from tests.ports import free_port
 
 TOPIC = "Orders"
 QUEUES = 4

@@ -31,8 +31,8 @@ from pathlib import Path
 
 import mqtool
 from tests.commands.test_processes import of_session
-from tests.differential.java_broker import free_port
 from tests.golden import copy_of
+from tests.ports import free_port
 
 _ROOT = Path(__file__).parents[2]
 _GONE_SECONDS = 5.0

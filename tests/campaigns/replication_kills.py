@@ -20,7 +20,6 @@ import dataclasses
 import os
 import random
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from pathlib import Path
 from tests.campaigns.kills import JAVA, LATER, PLAIN, JavaClient, KillProducers, check, verify
 from tests.campaigns.kills import _pull as pull
 from tests.campaigns.kills import _until_delivered as until_delivered
+from tests.ports import free_port
 
 SETTINGS = {"brokerName": "broker-a", "mappedFileSizeCommitLog": str(1 << 22)}
 MASTER = {**SETTINGS, "brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
@@ -93,20 +93,6 @@ class RestartedProcess:
         assert await self.process.wait() == 0, self.log.read_text()
 
 
-def _free_port() -> int:
-    """Return a port whose neighbours are free: those for slaves and for their questions.
-
-    It is none that a connection may be given while the broker is down.
-    """
-    first, last = map(int, _GIVEN_PORTS.read_text().split())
-    while True:
-        port: int = random.choice([*range(10_000, first - 1), *range(last + 3, 65_000)])
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for beside in (port - 2, port, port + 1):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", beside))
-            return port
-
-
 def _broker(folder: Path, name: str, name_server: str, port: int, settings: dict[str, str]) -> RestartedProcess:
     words = ["--no-namesrv", "-n", name_server, "--port", str(port), "-s", str(folder / name)]
     return RestartedProcess(folder, name, words + [f"--set={key}={value}" for key, value in settings.items()])
@@ -135,11 +121,11 @@ async def run_kills(folder: Path, kills: int, seed: int, java: str | None = None
         AssertionError: something is lost, there too often, or out of order; logs differ, or a store is not sound.
     """
     chance = random.Random(seed)
-    names, port = _free_port(), _free_port()
+    names, port = free_port(), free_port()
     name_server = f"127.0.0.1:{names}"
     of_names = RestartedProcess(folder, "names", ["--no-broker", "--namesrv-port", str(names)])
     master = _broker(folder, "master", name_server, port, MASTER)
-    slave = _broker(folder, "slave", name_server, _free_port(), SLAVE)
+    slave = _broker(folder, "slave", name_server, free_port(), SLAVE)
     victims = {"master": [master], "slave": [slave], "both": [master, slave]}
     counts = dict.fromkeys(victims, 0)
     for one in (of_names, master, slave):

@@ -30,6 +30,7 @@ from mqtool.formats.remoting import RemotingCommand, build_frame
 from mqtool.formats.signing import Credentials
 from tests.commands.running import run
 from tests.engine.remoting.test_server import on_a_loop
+from tests.ports import free_port
 from tests.traces import exchanges
 
 ROOT = Path(__file__).parent.parent.parent
@@ -412,8 +413,8 @@ async def test_a_name_server_that_is_away_is_said_once_and_found_when_it_is_back
         tried += 1
         writer.close()
 
-    nobody = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    port = nobody.sockets[0].getsockname()[1]
+    port = free_port()
+    nobody = await asyncio.start_server(hang_up, "127.0.0.1", port)
     address = f"127.0.0.1:{port}"
     config = BrokerConfig(tmp_path / "store", settings=BrokerSettings(register_interval_ms=20))
     async with Cluster(None, [config], [address]):

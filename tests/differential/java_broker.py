@@ -5,10 +5,7 @@
 
 import asyncio
 import contextlib
-import itertools
 import os
-import random
-import socket
 import threading
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -25,10 +22,6 @@ _Result = TypeVar("_Result")
 
 POM = "broker_pom.xml"
 NAME_SERVER_POM = "name_server_pom.xml"
-
-# Below those that connections are given, from 32768 on; processes that run side by side begin at different places.
-_PORTS = range(10_000, 32_000, 4)
-_ports = itertools.islice(itertools.cycle(_PORTS), random.randrange(len(_PORTS)), None)
 _UP_S = 120.0
 """Within which a JVM has started, or has ended."""
 _LOGGING = '<configuration><root level="OFF"/></configuration>'
@@ -64,16 +57,6 @@ def in_a_thread(work: AbstractAsyncContextManager[_Result]) -> Iterator[_Result]
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
-
-
-def free_port() -> int:
-    """Return a port that is free, as are those that a broker wants beside it; it stays so until a JVM is up."""
-    while True:
-        port = next(_ports)
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for number in (port - 2, port, port + 1):  # for VIP channels, itself, and for slaves
-                stack.enter_context(socket.socket()).bind(("", number))
-            return port
 
 
 @contextlib.asynccontextmanager

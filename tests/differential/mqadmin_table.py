@@ -18,8 +18,9 @@ from typing import NamedTuple
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
-from tests.differential.java_broker import MqAdmin, free_port, mqadmin, running_broker, running_name_server
+from tests.differential.java_broker import MqAdmin, mqadmin, running_broker, running_name_server
 from tests.interop import ACCOUNTS, SECRET
+from tests.ports import free_port
 
 VERSION = "5.3.3"
 BROKER_NAME = "broker-java"

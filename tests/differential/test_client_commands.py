@@ -10,8 +10,9 @@ from mqtool.engine.server_configs import NameServerConfig
 from mqtool.errors import Status
 from tests.commands.running import Ran, run
 from tests.differential.conftest import jars
-from tests.differential.java_broker import POM, free_port, mqadmin, running_broker, within
+from tests.differential.java_broker import POM, mqadmin, running_broker, within
 from tests.differential.java_store import each_version
+from tests.ports import free_port
 
 pytestmark = pytest.mark.java
 

@@ -29,11 +29,11 @@ from tests.differential.java_broker import (
     POM,
     JavaClientAtWork,
     broker_process,
-    free_port,
     group_client,
     running_broker,
     within,
 )
+from tests.ports import free_port
 
 pytestmark = pytest.mark.java
 

@@ -25,8 +25,9 @@ from mqtool.formats.bodies import Heartbeat, build_heartbeat
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.topics import OP_TOPIC
 from tests.differential.conftest import jars
-from tests.differential.java_broker import POM, free_port, running_broker, within
+from tests.differential.java_broker import POM, running_broker, within
 from tests.differential.java_store import each_version
+from tests.ports import free_port
 from tests.wire_client import PRODUCERS, WireClient, batch
 
 pytestmark = pytest.mark.java

@@ -19,7 +19,6 @@ from tests.differential.conftest import jars
 from tests.differential.java_broker import (
     NAME_SERVER_POM,
     POM,
-    free_port,
     mqadmin,
     registered,
     running_name_server,
@@ -27,6 +26,7 @@ from tests.differential.java_broker import (
 )
 from tests.differential.mqadmin_table import BROKER_NAME, COMMANDS, NOTES, SAME, VERSION, compare
 from tests.engine.remoting.test_tls import settings, with_certificate
+from tests.ports import free_port
 
 PAGE = Path(__file__).parents[2] / "docs" / "reports" / "mqadmin.md"
 _PATIENCE = 600.0

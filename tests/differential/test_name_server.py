@@ -12,8 +12,9 @@ from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import topics
 from mqtool.formats.remoting import RemotingCommand
 from tests.differential.conftest import jars
-from tests.differential.java_broker import POM, free_port, mqadmin, running_broker, within
+from tests.differential.java_broker import POM, mqadmin, running_broker, within
 from tests.differential.java_store import each_version
+from tests.ports import free_port
 
 pytestmark = pytest.mark.java
 

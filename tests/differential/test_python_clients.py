@@ -38,8 +38,9 @@ from mqtool.formats.topics import TRACE_TOPIC
 from mqtool.formats.trace import TraceRecord, parse_trace
 from mqtool.opentelemetry import OpenTelemetryHook
 from tests.differential.conftest import jars
-from tests.differential.java_broker import POM, broker_process, free_port, in_a_thread, mqadmin, within
+from tests.differential.java_broker import POM, broker_process, in_a_thread, mqadmin, within
 from tests.differential.java_store import VERSIONS
+from tests.ports import free_port
 
 PATIENCE = 120  # s; a test that waits so long has failed
 SETTINGS: dict[str, Any] = {

@@ -20,9 +20,10 @@ from tests.commands.test_shell_refusals import (
     process,
 )
 from tests.differential.conftest import jars
-from tests.differential.java_broker import POM, broker_process, free_port, in_a_thread
+from tests.differential.java_broker import POM, broker_process, in_a_thread
 from tests.differential.java_store import VERSIONS
 from tests.differential.test_python_clients import until
+from tests.ports import free_port
 
 JAVA = [pytest.param(one, marks=[pytest.mark.java, pytest.mark.xdist_group(f"python-{one}")]) for one in VERSIONS]
 _AUTH = "org.apache.rocketmq.auth"

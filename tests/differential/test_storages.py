@@ -1,7 +1,6 @@
 """Stores in emulators of Google's and Azure's storage: commands say of one what they say of files on a disk."""
 
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from mqtool.spark.stores import Store
 from tests.commands.running import run
 from tests.differential.conftest import REQUIRED
 from tests.golden import golden_store
+from tests.ports import free_port
 from tests.spark.frames import Frames
 from tests.storage import environment
 
@@ -31,12 +31,6 @@ pytestmark = [pytest.mark.java, pytest.mark.xdist_group("s3")]
 _AZURITE = "azurite@3.35.0"
 _AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """What every Azurite has."""
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from mqtool.formats.codes import RequestCode
 from mqtool.formats.remoting import RemotingCommand
 from tests.commands.test_serve import started
 from tests.engine.lines_door import ROW
+from tests.ports import free_port
 from tests.wire_client import WireClient, consumer, messages_in
 
 
@@ -114,9 +115,8 @@ def test_a_clock_that_is_moved_moves_all_doors(tmp_path: Path) -> None:
 
 def test_a_door_whose_port_is_taken_leaves_no_other_open(tmp_path: Path) -> None:
     async def test() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
-            first, port = free.getsockname()[1], taken.getsockname()[1]
-            free.close()
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            first, port = free_port(), taken.getsockname()[1]
             with pytest.raises(UnavailableError, match=f"cannot listen on 127.0.0.1:{port}"):
                 async with mqtool.Broker(tmp_path, port=first, settings={"linesPort": port}):
                     pass

@@ -12,13 +12,13 @@ from mqtool.engine import missing_tail
 from mqtool.engine.broker.following import FollowingStatus
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.server_configs import NameServerConfig
-from mqtool.engine.streams.ports import free_port
 from mqtool.formats.bodies import ConsumerData, Heartbeat, build_heartbeat
 from mqtool.formats.codes import RequestCode
 from tests.commands.test_cluster_show import register_as_slave
 from tests.engine.remoting.test_server import on_a_loop
 from tests.engine.test_embedded import worst
-from tests.engine.test_slave import MASTER, SLAVE, following_of, log_of, port_of, send_all, until
+from tests.engine.test_slave import MASTER, SLAVE, following_of, log_of, send_all, until
+from tests.ports import free_port
 from tests.wire_client import WireClient
 
 
@@ -95,7 +95,7 @@ async def test_a_master_has_the_topics_of_what_it_takes_from_its_slave_also_if_i
 @on_a_loop
 async def test_after_a_stop_of_the_machine_a_master_waits_until_its_slave_finds_it(tmp_path: Path) -> None:
     """The name server went with the master, so that it knows of no slave at first."""
-    old, new, port = tmp_path / "master", tmp_path / "slave", free_port("127.0.0.1", ())
+    old, new, port = tmp_path / "master", tmp_path / "slave", free_port()
     where = [f"127.0.0.1:{port}"]
     async with (
         mqtool.Broker(old, role="master", name_server_port=port, settings=MASTER) as master,
@@ -117,7 +117,7 @@ async def test_after_a_stop_of_the_machine_a_master_waits_until_its_slave_finds_
 
 @on_a_loop
 async def test_a_master_waits_for_each_slave_that_is_known_as_one_may_have_more_than_another(tmp_path: Path) -> None:
-    old, stores = tmp_path / "master", [tmp_path / "slave-1", tmp_path / "slave-2"]
+    old, stores, port = tmp_path / "master", [tmp_path / "slave-1", tmp_path / "slave-2"], free_port()
     async with Cluster(NameServerConfig()) as names:
         where = [names.name_server_address]
 
@@ -127,11 +127,10 @@ async def test_a_master_waits_for_each_slave_that_is_known_as_one_may_have_more_
             )
 
         async with mqtool.Broker(old, role="master", name_servers=where, settings=MASTER) as master:
-            async with slave(1), slave(2) as second:
+            async with slave(1), slave(2, port):
                 await send_all(master, "first")
                 await until(lambda: log_of(stores[0]) == log_of(stores[1]) == log_of(old))
                 shutil.copytree(old, tmp_path / "before")
-                port = port_of(second)
             async with slave(2):
                 await send_all(master, "second")
                 await until(lambda: log_of(stores[1]) == log_of(old))

@@ -18,6 +18,7 @@ from mqtool.errors import UnavailableError, UsageError
 from tests.commands.test_serve import started
 from tests.engine.remoting.test_tls import settings, with_certificate
 from tests.engine.test_pulsar_server import EARLIEST, WAIT_MS, token_of, with_accounts
+from tests.ports import free_port
 from tests.pulsar_client import PulsarWireClient
 
 pulsar = pytest.importorskip("pulsar")
@@ -175,9 +176,8 @@ def test_with_a_port_for_tls_alone_there_is_none_without(certificate: Path, tmp_
 
 
 def test_where_the_port_for_tls_is_taken_the_other_is_not_left_open(certificate: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
-        first, port = free.getsockname()[1], taken.getsockname()[1]
-        free.close()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        first, port = free_port(), taken.getsockname()[1]
         given = with_tls(certificate, pulsarPort=first)
         with (
             pytest.raises(UnavailableError, match=f"cannot listen on 127.0.0.1:{port}"),

@@ -16,6 +16,7 @@ from mqtool.engine.replication_server import allowed_networks
 from mqtool.errors import UnavailableError, UsageError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
+from tests.ports import free_port
 from tests.wire_client import WireClient
 
 SENT, FLUSH_SLAVE_TIMEOUT = 0, int(ResponseCode.FLUSH_SLAVE_TIMEOUT)
@@ -363,19 +364,6 @@ def test_what_slaves_ask_of_the_fast_port_is_answered_there() -> None:
     on_broker(test)
 
 
-def taken_beside(distance: int) -> tuple[socket.socket, int]:
-    """Return a socket that listens, and the port that it is at a distance from."""
-    while True:
-        taken = socket.create_server(("127.0.0.1", 0))
-        port = taken.getsockname()[1] - distance
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            taken.close()
-            continue
-        return taken, port
-
-
 @pytest.mark.parametrize("distance", [1, -2])
 def test_a_neighbouring_port_that_is_taken_is_a_warning_and_an_error_where_slaves_are_wanted(
     distance: int, caplog: pytest.LogCaptureFixture
@@ -384,8 +372,8 @@ def test_a_neighbouring_port_that_is_taken_is_a_warning_and_an_error_where_slave
         async with mqtool.Broker(port=port, settings=settings):
             pass
 
-    taken, port = taken_beside(distance)
-    with taken, caplog.at_level(logging.WARNING):
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port + distance)), caplog.at_level(logging.WARNING):
         asyncio.run(start(port))
         [line] = caplog.messages
         assert f"cannot listen on 127.0.0.1:{port + distance}" in line
@@ -401,8 +389,7 @@ def test_a_port_that_is_chosen_has_free_neighbours_and_a_port_for_slaves_may_be_
             for distance in (1, -2):
                 _, writer = await asyncio.open_connection(host, int(port) + distance)
                 writer.close()
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                ha_port = free.getsockname()[1]
+            ha_port = free_port()
             async with mqtool.Broker(settings={"haListenPort": ha_port}):
                 _, writer = await asyncio.open_connection(host, ha_port)
                 writer.close()

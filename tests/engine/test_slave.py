@@ -37,6 +37,7 @@ from tests.commands.test_serve import send
 from tests.engine.broker.processors.test_pull import bodies
 from tests.engine.remoting.test_server import on_a_loop
 from tests.engine.test_embedded import SMALL, pull, worst
+from tests.ports import free_port
 
 MASTER: dict[str, str | int | bool] = {**SMALL, "brokerName": "pair"}
 SLAVE: dict[str, str | int | bool] = {
@@ -530,7 +531,7 @@ async def test_under_acl_a_slave_signs_or_comes_from_a_white_listed_address_else
 async def test_a_consumer_goes_on_at_the_slave_when_its_master_is_gone_and_comes_back_to_it(tmp_path: Path) -> None:
     async with Cluster(NameServerConfig()) as names:
         where = [names.name_server_address]
-        settings = {**SLAVE, "brokerPermission": 6}
+        settings, port = {**SLAVE, "brokerPermission": 6}, free_port()
         seen: list[str] = []
 
         async def listen(messages: Sequence[ConsumerMessage], _context: ConsumeContext) -> ConsumeStatus:
@@ -538,8 +539,7 @@ async def test_a_consumer_goes_on_at_the_slave_when_its_master_is_gone_and_comes
             return ConsumeStatus.SUCCESS
 
         async with mqtool.Broker(tmp_path / "slave", role="slave", name_servers=where, settings=settings) as slave:
-            async with mqtool.Broker(tmp_path / "master", name_servers=where, settings=MASTER) as master:
-                port = int(master.address.rpartition(":")[2])
+            async with mqtool.Broker(tmp_path / "master", port=port, name_servers=where, settings=MASTER) as master:
                 client = RemotingClient([master.address])
                 for number in range(5):
                     await client.invoke(send(f"m{number}"))
@@ -597,7 +597,7 @@ async def test_offsets_that_wait_for_messages_of_a_master_are_not_taken_from_its
             await client.close()
         shutil.copytree(tmp_path / "master", tmp_path / "shorter")
         half = len(log_of(tmp_path / "shorter"))
-        port = int(master.address.rpartition(":")[2])
+        port = free_port()
         before = contextlib.AsyncExitStack()
         master = await before.enter_async_context(
             mqtool.Broker(tmp_path / "master", port=port, name_servers=where, settings=MASTER)

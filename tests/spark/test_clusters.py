@@ -15,8 +15,8 @@ from mqtool.engine.repair.verify.store import Level
 from mqtool.spark import verify
 from mqtool.spark.session import session
 from mqtool.spark.spread import spread
-from tests.differential.java_broker import free_port
 from tests.golden import golden_store
+from tests.ports import free_port
 from tests.spark.session import end_session, need_java
 from tests.spark.test_jobs import findings_of, golden, wanted_of
 

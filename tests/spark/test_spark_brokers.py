@@ -16,8 +16,9 @@ from mqtool.engine.cluster import Cluster
 from mqtool.engine.server_configs import NameServerConfig
 from tests.commands.test_serve import serving_both
 from tests.differential.conftest import jars
-from tests.differential.java_broker import POM, free_port, in_a_thread, running_broker
+from tests.differential.java_broker import POM, in_a_thread, running_broker
 from tests.engine.remoting.test_tls import with_certificate
+from tests.ports import free_port
 from tests.spark.session import session
 from tests.spark.test_brokers import ACCOUNTS
 

@@ -20,6 +20,7 @@ from mqtool.formats.codes import RequestCode
 from mqtool.formats.config_tables import DataVersion, TopicConfig
 from mqtool.formats.headers import RegisterBroker, build_header
 from mqtool.formats.remoting import RemotingCommand, frame_buffers
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -144,9 +145,7 @@ def test_names_of_a_namespace_are_the_brokers_business_only(broker: mqtool.Broke
 
 
 def dead_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from mqtool.formats.codes import RequestCode
 from mqtool.formats.headers import OffsetResponse, parse_header
 from mqtool.formats.remoting import RemotingCommand
 from tests.commands.test_serve import ask
+from tests.ports import free_port
 from tests.traces import exchanges
 
 FIRST: dict[str, Any] = {"consume_from_where": ConsumeFrom.FIRST_OFFSET}
@@ -326,9 +327,9 @@ def test_a_broker_that_is_gone_is_told_once_and_so_is_its_return(
 ) -> None:
     monkeypatch.setattr("mqtool.engine.client_runtime.consumer._AFTER_ERROR_S", 0.01)
     listener = Listener()
-    with mqtool.Broker(tmp_path / "store") as broker:
+    port, name_server_port = free_port(), free_port()
+    with mqtool.Broker(tmp_path / "store", port=port, name_server_port=name_server_port) as broker:
         send(broker, [b"before"])
-        port, name_server_port = (int(one.rpartition(":")[2]) for one in (broker.address, broker.name_server_address))
         asking = consumer(broker, listener, heartbeat_broker_interval_ms=50)
         asking.start()
         until(lambda: len(listener.seen) == 1)
