@@ -258,9 +258,13 @@ def begin():
 def test_a_program_that_closes_nothing_logs_what_was_not_sent_in_time(what: str) -> None:
     with mute() as address:
         program = f"""
-import logging, mqtool
+import logging, mqtool, time
 from mqtool.engine.client_runtime import producer as asynchronous
-logging.basicConfig()
+class Slow(logging.StreamHandler):
+    def filter(self, record):
+        time.sleep(0.2)  # as on a machine with much to do
+        return True
+logging.basicConfig(handlers=[Slow()])
 asynchronous.Producer.flush.__defaults__ = (50,)
 producer = mqtool.Producer("P", "{address}", send_msg_timeout=600_000)
 def begin():

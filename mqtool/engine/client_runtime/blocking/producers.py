@@ -74,14 +74,22 @@ os.register_at_fork(after_in_child=_ending.clear)
 
 
 def _awaited_at_exit(future: "futures.Future[None]", name: str) -> "futures.Future[None]":
+    from concurrent import futures
+
+    # Who waits for a future may go on before its callbacks have run, and the process would end before the log entry.
+    is_logged: futures.Future[None] = futures.Future()
+
     def ended(_: object) -> None:
-        _ending.discard(future)
-        if not future.cancelled() and (error := future.exception()):
-            import logging  # a seventh of the time to load a class
+        try:
+            if not future.cancelled() and (error := future.exception()):
+                import logging  # a seventh of the time to load a class
 
-            logging.getLogger(__name__).error("%s was not closed: %s", name, error)
+                logging.getLogger(__name__).error("%s was not closed: %s", name, error)
+        finally:
+            _ending.discard(is_logged)
+            is_logged.set_result(None)
 
-    _ending.add(future)
+    _ending.add(is_logged)
     future.add_done_callback(ended)
     return future
 
