@@ -104,7 +104,7 @@ def test_a_broker_and_its_store_show_the_same(tmp_path: Path) -> None:
     with serving_both(store, *settings_of(STORE), "--set=fileReservedTime=1000000") as (process, name_server, _):
         online = [run(*command, "-n", name_server).rows for command in commands]
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
     offline = [run(*command, "-s", store).rows for command in commands]
 
     for ours, stored in zip(online, offline, strict=True):

@@ -227,6 +227,7 @@ def test_a_topic_made_again_while_a_broker_cannot_be_reached_is_copied_whole(
         copying.cancel()
         await asyncio.gather(copying, return_exceptions=True)
         monkeypatch.setattr(mirror.Mirror, "_copy_on", copy_on)
+        lane.is_waiting = True  # so that nobody takes it for idle, however long the next line takes
         await asyncio.to_thread(make_again)
         raise UnavailableError(f"cannot connect to {lane.address}", lane.address)
 

@@ -106,7 +106,7 @@ def test_it_says_where_it_is_answers_and_ends_cleanly(number: signal.Signals) ->
         # As a terminal does it, and who stops a service: to all of the process group, in a hurry twice.
         for _ in range(2):
             os.killpg(process.pid, number)
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=60)
 
     assert (registered.code, route.code) == (0, 0)
     assert afterwards.code == ResponseCode.TOPIC_NOT_EXIST  # the broker has gone with its connection
@@ -119,7 +119,7 @@ def test_settings_come_from_a_file_and_from_options_and_useless_ones_are_named(t
     with serving("-c", config, "--set", "enableTopicList=false") as (process, address):
         [answer] = ask(address, RemotingCommand(RequestCode.GET_NAMESRV_CONFIG))
         process.terminate()
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
 
     told = answer.body.decode().split()
     assert {"orderMessageEnable=true", "enableTopicList=false"} <= {*told}
@@ -139,7 +139,7 @@ def test_the_broker_conf_of_the_distribution_is_taken(tmp_path: Path) -> None:
         assert ready, line
         [answer] = ask(ready[1], RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
         process.terminate()
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
 
     assert parse_cluster_info(answer.body).clusters == {"Here": ["broker-b"]}
     assert errors == "mqtool: these settings have no effect here: namesrvAddr, sendMessageThreadPoolNums\n"
@@ -183,7 +183,7 @@ def test_metrics_are_served_as_prometheus_reads_them(tmp_path: Path) -> None:
         with urllib.request.urlopen(ready[2]) as response:
             families = {one.name: one for one in text_string_to_metric_families(response.read().decode())}
         process.terminate()
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=60)
 
     [sample] = families["rocketmq_producer_offset"].samples
     assert sample.labels == {"cluster": "DefaultCluster", "broker": "broker-a", "topic": "T"}
@@ -272,7 +272,7 @@ def test_a_broker_that_all_can_reach_says_so_and_accounts_are_made_that_keep_oth
     everywhere = "-s", tmp_path / "store", "--port", "0", "--host", "0.0.0.0"
     with started(*everywhere) as (process, _):
         process.terminate()
-        _, open_to_all = process.communicate(timeout=20)
+        _, open_to_all = process.communicate(timeout=60)
     with started(*everywhere, "--acl", accounts) as (process, line):
         ready = re.search(r"broker \S+:(\d+)", line)
         assert ready
@@ -286,7 +286,7 @@ def test_a_broker_that_all_can_reach_says_so_and_accounts_are_made_that_keep_oth
                     command.ext_fields = signed
             answers.append([answer.code for answer in ask(f"127.0.0.1:{ready[1]}", *asked)])
         process.terminate()
-        _, guarded = process.communicate(timeout=20)
+        _, guarded = process.communicate(timeout=60)
 
     assert open_to_all == "mqtool: anyone who can reach 0.0.0.0 has full access: --acl FILE restricts it to accounts\n"
     assert answers == [[1, 1], [0, 0], [1, 0]]
@@ -300,7 +300,7 @@ def test_a_broker_that_all_can_reach_says_so_and_accounts_are_made_that_keep_oth
 def test_a_name_server_that_all_can_reach_says_that_it_has_no_accounts() -> None:
     with started("--no-broker", "--host", "0.0.0.0") as (process, _):
         process.terminate()
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=60)
 
     assert said == "mqtool: anyone who can reach 0.0.0.0 can register brokers: a name server has no accounts\n"
 
@@ -311,7 +311,7 @@ def test_a_topic_that_a_message_makes_has_a_route_at_once(tmp_path: Path) -> Non
         [sent] = ask(broker, send("one"))
         [known] = ask(name_server, route_of("Orders"))
         process.terminate()
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=60)
 
     assert (unknown.code, default.code, sent.code) == (ResponseCode.TOPIC_NOT_EXIST, 0, 0)
     assert parse_route(known.body).queues == [QueueData("broker-a", 4, 4, 6)]
@@ -328,12 +328,12 @@ def test_what_was_acknowledged_is_there_after_a_kill(flush: str, tmp_path: Path)
     with serving_both(store, "--set", f"flushDiskType={flush}") as (process, _, broker):
         answers = ask(broker, *(send(f"{number}") for number in range(50)))
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=20)
+        process.wait(timeout=60)
     with serving_both(store) as (process, name_server, broker):
         [known] = ask(name_server, route_of("Orders"))
         answers += ask(broker, send("50"))
         process.terminate()
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
 
     assert [answer.ext_fields["queueOffset"] for answer in answers] == [f"{number}" for number in range(51)]
     assert known.code == 0
@@ -363,7 +363,7 @@ def test_more_connections_than_files_are_refused_and_those_there_go_on(tmp_path:
         for one in sockets:
             one.close()
         process.terminate()
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
 
     assert len(answer) == 8
     assert errors.startswith("mqtool: at most 22 clients can connect at a time: 300 open files are allowed")
@@ -381,7 +381,7 @@ def is_closed(one: socket.socket) -> bool:
 
 def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
     with serving_both(tmp_path / "store"), started("-s", tmp_path / "store", "--port", "0") as (second, line):
-        _, errors = second.communicate(timeout=20)
+        _, errors = second.communicate(timeout=60)
 
     assert (second.returncode, line) == (Status.BUSY, "")
     assert "is locked" in errors
@@ -395,7 +395,7 @@ def test_a_broker_alone_registers_with_name_servers_elsewhere(tmp_path: Path) ->
             address = line.split()[-1]
             [there] = ask(name_server, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
             process.terminate()
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
         [gone] = ask(name_server, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
 
     assert parse_cluster_info(there.body).brokers["b-7"].addresses == {0: address}
@@ -500,7 +500,7 @@ def test_what_is_sent_from_a_shell_is_stored_with_all_it_says(tmp_path: Path) ->
         second = run(*common, "--queue", "2", "--delay-level", "1", "later")
         refused = run(*common, "--queue", "7", "none")
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
     nobody = run(*common, "none")
 
     assert (first.status, second.status) == (Status.OK, Status.OK)

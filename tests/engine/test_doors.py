@@ -139,7 +139,7 @@ def test_serve_opens_a_door_that_has_a_row_and_says_where(tmp_path: Path) -> Non
             client.sendall(b"send T first\n")
             assert client.recv(100) == b"stored 0\n"
         process.terminate()
-        assert process.communicate(timeout=20) == ("", "")
+        assert process.communicate(timeout=60) == ("", "")
 
 
 def test_without_its_setting_a_door_stays_shut() -> None:

@@ -207,6 +207,6 @@ def test_serve_says_where_the_port_for_tls_is(certificate: Path, tmp_path: Path)
         assert ready, (line, process.stderr and process.stderr.read())
         received = sent_and_received(client_of(f"pulsar+ssl://{ready[1]}", certificate), b"secret")
         process.terminate()
-        assert process.communicate(timeout=20) == ("", "")
+        assert process.communicate(timeout=60) == ("", "")
 
     assert received == b"secret"

@@ -107,7 +107,7 @@ def log_of(store: Path) -> bytes:
     return data.rstrip(b"\0") if end else b""
 
 
-async def until(told: Callable[[], Any] | Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
+async def until(told: Callable[[], Any] | Callable[[], Awaitable[Any]], seconds: float = 60) -> Any:
     """Wait until something is so, and return it."""
     async with asyncio.timeout(seconds):
         while True:

@@ -390,7 +390,8 @@ def test_a_name_server_keeps_only_so_many_kv_configs() -> None:
 
             async def put(namespace: str, key: str, value: str) -> int:
                 fields = {"namespace": namespace, "key": key, "value": value}
-                return (await client.invoke(RemotingCommand(RequestCode.PUT_KV_CONFIG, ext_fields=fields))).code
+                command = RemotingCommand(RequestCode.PUT_KV_CONFIG, ext_fields=fields)
+                return (await client.invoke(command, timeout_ms=60_000)).code
 
             assert await put("N", "k", "x" * (MAX_OF_KV + 1)) == ResponseCode.INVALID_PARAMETER
             codes = await asyncio.gather(*(put("N", f"k{number}", "v") for number in range(MAX_KV - 1)))

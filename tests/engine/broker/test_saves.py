@@ -22,11 +22,11 @@ from mqtool.formats.remoting import Outgoing, RemotingCommand
 from tests.engine.broker.asking import Asking, broker_at_work
 from tests.wire_client import WireClient
 
-_PATIENCE = 10.0
+_PATIENCE = 30.0
 
 
 class SlowDisk:
-    """Holds what is synced below a folder until it is let go, or for ten seconds."""
+    """Holds what is synced below a folder until it is let go, or for half a minute."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -86,7 +86,7 @@ def test_records_that_nobody_took_are_sent_again(caplog: pytest.LogCaptureFixtur
         async with door(broker.name_server_address, cut_off) as address:
             async with aio.Producer("P", address, trace=True) as producer:
                 sent = await producer.send(ProducerMessage("Orders", b"x"))
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     while len(cut) < 2:
                         await asyncio.sleep(0.01)
             assert [sent.message_id.encode() in text for text in told(broker)] == [True]
