@@ -83,12 +83,13 @@ class HostileOutcome:
 class ServedInProcess:
     """``mqtool serve`` in a process of its own, always on the same ports and store."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
         ports = [free_port(), free_port()]
         self.name_server = f"127.0.0.1:{ports[0]}"
         self._words = ["--namesrv-port", str(ports[0]), "--port", str(ports[1]), "-s", str(folder / "store")]
         # A broker that was killed learns of producers again within half a minute, and gives up after so many checks.
-        for setting in ("transactionTimeOut=1000", "transactionCheckInterval=1000", "transactionCheckMax=1000"):
+        checks = ("transactionTimeOut=1000", "transactionCheckInterval=1000", "transactionCheckMax=1000")
+        for setting in (*checks, *settings):
             self._words += ["--set", setting]
         self._log = (folder / "log").open("ab")
         self._process: subprocess.Popen[bytes]
@@ -119,7 +120,7 @@ class ServedInProcess:
 class Program:
     """Clients, and what their program does to them."""
 
-    def __init__(self, name_servers: str, folder: Path, seed: int, *, all_kinds: bool) -> None:
+    def __init__(self, name_servers: str, folder: Path, seed: int, *, is_short: bool) -> None:
         self._folder = folder
         self.outcome = HostileOutcome()
         self.acknowledged: set[bytes] = set()
@@ -129,18 +130,19 @@ class Program:
         """Nobody raises or is cancelled any more where that keeps a consumer from what is left."""
         self._chance = random.Random(seed)
         self._name_servers = name_servers
+        often = _OFTEN if is_short else {}
         self.producer = mqtool.Producer("hostile", name_servers, send_msg_timeout=SEND_MS)
         self._producers: list[Any] = [self.producer]
         self.consumers: list[Any] = []
         self._assigned: list[mqtool.LitePullConsumer] = []
         for name, orderly, is_coroutine in (("shared", False, False), ("loop", False, True), ("ordered", True, False)):
             listen = self._coroutine(name) if is_coroutine else self._function(name)
-            self._add(name, mqtool.PushConsumer(name, listen, name_servers, orderly=orderly, **_CONSUMING))
-        lite = mqtool.LitePullConsumer("lite", name_servers, consume_from_where=ConsumeFrom.FIRST_OFFSET)
+            self._add(name, mqtool.PushConsumer(name, listen, name_servers, orderly=orderly, **_CONSUMING, **often))
+        lite = mqtool.LitePullConsumer("lite", name_servers, consume_from_where=ConsumeFrom.FIRST_OFFSET, **often)
         self._add("lite", lite)
         self._threads = [threading.Thread(target=self._send_on, args=(which,)) for which in range(2)]
         self._threads.append(threading.Thread(target=self._poll_on, args=("lite", lite)))
-        if all_kinds:
+        if not is_short:
             self._add_others()
 
     def _add_others(self) -> None:
@@ -510,6 +512,8 @@ class _Bank:
 
 
 _CONSUMING: dict[str, Any] = {"consume_from_where": ConsumeFrom.FIRST_OFFSET, "consume_thread_max": 8}
+_OFTEN: dict[str, Any] = {"heartbeat_broker_interval_ms": 500, "poll_name_server_interval_ms": 1000}
+_SOON = f"messageDelayLevel={' '.join(['1s'] * 18)}"
 
 
 class BlockError(Exception):
@@ -545,15 +549,15 @@ def disturb(
 
 
 def run(
-    folder: Path, seconds: float, seed: int, wanted: Collection[str] = (), *, all_kinds: bool = True
+    folder: Path, seconds: float, seed: int, wanted: Collection[str] = (), *, is_short: bool = False
 ) -> HostileOutcome:
     """Run a hostile program for a time, on a slow machine until it has done what is wanted; return what came of it.
 
-    Without ``all_kinds`` nobody pops, pulls by offset, or lives in a loop: what is popped and dropped takes long to
-    come again.
+    In a short run nobody pops, pulls by offset, or lives in a loop: what is popped and dropped takes long to come
+    again. A broker that was killed is told of consumers soon, and what they have sent back comes again after a second.
     """
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-    served = ServedInProcess(folder)
+    served = ServedInProcess(folder, [_SOON] if is_short else [])
     served.start()
     try:
         with mute_server() as mute:
@@ -565,7 +569,7 @@ def run(
                 ):  # which drop what they have popped so often that it would become dead letters
                     admin.create_group(group, retries=10_000)
             before = _left()
-            program = Program(f"{mute};{served.name_server}", folder, seed, all_kinds=all_kinds)
+            program = Program(f"{mute};{served.name_server}", folder, seed, is_short=is_short)
             program.start()
             outcome = program.outcome
             disturb(served, program, seconds, wanted, random.Random(seed))

@@ -27,6 +27,12 @@ from tests.engine.remoting.test_tls import settings, with_certificate
 PATIENCE = 60.0
 
 
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a mirror find out soon that nothing is left."""
+    monkeypatch.setattr(mirror, "_TICK_S", 0.02)
+
+
 @pytest.fixture
 def pair() -> Iterator[tuple[mqtool.Broker, mqtool.Broker]]:
     with (
@@ -39,7 +45,7 @@ def pair() -> Iterator[tuple[mqtool.Broker, mqtool.Broker]]:
 def mirrored(source: mqtool.Broker, target: mqtool.Broker, *arguments: object, status: Status = Status.OK) -> Ran:
     """Mirror what there is, and return when nothing is left."""
     addresses = ("--from", source.name_server_address, "--to", target.name_server_address)
-    ran = run("mirror", *addresses, "--topic", "Ord*", "--yes", "--idle", "300ms", *arguments)
+    ran = run("mirror", *addresses, "--topic", "Ord*", "--yes", "--idle", "50ms", *arguments)
     assert ran.status == status, ran
     return ran
 

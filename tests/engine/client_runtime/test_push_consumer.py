@@ -278,7 +278,8 @@ def test_a_consumer_asks_as_java_asks(version: str) -> None:
         assert asked.ext_fields | ours_too == fields | ours_too
 
 
-def test_administrators_see_and_move_a_consumer(broker: mqtool.Broker) -> None:
+def test_administrators_see_and_move_a_consumer(broker: mqtool.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqtool.engine.client_runtime.consumer._AFTER_MOVED_S", 0.5)
     send(broker, BODIES)
     listener = Listener()
     with consumer(broker, listener) as running:
@@ -327,8 +328,8 @@ def test_a_broker_that_is_gone_is_told_once_and_so_is_its_return(
 ) -> None:
     monkeypatch.setattr("mqtool.engine.client_runtime.consumer._AFTER_ERROR_S", 0.01)
     listener = Listener()
-    port, name_server_port = free_port(), free_port()
-    with mqtool.Broker(tmp_path / "store", port=port, name_server_port=name_server_port) as broker:
+    ports: dict[str, Any] = {"port": free_port(), "name_server_port": free_port()}
+    with mqtool.Broker(tmp_path / "store", **ports) as broker:
         send(broker, [b"before"])
         asking = consumer(broker, listener, heartbeat_broker_interval_ms=50)
         asking.start()
@@ -336,7 +337,8 @@ def test_a_broker_that_is_gone_is_told_once_and_so_is_its_return(
     held = asking._client._held.values()
     since = max(one.waiting.pulled_at for one in held)
     until(lambda: len(held) == 5 and all(one.waiting.pulled_at > since + 50 for one in held))  # some attempts each
-    with mqtool.Broker(tmp_path / "store", port=port, name_server_port=name_server_port) as broker:
+    answering_at_once = {"longPollingEnable": False}  # also the pulls that find nothing
+    with mqtool.Broker(tmp_path / "store", **ports, settings=answering_at_once) as broker:
         send(broker, [b"after"])
         until(lambda: len(listener.seen) == 2)
         until(lambda: sum("works again" in one.getMessage() for one in caplog.records) == 2)
