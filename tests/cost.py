@@ -46,11 +46,12 @@ class Steps:
 @contextmanager
 def counted() -> Iterator[Steps]:
     """Count the steps of what runs meanwhile, in all threads that begin meanwhile too."""
-    steps = Steps()
+    steps, lines = Steps(), 0
 
     def line(_: FrameType, event: str, __: Any) -> Any:
+        nonlocal lines
         if event == "line":
-            steps.lines += 1
+            lines += 1
         return line
 
     def call(frame: FrameType, _: str, __: Any) -> Any:
@@ -88,6 +89,7 @@ def counted() -> Iterator[Steps]:
         finally:
             sys.settrace(before)
             threading.settrace(before)
+            steps.lines = lines
 
 
 def growth(
@@ -256,12 +258,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """By name: what is run before it, if anything, and the command; {} is the store, {}.old a copy if there is one."""
 
 
-def growth_of(name: str, make: Callable[[Path, int], Path], count: int, into: Path) -> float:
-    """Return the ``growth`` of one of ``COMMANDS``."""
+def growth_of(name: str, make: Callable[[Path, int], Path], count: int, into: Path, kept: Path | None = None) -> float:
+    """Return the ``growth`` of one of ``COMMANDS``; stores are taken from ``kept``, if that is given and has them."""
     before, command = COMMANDS[name]
 
     def made(root: Path, number: int) -> Path:
-        store = make(root, number)
+        if kept is None:
+            store = make(root, number)
+        else:
+            if not (original := kept / str(number)).exists():
+                make(original, number)
+            store = shutil.copytree(original, root)
         if before == _COPY:
             shutil.copytree(store, f"{store}.old")
         elif before:

@@ -9,7 +9,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 MAGICS = {0xDAA320A7: 1, 0xDAA320AB: 2}
@@ -58,8 +58,7 @@ class JudgedRecord(NamedTuple):
 
     @property
     def properties(self) -> dict[str, str]:
-        pairs = (chunk.partition("\1") for chunk in self.text.decode("utf-8", "replace").split("\2"))
-        return {name: value for name, _, value in pairs if name and value}
+        return _properties(self.text)
 
     @property
     def is_placeholder(self) -> bool:
@@ -75,29 +74,58 @@ class JudgedRecord(NamedTuple):
     @property
     def first_offset(self) -> int:
         """The queue offset that brokers give it: an inner batch's stands in a property, whatever its head says."""
-        base = self.properties.get("INNER_BASE", "") if self.sys_flag & 0x80 else ""
-        return int(base) if base.isascii() and base.isdecimal() else self.queue_offset
+        return _first_offset(self.queue_offset, self.sys_flag, self.text)
 
     @property
     def keys(self) -> list[tuple[str, int, int]]:
         """Topic, queue and queue offset of each place where queues lead to it: its own and its light queues'."""
-        if not self.is_queued:
-            return []
-        found = [(self.topic, self.queue_id, self.first_offset)]
-        if b"INNER_MULTI_DISPATCH" in self.text:
-            properties = self.properties
-            names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
-            offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-            for name, offset in zip(names, offsets, strict=False):
-                if name.startswith("%LMQ%") and offset.isdecimal():
-                    found.append((name, 0, int(offset)))
-        return found
+        return [*_keys(self.topic, self.queue_id, self.queue_offset, self.sys_flag, self.text)]
 
     def digest(self) -> bytes:
         """Return a hash of what an application sees: no addresses, no times of the broker, no CRC property."""
-        pairs = sorted((name, value) for name, value in self.properties.items() if name != "__CRC32#")
-        what = repr((self.sys_flag & ~0x30, self.flag, self.born_timestamp, self.reconsume_times, pairs))
-        return hashlib.blake2b(what.encode() + b"\0" + self.body, digest_size=10).digest()
+        return _digest(
+            self.sys_flag & ~0x30, self.flag, self.born_timestamp, self.reconsume_times, self.text, self.body
+        )
+
+
+# The same records are judged again and again: before a damage, after it, and after its repair.
+
+
+def _properties(text: bytes) -> dict[str, str]:
+    pairs = (chunk.partition("\1") for chunk in text.decode("utf-8", "replace").split("\2"))
+    return {name: value for name, _, value in pairs if name and value}
+
+
+def _first_offset(queue_offset: int, sys_flag: int, text: bytes) -> int:
+    base = _properties(text).get("INNER_BASE", "") if sys_flag & 0x80 else ""
+    return int(base) if base.isascii() and base.isdecimal() else queue_offset
+
+
+@lru_cache(1 << 14)
+def _keys(topic: str, queue_id: int, queue_offset: int, sys_flag: int, text: bytes) -> tuple[tuple[str, int, int], ...]:
+    if sys_flag & 0xC in UNDECIDED:
+        return ()
+    found = [(topic, queue_id, _first_offset(queue_offset, sys_flag, text))]
+    if b"INNER_MULTI_DISPATCH" in text:
+        properties = _properties(text)
+        names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
+        offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+        for name, offset in zip(names, offsets, strict=False):
+            if name.startswith("%LMQ%") and offset.isdecimal():
+                found.append((name, 0, int(offset)))
+    return tuple(found)
+
+
+@lru_cache(1 << 14)
+def _digest(sys_flag: int, flag: int, born_timestamp: int, reconsume_times: int, text: bytes, body: bytes) -> bytes:
+    pairs = sorted((name, value) for name, value in _properties(text).items() if name != "__CRC32#")
+    what = repr((sys_flag, flag, born_timestamp, reconsume_times, pairs))
+    return hashlib.blake2b(what.encode() + b"\0" + body, digest_size=10).digest()
+
+
+@lru_cache(64)
+def _records(data: bytes, start: int | None, size: int) -> tuple[JudgedRecord, ...]:
+    return tuple(_walk(data, start, size))
 
 
 class JudgedSegment:
@@ -112,7 +140,7 @@ class JudgedSegment:
     @cached_property
     def records(self) -> list[JudgedRecord]:
         """All sound records, in the order in which they lie; what is not sound is stepped over byte by byte."""
-        return list(self._walk())
+        return [*_records(self.data, self.start, self.size)]
 
     def covers(self, address: int) -> bool:
         return self.start is not None and self.start <= address < self.start + self.size
@@ -122,23 +150,24 @@ class JudgedSegment:
         limit = (self.start or 0) + self.size
         return (one for one in self.records if one.in_place and one.position + one.size <= limit)
 
-    def _walk(self) -> Iterator[JudgedRecord]:
-        data, base = self.data, self.start if self.start is not None else -1 << 60
-        at, end = 0, len(data.rstrip(b"\0"))
-        while at + 8 <= end:
-            record = record_at(data, at, base)
-            if record is not None:
-                yield record
-                at += record.size
-                continue
-            size, magic = struct.unpack_from(">II", data, at)
-            if magic == BLANK and at + size == self.size:
-                at += size  # left-overs of its writer's buffer may follow; a file that is too long goes on
-                continue
-            found = _ANY_MAGIC.search(data, at + 5)
-            if found is None:
-                return
-            at = found.start() - 4
+
+def _walk(data: bytes, start: int | None, segment_size: int) -> Iterator[JudgedRecord]:
+    base = start if start is not None else -1 << 60
+    at, end = 0, len(data.rstrip(b"\0"))
+    while at + 8 <= end:
+        record = record_at(data, at, base)
+        if record is not None:
+            yield record
+            at += record.size
+            continue
+        size, magic = struct.unpack_from(">II", data, at)
+        if magic == BLANK and at + size == segment_size:
+            at += size  # left-overs of its writer's buffer may follow; a file that is too long goes on
+            continue
+        found = _ANY_MAGIC.search(data, at + 5)
+        if found is None:
+            return
+        at = found.start() - 4
 
 
 def record_at(data: bytes, at: int, base: int = 0, with_doubtful: bool = False) -> JudgedRecord | None:

@@ -539,12 +539,13 @@ class _Check:
         ):  # none was moved
             self.broken("conservation", "changed", f"another message than it was: {_some(changed)}")
         offsets = existed(self.case.base, before, before.min_offset)
-        missing = {key for key in offsets if key not in new.reachable() and key not in lost} - new.inside_batches()
+        reachable = new.reachable()
+        missing = {key for key in offsets if key not in reachable and key not in lost} - new.inside_batches()
         if self.case.repair == "salvage" and (untold := told.lacks({*missing, *lost})):
             new_ones = [key for key in untold if key in missing]
             if new_ones:
                 self.broken("conservation", "offsets", f"queue offsets lead to nothing, untold: {_some(new_ones)}")
-        unreachable = kept.keys() - new.reachable()
+        unreachable = kept.keys() - reachable
         if unreachable:
             self.broken("conservation", "queues", f"no queue leads to {_some(sorted(unreachable))}")
         # A salvage to which nobody tells the sizes, and whose store does not, makes files of other ones, and says so.

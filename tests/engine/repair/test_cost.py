@@ -10,9 +10,15 @@ import pytest
 from tests.cost import COMMANDS, MOST, STORES, growth_of
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a folder for stores of everything, which are made once for all commands."""
+    return tmp_path_factory.mktemp("everything")
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-def test_twice_of_everything_takes_a_command_twice_the_steps(name: str, tmp_path: Path) -> None:
-    assert growth_of(name, *STORES["everything"], tmp_path) <= MOST
+def test_twice_of_everything_takes_a_command_twice_the_steps(name: str, memory_path: Path, kept: Path) -> None:
+    assert growth_of(name, *STORES["everything"], memory_path, kept) <= MOST
 
 
 @pytest.mark.parametrize(
@@ -25,5 +31,5 @@ def test_twice_of_everything_takes_a_command_twice_the_steps(name: str, tmp_path
         "groups",
     ],
 )
-def test_recover_takes_twice_the_steps_for_twice_as_much_damage(store: str, tmp_path: Path) -> None:
-    assert growth_of("recover", *STORES[store], tmp_path) <= MOST
+def test_recover_takes_twice_the_steps_for_twice_as_much_damage(store: str, memory_path: Path) -> None:
+    assert growth_of("recover", *STORES[store], memory_path) <= MOST

@@ -3,6 +3,7 @@
 What is lost and what is reachable is told by ``tests.judge``, which shares no code with what is tested.
 """
 
+import functools
 import os
 import shutil
 from collections.abc import Callable
@@ -314,11 +315,16 @@ def judged(name: str, store: Path) -> JudgedStore:
     return JudgedStore(store, manifest(name)["config"])
 
 
+@functools.cache
+def sound_store(name: str) -> JudgedStore:
+    return judged(name, golden_store(name))
+
+
 @pytest.mark.parametrize("damage", PAGES)
-def test_records_in_a_wrong_place_come_to_their_own(damage: str, tmp_path: Path) -> None:
+def test_records_in_a_wrong_place_come_to_their_own(damage: str, memory_path: Path) -> None:
     name, change = PAGES[damage]
-    sound = judged(name, golden_store(name))
-    store = copy_of(name, tmp_path)
+    sound = sound_store(name)
+    store = copy_of(name, memory_path)
     change(store)
     before = snapshot(store)
 
@@ -338,9 +344,9 @@ def test_records_in_a_wrong_place_come_to_their_own(damage: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("damage", "cut"), [*((one, False) for one in LOSSY), *((one, True) for one in [*LOSSY][9:12])]
 )
-def test_what_cannot_be_kept_is_told(damage: str, cut: bool, tmp_path: Path) -> None:
+def test_what_cannot_be_kept_is_told(damage: str, cut: bool, memory_path: Path) -> None:
     name, change = LOSSY[damage]
-    store = copy_of(name, tmp_path)
+    store = copy_of(name, memory_path)
     change(store)
     before = snapshot(store)
     damaged = judged(name, store)
@@ -367,10 +373,10 @@ def test_what_cannot_be_kept_is_told(damage: str, cut: bool, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("damage", "mode"), [*((one, "abnormal") for one in LOSSLESS), *((one, "normal") for one in [*LOSSLESS][:10:2])]
 )
-def test_a_misplaced_segment_comes_to_its_place(damage: str, mode: str, tmp_path: Path) -> None:
+def test_a_misplaced_segment_comes_to_its_place(damage: str, mode: str, memory_path: Path) -> None:
     name, change = LOSSLESS[damage]
-    sound = judged(name, golden_store(name))
-    store = copy_of(name, tmp_path)
+    sound = sound_store(name)
+    store = copy_of(name, memory_path)
     change(store)
     before = snapshot(store)
 
@@ -390,10 +396,10 @@ def test_a_misplaced_segment_comes_to_its_place(damage: str, mode: str, tmp_path
 
 @pytest.mark.parametrize("names", [((0, 4), (4, 0)), ((0, 9),), ((0, "0"),), ((0, 1), (1, 0))])
 def test_after_a_clean_stop_a_segment_that_is_renamed_is_examined(
-    names: tuple[tuple[int, int | str], ...], tmp_path: Path
+    names: tuple[tuple[int, int | str], ...], memory_path: Path
 ) -> None:
-    sound = judged("mixed-533-clean", golden_store("mixed-533-clean"))
-    store = copy_of("mixed-533-clean", tmp_path)
+    sound = sound_store("mixed-533-clean")
+    store = copy_of("mixed-533-clean", memory_path)
     all_of(swapped(12288, SIZE + 20480), renamed(*names))(store)
     before = snapshot(store)
 
@@ -409,8 +415,8 @@ def test_after_a_clean_stop_a_segment_that_is_renamed_is_examined(
     assert snapshot(store) == before
 
 
-def test_of_a_segment_without_records_nobody_claims_what_its_records_say(tmp_path: Path) -> None:
-    store = copy_of("mixed-533-clean", tmp_path)
+def test_of_a_segment_without_records_nobody_claims_what_its_records_say(memory_path: Path) -> None:
+    store = copy_of("mixed-533-clean", memory_path)
     segment(store, 5).write_bytes(bytes(SIZE))  # created ahead
     renamed((1, 5), (5, 1))(store)
 
@@ -425,8 +431,8 @@ def test_of_a_segment_without_records_nobody_claims_what_its_records_say(tmp_pat
     assert reasons[without].startswith("without records")
 
 
-def test_what_a_file_system_keeps_among_segments_is_a_note(tmp_path: Path) -> None:
-    store = copy_of("mixed-533-clean", tmp_path)
+def test_what_a_file_system_keeps_among_segments_is_a_note(memory_path: Path) -> None:
+    store = copy_of("mixed-533-clean", memory_path)
     (store / "commitlog" / "lost+found").mkdir()
 
     found = [one for one in verify_store(StoreReader(store)) if one.code == "LOG-STRAY"]
@@ -447,10 +453,10 @@ def test_what_a_file_system_keeps_among_segments_is_a_note(tmp_path: Path) -> No
     ],
 )
 def test_one_run_gives_files_of_queues_and_index_their_length(
-    name: str, pattern: str, more: int, tmp_path: Path
+    name: str, pattern: str, more: int, memory_path: Path
 ) -> None:
-    sound = judged(name, golden_store(name))
-    store = copy_of(name, tmp_path)
+    sound = sound_store(name)
+    store = copy_of(name, memory_path)
     path = min(store.glob(pattern))
     os.truncate(path, path.stat().st_size + more)
     before = snapshot(store)

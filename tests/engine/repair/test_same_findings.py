@@ -41,7 +41,7 @@ def findings(store: Path, part: int, jobs: int = 1, level: Level = Level.FULL, c
         return list(verify_store(StoreReader(store), level, jobs))
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(st.data())
 def test_findings_are_the_same_wherever_the_log_is_cut(victim: Path, data: st.DataObject) -> None:
     harm = st.one_of(
