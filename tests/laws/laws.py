@@ -253,12 +253,15 @@ class _Check:
         """
         found: dict[Key, set[bytes]] = collections.defaultdict(set)
         whole = base_of(self.case.base).judged.records
+        told = " ".join(plan.remarks)
         for record in (*self.before.records.values(), *self.before.misplaced):
-            was, now = whole.get(record.stated), after.records.get(record.stated)
+            keeps_place = f"the record at {record.position:,} is intact" in told  # it states another address
+            at = record.position if keeps_place else record.stated
+            was, now = whole.get(at), after.records.get(at)
             if now is None:
                 continue
             is_as_it_was = was is not None and was.digest() == now.digest() and was.keys == now.keys
-            stays = _said_to_stay(record, plan.remarks)
+            stays = _said_to_stay(at, plan.remarks)
             if "is kept: a copy" in stays:
                 if now.body == record.body:
                     for key in {*record.keys} & {*now.keys}:
@@ -304,7 +307,7 @@ class _Check:
         rewritten = {
             key
             for record in self.before.records.values()
-            if (stays := _said_to_stay(record, told.remarks))
+            if (stays := _said_to_stay(record.stated, told.remarks))
             if any(
                 _is_at_home(now, record, whole.get(record.stated)) and _is_kept(record, now, stays)
                 for now in by_body[record.body]
@@ -314,7 +317,8 @@ class _Check:
         return rewritten | {
             key
             for record in (*self.before.records.values(), *self.before.misplaced)
-            if (was := whole.get(record.stated))
+            for at in {record.stated, record.position}  # the address that it states may be damaged, too
+            if (was := whole.get(at))
             for key in {*record.keys} & {*was.keys}
             if was.digest() in kept.get(key, ())
         }
@@ -649,9 +653,9 @@ def _differing(one: bytes, other: bytes) -> Iterator[int]:
             yield from (at for at in range(start, min(start + 4096, len(one))) if one[at] != other[at])
 
 
-def _said_to_stay(record: JudgedRecord, remarks: Iterable[str]) -> str:
+def _said_to_stay(at: int, remarks: Iterable[str]) -> str:
     """Return the remark on a record that stays with other properties, nothing without one."""
-    return next((one for one in remarks if f"the message at {record.stated:,} is kept" in one), "")
+    return next((one for one in remarks if f"the message at {at:,} is kept" in one), "")
 
 
 def _is_kept(record: JudgedRecord, now: JudgedRecord, told: str) -> bool:

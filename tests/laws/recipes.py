@@ -1857,6 +1857,91 @@ _ROWS = {
             {"op": "swap", "path": "commitlog/00000000000000131072", "to": "commitlog/00000000000000065536"},
         ],
     ),
+    "a record whose own address and system flag are damaged gets both back at once": (
+        "txn-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "copy",
+                "file": "commitlog/00000000000000000000",
+                "at": 8192,
+                "len": 16,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 23264,
+            }
+        ],
+    ),
+    "so does the first record of a log": (
+        "txn-533-clean",
+        "recover",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 28, "hex": "00005cc00000000100000001"},
+        ],
+    ),
+    "a record whose own address and store time are damaged gets both back at once": (
+        "txn-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 17137, "hex": "00005cc000000001"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 17165, "hex": "0000000000000001"},
+        ],
+    ),
+    "so does one that seems to be stored later than all others": (
+        "txn-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 33552, "hex": "00005cc000000001"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 33580, "hex": "7fffffff00000000"},
+        ],
+    ),
+    "a record whose own address and delay level are damaged gets both back at once": (
+        "retry-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 18598, "hex": "00005cc000000001"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 18877, "hex": "58"},
+        ],
+    ),
+    "a record whose own address and CRC property are damaged gets both back at once": (
+        "propcrc-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "write", "file": "commitlog/00000000000000032768", "at": 27924, "hex": "00005cc000000001"},
+            {"op": "write", "file": "commitlog/00000000000000032768", "at": 28468, "hex": "58"},
+        ],
+    ),
+    "an inner batch whose own address and number of messages are damaged gets both back at once": (
+        "batchcq-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 20023, "hex": "00005cc000000001"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 20877, "hex": "58"},
+        ],
+    ),
+    "a new store has the message of a record whose own address and delay level are damaged": (
+        "retry-533-clean",
+        "salvage",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 18598, "hex": "00005cc000000001"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 18877, "hex": "58"},
+        ],
+    ),
+    "a record whose system flag and CRC property are damaged gets both back at once": (
+        "propcrc-forced-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "write", "file": "commitlog/00000000000000032768", "at": 28328, "hex": "00000001"},
+            {"op": "write", "file": "commitlog/00000000000000032768", "at": 29258, "hex": "58"},
+        ],
+    ),
+    "so does one whose CRC property lacks only its last byte": (
+        "propcrc-forced-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "write", "file": "commitlog/00000000000000032768", "at": 28348, "hex": "0000000000000001"},
+            {"op": "write", "file": "commitlog/00000000000000032768", "at": 29277, "hex": "58"},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

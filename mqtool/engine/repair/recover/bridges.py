@@ -815,6 +815,12 @@ class _Layer:
         return Layout(bridges, self.rows.where(~self.rows.own), self.placed, self.unplaced, self.without_crc)
 
 
+def in_place(reader: StoreReader, start: int, size: int, queue_offset: int) -> bytes:
+    """Return a record that keeps its place, with its own address."""
+    record = with_address(reader.commit_log.read(start, size), start)
+    return with_queue_offset(record, queue_offset)  # an inner batch states it a second time
+
+
 def _groups(rows: RecordColumns, kinds: Ints) -> list[Ints]:
     """Return the rows that one ``Stamp`` writes if they are many: of one kind, queue and transaction."""
     alike = np.flatnonzero(~rows.own & (rows.queue >= 0) & (rows.batch_size == 1) & (rows.light < 0))
@@ -846,6 +852,8 @@ class Bridges:
         self._holes = holes
         self._starts = np.array([hole.start for hole in holes], np.int64)
         self._stamps: dict[tuple[int, int, int], Stamp] = {}
+        self.corrected: dict[int, bytes] = {}
+        """By address, records that keep their places and need more than their own address."""
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
         """Yield the bytes of the records that begin in a range of addresses, in stretches of some MiB.
@@ -981,8 +989,7 @@ class Bridges:
         start, size, queue, offset, batch_size, transaction, light, own = (int(column[row]) for column in self.rows)
         hole = self._holes[int(self._starts.searchsorted(start, "right")) - 1]
         if own:
-            record = with_address(self._reader.commit_log.read(start, size), start)
-            return start, with_queue_offset(record, offset)  # an inner batch states it a second time
+            return start, self.corrected.get(start) or in_place(self._reader, start, size, offset)
         if queue == _BLANK:
             return start, blank(size)
         if queue == _FILLER:

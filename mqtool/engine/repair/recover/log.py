@@ -51,7 +51,7 @@ from mqtool.engine.repair.recover.bridges import (
     rising,
 )
 from mqtool.engine.repair.recover.record_editor import Patch, RecordEditor, kinds_of
-from mqtool.engine.repair.recover.torn_batches import repaired_batches, with_records
+from mqtool.engine.repair.recover.torn_batches import repaired_batches, with_addresses, with_records
 from mqtool.engine.repair.row_findings import FindingsOfRows
 from mqtool.engine.repair.verify.log import TIME_ORDER, Run
 from mqtool.engine.repair.verify.records import (
@@ -65,6 +65,7 @@ from mqtool.engine.repair.verify.store_times import Samples, TimeOrder
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.dispatch import (
     NO_ENTRIES,
+    Dispatch,
     IndexEntries,
     QueueKey,
     UnitRange,
@@ -92,11 +93,12 @@ from mqtool.formats.property_names import (
     INNER_PREFIX,
 )
 from mqtool.formats.record_head import read_start
-from mqtool.formats.scan import MessageTable
+from mqtool.formats.scan import Ints, MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC, is_possible
 
 Bools = npt.NDArray[np.bool_]
 _INNER = INNER_PREFIX.encode()
+_NO = np.empty((2, 0), np.int64)
 _PART = 64 << 20  # large, so that work per queue and part weighs little
 UNKNOWN = "the contents of these bytes of the log are unknown"
 GIVEN_UP = "its messages fail their checks or are missing"
@@ -126,6 +128,17 @@ class Bad(NamedTuple):
         return self.known is not None and self.known.misplaced
 
 
+class Misplaced(NamedTuple):
+    """Records that are sound except for their addresses, and what else is wrong with those that stay in their place."""
+
+    positions: Ints  # their actual addresses
+    times: Ints  # when they were stored
+    flags: dict[int, int]  # as in ``RecordRun``
+    repaired: dict[int, bytes]
+    doubtful: list[int]  # addresses
+    found: list[Finding]
+
+
 @dataclasses.dataclass
 class RecordRun:
     """Records that follow each other, of one table."""
@@ -146,6 +159,7 @@ class RecordRun:
     found: list[Finding]  # in sound messages
     run: Run | None  # the sound records, where there are some
     units: Units | None  # theirs
+    misplaced: Misplaced | None = None
 
 
 @dataclasses.dataclass
@@ -383,7 +397,7 @@ def _piece(
     # After damage no entries are needed: the repaired log has others.
     with_entries = not bad.any()
     derived = dispatch(sound, rules.delay_levels, rules.tags_in_index, with_entries) if len(sound) else None
-    has_crc, doubtful, inner_batches = False, [], set[str]()
+    has_crc, has_crc_beside, doubtful, inner_batches = False, False, [], set[str]()
     findings = FindingsOfRows(sound, rules.reader.paths.relative(segment.path), None)
     flags: dict[int, int] = {}
     repaired: dict[int, bytes] = {}
@@ -396,12 +410,8 @@ def _piece(
             derived = dispatch(sound, rules.delay_levels, rules.tags_in_index, with_entries)
         flags = {int(sound.column("position")[row]): flag for row, flag in right_flags(sound, derived).items()}
         has_crc = bool(derived.properties.at(CRC32)[1][-1] > 0)
-        rows, stated, should = property_crcs(sound, derived.properties)
-        wrong = rows[stated != should]
-        has = has_crc_property(sound, derived.properties)
-        if has.any() and not has.all():
-            wrong = np.union1d(wrong, np.flatnonzero(~has & ends_like_crc(sound)))
-        doubtful = (sound.column("position")[wrong] - segment.start_offset).tolist()
+        has_crc_beside = bool(has_crc_property(sound, derived.properties).any())
+        doubtful = (sound.column("position")[_doubtful(sound, derived)] - segment.start_offset).tolist()
         inner_batches = inner_batch_topics(sound, derived.properties)
     units = derived.units.of_possible() if derived else None
     starts, sizes = table.starts, table.column("size")
@@ -434,6 +444,8 @@ def _piece(
         ids, names = sound.topics()
         for name, count in zip(names, np.bincount(ids, minlength=len(names)).tolist(), strict=True):
             counts[name.decode("utf-8", "replace")] = count
+    own = np.flatnonzero(misplaced & ~broken)
+    sound_before: Ints = np.cumsum(~bad)[own]
     return RecordRun(
         segment=segment,
         start=int(starts[0]),
@@ -446,12 +458,55 @@ def _piece(
         inner_batches=inner_batches,
         repaired=repaired,
         doubtful=doubtful,
-        samples=Samples.of(positions[~bad], times[~bad]),
+        samples=Samples.of(positions[~bad], times[~bad], sound_before),
         flags=flags,
-        found=[item for _, item in findings.all if isinstance(item, Finding) and item.severity is not Severity.NOTE],
+        found=_listed(findings),
         run=run_of(segment, sound, derived.entries) if derived else None,
         units=units,
+        misplaced=_misplaced(rules, segment, table.where(own), has_crc_beside) if len(own) else None,
     )
+
+
+def _misplaced(rules: SurveyRules, segment: MappedFile, table: MessageTable, has_crc_beside: bool) -> Misplaced:
+    """Return what is wrong with misplaced records if they are where they belong.
+
+    Args:
+        rules: of the store.
+        segment: that contains them.
+        table: of them.
+        has_crc_beside: sound records around them end in a CRC property.
+    """
+    positions = table.column("position")
+    findings = FindingsOfRows(table, rules.reader.paths.relative(segment.path), None)
+    check_records(findings, dispatch(table, rules.delay_levels))
+    in_place = with_addresses(table)
+    derived = dispatch(in_place, rules.delay_levels)
+    records = repaired_batches(rules.reader, in_place, derived.properties)
+    if records:
+        in_place = with_records(in_place, records)
+        derived = dispatch(in_place, rules.delay_levels)
+    return Misplaced(
+        positions,
+        table.column("store_timestamp"),
+        {int(positions[row]): flag for row, flag in right_flags(in_place, derived).items()},
+        {int(positions[row]): record for row, record in records.items()},
+        positions[_doubtful(in_place, derived, has_crc_beside)].tolist(),
+        _listed(findings),
+    )
+
+
+def _doubtful(table: MessageTable, derived: Dispatch, has_crc_beside: bool = False) -> Ints:
+    """Return the rows of records whose CRC property does not match, or is damaged."""
+    rows, stated, should = property_crcs(table, derived.properties)
+    wrong: Ints = rows[stated != should]
+    has = has_crc_property(table, derived.properties)
+    if (has.any() or has_crc_beside) and not has.all():
+        wrong = np.union1d(wrong, np.flatnonzero(~has & ends_like_crc(table)))
+    return wrong
+
+
+def _listed(findings: FindingsOfRows) -> list[Finding]:
+    return [item for _, item in findings.all if isinstance(item, Finding) and item.severity is not Severity.NOTE]
 
 
 def run_of(segment: MappedFile, table: MessageTable, entries: IndexEntries) -> Run:
@@ -575,8 +630,11 @@ class _Builder:
         self.like = placeholder.PLAIN
         self.like_at = -1  # address of that record
         self.times = TimeOrder()
+        self.times_of_own: dict[int, int] = {}
+        """The new times of records that keep their places but state another address."""
         self.flags: dict[int, int] = {}
         self.found: list[Finding] = []
+        self.misplaced: list[Misplaced] = []
         self.segment: MappedFile | None = None
 
     def take(self, piece: RecordRun | Gap) -> None:
@@ -597,6 +655,8 @@ class _Builder:
                 hole.after = bad.after[0]
                 hole.like = self.like._replace(store_timestamp=bad.after[1])
         self.at = base + piece.end
+        if piece.misplaced is not None:
+            self.misplaced.append(piece.misplaced)
         if piece.last_start < 0:
             return
         if self.like is placeholder.PLAIN:
@@ -903,12 +963,8 @@ class _Builder:
         open_ends = [*self._fronts(lost.gaps), *self._ends(led_to)]
         lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, alone, self.order.next, open_ends, self.rivals)
         plan.odd = frozenset((span.queue[0], span.physical_offset) for span in editor.unfit)
-        self._repair_times(editor)
-        editor.repair_delay_levels(
-            item.physical_offset
-            for item in self.found
-            if item.code == "LOG-PROPERTIES" and item.topic == SCHEDULE_TOPIC and item.physical_offset is not None
-        )
+        self._repair_times(editor, lost.rows.start[lost.rows.own])
+        editor.repair_delay_levels(_without_level(self.found))
         editor.repair_crcs(self.doubtful)
         return editor, lost
 
@@ -916,11 +972,15 @@ class _Builder:
         """Fill the holes."""
         editor, lost = self.edit()
         plan = self.plan
-        plan.left += [item for item in self.found if editor.still_finds(item)]
-        plan.patches, plan.remarks = editor.patches(), [*plan.remarks, *editor.remarks(), *self._told_twice()]
         plan.bridges, stood, placed, plan.unplaced, without_crc = lay_out(
             self.reader, lost, plan.holes, self.batch_topics
         )
+        self._repair_own(editor, plan.bridges)
+        plan.left += [item for item in self.found if editor.still_finds(item)]
+        patches = editor.patches()
+        plan.patches = [patch for patch in patches if patch.position not in editor.own]
+        plan.bridges.corrected = {patch.position: patch.data for patch in patches if patch.position in editor.own}
+        plan.remarks += [*editor.remarks(), *self._told_twice()]
         plan.note_bridged(stood, lost.keys.all, lost.light)
         self._keep_own(plan.bridges)
         for start in without_crc:
@@ -1040,9 +1100,42 @@ class _Builder:
             segment.release(0, segment.size)
         return positions
 
-    def _repair_times(self, editor: RecordEditor) -> None:
-        """Correct store times of messages that cannot be right, and note those that stay."""
-        times, left = self.times.finish()
+    def _repair_own(self, editor: RecordEditor, bridges: Bridges) -> None:
+        """Correct what is wrong with records that are in their place besides the address that they state."""
+        rows = bridges.rows.where(bridges.rows.own)
+        all_places = zip(rows.start.tolist(), rows.size.tolist(), rows.queue_offset.tolist(), strict=True)
+        places = {start: (size, offset) for start, size, offset in all_places}
+        repaired: dict[int, bytes] = {}
+        flags: dict[int, int] = {}
+        doubtful: list[int] = []
+        found: list[Finding] = []
+        for misplaced in self.misplaced:
+            repaired |= {position: data for position, data in misplaced.repaired.items() if position in places}
+            flags |= {position: flag for position, flag in misplaced.flags.items() if position in places}
+            doubtful += [position for position in misplaced.doubtful if position in places]
+            found += [item for item in misplaced.found if item.physical_offset in places]
+        times = {position: time for position, time in self.times_of_own.items() if position in places}
+        wrong = {*repaired, *flags, *times, *doubtful, *_without_level(found)}
+        editor.own = {position: places[position] for position in wrong}
+        editor.take_batches(repaired)
+        editor.repair_flags(flags)
+        editor.repair_times(times)
+        editor.repair_delay_levels(_without_level(found))
+        editor.repair_crcs(doubtful)
+        self.found += found
+
+    def _repair_times(self, editor: RecordEditor, own: Ints) -> None:
+        """Correct store times of messages that cannot be right, and note those that stay.
+
+        Args:
+            editor: to correct them with.
+            own: addresses of the records in holes that keep their places; their times are noted for later.
+        """
+        columns = [(misplaced.positions, misplaced.times) for misplaced in self.misplaced]
+        positions, store_times = (np.concatenate(column) for column in zip(*columns, strict=True)) if columns else _NO
+        stays = np.isin(positions, own)
+        times, left = self.times.finish(positions[stays], store_times[stays])
+        self.times_of_own = {int(at): times.pop(at) for at in positions[stays].tolist() if at in times}
         editor.repair_times(times)
         self.plan.last_timestamp = times.get(self.plan.last_start, self.plan.last_timestamp)
         for hole in self.holes:
@@ -1084,6 +1177,13 @@ def _spans_of(queue: QueueKey, units: Units, edges: list[int]) -> Iterator[Span]
     for first, last in itertools.pairwise(edges):
         start, stop = int(units.queue_offset[first]), units.after(last - 1)
         yield Span(queue, start, stop, int(units.physical_offset[first]), int(units.physical_offset[last - 1]))
+
+
+def _without_level(found: Iterable[Finding]) -> Iterator[int]:
+    """Yield the addresses of delayed messages whose delay level is not a number."""
+    for item in found:
+        if item.code == "LOG-PROPERTIES" and item.topic == SCHEDULE_TOPIC and item.physical_offset is not None:
+            yield item.physical_offset
 
 
 def _address_of(span: Span) -> int:

@@ -505,6 +505,7 @@ def _look(
         tally, index = DifferenceCounter(), _IndexView.of(reader, start)
         index.differs = any(hole.lost for hole in plan.holes)  # entries of lost messages lead to none
         index.verifier.anew = {patch.position: patch.data for patch in plan.patches}
+        index.verifier.anew |= plan.bridges.corrected if plan.bridges else {}
         follower = _DerivedChecker(reader, start, tally, index, batch_topics, began_at)
         if index.differs and start <= reader.commit_log.min_offset:
             follower.keys = _KeptKeys()

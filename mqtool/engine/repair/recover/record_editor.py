@@ -15,7 +15,7 @@ import numpy as np
 
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.parts import Span
-from mqtool.engine.repair.recover.bridges import Hole, QueueGap
+from mqtool.engine.repair.recover.bridges import Hole, QueueGap, in_place
 from mqtool.engine.repair.row_findings import FindingsOfRows
 from mqtool.engine.repair.verify.records import check_records
 from mqtool.engine.store.dispatch import QueueKey, dispatch
@@ -83,6 +83,8 @@ class RecordEditor:
         self.has_crc = has_crc
         self._told: dict[str, list[str]] = {}  # by kind
         self._edited: dict[int, tuple[bytes, str]] = {}  # by address
+        self.own: dict[int, tuple[int, int]] = {}
+        """By address, size and queue offset of records that keep their places but state another address."""
         self.placed: set[int] = set()
         """Addresses of the records that got a place in a queue."""
         self.fitting: set[int] = set()
@@ -472,9 +474,11 @@ class RecordEditor:
         count = 0
         for position in positions:
             record = self._record(position)
-            if record is not None and position not in self._edited:
-                data = record_edits.with_new_crc(record.data, len(record.message.raw_properties))
-                self._edited[position] = data, "its CRC property does not fit"
+            if record is None:
+                continue
+            data = record_edits.with_new_crc(record.data, len(record.message.raw_properties))
+            if data != record.data:  # other edits write the CRC, too, where the property is intact
+                self._edit(position, data, "its CRC property does not fit")
                 count += 1
         if count:
             subject = "one record contradicts its" if count == 1 else f"{count:,} records contradict their"
@@ -488,7 +492,12 @@ class RecordEditor:
         """Return the planned record at an address, None if no sound one begins there."""
         edited = self._edited.get(position)
         try:
-            data = edited[0] if edited else bytes(self.reader.record_at(position))
+            if edited:
+                data = edited[0]
+            elif position in self.own:
+                data = in_place(self.reader, position, *self.own[position])
+            else:
+                data = bytes(self.reader.record_at(position))
         except MqtoolError:
             return None
         table = scan.scan(memoryview(data), position, limit=1).table

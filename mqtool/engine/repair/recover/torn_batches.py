@@ -10,6 +10,7 @@ Cost: linear in the records that are examined.
 import re
 
 import numpy as np
+import numpy.typing as npt
 
 from mqtool.engine.repair.recover.record_editor import with_pairs
 from mqtool.engine.store.dispatch import Properties
@@ -107,6 +108,17 @@ def renumbered(table: MessageTable, queue_offsets: Ints) -> MessageTable:
     return with_records(table, records) if records else table
 
 
+def with_addresses(table: MessageTable) -> MessageTable:
+    """Return a table whose records state where they are; their CRC properties stay as they are."""
+    at, width = layout.offset_in_head("physical_offset"), 8
+    start = int(table.starts[0])
+    stop = int(table.starts[-1]) + int(table.column("size")[-1])
+    data = np.array(table.buffer[start:stop], np.uint8)
+    positions = table.column("position").astype(f">i{width}")
+    data[(table.starts - start + at)[:, None] + np.arange(width)] = positions.view(np.uint8).reshape(-1, width)
+    return _gathered(table, data, start)
+
+
 def with_records(table: MessageTable, records: dict[int, bytes]) -> MessageTable:
     """Return a table with other records, as long as before, in some of its rows."""
     start = int(table.starts[0])
@@ -115,5 +127,10 @@ def with_records(table: MessageTable, records: dict[int, bytes]) -> MessageTable
     for row, record in records.items():
         at = int(table.starts[row]) - start
         data[at : at + len(record)] = np.frombuffer(record, np.uint8)
+    return _gathered(table, data, start)
+
+
+def _gathered(table: MessageTable, data: npt.NDArray[np.uint8], start: int) -> MessageTable:
+    """Return the records of a table as they are in ``data``, a copy of its bytes from ``start`` on."""
     buffer = memoryview(data) if table.kernels is plain else data
     return scan.gather(buffer, int(table.column("position")[0]), table.starts - start, table.kernels)

@@ -21,6 +21,7 @@ MAX_WRONG = 4
 CONTEXT = 2 * MAX_WRONG
 """How many messages on each side of a step decide which of them stand out."""
 _FAR = 1 << 62
+_NONE = np.empty(0, np.int64)
 
 
 class Corrections(NamedTuple):
@@ -96,8 +97,8 @@ class Samples(NamedTuple):
     steps: Ints  # rows, of these
 
     @classmethod
-    def of(cls, positions: Ints, times: Ints) -> "Samples":
-        """Keep the messages around each step back and at both ends."""
+    def of(cls, positions: Ints, times: Ints, joints: Ints | None = None) -> "Samples":
+        """Keep the messages at both ends, around each step back, and around rows before which others may belong."""
         steps = steps_back(times)
         if len(times) <= 2 * CONTEXT:
             return cls(positions, times, steps)
@@ -105,6 +106,9 @@ class Samples(NamedTuple):
         near[:CONTEXT] = near[-CONTEXT:] = True
         if len(steps):
             around = steps[:, None] + np.arange(-CONTEXT, CONTEXT)
+            near[np.clip(around, 0, len(times) - 1)] = True
+        if joints is not None and len(joints):
+            around = np.unique(joints)[:, None] + np.arange(-CONTEXT, CONTEXT)
             near[np.clip(around, 0, len(times) - 1)] = True
         rows = np.flatnonzero(near)
         return cls(positions[rows], times[rows], np.searchsorted(rows, steps))
@@ -121,8 +125,13 @@ class TimeOrder:
         if len(samples.times):
             self._samples.append(samples)
 
-    def finish(self) -> tuple[dict[int, int], list[int]]:
-        """Return, by address, the time that each message with a damaged one gets, and the messages that stay."""
+    def finish(self, positions_between: Ints = _NONE, times_between: Ints = _NONE) -> tuple[dict[int, int], list[int]]:
+        """Return, by address, the time that each message with a damaged one gets, and the messages that stay.
+
+        Args:
+            positions_between: addresses of more messages, between those that were taken.
+            times_between: their store times.
+        """
         if not self._samples:
             return {}, []
         positions, times = (np.concatenate([sample[column] for sample in self._samples]) for column in (0, 1))
@@ -133,6 +142,13 @@ class TimeOrder:
             for row in sample.steps.tolist()
         }
         steps |= {int(row) for row in starts[1:-1] if steps_back(times[row - 1 : row + 1]).size}
+        if len(positions_between):
+            at = np.searchsorted(positions, positions_between)
+            steps = {row + int(np.searchsorted(at, row, "right")) for row in steps}
+            positions, times = np.insert(positions, at, positions_between), np.insert(times, at, times_between)
+            rows = np.unique(at[:, None] + np.arange(len(at))[:, None] + [0, 1])
+            rows = rows[(rows > 0) & (rows < len(times))]
+            steps |= set(rows[times[rows] < times[rows - 1] - CLOCK_STEP_MS].tolist())
         decided = corrections(times, sorted(steps))
         by_address = {int(positions[row]): time for row, time in decided.times.items()}
         return by_address, [int(positions[row]) for row in decided.left]
