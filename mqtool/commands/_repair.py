@@ -1,5 +1,6 @@
 """What all commands share that change a store: the plan first, then the question, then the work."""
 
+import collections
 import functools
 import itertools
 import re
@@ -7,7 +8,7 @@ import shlex
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ _WRITE_RATE = 200 << 20
 """Bytes a second of a plain disk, synced."""
 _MAX_SHOWN = 5
 """So many changes of one kind are listed each; of more, a table shows the sum."""
+_MAX_ALIKE = 20
+"""So many remarks that differ only in numbers are shown each; of more, a table shows the first few."""
 _MAX_QUEUES = 40
 """Losses of so many queues are shown with their offsets; of more, a table shows the sum of each topic."""
 
@@ -228,8 +231,21 @@ def show(plan: "Plan", output: Output) -> None:
         show_losses(plan.losses, output)
         for effect in plan.groups:
             output.row(_row("group", vars(effect) | {"next": advice(effect, f"-s {shlex.quote(plan.store)}")}))
-    for remark in plan.remarks:
+    for remark in _few_of_each_kind(plan.remarks) if output.is_table else plan.remarks:
         output.remark(remark)
+
+
+def _few_of_each_kind(remarks: Sequence[str]) -> Iterator[str]:
+    """Yield remarks, and of many that differ in numbers only the first few and how many others there are."""
+    counts = collections.Counter(_NUMBER.sub("..", remark) for remark in remarks)
+    told: collections.Counter[str] = collections.Counter()
+    for remark in remarks:
+        kind = _NUMBER.sub("..", remark)
+        told[kind] += 1
+        if counts[kind] <= _MAX_ALIKE or told[kind] <= _MAX_SHOWN:
+            yield remark
+        elif told[kind] == counts[kind]:
+            yield f"the same applies to {counts[kind] - _MAX_SHOWN:,} more places: `-o jsonl` lists all of them"
 
 
 def tell_cost(plan: "Plan", output: Output, rate: float) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mqtool.commands._output import Output
-from mqtool.commands._repair import tell_cost
+from mqtool.commands._repair import show, tell_cost
 from mqtool.engine.repair.java_recovery.plan import BEHIND, GONE
-from mqtool.engine.repair.plan import plan_repair
+from mqtool.engine.repair.plan import Plan, plan_repair
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.errors import Status
 from tests.commands.running import run
@@ -58,6 +58,25 @@ def test_the_plan_tells_a_time_that_grows_with_what_is_written_noted_and_read(
     assert seconds(journal_size=size) == seconds(write_size=size)
     assert seconds(read_size=size) == 20
     assert seconds(read_size=size, rate=1 << 29) == 40
+
+
+@pytest.mark.parametrize("kind", ["table", "jsonl"])
+def test_people_see_a_few_of_many_remarks_of_one_kind_and_programs_all(
+    kind: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copies = [f"the message at {number:,} is kept: a copy of it is not" for number in range(100_000)]
+    single = "one file is left out"
+
+    show(Plan("recover", {}, remarks=(*copies, single)), Output(kind))
+
+    remarks = capsys.readouterr().err
+    if kind == "jsonl":
+        assert all(copy in remarks for copy in (copies[0], copies[-1]))
+        assert remarks.count("is kept") == len(copies)
+    else:
+        assert remarks.count("is kept") == 5
+        assert "the same applies to 99,995 more places" in remarks
+    assert single in remarks
 
 
 def test_a_killed_brokers_store_is_repaired_found_sound_and_given_back_as_it_was(tmp_path: Path) -> None:

@@ -205,14 +205,17 @@ class PutBack:
     """Segment, position and size of each stretch that is written, and its number of records."""
     left: list[DisplacedRecords] = dataclasses.field(default_factory=list)
     """Single sound records that are not at their stated address, where there is no copy of them either."""
-    differing: list[DisplacedRecords] = dataclasses.field(default_factory=list)
-    """Those whose messages do, with the same body and place, but with other flags, times or properties."""
+    differing: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    """Addresses of those whose messages do, with the same body and place, but with other flags, times or properties.
+
+    Each with the name of the file that contains the copy; there may be many.
+    """
 
     def tell_left(self, plan: LogPlan) -> None:
         """Add to the losses of a plan the records that it does not keep where they are; tell of copies that differ."""
         text = "the message at {:,} is kept: a copy of it, in {}, has other flags, times or properties"
         # Each by its address: what only the copy said is given up.
-        plan.remarks += [text.format(copy.start, copy.source.file.path.name) for copy in self.differing]
+        plan.remarks += [text.format(position, name) for position, name in self.differing]
         kept = {patch.position: patch.data for patch in plan.patches}
         own = set(plan.bridges.rows.where(plan.bridges.rows.own).start.tolist()) if plan.bridges else set()
         for displaced in self.left:
@@ -300,7 +303,7 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
             if not stands(back.log, record):
                 back.left.append(record)
             elif is_place_sound:
-                back.differing.append(record)
+                back.differing.append((record.start, record.source.file.path.name))
     return back
 
 

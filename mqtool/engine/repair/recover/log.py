@@ -445,7 +445,7 @@ def _piece(
         for name, count in zip(names, np.bincount(ids, minlength=len(names)).tolist(), strict=True):
             counts[name.decode("utf-8", "replace")] = count
     own = np.flatnonzero(misplaced & ~broken)
-    sound_before: Ints = np.cumsum(~bad)[own]
+    sound_before = np.cumsum(~bad, dtype=np.int64)[own]
     return RecordRun(
         segment=segment,
         start=int(starts[0]),
