@@ -1108,21 +1108,21 @@ class _Builder:
         repaired: dict[int, bytes] = {}
         flags: dict[int, int] = {}
         doubtful: list[int] = []
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for misplaced in self.misplaced:
             repaired |= {position: data for position, data in misplaced.repaired.items() if position in places}
             flags |= {position: flag for position, flag in misplaced.flags.items() if position in places}
             doubtful += [position for position in misplaced.doubtful if position in places]
-            found += [item for item in misplaced.found if item.physical_offset in places]
+            findings += [item for item in misplaced.found if item.physical_offset in places]
         times = {position: time for position, time in self.times_of_own.items() if position in places}
-        wrong = {*repaired, *flags, *times, *doubtful, *_without_level(found)}
+        wrong = {*repaired, *flags, *times, *doubtful, *_without_level(findings)}
         editor.own = {position: places[position] for position in wrong}
         editor.take_batches(repaired)
         editor.repair_flags(flags)
         editor.repair_times(times)
-        editor.repair_delay_levels(_without_level(found))
+        editor.repair_delay_levels(_without_level(findings))
         editor.repair_crcs(doubtful)
-        self.found += found
+        self.found += findings
 
     def _repair_times(self, editor: RecordEditor, own: Ints) -> None:
         """Correct store times of messages that cannot be right, and note those that stay.
@@ -1179,9 +1179,9 @@ def _spans_of(queue: QueueKey, units: Units, edges: list[int]) -> Iterator[Span]
         yield Span(queue, start, stop, int(units.physical_offset[first]), int(units.physical_offset[last - 1]))
 
 
-def _without_level(found: Iterable[Finding]) -> Iterator[int]:
+def _without_level(findings: Iterable[Finding]) -> Iterator[int]:
     """Yield the addresses of delayed messages whose delay level is not a number."""
-    for item in found:
+    for item in findings:
         if item.code == "LOG-PROPERTIES" and item.topic == SCHEDULE_TOPIC and item.physical_offset is not None:
             yield item.physical_offset
 
