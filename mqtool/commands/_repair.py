@@ -237,10 +237,9 @@ def show(plan: "Plan", output: Output) -> None:
 
 def _few_of_each_kind(remarks: Sequence[str]) -> Iterator[str]:
     """Yield remarks, and of many that differ in numbers only the first few and how many others there are."""
-    counts = collections.Counter(_NUMBER.sub("..", remark) for remark in remarks)
-    told: collections.Counter[str] = collections.Counter()
-    for remark in remarks:
-        kind = _NUMBER.sub("..", remark)
+    kinds = [_NUMBER.sub("..", remark) for remark in remarks]
+    counts, told = collections.Counter(kinds), collections.Counter[str]()
+    for remark, kind in zip(remarks, kinds, strict=True):
         told[kind] += 1
         if counts[kind] <= _MAX_ALIKE or told[kind] <= _MAX_SHOWN:
             yield remark

@@ -40,7 +40,6 @@ long as many kills, and nothing would ever be acknowledged."""
 _EQUAL_SECONDS = 120.0
 _REST_SECONDS = 5.0
 _ROOT = Path(__file__).parents[2]
-_GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -97,19 +97,15 @@ class Samples(NamedTuple):
     steps: Ints  # rows, of these
 
     @classmethod
-    def of(cls, positions: Ints, times: Ints, joints: Ints | None = None) -> "Samples":
+    def of(cls, positions: Ints, times: Ints, joints: Ints = _NONE) -> "Samples":
         """Keep the messages at both ends, around each step back, and around rows before which others may belong."""
         steps = steps_back(times)
         if len(times) <= 2 * CONTEXT:
             return cls(positions, times, steps)
         near = np.zeros(len(times), np.bool_)
         near[:CONTEXT] = near[-CONTEXT:] = True
-        if len(steps):
-            around = steps[:, None] + np.arange(-CONTEXT, CONTEXT)
-            near[np.clip(around, 0, len(times) - 1)] = True
-        if joints is not None and len(joints):
-            around = np.unique(joints)[:, None] + np.arange(-CONTEXT, CONTEXT)
-            near[np.clip(around, 0, len(times) - 1)] = True
+        around = np.union1d(steps, joints)[:, None] + np.arange(-CONTEXT, CONTEXT)
+        near[np.clip(around, 0, len(times) - 1)] = True
         rows = np.flatnonzero(near)
         return cls(positions[rows], times[rows], np.searchsorted(rows, steps))
 
