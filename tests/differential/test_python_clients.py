@@ -101,8 +101,6 @@ async def _java_broker(version: str, folder: Path) -> AsyncIterator[tuple[str, i
         broker_process(version, folder, names.name_server_address, free_port(), settings=lines) as process,
     ):
         yield names.name_server_address, process.pid
-        process.terminate()
-        await process.communicate()
 
 
 @pytest.fixture(autouse=True)

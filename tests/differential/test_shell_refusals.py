@@ -47,11 +47,9 @@ async def _guarded(version: str, folder: Path) -> AsyncIterator[str]:
     settings = _OF_FOUR if version.startswith("4") else _OF_FIVE
     async with (
         Cluster(NameServerConfig()) as names,
-        broker_process(version, folder, names.name_server_address, free_port(), settings=settings) as process,
+        broker_process(version, folder, names.name_server_address, free_port(), settings=settings),
     ):
         yield names.name_server_address
-        process.terminate()
-        await process.communicate()
 
 
 @pytest.fixture(scope="module", params=JAVA)
