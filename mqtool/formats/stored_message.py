@@ -13,8 +13,11 @@ from mqtool.formats import commit_log
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.record_head import HEADS
 
-_SYS_FLAG_AT = commit_log.offset_in_head("sys_flag")
-_SIZE, _SHORT = struct.Struct(">i"), struct.Struct(">h")
+# Names of this module are found sooner than attributes: clients take all their messages apart here.
+_FORMS = tuple((head.unpack_from, head.size) for head in HEADS)
+_LOW_FLAGS_AT = commit_log.offset_in_head("sys_flag") + 3
+_MAGIC_V2 = commit_log.MAGIC_V2
+_SIZE, _unpack_short = struct.Struct(">i"), struct.Struct(">h").unpack_from
 
 
 class StoredMessage(NamedTuple):
@@ -31,31 +34,44 @@ Parts = tuple[tuple[Any, ...], bytes, str, bytes]
 """Head (the numbers and hosts before the body, in the order of the schema), body, topic, properties."""
 
 
-def take_apart(data: bytes, at: int, end: int) -> Parts:
-    """Return the parts of the record in ``data`` between two places.
+def take_apart(data: bytes) -> Iterator[Parts]:
+    """Yield the parts of consecutive records.
 
     Raises:
-        FormatError: the bytes are not a message record.
+        FormatError: the bytes are not whole message records.
     """
+    at, size_of_all = 0, len(data)
     try:
-        form = HEADS[commit_log.head_form(data[at + _SYS_FLAG_AT + 3])]  # its lowest byte
-        head = form.unpack_from(data, at)
-        body_at = at + form.size
-        body_end = body_at + head[-1]
-        if head[1] == commit_log.MAGIC_V2:
-            topic_at = body_end + _SHORT.size
-            topic_end = topic_at + _SHORT.unpack_from(data, body_end)[0]
-        else:
-            topic_at = body_end + 1
-            topic_end = topic_at + data[body_end]
-        properties_at = topic_end + _SHORT.size
-        properties_end = properties_at + _SHORT.unpack_from(data, topic_end)[0]
-        if not body_at <= body_end < topic_at <= topic_end < properties_at <= properties_end == end == at + head[0]:
-            raise FormatError("a message record whose sizes do not add up", offset=at)
-        topic = data[topic_at:topic_end].decode("utf-8", "surrogateescape")
-        return head, data[body_at:body_end], topic, data[properties_at:end]
+        while at < size_of_all:
+            unpack_head, head_size = _FORMS[data[at + _LOW_FLAGS_AT] >> 4 & 3]  # as ``commit_log.head_form``
+            head = unpack_head(data, at)
+            body_at = at + head_size
+            body_end = body_at + head[-1]
+            if head[1] == _MAGIC_V2:
+                topic_at = body_end + 2
+                topic_end = topic_at + _unpack_short(data, body_end)[0]
+            else:
+                topic_at = body_end + 1
+                topic_end = topic_at + data[body_end]
+            properties_at = topic_end + 2
+            end = properties_at + _unpack_short(data, topic_end)[0]
+            if not (body_at <= body_end and topic_at <= topic_end and properties_at <= end == at + head[0]):
+                raise FormatError("a message record whose sizes do not add up", offset=at)
+            if end > size_of_all:
+                raise FormatError("a message record is truncated", offset=at)
+            topic = data[topic_at:topic_end].decode("utf-8", "surrogateescape")
+            yield head, data[body_at:body_end], topic, data[properties_at:end]
+            at = end
     except (struct.error, IndexError) as error:
-        raise FormatError("a message record whose parts do not fit together", offset=0) from error
+        raise FormatError("a message record whose parts do not fit together", offset=at) from error
+
+
+def take_one_apart(record: bytes) -> Parts:
+    """Return the parts of one whole record; raises what ``take_apart`` does, also for more than one."""
+    parts = next(take_apart(record), None)
+    if parts is None or parts[0][0] != len(record):
+        raise FormatError("not one message record", offset=0)
+    return parts
 
 
 def record_ends(data: bytes | memoryview) -> Iterator[tuple[int, int]]:
@@ -79,7 +95,7 @@ def parse_stored(record: bytes | memoryview) -> StoredMessage:
     Raises:
         FormatError: the bytes are not a message record.
     """
-    head, body, topic, properties = take_apart(bytes(record), 0, len(record))
+    head, body, topic, properties = take_one_apart(bytes(record))
     (
         size,
         _,
