@@ -45,9 +45,9 @@ def broker_to_read(route: TopicRoute, broker_name: str, wished_id: int = MASTER)
     """
     for broker in route.brokers:
         if broker.broker_name == broker_name and (addresses := broker.addresses):
+            if wished_id in addresses:
+                return wished_id, addresses[wished_id]
             next_slave = wished_id + 1 if wished_id != MASTER else MASTER
-            broker_id = next(
-                (candidate for candidate in (wished_id, next_slave) if candidate in addresses), min(addresses)
-            )
+            broker_id = next_slave if next_slave in addresses else min(addresses)
             return broker_id, addresses[broker_id]
     return None
