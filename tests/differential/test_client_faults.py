@@ -331,8 +331,9 @@ def test_what_waits_in_queues_without_an_offset_is_lag(target: BrokerTarget, top
         queues = sending.queues(topic)
         for number, queue in enumerate(queues):
             for _ in range(number + 1):
-                sending.send(ProducerMessage(topic, b"x"), queue)
+                last = sending.send(ProducerMessage(topic, b"x"), queue)
     with mqtool.PullConsumer("Ends", target.name_server) as reader:
+        until(lambda: reader.max_offset(queues[-1]) == last.queue_offset + 1)  # filled a little later
         ends = {queue.queue_id: reader.max_offset(queue) for queue in queues}
     set_one = ("offset", "set", "--group", group, "--topic", topic, "--queue", queues[-1].queue_id, "--offset", 1)
     for words in ("group", "create", group), set_one:
