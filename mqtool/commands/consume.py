@@ -16,7 +16,7 @@ from mqtool.commands._output import Output
 from mqtool.commands._rows import body_fields
 from mqtool.commands._wire import wire_options
 from mqtool.errors import NotFoundError, Status, UsageError, WriteError
-from mqtool.formats.property_names import KEYS, RETRY_TOPIC
+from mqtool.formats.property_names import KEYS
 from mqtool.formats.topics import TOOLS_GROUP
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mqtool.engine.client_runtime.wire import Wire
     from mqtool.formats.bodies import MessageQueue
 
-_POLL_MS = 200
+_POLL_S = 0.2
 _LOOK_S = 0.1
 _JOIN_S = 5.0
 _AT_ONCE = 32
@@ -235,12 +235,18 @@ async def _joined(consumer: "Consumer", sink: _Sink) -> None:
     sink.restart()
 
 
-async def _polled(consumer: "LitePullConsumer", sink: _Sink) -> "AsyncIterator[Sequence[ConsumerMessage]]":
-    """Yield messages, those of one queue at a time, for as long as more are wanted."""
+async def _taken(consumer: "LitePullConsumer", sink: _Sink) -> "AsyncIterator[Sequence[ConsumerMessage]]":
+    """Yield messages, those of one queue at a time, for as long as more are wanted; others stay with the consumer."""
     await _joined(consumer, sink)
     while not sink.is_done:
-        if messages := await consumer.poll(_POLL_MS):
-            yield messages[: sink.room]
+        messages: list[ConsumerMessage] = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_POLL_S):
+                messages.append(await anext(consumer))
+        while messages and len(messages) < sink.room and (message := consumer.next_at_hand()):
+            messages.append(message)
+        if messages:
+            yield messages
 
 
 async def _consume(brokers: Brokers, group: str, wanted: _ConsumeSelection, sink: _Sink) -> None:
@@ -255,20 +261,9 @@ async def _consume(brokers: Brokers, group: str, wanted: _ConsumeSelection, sink
     for topic in wanted.topics:
         consumer.subscribe(topic, wanted.expression, is_sql92=wanted.is_sql92)
     async with consumer:
-        async for messages in _polled(consumer, sink):
+        async for messages in _taken(consumer, sink):
             sink.show(messages)
-            last = messages[-1]
-            await consumer.commit({_queue(last, group): last.queue_offset + 1})
-
-
-def _queue(message: "ConsumerMessage", group: str) -> "MessageQueue":
-    """Return the queue that a message was pulled from: of its own topic, or of the group's retry topic."""
-    from mqtool.formats.bodies import MessageQueue
-    from mqtool.formats.topics import RETRY_PREFIX
-
-    is_again = message.reconsume_times > 0 and RETRY_TOPIC in message.properties
-    topic = RETRY_PREFIX + group if is_again else message.topic
-    return MessageQueue(topic, message.broker_name, message.queue_id)
+            await consumer.commit()  # the consumer knows the queue, a message only that of its topic
 
 
 async def _consume_in_order(brokers: Brokers, group: str, wanted: _ConsumeSelection, sink: _Sink) -> None:
@@ -309,7 +304,7 @@ async def _peek(wire: "Wire", brokers: Brokers, group: str | None, wanted: _Cons
         consumer.assign(queues, wanted.expression, is_sql92=wanted.is_sql92)
         for queue in queues:
             await _go_to(wire, consumer, queue, group, wanted.where)
-        async for messages in _polled(consumer, sink):
+        async for messages in _taken(consumer, sink):
             sink.show(messages)
 
 

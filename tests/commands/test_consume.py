@@ -120,6 +120,21 @@ def test_a_message_that_a_member_sent_back_comes_here(broker: mqtool.Broker) -> 
     assert consume(broker, "--group", "G", *IDLE).rows == []
 
 
+def test_a_dead_letter_that_was_sent_again_moves_the_group_in_its_retries_only(broker: mqtool.Broker) -> None:
+    """Its attempts are counted anew, so that nothing but the queue it was pulled from tells it is one."""
+    send(broker, BODIES, 0)
+    assert len(consume(broker, "--group", "G", "--begin", "first", "--limit", "5").rows) == 5
+    with mqtool.AdminClient(broker.name_server_address) as admin:
+        admin.create_topic("%RETRY%G", queues=1)
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        producer.send(ProducerMessage("%RETRY%G", b"again", properties={"RETRY_TOPIC": "Orders"}))
+
+    [row] = consume(broker, "--group", "G", "--limit", "1").rows
+
+    assert (row["topic"], row["body"], row["reconsume_times"]) == ("Orders", "again", 0)
+    assert consume(broker, "--group", "G", *IDLE).rows == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
