@@ -244,13 +244,19 @@ async def _names(
     """Return what copies call the clusters.
 
     Raises:
-        UsageError: both have the same name, or one has several.
+        UsageError: both have the same name, or are the same cluster, or one has several.
     """
     from mqtool.engine.client.mirroring import check_cluster_name
 
     names = []
+    addresses: set[str] = set()
     for admin, cluster_name, option in ((source, from_name, "--from-name"), (target, to_name, "--to-name")):
-        clusters = sorted({master.cluster for master in await admin.masters()})
+        masters = await admin.masters()
+        own = {master.address for master in masters}
+        if shared := sorted(addresses & own):  # where each copy would be copied again, under any two names
+            raise UsageError(f"--from and --to both lead to the broker {shared[0]}: a cluster cannot be its own mirror")
+        addresses = own
+        clusters = sorted({master.cluster for master in masters})
         if cluster_name is None and len(clusters) > 1:
             raise UsageError(f"there are several clusters, {', '.join(clusters)}: give one name for all with {option}")
         names.append(cluster_name or clusters[0])

@@ -83,11 +83,22 @@ def commands(into: Path) -> dict[str, list[str]]:
 EVERY = [*commands(Path())]
 
 
-def asked(arguments: list[str], address: str) -> Ran:
-    """Run a command on brokers; a mirror goes from there to there."""
-    if arguments[0] == "mirror":
-        return run(*arguments, "--from", address, "--to", address)
-    return run(*arguments, "-n", address)
+def meant(arguments: list[str], address: str, other: str) -> list[str]:
+    """Return a command line with its name servers; a mirror goes from there to another cluster."""
+    where = ["--from", address, "--to", other] if arguments[0] == "mirror" else ["-n", address]
+    return [*arguments, *where]
+
+
+def asked(arguments: list[str], address: str, other: str = "127.0.0.1:1") -> Ran:
+    """Run a command on brokers."""
+    return run(*meant(arguments, address, other))
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[str]:
+    """The address of the name server of an empty cluster."""
+    with mqtool.Broker() as running:
+        yield running.name_server_address
 
 
 def is_one_sentence(ran: Ran) -> bool:
@@ -108,7 +119,7 @@ def test_nobody_there_is_told_with_69(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_what_is_no_address_is_told_with_2(name: str, tmp_path: Path) -> None:
-    ran = asked(commands(tmp_path)[name], "127.0.0.1:65536")
+    ran = asked(commands(tmp_path)[name], "127.0.0.1:65536", "127.0.0.1:65536")
 
     assert (ran.status, ran.output) == (Status.USAGE, "")
     assert ran.remarks == "mqtool: 127.0.0.1:65536 is not an address of the form host:port\n"
@@ -148,8 +159,10 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), UNKNOWN, ids=[" ".join(row[0][:4]) for row in UNKNOWN])
-def test_what_is_not_there_is_told_with_66(arguments: list[str], sentence: str, broker: mqtool.Broker) -> None:
-    ran = asked(arguments, broker.name_server_address)
+def test_what_is_not_there_is_told_with_66(
+    arguments: list[str], sentence: str, broker: mqtool.Broker, other: str
+) -> None:
+    ran = asked(arguments, broker.name_server_address, other)
 
     assert (ran.status, ran.output) == (Status.NO_INPUT, ""), ran
     assert sentence in ran.remarks
@@ -177,13 +190,18 @@ def test_a_profile_that_is_not_there_is_told_with_66(
     [
         ([], "give the name servers of both clusters: --from"),
         (["--from", "127.0.0.1:1"], "give the name servers of both clusters: --to"),
-        (["--from", "{0}", "--to", "{0}"], "both clusters are named DefaultCluster"),
-        (["--from", "{0}", "--to", "{0}", "--to-name", "a b"], "copies cannot carry the cluster name 'a b'"),
-        (["--from", "{0}", "--to", "{0}", "--to-name", "B", "--begin", "x"], "x"),
+        (["--from", "{0}", "--to", "{1}"], "both clusters are named DefaultCluster"),
+        (["--from", "{0}", "--to", "{0}"], "a cluster cannot be its own mirror"),
+        (["--from", "{0}", "--to", "{0}", "--from-name", "A", "--to-name", "B"], "a cluster cannot be its own mirror"),
+        (["--from", "{0}", "--to", "{1}", "--to-name", "a b"], "copies cannot carry the cluster name 'a b'"),
+        (["--from", "{0}", "--to", "{1}", "--to-name", "B", "--begin", "x"], "x"),
     ],
 )
-def test_a_mirror_of_what_makes_no_sense_is_refused(arguments: list[str], sentence: str, broker: mqtool.Broker) -> None:
-    ran = run("mirror", "--topic", "Orders", "--yes", *(one.format(broker.name_server_address) for one in arguments))
+def test_a_mirror_of_what_makes_no_sense_is_refused(
+    arguments: list[str], sentence: str, broker: mqtool.Broker, other: str
+) -> None:
+    words = [one.format(broker.name_server_address, other) for one in arguments]
+    ran = run("mirror", "--topic", "Orders", "--yes", "--idle", "1s", *words)
 
     assert (ran.status, ran.output, sentence in ran.remarks) == (Status.USAGE, "", True), ran
 
@@ -243,12 +261,12 @@ def leaving(broker: mqtool.Broker) -> Iterator[tuple[Leaving, str]]:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_broker_that_goes_away_in_the_middle_is_told_with_69(
-    name: str, leaving: tuple[Leaving, str], tmp_path: Path
+    name: str, leaving: tuple[Leaving, str], other: str, tmp_path: Path
 ) -> None:
     proxy, name_server = leaving
     for answers in (0,) if name == "mirror" else (0, 1, 2, 4):  # a mirror that has begun waits for it
         proxy.answers = answers
-        ran = asked(commands(tmp_path)[name], name_server)
+        ran = asked(commands(tmp_path)[name], name_server, other)
 
         assert ran.status == Status.UNAVAILABLE or (answers and ran.status == Status.OK), (answers, ran)
         if ran.status != Status.OK:
@@ -296,13 +314,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_who_is_not_let_in_is_told_with_77(
-    name: str, guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, guarded: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for secret in (None, "wrongwrong"):
         if secret:
             monkeypatch.setenv("MQTOOL_ACCESS_KEY", "administrator")
             monkeypatch.setenv("MQTOOL_SECRET_KEY", secret)
-        ran = asked(commands(tmp_path)[name], guarded)
+        ran = asked(commands(tmp_path)[name], guarded, other)
 
         assert (ran.status, ran.output) == (Status.NOT_PERMITTED, ""), ran
         assert is_one_sentence(ran)
@@ -327,16 +345,15 @@ def test_who_is_no_administrator_sends_no_dead_letter_and_is_told_with_77(
 # Places to write to
 
 
-def process(arguments: list[str], address: str, output: Any = subprocess.PIPE, most: int | None = None) -> Ran:
+def process(arguments: list[str], output: Any = subprocess.PIPE, most: int | None = None) -> Ran:
     """Run a command in a process of its own, which may write no file beyond a size."""
 
     def limit() -> None:
         if most is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
-    words = ["--from", address, "--to", address] if arguments[0] == "mirror" else ["-n", address]
     done = subprocess.run(
-        [sys.executable, "-m", "mqtool", *arguments, *words],
+        [sys.executable, "-m", "mqtool", *arguments],
         stdout=output,
         stderr=subprocess.PIPE,
         preexec_fn=limit,
@@ -350,7 +367,7 @@ def process(arguments: list[str], address: str, output: Any = subprocess.PIPE, m
 def test_a_full_disk_for_a_file_is_told_with_74_and_leaves_nothing_half_done(
     name: str, broker: mqtool.Broker, tmp_path: Path
 ) -> None:
-    ran = process(commands(tmp_path)[name], broker.name_server_address, most=10)
+    ran = process(meant(commands(tmp_path)[name], broker.name_server_address, ""), most=10)
 
     assert ran.status == Status.IO_ERROR, ran
     assert "cannot be written: File too large" in ran.remarks
@@ -360,9 +377,11 @@ def test_a_full_disk_for_a_file_is_told_with_74_and_leaves_nothing_half_done(
 
 
 @pytest.mark.parametrize("name", ["find", "dlq list", "trace", "mirror"])
-def test_a_full_disk_for_the_output_is_told_with_74(name: str, broker: mqtool.Broker, tmp_path: Path) -> None:
+def test_a_full_disk_for_the_output_is_told_with_74(
+    name: str, broker: mqtool.Broker, other: str, tmp_path: Path
+) -> None:
     with Path("/dev/full").open("w") as full:
-        ran = process(commands(tmp_path)[name], broker.name_server_address, full)
+        ran = process(meant(commands(tmp_path)[name], broker.name_server_address, other), full)
 
     assert ran.status == Status.IO_ERROR, ran
     assert is_one_sentence(ran)
@@ -374,7 +393,7 @@ def test_a_look_ends_quietly_when_nobody_reads_it(name: str, broker: mqtool.Brok
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        ran = process(commands(tmp_path)[name], broker.name_server_address, writer)
+        ran = process(meant(commands(tmp_path)[name], broker.name_server_address, ""), writer)
     finally:
         os.close(writer)
 
