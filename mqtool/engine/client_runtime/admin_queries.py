@@ -318,16 +318,22 @@ class AdminQueries(Running):
     async def groups(self, names: Collection[str] | None = None) -> list[GroupOnBroker]:
         """Return all groups with their settings, or the given ones; one for each broker that has the group."""
         rows = []
-        for broker, all_tables in await self.ask_each(await self.masters(), calls.groups):
-            tables = {name: table for name, table in all_tables.items() if names is None or name in names}
+        answers = await self.ask_each(await self.masters(), calls.groups)
+        wanted = {name for _, tables in answers for name in tables if names is None or name in names}
+        lags: dict[tuple[str | None, str], int] = {}
+        for offset in await self._offsets_of_groups(wanted):
+            key = offset.broker_name, offset.group
+            lags[key] = lags.get(key, 0) + (offset.lag or 0)
+        for broker, all_tables in answers:
+            tables = {name: table for name, table in all_tables.items() if name in wanted}
             online = await together(self.request(broker.address, calls.members(name)) for name in tables)
-            lags: dict[str, int] = {}
-            for offset in await self._offsets_of(broker, tables):
-                lags[offset.group] = lags.get(offset.group, 0) + (offset.lag or 0)
             settings = subscription_groups({"subscriptionGroupTable": tables})
             rows += [
                 GroupOnBroker(
-                    broker.broker_name, group_settings, len(members.members) if members else 0, lags.get(name)
+                    broker.broker_name,
+                    group_settings,
+                    len(members.members) if members else 0,
+                    lags.get((broker.broker_name, name)),
                 )
                 for (name, group_settings), members in zip(settings.items(), online, strict=True)
             ]
@@ -341,15 +347,21 @@ class AdminQueries(Running):
         """
         answers = await self.ask_each(await self.masters(), calls.groups)
         check_known(group, {name for _, tables in answers for name in tables}, "group")
+        offsets = await self._offsets_of_groups((group,))
         return [
-            await self._group_on(broker, subscription_groups({"subscriptionGroupTable": {group: tables[group]}})[group])
+            await self._group_on(
+                broker,
+                subscription_groups({"subscriptionGroupTable": {group: tables[group]}})[group],
+                [offset for offset in offsets if offset.broker_name == broker.broker_name],
+            )
             for broker, tables in answers
             if group in tables
         ]
 
-    async def _group_on(self, broker: MasterBroker, settings: SubscriptionGroup) -> GroupState:
+    async def _group_on(
+        self, broker: MasterBroker, settings: SubscriptionGroup, offsets: list[GroupOffset]
+    ) -> GroupState:
         group = settings.group
-        offsets = await self._offsets_of(broker, (group,))
         online = await self.request(broker.address, calls.members(group))
         holders: dict[MessageQueue, str] = {}
         for member in online.members if online else ():
@@ -362,10 +374,7 @@ class AdminQueries(Running):
 
     async def offsets(self, group: str | None = None) -> list[GroupOffset]:
         """Return the progress of groups, or of one of them, in all queues of topics that they have read."""
-        rows = []
-        for broker in await self.masters():
-            rows += await self._offsets_of(broker, None if group is None else (group,))
-        return rows
+        return await self._offsets_of_groups(None if group is None else (group,))
 
     async def members_of(
         self, groups: Collection[tuple[str | None, str]]
@@ -381,17 +390,24 @@ class AdminQueries(Running):
         answers = await self.ask_each(await self.masters(), calls.pulsar_subscriptions)
         return [SubscriptionOnBroker(broker.broker_name, state) for broker, states in answers for state in states]
 
-    async def _offsets_of(self, broker: MasterBroker, groups: Collection[str] | None) -> list[GroupOffset]:
-        all_offsets = await self.request(broker.address, calls.consumer_offsets())
-        offsets = {key: offset for key, offset in all_offsets.items() if groups is None or key[1] in groups}
-        topics = sorted({topic for topic, _, _ in offsets})
-        answers = await together(self.request(broker.address, calls.topic_queues(topic)) for topic in topics)
-        ends = {
-            (topic, queue_id): (queue.min_offset, queue.max_offset)
-            for topic, queues in zip(topics, answers, strict=True)
-            for queue_id, queue in queues.items()
+    async def _offsets_of_groups(self, groups: Collection[str] | None) -> list[GroupOffset]:
+        """Return the progress of groups, broker by broker: also on brokers where they have committed nothing yet."""
+        answers = await self.ask_each(await self.masters(), calls.consumer_offsets)
+        pairs = {
+            (topic, group) for _, offsets in answers for topic, group, _ in offsets if groups is None or group in groups
         }
-        return group_offsets(offsets, ends, broker.broker_name)
+        topics = sorted({topic for topic, _ in pairs})
+        rows = []
+        for broker, offsets in answers:
+            queues_of_each = await together(self.request(broker.address, calls.topic_queues(topic)) for topic in topics)
+            ends = {
+                (topic, queue_id): (queue.min_offset, queue.max_offset)
+                for topic, queues in zip(topics, queues_of_each, strict=True)
+                for queue_id, queue in queues.items()
+            }
+            own = {key: offset for key, offset in offsets.items() if key[:2] in pairs}
+            rows += group_offsets(own, ends, broker.broker_name, pairs)
+        return rows
 
 
 def check_known(name: str, names: Collection[str], noun: str, advice: str = "") -> None:
@@ -414,7 +430,10 @@ def check_known(name: str, names: Collection[str], noun: str, advice: str = "") 
 
 
 def group_offsets(
-    offsets: "dict[tuple[str, str, int], int]", ends: "dict[tuple[str, int], tuple[int, int]]", broker_name: str | None
+    offsets: "dict[tuple[str, str, int], int]",
+    ends: "dict[tuple[str, int], tuple[int, int]]",
+    broker_name: str | None,
+    others: Iterable[tuple[str, str]] = (),
 ) -> list[GroupOffset]:
     """Return the progress of groups in every queue of their topics.
 
@@ -422,11 +441,12 @@ def group_offsets(
         offsets: committed offsets, by topic, group and queue id.
         ends: the first offset and the one after the last, by topic and queue id.
         broker_name: the broker that has them.
+        others: topics and groups that have committed elsewhere, and have all of this broker's queues to read.
     """
     queue_ids: dict[str, set[int]] = {}
     for topic, queue_id in ends:
         queue_ids.setdefault(topic, set()).add(queue_id)
-    pairs = {(topic, group) for topic, group, _ in offsets}
+    pairs = {(topic, group) for topic, group, _ in offsets} | {*others}
     keys = {(topic, group, queue_id) for topic, group in pairs for queue_id in queue_ids.get(topic, ())} | {*offsets}
     rows = []
     for topic, group, queue_id in sorted(keys, key=lambda key: (key[1], key)):

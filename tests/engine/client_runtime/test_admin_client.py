@@ -113,3 +113,24 @@ def test_offsets_of_retries_that_another_cluster_lacks_are_left_out_and_told(bro
         assert plan.remarks == ["%RETRY%Gone does not exist here: its offsets are left out"]
         with pytest.raises(mqtool.NotFoundError, match="no topic matches Gone"):
             admin.import_offsets([of("Gone")], 1, dry_run=True)
+
+
+def test_what_waits_on_a_broker_where_a_group_has_committed_nothing_is_lag() -> None:
+    with (
+        mqtool.Broker() as one,
+        mqtool.Broker(name_servers=[one.name_server_address], settings={"brokerName": "broker-b"}),
+        mqtool.AdminClient(one.name_server_address) as admin,
+        mqtool.Producer("P", one.name_server_address) as producer,
+    ):
+        admin.create_topic("Orders", queues=2)
+        admin.create_topic("Unread", queues=2)
+        admin.create_group("G")
+        for queue in (*producer.queues("Orders"), *producer.queues("Unread")):
+            producer.send(mqtool.ProducerMessage(queue.topic, b"x"), queue)
+        admin.set_offset("G", "Orders", 0, 1, broker_name="broker-a")
+
+        wanted = {("broker-a", 0): 0, ("broker-a", 1): 1, ("broker-b", 0): 1, ("broker-b", 1): 1}
+        for offsets in (admin.offsets("G"), [offset for state in admin.group("G") for offset in state.offsets]):
+            found = {(offset.broker_name, offset.queue_id): offset.lag for offset in offsets}
+            assert ({offset.topic for offset in offsets}, found) == ({"Orders"}, wanted)
+        assert {on.broker_name: on.lag for on in admin.groups(["G"])} == {"broker-a": 1, "broker-b": 2}
