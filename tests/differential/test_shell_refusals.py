@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import mqtool
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.server_configs import NameServerConfig
 from mqtool.errors import MqtoolError, Status
@@ -17,6 +18,7 @@ from tests.commands.test_shell_refusals import (
     commands,
     fill,
     is_one_sentence,
+    meant,
     process,
 )
 from tests.differential.conftest import jars
@@ -68,13 +70,22 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield address
 
 
-def test_who_is_not_let_in_is_told_with_77(guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", name="other")
+def other_cluster() -> Iterator[str]:
+    """The address of the name server of a cluster of ours, to mirror to."""
+    with mqtool.Broker() as running:
+        yield running.name_server_address
+
+
+def test_who_is_not_let_in_is_told_with_77(
+    guarded: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrong = {"access_key": ADMINISTRATOR["access_key"], "secret_key": "wrongwrong"}
     for keys in ({}, wrong):
         for key, value in keys.items():
             monkeypatch.setenv(f"MQTOOL_{key.upper()}", value)
         for name in EVERY:
-            ran = asked(commands(tmp_path)[name], guarded)
+            ran = asked(commands(tmp_path)[name], guarded, other)
 
             assert (ran.status, ran.output) == (Status.NOT_PERMITTED, ""), (name, ran)
             assert is_one_sentence(ran)
@@ -82,15 +93,15 @@ def test_who_is_not_let_in_is_told_with_77(guarded: str, tmp_path: Path, monkeyp
 
 
 def test_whoever_has_the_keys_is_answered_and_told_of_an_output_that_takes_nothing(
-    guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in ADMINISTRATOR.items():
         monkeypatch.setenv(f"MQTOOL_{name.upper()}", value)
     for name in EVERY:
-        ran = asked(commands(tmp_path)[name], guarded)
+        ran = asked(commands(tmp_path)[name], guarded, other)
         assert ran.status == (Status.NO_INPUT if name == "get id" else Status.OK), (name, ran)
     for name in ("find", "dlq list", "trace", "mirror"):
         with Path("/dev/full").open("w") as full:
-            ran = process(commands(tmp_path)[name], guarded, full)
+            ran = process(meant(commands(tmp_path)[name], guarded, other), full)
         assert ran.status == Status.IO_ERROR, (name, ran)
         assert is_one_sentence(ran)
