@@ -190,15 +190,17 @@ def _of_row(each: "ProducerMessage", line: bytes) -> "ProducerMessage":
 def _body(row: dict[str, Any]) -> bytes:
     import orjson
 
-    body = row["body"]
-    match row.get("body_encoding", "text"):
+    body, encoding = row["body"], row.get("body_encoding", "text")
+    if encoding != "json" and not isinstance(body, str):
+        raise TypeError("the body is no text")
+    match encoding:
         case "hex":
             return bytes.fromhex(body)
         case "base64":
             return base64.b64decode(body, validate=True)
         case "json":
             return orjson.dumps(body)
-    return str(body).encode()
+    return bytes(body, "utf-8")
 
 
 def _in_groups(messages: "Iterator[ProducerMessage]", most: int) -> "Iterator[list[ProducerMessage]]":

@@ -116,6 +116,8 @@ def test_messages_are_sent_at_a_rate(broker: mqtool.Broker) -> None:
         (("--file", "/no/such/file"), b"", Status.NO_INPUT, "/no/such/file"),
         (("--jsonl",), b"no row\n", Status.BAD_DATA, "line 1 of standard input is not a row of a message"),
         (("--jsonl",), b"{}\n", Status.BAD_DATA, "line 1 of standard input is not a row of a message"),
+        (("--jsonl",), b'{"body":null}\n', Status.BAD_DATA, "line 1 of standard input is not a row of a message"),
+        (("--jsonl",), b'{"body":{"x":1}}\n', Status.BAD_DATA, "line 1 of standard input is not a row of a message"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
