@@ -199,7 +199,7 @@ def _check_types(message: ProducerMessage) -> None:
     if not isinstance(message.properties, dict):
         raise UsageError(f"the properties of a message must be a dict, not {_kind(message.properties)}")
     for name in ("delay_level", "delay_ms", "deliver_at", "flag"):
-        if not isinstance(getattr(message, name), int):
+        if not isinstance(getattr(message, name), int) or isinstance(getattr(message, name), bool):
             raise UsageError(f"{name} of a message must be a whole number, not {_kind(getattr(message, name))}")
 
 

@@ -18,7 +18,7 @@ from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client_runtime.consume_services import ConsumeContext, Listener
 from mqtool.engine.client_runtime.user_code import is_coroutine
 from mqtool.engine.remoting.clock import wall_clock
-from mqtool.errors import ReadError, WriteError
+from mqtool.errors import ReadError, UsageError, WriteError
 from mqtool.formats.identity import Delivered, Seen, delivered_identity, not_seen
 
 Key = Callable[[ConsumerMessage], str | None]
@@ -183,8 +183,15 @@ class Deduplicator:
         Args:
             memory: the keys of processed messages; by default the last million keys of this process.
             key: how to identify messages, instead of that rule.
+
+        Raises:
+            UsageError: one of them is something else.
         """
-        self._memory = memory or BoundedMemory()
+        if memory is not None and not (hasattr(memory, "has") and hasattr(memory, "add")):
+            raise UsageError(f"the memory must have has() and add(), as SqliteMemory(path), not {memory!r}")
+        if key is not None and not callable(key):
+            raise UsageError(f"the key must be a function, not {key!r}")
+        self._memory = BoundedMemory() if memory is None else memory
         self._key = key
         self._under_way: set[str] = set()
         self._lock = threading.Lock()

@@ -75,6 +75,7 @@ messages = st.builds(ProducerMessage, st.just("T"), bodies, properties=propertie
         ({"delay_ms": 1.5}, "delay_ms of a message must be a whole number, not float"),
         ({"delay_level": "3"}, "delay_level of a message must be a whole number, not str"),
         ({"deliver_at": 1 << 63}, "deliver_at=9223372036854775808 of a message is out of range"),
+        ({"flag": True}, "flag of a message must be a whole number, not bool"),
         ({"flag": 1 << 31}, "flag=2147483648 of a message is out of range"),
     ],
 )

@@ -23,7 +23,7 @@ from mqtool import (
     ProducerMessage,
     SqliteMemory,
 )
-from mqtool.errors import ReadError, WriteError
+from mqtool.errors import ReadError, UsageError, WriteError
 from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.properties import build_properties
 from tests.commands.running import run
@@ -281,3 +281,9 @@ def test_a_file_that_cannot_be_used_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(WriteError, match="cannot be written"):
         memory.add(["a"])
     memory.close()
+
+
+@pytest.mark.parametrize("given", [{"memory": "done.db"}, {"key": "KEYS"}])
+def test_what_is_no_memory_and_no_key_is_refused_at_once(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="must"):
+        Deduplicator(**given)

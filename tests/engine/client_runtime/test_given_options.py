@@ -65,6 +65,53 @@ def test_what_makes_no_sense_is_refused_at_once(more: dict[str, Any], said: str)
         mqtool.Producer("G", SERVER, **more)
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"message_model": "SHARED"}, "message_model must be one of CLUSTERING, BROADCASTING, not 'SHARED'"),
+        ({"consume_from_where": 1}, "consume_from_where must be one of"),
+        ({"offsets_folder": 1}, "offsets_folder must be a path, not 1"),
+        ({"thresholds": 5}, "thresholds must be Thresholds, not 5"),
+        ({"strategy": "averagely"}, "strategy must be a function, not 'averagely'"),
+        ({"on_assigned": 5}, "on_assigned must be a function, not 5"),
+        ({"hooks": mqtool.Hook()}, "hooks must be a sequence of hooks, not <"),
+        ({"consume_thread_max": 0}, "consume_thread_max must be at least 1, not 0"),
+        ({"consume_message_batch_max_size": 0}, "consume_message_batch_max_size must be at least 1, not 0"),
+        ({"pull_batch_size": 0}, "pull_batch_size must be at least 1, not 0"),
+        ({"consume_timeout": 0}, "consume_timeout must be at least 1, not 0"),
+    ],
+)
+def test_what_a_consumer_could_not_work_with_is_refused_at_once(more: dict[str, Any], said: str) -> None:
+    for arguments in (more, {"options": more}):
+        with pytest.raises(UsageError, match=re.escape(said)):
+            mqtool.PushConsumer("G", lambda *_: None, SERVER, **arguments)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        mqtool.PushConsumer("G", lambda *_: None, SERVER, mqtool.PushConsumerOptions(**more))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"topics": "Orders"}, "topics must be a sequence of strings, not 'Orders'"),
+        ({"serializer": 5}, "serializer must be a function, not 5"),
+        ({"compress_level": 99}, "compress_level must be at most 9, not 99"),
+        ({"compress_type": "rar"}, "compress_type must be one of LZ4, ZSTD, ZLIB, not 'rar'"),
+        ({"latency_max": 5}, "latency_max must be a sequence of numbers, not 5"),
+        ({"send_msg_timeout": -5}, "send_msg_timeout must be at least 1, not -5"),
+    ],
+)
+def test_what_a_producer_could_not_work_with_is_refused_at_once(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        mqtool.Producer("P", SERVER, **more)
+
+
+def test_names_of_enumerations_and_paths_may_be_text() -> None:
+    wanted = LitePullConsumerOptions(message_model=MessageModel.BROADCASTING, offsets_folder=Path("offsets"))
+    text: dict[str, Any] = {"message_model": "broadcasting", "offsets_folder": "offsets"}
+    for given in (text, LitePullConsumerOptions(**text)):
+        assert options_of(LitePullConsumerOptions, given, {}, {}) == wanted
+
+
 @pytest.mark.parametrize("kind", [mqtool.Producer, mqtool.LitePullConsumer, mqtool.AdminClient])
 @pytest.mark.parametrize(
     ("name_servers", "said"),
