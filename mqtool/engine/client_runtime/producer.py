@@ -189,6 +189,7 @@ class Producer(Client):
             self.options.back_pressure_for_async_send_num, self.options.back_pressure_for_async_send_size
         )
         self._under_way: set[asyncio.Task[SendResult]] = set()  # of send_async
+        self._is_closing = False
         self._batches: AutoBatch | None = None
         self._trace, self._hooks = message_trace_of(
             "PRODUCE", self.group, name_servers, self.options, self._clock, trace_sender
@@ -205,6 +206,7 @@ class Producer(Client):
             UnavailableError: there are ``topics``, and no name server answers.
         """
         async with self._starting():
+            self._is_closing = False
             self._instance.start()
             if self._trace:
                 await self._trace.start(self._instance)
@@ -216,11 +218,14 @@ class Producer(Client):
     async def shutdown(self) -> None:
         """Wait for pending ``send_async`` calls, then unregister from brokers, and close connections.
 
+        Calls from now on are refused.
+
         Raises:
             UnavailableError: some messages were not sent in time, as for ``flush``.
         """
         if not self._is_running:
             return
+        self._is_closing = True  # else threads that send without end would never let it end
         try:
             await self.flush()
         finally:
@@ -318,7 +323,7 @@ class Producer(Client):
         Raises:
             UsageError: the producer is not running, or the message has too many properties.
         """
-        self._check_running()
+        self._check_open()
         send = self._sender_of(call, is_async=True)
         return lambda: self._begun(send())
 
@@ -368,7 +373,7 @@ class Producer(Client):
         Raises:
             UsageError: the producer is not running, or the message has too many properties.
         """
-        self._check_running()
+        self._check_open()
         message = call.message
         topic = self._topic(message.topic)
         if not self._hooks:
@@ -395,6 +400,12 @@ class Producer(Client):
         if len(elements) > 1:
             return join_batch(elements, topic, self._unique_key(), wait_store_ok=wait_store_ok)
         return pack_element(elements[0], topic, **self._compression)
+
+    def _check_open(self) -> None:
+        """Raise UsageError unless new messages may be sent."""
+        self._check_running()
+        if self._is_closing:
+            raise UsageError(f"{self!r} is being shut down")
 
     def _begun(self, work: "Coroutine[Any, Any, SendResult]") -> "asyncio.Task[SendResult]":
         task = asyncio.create_task(work)

@@ -5,6 +5,7 @@ import gc
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
@@ -25,6 +26,7 @@ from mqtool import (
 )
 from mqtool.engine.client_runtime.blocking.background import background
 from mqtool.engine.client_runtime.consume_services import ConsumeContext
+from mqtool.engine.client_runtime.producer import FLUSH_MS
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import CallbackError, MqtoolError, UnavailableError, UsageError
 from mqtool.formats.codes import RequestCode, SysFlag
@@ -295,6 +297,37 @@ def test_leaving_a_block_on_an_event_loop_waits_too(broker: mqtool.Broker) -> No
     assert len(stored(broker, "Orders")) == 500
 
 
+@pytest.mark.parametrize("auto_batch", [False, True])
+def test_threads_that_go_on_sending_do_not_keep_a_producer_from_its_end(
+    broker: mqtool.Broker, auto_batch: bool
+) -> None:
+    producer = mqtool.Producer("P", broker.name_server_address, auto_batch=auto_batch)
+    producer.start()
+    producer.send(ProducerMessage("Orders", b"first"))
+    begun: list[Any] = []
+    refused: list[str] = []
+
+    def send_on() -> None:
+        try:
+            for _ in range(20_000):  # far more than are sent in that time
+                begun.append(producer.send_async(ProducerMessage("Orders", b"x")))  # noqa: PERF401  others see it grow
+        except UsageError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=send_on) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(begun) > 500)
+    started = time.monotonic()
+    producer.close()
+    assert time.monotonic() - started < FLUSH_MS / 1000 / 2
+    for thread in threads:
+        thread.join(60)
+    assert len(refused) == 3
+    sent = [one for one in begun if not one.exception(60)]  # one that came in the last moment may fail, and says so
+    assert len(stored(broker, "Orders")) == 1 + len(sent)
+
+
 def test_flush_waits_and_tells_how_many_were_not_sent(broker: mqtool.Broker) -> None:
     with ExitStack() as stack:
         nobody = stack.enter_context(mute())
@@ -383,6 +416,25 @@ def forked(name_server: str, topic: str) -> set[bytes]:
 def test_a_forked_child_has_clients_of_its_own_and_the_parents_go_on(broker: mqtool.Broker) -> None:
     wanted = forked(broker.name_server_address, "Orders")
     assert sorted(one.body for one in stored(broker, "Orders")) == sorted(wanted)
+
+
+LEFT_BY_CHILD = """
+import os, sys, warnings, mqtool
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+with mqtool.Producer("P", sys.argv[1]) as parent:
+    parent.send(mqtool.ProducerMessage("Orders", b"first"))
+    if not (child := os.fork()):
+        sys.exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    parent.send(mqtool.ProducerMessage("Orders", b"second"))
+"""
+
+
+def test_a_forked_child_that_leaves_the_block_of_its_parent_ends_as_it_says(broker: mqtool.Broker) -> None:
+    command = [sys.executable, "-c", LEFT_BY_CHILD, broker.name_server_address]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.stdout, ran.stderr) == ("7\n", "")
+    assert sorted(one.body for one in stored(broker, "Orders")) == [b"first", b"second"]
 
 
 FORKING_ASYNCIO = """

@@ -200,6 +200,8 @@ class BlockingClient(Generic[AnyClient]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._generation != background.generation:
+            return  # a child leaves the block of its parent: its own error counts, such as that of sys.exit
         background.run(self._client.__aexit__(kind, error, trace))
 
 
