@@ -58,7 +58,7 @@ class Target:
         if rows:
             filled = {name for row in rows for name, value in row.items() if value not in (None, "")}
             self.output.columns = [name for name in rows[0] if name in filled - {"kind"}]
-            self.output.always = ("reason", "new_offset")
+            self.output.always = ("queue_id", "reason", "new_offset")
         for row in rows:
             self.output.row(row)
         for remark in changes.remarks:

@@ -165,7 +165,7 @@ def command(
     query = dataclasses.replace(query, topics=topics_of(store, conditions["topics"]))
     search = Search(store, query, use_index=not scan)
     output.tell_compiling(search.scan_size)
-    output.columns = _columns(query, output.width, body)
+    output.columns, output.always = _columns(query, output.width, body), _always(query)
     try:
         with progress(search.scan_size, "find") as advance:
             for message in itertools.islice(search.messages(advance), limit):
@@ -209,7 +209,7 @@ async def _find_on_brokers(admin: "AdminClient", wanted: _FindQuery, body: str, 
     known = await browser.topics()
     chosen = matching(wanted.topics, known, "topic") if wanted.topics else None
     topics = sorted(chosen if chosen is not None else {name for name in known if not is_system_topic(name)})
-    output.columns = _columns(wanted.query, output.width, body)
+    output.columns, output.always = _columns(wanted.query, output.width, body), _always(wanted.query)
     looked = f"{_count(len(topics), 'topic')} looked up by key" if wanted.has_keys else ""
     messages = _with_keys(browser, wanted, topics) if wanted.has_keys else None
     if messages is None:
@@ -241,10 +241,15 @@ async def _with_keys(browser: "Browser", wanted: _FindQuery, topics: list[str]) 
                 yield hit
 
 
+def _always(query: "Query") -> tuple[str, ...]:
+    """Return what no terminal is too narrow for, however long the name of the topic is."""
+    return ("keys", "body") if query.keys else ("tags", "body") if query.tags else ("body",)
+
+
 def _columns(query: "Query", width: int, body: str) -> tuple[str, ...]:
     """Return what a table shows: what was asked for before what was not."""
     columns = message_columns(width, body)
-    wanted = ["keys"] if query.keys else ["tags"] if query.tags else []
+    wanted = _always(query)[:-1]
     place = columns.index("queue_offset") + 1
     return (*columns[:place], *(name for name in wanted if name not in columns), *columns[place:])
 

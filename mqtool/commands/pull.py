@@ -86,7 +86,7 @@ def command(
     start = _Start(offset, since, version)
     start.check()
     subscription = _subscription(tags, expression, sql, output)
-    output.columns = _COLUMNS
+    output.columns, output.always = _COLUMNS, ("body", "keys")
     if isinstance(source, Brokers):
         name = (topic, queue_id, broker_name)
         return source.run(lambda wire: _pull_from_broker(wire, name, start, limit, subscription, body, output))

@@ -91,6 +91,25 @@ def test_body_and_keys_are_shown_at_80_columns(
         assert said in ran.output
 
 
+@pytest.mark.parametrize(
+    "command", [("pull", "--queue", "0"), ("find", "--limit", "2"), ("find", "--key", "key-of-the-order")]
+)
+def test_other_looks_show_the_body_at_80_columns_too(
+    command: tuple[str, ...], broker: mqtool.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Output, "width", 80)
+    name = "Orders_of_customers_in_the_north_and_in_the_south"
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        message = ProducerMessage(name, b"a body that counts", tags="t" * 100, keys=["key-of-the-order"])
+        producer.send(message, producer.queues(name)[0])
+
+    ran = run(*command, "-n", broker.name_server_address, "--topic", name, "-o", "table")
+
+    assert all(len(line) <= 80 for line in ran.output.splitlines())
+    assert "a body that counts" in ran.output
+    assert "key-of-the-order" in ran.output or "--limit" in command
+
+
 @pytest.mark.parametrize("group", [("--group", "G"), ("--peek",)])
 @pytest.mark.parametrize("chosen", [("--filter", "A || C"), ("--sql", "a > 3")])
 def test_tags_and_sql_choose(group: tuple[str, ...], chosen: tuple[str, ...], broker: mqtool.Broker) -> None:
