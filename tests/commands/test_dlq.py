@@ -3,6 +3,7 @@
 import collections
 import fcntl
 import itertools
+import os
 import subprocess
 import sys
 import time
@@ -83,6 +84,23 @@ def test_a_process_killed_at_any_time_sends_each_letter_once(broker: mqtool.Brok
     dlq(broker, "resend", "--group", "G", "--yes", "--state", tmp_path / "state")
 
     assert copies(broker) == {str(number): 1 for number in range(COUNT)}
+
+
+def test_a_new_record_of_what_was_sent_outlasts_a_power_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(file: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{file}").readlink()))
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with ResentLog(tmp_path / "state") as log:
+        log.note("a:b:%DLQ%G:0:0:1", 1, None)
+
+    assert synced == [str(tmp_path), str(tmp_path / "state")]
 
 
 def test_a_failing_disk_stops_before_the_letter_is_sent_and_tells_how_far_it_came(

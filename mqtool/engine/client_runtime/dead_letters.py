@@ -218,6 +218,8 @@ class ResentLog:
                 raise UsageError(f"{self.path} is not a file: what was sent cannot be recorded in it")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             data = self.path.read_bytes()
+            if not data:  # a new file, which a power failure would take away with all that is synced in it
+                _sync_folder(self.path.parent)
         except BlockingIOError as error:
             self._close()
             raise StoreInUseError(
@@ -278,6 +280,14 @@ class ResentLog:
             os.fsync(self._file)
         except OSError as error:
             raise WriteError(f"{self.path} cannot be written: {error.strerror}; nothing more is sent") from error
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def state_file(cluster: str, group: str) -> Path:
