@@ -411,7 +411,7 @@ async def _resend(
         waiting = [letter for letter, was_sent in zip(letters, were_sent, strict=True) if not was_sent]
         if len(waiting) < len(letters):
             already = counted(len(letters) - len(waiting), "dead letter")
-            output.remark(f"{already} of these were resent before, according to {log.path} and the brokers")
+            output.remark(f"{already} already resent, according to {log.path} and the brokers")
         waiting = waiting[: chosen.limit]
         _show_plan(chosen, waiting, where, output)
         if not waiting:
