@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -110,4 +111,34 @@ def test_a_log_that_somebody_cuts_short_is_an_error_of_a_request_and_no_crash(tm
         assert answer.code == 1
         assert "was truncated" in (answer.remark or "")
         assert alive.code in (0, 1)
+        process.kill()
+
+
+@pytest.mark.parametrize("left", [0, 10, 20, 40])
+def test_a_queue_that_somebody_cuts_short_is_an_error_of_pulls_and_not_an_end_that_consumers_skip(
+    left: int, tmp_path: Path
+) -> None:
+    with serving_both(tmp_path / "store") as (process, _, broker):
+        ask(broker, *(send(f"{number}") for number in range(5)))
+        folder = tmp_path / "store" / "consumequeue" / "Orders" / "0"
+        at = {"topic": "Orders", "queueId": "0", "consumerGroup": "G"}
+        pull = {**at, "queueOffset": "2", "maxMsgNums": "32", "subscription": "*", "sysFlag": "4"}
+        pull |= {"commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0"}
+        pop = {**at, "maxMsgNums": "32", "invisibleTime": "10000", "pollTime": "0", "bornTime": "0", "initMode": "0"}
+        search = {"topic": "Orders", "queueId": "0", "timestamp": str(1 << 60)}
+        end = RemotingCommand(RequestCode.GET_MAX_OFFSET, ext_fields={"topic": "Orders", "queueId": "0"})
+        while not any(one.stat().st_blocks for one in folder.glob("*")):  # units are written a moment later
+            time.sleep(0.05)
+        [file] = folder.glob("*")
+        os.truncate(file, left)
+        answers = ask(
+            broker,
+            RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=pull),
+            RemotingCommand(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext_fields=search),
+            RemotingCommand(RequestCode.POP_MESSAGE, ext_fields=pop),
+            end,
+        )
+        assert [one.code for one in answers[:3]] == [1, 1, 1]
+        assert all(f"{file} was truncated" in (one.remark or "") for one in answers[:3]), answers
+        assert answers[-1].ext_fields["offset"] == "5"
         process.kill()

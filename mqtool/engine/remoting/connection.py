@@ -15,7 +15,7 @@ def other_protocol(data: bytes | bytearray) -> str | None:
     """Return what a connection speaks that began with these bytes, which are not a frame; None if that is not known.
 
     >>> other_protocol(b"PRI * HTTP/2.0"), other_protocol(b"nonsense")
-    ('HTTP/2, as clients by gRPC do: they need the proxy of RocketMQ', None)
+    ('HTTP/2, like gRPC clients: they need the proxy of RocketMQ', None)
     """
     if data.startswith(b"PRI * HT"):
         return "HTTP/2, like gRPC clients: they need the proxy of RocketMQ"

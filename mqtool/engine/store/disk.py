@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from mqtool.errors import MqtoolError, NotPermittedError, ReadError, WriteError
+from mqtool.errors import MqtoolError, NotPermittedError, ReadError, StoreChangedError, WriteError
 
 CHUNK = 1 << 20
 """How much is copied at once."""
@@ -90,11 +90,19 @@ class OpenFile:
             raise _error(self.path, error) from error
 
     def read(self, at: int, size: int) -> bytes:
-        """Return ``size`` bytes at a position, fewer at the end of the file."""
+        """Return ``size`` bytes at a position.
+
+        Raises:
+            StoreChangedError: the file has become shorter.
+            ReadError: the disk fails.
+        """
         try:
-            return os.pread(self._descriptor, size, at)
+            data = os.pread(self._descriptor, size, at)
         except OSError as error:
             raise ReadError(f"cannot read {self.path}: {error.strerror or error}") from error
+        if len(data) < size:  # fewer units would look like the end of a queue
+            raise StoreChangedError(f"{self.path} was truncated: another process is changing it")
+        return data
 
     def sync(self) -> None:
         """Wait until the bytes written are on the disk; another thread may write more in the meantime.
