@@ -123,6 +123,13 @@ class ConsumerOffsets:
         """Return the topics in which a group has offsets."""
         return [topic for topic, group_name in self._offsets if group_name == group]
 
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """Return the topics in which each group has offsets."""
+        topics: dict[str, list[str]] = {}
+        for topic, group in self._offsets:
+            topics.setdefault(group, []).append(topic)
+        return topics
+
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that have offsets in a topic."""
         return [group for topic_name, group in self._offsets if topic_name == topic]

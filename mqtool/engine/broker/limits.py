@@ -13,6 +13,8 @@ MAX_OF_SETTINGS = 1 << 14
 """Characters of the settings of one topic or group, as text."""
 MAX_QUEUES_IN_ALL = 100_000
 """Queues with files, which the first message creates."""
+MAX_QUEUES_OF_ANSWER = 100_000
+"""Queues in the answer to one request: more do not fit into a frame, and all others wait for it."""
 MAX_OFFSETS = 500_000
 """Queues of which a group has an offset, of all groups together."""
 MAX_LOCKS = 100_000

@@ -15,6 +15,7 @@ import mqtool
 from mqtool.engine.broker import waiting_room
 from mqtool.engine.broker.operations.clients import MAX_GROUPS, MAX_SUBSCRIPTIONS
 from mqtool.engine.broker.operations.filters import MAX_OF_FILTER, MAX_OF_SQL92
+from mqtool.engine.broker.operations.statistics import Statistics
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.name_server.kv_configs import MAX_KV, MAX_OF_KV
@@ -331,6 +332,38 @@ def test_a_question_for_a_key_is_answered_with_so_many_messages() -> None:
         assert len([*messages_in(found.body)]) == 64
         found = await client.ask(RequestCode.QUERY_MESSAGE, **fields, key="same", _UNIQUE_KEY_QUERY=True)
         assert len([*messages_in(found.body)]) == 32
+
+    on_broker(test)
+
+
+def test_what_a_question_names_many_times_is_told_once_and_of_so_many_queues_at_most() -> None:
+    async def test(client: WireClient) -> None:
+        await client.make_topic("T", readQueueNums=4, writeQueueNums=4)
+        await client.make_topic("U", readQueueNums=3, writeQueueNums=3)
+        for topic in "TU":
+            await client.ask(RequestCode.PULL_MESSAGE, **{**PULL, "topic": topic})
+            commit: dict[str, Any] = {"consumerGroup": "G", "topic": topic, "queueId": 0, "commitOffset": 0}
+            await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, **commit)
+        names = ";".join(["T"] * (MAX_HEADER // 2 - 500))  # of a longer header nothing is read
+        with mock.patch.object(Statistics, "_progress", autospec=True, side_effect=Statistics._progress) as progress:
+            answer = await client.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="G", topicList=names)
+            assert [len(call.args[2]) for call in progress.call_args_list] == [1]
+        assert (answer.code, answer.body.count(b'"brokerOffset"')) == (0, 4)
+
+        async def code(**fields: Any) -> int:
+            return (await client.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="G", **fields)).code
+
+        async def code_of_all() -> int:
+            return (await client.ask(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=False)).code
+
+        with lowered(MAX_QUEUES_OF_ANSWER=6):
+            assert (await code(topicList="T;T"), await code(topicList="T;U"), await code(), await code_of_all()) == (
+                0,
+                ResponseCode.SYSTEM_ERROR,
+                ResponseCode.SYSTEM_ERROR,
+                ResponseCode.SYSTEM_ERROR,
+            )
+        assert (await code(topicList="T;U"), await code(), await code_of_all()) == (0, 0, 0)
 
     on_broker(test)
 

@@ -4,12 +4,14 @@ Cost: linear in the reported queues.
 (Rules: remoting.md 3.5 to 3.7. RocketMQ: ``AdminBrokerProcessor``.)
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.broker_stats import BrokerStatsManager, Share
 from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
+from mqtool.engine.broker.limits import MAX_QUEUES_OF_ANSWER
 from mqtool.engine.broker.operations.queues import ends_of, next_offset_of, store_timestamp
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
@@ -108,23 +110,38 @@ class Statistics:
         return self._broker_stats.rate("stored", topic, now)
 
     def group(self, group: str, topics: Iterable[str], now: int) -> GroupProgress:
-        """Return the progress of a group in some topics, by default in those that it subscribes to."""
-        topics = [*topics] or self._topics_read(group)
+        """Return the progress of a group in some topics, by default in those that it subscribes to.
+
+        Raises:
+            OperationRefusedError: they have too many queues.
+        """
+        topics = [*dict.fromkeys(topics)] or self._topics_read(group)
+        configs = [*self._configs(topics)]
+        _check_count(configs)
         rate = sum(self._broker_stats.rate("delivered", (topic, group), now) for topic in topics)
-        return GroupProgress(rate, [*self._progress(group, topics)])
+        return GroupProgress(rate, [*self._progress(group, configs)])
 
     def all_groups(self, now: int, *, only_ordered: bool) -> Iterator[tuple[str, list[GroupProgress]]]:
-        """Yield each group with its progress in each topic, or in those that it consumes in order."""
-        for group in self._groups.names():
+        """Yield each group with its progress in each topic, or in those that it consumes in order.
+
+        Raises:
+            OperationRefusedError: these have too many queues.
+        """
+        topics = self._offsets.topics_by_group()
+        all_configs = {
+            group: [config for config in self._configs(topics.get(group, ())) if config.order or not only_ordered]
+            for group in self._groups.names()
+        }
+        _check_count(itertools.chain(*all_configs.values()))
+        for group, configs in all_configs.items():
             yield (
                 group,
                 [
                     GroupProgress(
                         self._broker_stats.rate("delivered", (config.topic, group), now),
-                        [*self._progress(group, [config.topic])],
+                        [*self._progress(group, [config])],
                     )
-                    for config in self._configs(self._offsets.topics_of(group))
-                    if config.order or not only_ordered
+                    for config in configs
                 ],
             )
 
@@ -194,8 +211,8 @@ class Statistics:
         wanted = online.subscriptions if online else {}
         return [topic for topic in self._offsets.topics_of(group) if not wanted or topic in wanted]
 
-    def _progress(self, group: str, topics: Iterable[str]) -> Iterator[QueueProgress]:
-        for config in self._configs(topics):
+    def _progress(self, group: str, configs: Iterable[TopicConfig]) -> Iterator[QueueProgress]:
+        for config in configs:
             topic = config.topic
             for queue_id in range(config.read_queue_count):
                 consumed = max(self._offsets.get(group, topic, queue_id), 0)
@@ -207,3 +224,10 @@ class Statistics:
                     max(self._offsets.pulled(group, topic, queue_id), consumed),
                     max(store_timestamp(self._store, topic, queue_id, consumed - 1), 0),
                 )
+
+
+def _check_count(configs: Iterable[TopicConfig]) -> None:
+    """Check that an answer can list all queues of some topics; raises ``OperationRefusedError``."""
+    if (count := sum(config.read_queue_count for config in configs)) > MAX_QUEUES_OF_ANSWER:
+        text = f"an answer tells of at most {MAX_QUEUES_OF_ANSWER:,} queues, these are {count:,}: ask for fewer topics"
+        raise OperationRefusedError(Reason.NOT_POSSIBLE, text)
