@@ -3,7 +3,7 @@
 It knows no protocol: protocols are handled by doors, see ``remoting_door.py``.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -191,10 +191,10 @@ class BrokerController:
         intake.add_put_hook([DELAY.encode()], self.delayed.put_hook)
         intake.add_put_hook(TIMER_NAMES, self.timers.put_hook)
         topics.on_delete += [
-            offsets.delete_topic,
-            pops.delete_topic,
-            self.request_modes.delete_topic,
-            self.broker_stats.forget_topic,
+            offsets.delete_topics,
+            pops.delete_topics,
+            self.request_modes.delete_topics,
+            self.broker_stats.forget_topics,
         ]
         store.dispatcher.on_arrival = self.arrived
         store.dispatcher.queues.batch_topics = topics.batch_topics
@@ -264,13 +264,19 @@ class BrokerController:
         real = find_property(message.properties, _REAL_TOPIC) if has_messages_of_all(message.topic) else b""
         return real.decode("utf-8", "replace") or message.topic
 
-    def delete_queues(self, topic: str) -> None:
-        """Delete the queues of a topic; the answer waits until they are gone.
+    def delete_queues(self, topics: Collection[str]) -> None:
+        """Delete the queues of topics; the answer waits until they are gone.
 
         Pulls that wait there are answered: a recreated queue might have other messages at their offsets.
         """
-        for key in [key for key in self.store.queues() if key[0] == topic]:
+        names = {*topics}
+        keys = [key for key in self.store.queues() if key[0] in names]
+        for key in keys:
             self.room.wake(key)
+        for topic in dict.fromkeys(topic for topic, _ in keys):
+            self._delete_queues_of(topic)
+
+    def _delete_queues_of(self, topic: str) -> None:
         if remove := self.store.let_go_topic(topic):
             if self.store.removes_aside:  # it waits until the messages are dispatched, the last ones in later turns
                 self.store.write_some_units()

@@ -5,6 +5,7 @@
 
 import datetime
 from collections import defaultdict, deque
+from collections.abc import Collection
 from typing import NamedTuple
 
 from mqtool.engine.broker.limits import MAX_COUNTED
@@ -86,11 +87,12 @@ class BrokerStatsManager:
         if key in sent_back or len(sent_back) < MAX_COUNTED:
             sent_back[key] += 1
 
-    def forget_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
-        """Forget the counts of a deleted topic."""
-        self.counts.stored.pop(topic, None)
+    def forget_topics(self, topics: Collection[str], now: int) -> None:  # noqa: ARG002
+        """Forget the counts of deleted topics."""
+        for topic in topics:
+            self.counts.stored.pop(topic, None)
         for counts in (self.counts.delivered, self.counts.delivered_bytes, self.counts.sent_back):
-            for key in [key for key in counts if key[0] == topic]:
+            for key in [key for key in counts if key[0] in topics]:
                 del counts[key]
 
     # Queries

@@ -4,7 +4,7 @@
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -178,13 +178,13 @@ class ConsumerOffsets:
         if not queues:
             self._delete([(topic, group)])
 
-    def delete_group(self, group: str) -> None:
-        """Forget all offsets of a group."""
-        self._delete([key for key in (*self._offsets, *self._pulled, *self._resets) if key[1] == group])
+    def delete_groups(self, groups: Collection[str]) -> None:
+        """Forget all offsets of groups."""
+        self._delete([key for key in (*self._offsets, *self._pulled, *self._resets) if key[1] in groups])
 
-    def delete_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
-        """Forget all offsets of a topic."""
-        self._delete([key for key in (*self._offsets, *self._pulled, *self._resets) if key[0] == topic])
+    def delete_topics(self, topics: Collection[str], now: int) -> None:  # noqa: ARG002
+        """Forget all offsets of topics."""
+        self._delete([key for key in (*self._offsets, *self._pulled, *self._resets) if key[0] in topics])
 
     def _delete(self, keys: Iterable[Key]) -> None:
         for key in keys:

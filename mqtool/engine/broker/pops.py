@@ -6,7 +6,7 @@ once. An orderly pop leaves the cursor at the first message that its group has n
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,7 +29,6 @@ from mqtool.formats.pop import (
     CheckPoint,
     Receipt,
     build_receipt,
-    normal_topic,
     retry_topic,
     topic_flag,
 )
@@ -113,7 +112,7 @@ class Pops:
         room: WaitingRoom,
         broker_stats: BrokerStatsManager,
         saves: Saves,
-        delete_queues: Callable[[str], None],
+        delete_queues: Callable[[Collection[str]], None],
         folder: Path,
         now: int,
     ) -> None:
@@ -314,13 +313,19 @@ class Pops:
             for queue_number in (-1, queue_id):
                 self._room.wake((kind.name, topic, group, queue_number))
 
-    def delete_topic(self, topic: str, now: int) -> None:
-        """Delete the retry topics of a deleted topic."""
-        for name in list(self._topics.configs):
-            group = name.removeprefix(RETRY_PREFIX).removesuffix(topic)[:-1]
-            if name.startswith(RETRY_PREFIX) and group and normal_topic(name, group) == topic:
-                self._delete_queues(name)
-                self._topics.delete(name, now)
+    def delete_topics(self, topics: Collection[str], now: int) -> None:
+        """Delete the retry topics of deleted topics."""
+        if names := [name for name in self._topics.configs if _is_of_retries(name, topics)]:
+            self._delete_queues(names)
+            self._topics.delete_all(names, now)
+
+
+def _is_of_retries(name: str, topics: Collection[str]) -> bool:
+    """Return whether a topic is for what a group did not acknowledge of one of some topics."""
+    if not name.startswith(RETRY_PREFIX):
+        return False
+    first = len(RETRY_PREFIX) + 1  # a group has a name
+    return any(name[at] in "_+" and name[at + 1 :] in topics for at in range(first, len(name) - 1))
 
 
 def _records(parts: Sequence[bytes]) -> Iterator[memoryview]:

@@ -3,7 +3,7 @@
 (Rules: store.md 10.7. RocketMQ: ``MessageRequestModeManager``.)
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,9 +60,9 @@ class RequestModes:
             self._modes = modes
             self._saves.want(self._path, self._pieces)
 
-    def delete_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
-        """Forget the modes of a topic."""
-        if self._modes.pop(topic, None):
+    def delete_topics(self, topics: Collection[str], now: int) -> None:  # noqa: ARG002
+        """Forget the modes of topics."""
+        if [topic for topic in topics if self._modes.pop(topic, None)]:
             self._saves.want(self._path, self._pieces)
 
     def table(self) -> Table:

@@ -5,7 +5,7 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,7 +86,7 @@ class Topics:
     """The topics by name, and the version of the table; every change is queued for saving when a call returns.
 
     ``on_change`` is called with new or changed topics, so that they can be registered with name servers; ``on_delete``
-    with the name of a deleted one. Times are in ms.
+    with the names of all that are deleted together. Times are in ms.
     """
 
     def __init__(self, folder: Path, settings: BrokerSettings, now: int, saves: Saves | None = None) -> None:
@@ -101,7 +101,7 @@ class Topics:
         self.version = data_version(table) if table else DataVersion(0, 0, now)
         self.settings = settings
         self.on_change: list[Callable[[Iterable[TopicConfig]], None]] = []
-        self.on_delete: list[Callable[[str, int], None]] = []
+        self.on_delete: list[Callable[[Collection[str], int], None]] = []
         for config in _system_topics(settings):
             self._configs.setdefault(config.topic, config)
         self.batch_topics = {topic for topic, config in self._configs.items() if config.is_batch}
@@ -175,12 +175,17 @@ class Topics:
 
     def delete(self, topic: str, now: int) -> None:
         """Delete a topic."""
-        if self._configs.pop(topic, None):
-            self.batch_topics.discard(topic)
-            self.terminated.discard(topic)
+        self.delete_all([topic], now)
+
+    def delete_all(self, topics: Iterable[str], now: int) -> None:
+        """Delete topics; what belongs to them is looked for once, not for each."""
+        gone = dict.fromkeys(topics)
+        if known := [topic for topic in gone if self._configs.pop(topic, None)]:
+            self.batch_topics.difference_update(known)
+            self.terminated.difference_update(known)
             self._save(now)
         for tell in self.on_delete:
-            tell(topic, now)
+            tell(gone.keys(), now)
 
     def create_by_sending(
         self, topic: str, default_topic: str, queue_count: int, is_of_unit: bool, now: int

@@ -7,7 +7,7 @@ import heapq
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqtool.engine.broker.acl import Need
@@ -118,7 +118,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         broker.on_stop.append(self.topics.save_all)
         broker.further_gauges.append(lambda: pulsar_gauges(self.topics, broker.settings.cluster_name))
         broker.further_subscriptions.append(self.topics.states)
-        broker.topics.on_delete.append(self._topic_deleted)
+        broker.topics.on_delete.append(self._topics_deleted)
         self._commands: dict[str, Callable[[PulsarSession, Any, int], None]] = {
             "ping": lambda session, _, __: session.say("pong"),
             "pong": lambda _, __, ___: None,
@@ -580,6 +580,10 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             for id, (producer, of) in [*session.producers.items()]:  # noqa: A001
                 if of is queue:
                     self._close(session, id, producer)
+
+    def _topics_deleted(self, topics: Collection[str], now: int) -> None:
+        for topic in topics:
+            self._topic_deleted(topic, now)
 
     def _topic_deleted(self, topic: str, now: int) -> None:
         for queue in self.topics.delete_topic(topic, now):

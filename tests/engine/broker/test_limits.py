@@ -28,6 +28,7 @@ from mqtool.formats.bodies import (
     Subscription,
     build_body,
     build_heartbeat,
+    parse_body,
 )
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import MAX_HEADER, RemotingCommand
@@ -364,6 +365,40 @@ def test_what_a_question_names_many_times_is_told_once_and_of_so_many_queues_at_
                 ResponseCode.SYSTEM_ERROR,
             )
         assert (await code(topicList="T;U"), await code(), await code_of_all()) == (0, 0, 0)
+
+    on_broker(test)
+
+
+def test_a_list_to_delete_is_looked_up_once_however_long_it_is() -> None:
+    async def test(client: WireClient) -> None:
+        names = [f"T{number}" for number in range(2000)]
+        more: list[dict[str, Any]] = [
+            {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+            for name in (*names, "Kept", "%RETRY%G_T1", "%RETRY%G_Kept", "%RETRY%T1", "%RETRY%_T1")
+        ]
+        topics = build_body({"topicConfigList": more})
+        groups = build_body({"groupConfigList": [{"groupName": name} for name in (*names, "Kept")]})
+        await client.done(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, topics)
+        await client.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, groups)
+        for group, topic in (("Kept", "Kept"), ("T1", "Kept"), ("Kept", "T1")):
+            commit: dict[str, Any] = {"consumerGroup": group, "topic": topic, "queueId": 0, "commitOffset": 0}
+            await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, **commit)
+        await client.send(b"one", 0, "T1")
+
+        gone = [*(f"unknown{number}" for number in range(10_000)), *(["again"] * 10_000), *names]
+        started = time.process_time()
+        await client.done(RequestCode.DELETE_TOPIC_IN_BROKER_LIST, build_body({"topicList": gone}))
+        await client.done(
+            RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST, build_body({"groupNameList": gone, "cleanOffset": True})
+        )
+        assert time.process_time() - started < 10  # half a minute if each is looked up in each table
+        table = parse_body((await client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).body)["topicConfigTable"]
+        left = {name for name in table if name.startswith(("T", "Kept", "%RETRY%")) and name != "TBW102"}
+        assert left == {"Kept", "%RETRY%G_Kept", "%RETRY%T1", "%RETRY%_T1"}
+        table = parse_body((await client.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body)
+        assert table["subscriptionGroupTable"].keys() & {"Kept", *names} == {"Kept"}
+        offsets = parse_body((await client.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)).body)["offsetTable"]
+        assert offsets.keys() == {"Kept@Kept"}
 
     on_broker(test)
 

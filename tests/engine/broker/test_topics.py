@@ -55,9 +55,9 @@ def test_the_table_of_a_real_broker_is_taken_over(name: str) -> None:
 def test_those_who_listen_are_told_what_changes(tmp_path: Path) -> None:
     topics = Topics(tmp_path, BrokerSettings(), NOW)
     changed: list[str] = []
-    deleted: list[tuple[str, int]] = []
+    deleted: list[tuple[object, ...]] = []
     topics.on_change.append(lambda configs: changed.extend(config.topic for config in configs))
-    topics.on_delete.append(lambda name, now: deleted.append((name, now)))
+    topics.on_delete.append(lambda names, now: deleted.append((*names, now)))
 
     topics.put([TOPIC], NOW)
     topics.put([TOPIC], NOW)

@@ -49,10 +49,11 @@ class GroupRequests:
 
     def delete(self, groups: Iterable[str], now: int, *, with_offsets: bool) -> None:
         """Delete groups, and their offsets if requested."""
-        for group in groups:
+        gone = dict.fromkeys(groups)
+        for group in gone:
             self._groups.delete(group, now)
-            if with_offsets:
-                self._offsets.delete_group(group)
+        if with_offsets:
+            self._offsets.delete_groups(gone.keys())
 
     def forbid(self, group: str, topic: str, readable: bool | None, now: int) -> bool:
         """Return whether a group may read a topic, after changing it if ``readable`` is given."""

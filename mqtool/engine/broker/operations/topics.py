@@ -3,7 +3,7 @@
 (Rules: remoting.md 3.5. RocketMQ: ``AdminBrokerProcessor``.)
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class TopicRequests:
     """Requests of administrators about topics, with the parts of a broker that they need."""
 
-    def __init__(self, store: "MessageStore", topics: Topics, delete_queues: Callable[[str], None]) -> None:
+    def __init__(self, store: "MessageStore", topics: Topics, delete_queues: Callable[[Collection[str]], None]) -> None:
         self._store = store
         self._topics = topics
         self._delete_queues = delete_queues
@@ -59,9 +59,8 @@ class TopicRequests:
                 raise OperationRefusedError(Reason.BAD_ARGUMENT, "The specified topic is blank.")
             if self._topics.is_system(topic):
                 raise _of_the_broker(topic)
-        for topic in topics:
-            self._topics.delete(topic, now)
-            self._delete_queues(topic)
+        self._topics.delete_all(topics, now)
+        self._delete_queues(topics)
 
     def make_missing(self, now: int, fetched_offset: int) -> list[str]:
         """Create topics that have messages but are not in the table yet, or give them more queues; return their names.
@@ -118,9 +117,7 @@ class TopicRequests:
 
     def _delete_of(self, topics: Iterable[str]) -> None:
         """Delete the queues of topics, except for those whose offsets the broker itself uses."""
-        for topic in topics:
-            if not is_system_topic(topic):
-                self._delete_queues(topic)
+        self._delete_queues([topic for topic in topics if not is_system_topic(topic)])
 
 
 def _of_the_broker(topic: str) -> OperationRefusedError:
