@@ -3,6 +3,7 @@
 It knows no protocol: protocols are handled by doors, see ``remoting_door.py``.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -49,7 +50,7 @@ from mqtool.engine.broker.topics import Topics, has_messages_of_all
 from mqtool.engine.broker.transactions import Transactions
 from mqtool.engine.broker.waiting_room import WaitingRoom
 from mqtool.engine.store.file_kinds import CONFIG, CONSUME_QUEUE
-from mqtool.errors import FormatError, NotFoundError
+from mqtool.errors import FormatError, MqtoolError, NotFoundError
 from mqtool.formats.new_message import Host
 from mqtool.formats.properties import find_property, probe_of
 from mqtool.formats.property_names import DELAY, REAL_TOPIC, TRAN_MSG
@@ -61,9 +62,13 @@ if TYPE_CHECKING:
     from mqtool.engine.replication.master import Master
     from mqtool.engine.store.message_store import MessageStore
 
+log = logging.getLogger(__name__)
+
 _REAL_TOPIC = probe_of(REAL_TOPIC)
 _STORE_INTERVAL = 100
 """How often the store writes units and checks its disk, in ms."""
+_AFTER_FAILURE_MS = 1000
+"""How long to wait before something that is due is tried again."""
 
 
 class Ticker(Protocol):
@@ -115,6 +120,8 @@ class BrokerController:
             store.was_recovered = store.was_repaired = False
         self.following = Following()
         self._next_store_tick = now
+        self._again_at: dict[int, int] = {}
+        """When to try again, by the id of each ticker that has failed."""
 
         config = store.root / CONFIG.name
         self.intake = intake = Intake(store)
@@ -242,7 +249,17 @@ class BrokerController:
         elif self.store.has_much_to_write:
             self.store.write_some_units()
         for ticker in self._tickers:
-            ticker.tick(now)
+            if self._again_at and now < self._again_at.get(id(ticker), now) <= now + _AFTER_FAILURE_MS:
+                continue
+            try:
+                ticker.tick(now)
+            except MqtoolError as error:  # of a file that it reads: the others have their turn
+                if id(ticker) not in self._again_at:
+                    log.warning("what is due waits until this works again: %s", error)
+                self._again_at[id(ticker)] = now + _AFTER_FAILURE_MS
+            else:
+                if self._again_at:
+                    self._again_at.pop(id(ticker), None)
 
     def next_tick(self, now: int) -> int:
         """Return when something is due."""
@@ -252,7 +269,7 @@ class BrokerController:
         for ticker in self._tickers:
             at = ticker.next_tick(now)
             if at is not None and at < soonest:
-                soonest = at
+                soonest = min(soonest, max(at, self._again_at.get(id(ticker), at)))
         return soonest
 
     def topic_at(self, physical_offset: int) -> str | None:

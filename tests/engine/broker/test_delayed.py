@@ -1,5 +1,6 @@
 """Delay levels: on time, never early, in order, and across restarts."""
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mqtool
 from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
+from mqtool.formats.codes import RequestCode
 from mqtool.formats.config_tables import delay_offsets, parse_table
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.stored_message import StoredMessage, parse_stored
@@ -19,6 +22,7 @@ from mqtool.formats.topics import SCHEDULE_TOPIC
 from tests.engine.broker.asking import SETTINGS, broker_at_work
 from tests.engine.store.live import NOW, half_full, new_message
 from tests.golden import manifest
+from tests.wire_client import WireClient
 
 LEVELS = {1: 1000, 2: 5000, 3: 10_000, 4: 30_000, 18: 7_200_000, 40: 7_200_000}
 
@@ -162,3 +166,44 @@ def test_how_far_it_is_is_kept_every_ten_seconds_if_that_has_changed(tmp_path: P
         kept = parse_table(path.read_bytes())
         assert delay_offsets(kept) == {1: 1}
         assert kept["dataVersion"]["counter"] == 1
+
+
+def test_delayed_messages_that_cannot_be_read_hold_up_nothing_else_and_come_when_they_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        clock = mqtool.VirtualClock()
+        async with asyncio.timeout(60), mqtool.Broker(tmp_path / "store", clock=clock) as broker:
+            client, consumer = WireClient(broker.address), WireClient(broker.address)
+            await client.send(b"one", 0, "T")
+            await client.send(b"delayed", 0, "T", pairs={"DELAY": "1"})
+            clock.advance(0.5)
+            folder = tmp_path / "store" / "consumequeue" / SCHEDULE_TOPIC / "0"
+            while not any(folder.glob("*")):
+                await asyncio.sleep(0.01)
+                clock.advance(0.1)
+            [file] = folder.glob("*")
+            data = file.read_bytes()
+            with file.open("r+b") as opened:
+                opened.truncate(0)
+            for _ in range(3):  # it is tried again and again
+                clock.advance(1)
+            pull: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0, "queueOffset": 1}
+            pull |= {"maxMsgNums": 32, "sysFlag": 6, "commitOffset": 0, "suspendTimeoutMillis": 15_000}
+            pull |= {"subVersion": 0, "subscription": "*"}
+            waiting = asyncio.ensure_future(consumer.ask(RequestCode.PULL_MESSAGE, **pull))
+            await consumer.done(RequestCode.GET_BROKER_RUNTIME_INFO)
+            await client.send(b"two", 0, "T")
+            async with asyncio.timeout(10):
+                assert (await waiting).code == 0
+            with file.open("r+b") as opened:
+                opened.write(data)
+            clock.advance(2)
+            assert [one.body for one in await client.messages("T")] == [b"one", b"two", b"delayed"]
+            await client.close()
+            await consumer.close()
+
+    asyncio.run(test())
+    lines = [one.getMessage() for one in caplog.records if one.levelname in ("WARNING", "ERROR")]
+    assert lines == [f"what is due waits until this works again: {lines[0].split(': ', 1)[1]}"]
+    assert "was truncated" in lines[0]
