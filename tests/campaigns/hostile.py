@@ -339,6 +339,13 @@ async def _deleted(attacker: Attacker, number: int) -> None:
     await attacker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=f"Gone{number % 8}")
 
 
+@each("lists of 20,000 topics to delete", "1 MiB: 29")
+async def _deleted_lists(attacker: Attacker, number: int) -> None:
+    if attacker.goes_on:
+        names = [f"No{number}-{one}" for one in range(20_000)]
+        await attacker.ask(RequestCode.DELETE_TOPIC_IN_BROKER_LIST, build_body({"topicList": names}))
+
+
 @each("heartbeats of 20,000 groups", "256 of a client, 1 MiB: 29")
 async def _heartbeat(attacker: Attacker, number: int) -> None:
     if attacker.goes_on:
@@ -377,6 +384,13 @@ async def _offsets(attacker: Attacker, number: int) -> None:
 async def _locks(attacker: Attacker, number: int) -> None:
     queues = [{"topic": f"L{number}", "brokerName": "b", "queueId": one} for one in range(1000)]
     body = {"consumerGroup": f"L{number}", "clientId": "c", "mqSet": queues}
+    await attacker.ask(RequestCode.LOCK_BATCH_MQ, build_body(body))
+
+
+@each("locks of 15,000 queues at once", "100,000: 1; 1 MiB: 29")
+async def _many_locks(attacker: Attacker, number: int) -> None:
+    queues = [{"topic": "L", "brokerName": "b", "queueId": one} for one in range(15_000)]
+    body = {"consumerGroup": f"L{number % 4}", "clientId": "c", "mqSet": queues}
     await attacker.ask(RequestCode.LOCK_BATCH_MQ, build_body(body))
 
 
@@ -546,6 +560,20 @@ async def _statistics(attacker: Attacker, number: int) -> None:
     if number % 256 == 0:
         await attacker.make_topic("WideStats", 4096)
     await attacker.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="WideStats")
+
+
+@each("the progress of a group in a topic of 4,096 queues, which is named a thousand times", "100,000 queues: 1")
+async def _progress(attacker: Attacker, number: int) -> None:
+    if number % 256 == 0:
+        await attacker.make_topic("WideProgress", 4096)
+    await attacker.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="A", topicList="WideProgress;" * 1000)
+
+
+@each("acknowledgements of 8,000 pops at once", "1 MiB: 29")
+async def _many_acks(attacker: Attacker, number: int) -> None:
+    pop = {"c": "A", "t": "Honest", "so": 0, "pt": number, "q": 0, "rq": 0, "it": 1000, "b": "AQ==", "r": "0"}
+    body = {"brokerName": "broker-a", "acks": [{**pop, "pt": number * 8000 + one} for one in range(8000)]}
+    await attacker.ask(RequestCode.BATCH_ACK_MESSAGE, build_body(body))
 
 
 @each("lists of all topics, groups and offsets", "20,000, 20,000, 500,000")
