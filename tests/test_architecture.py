@@ -62,7 +62,7 @@ ROOMS = {
     "mqtool.engine.repair.java_recovery": _repair("verify", "rebuild"),
     "mqtool.engine.repair.compare": _repair(),
     "mqtool.engine.repair.salvage": _repair("verify", "rebuild", "recover", "compare"),
-    "mqtool.engine.repair.doctor": _repair("verify", "recover", "java_recovery"),
+    "mqtool.engine.repair.doctor": _repair("verify", "recover", "rebuild", "java_recovery"),
     "mqtool.engine.broker": RoomRow(
         ("mqtool.engine.repair", "mqtool.engine.store", "mqtool.formats"), when_called=("mqtool.engine.replication",)
     ),

@@ -1942,6 +1942,9 @@ _ROWS = {
             {"op": "write", "file": "commitlog/00000000000000032768", "at": 29277, "hex": "58"},
         ],
     ),
+    "lost consumer offsets that no message shows do not lead to a repair that has nothing to do": (
+        "ext-497-kill", "doctor", [{"op": "delete", "path": "config/consumerOffset.json"}]
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -4,6 +4,7 @@ Here a few of the recorded recipes of damage; ``python -m tests.campaigns.laws``
 ``python -m tests.engine.repair.test_advice`` to all recipes.
 """
 
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -67,6 +68,24 @@ def test_damage_that_only_a_start_reads_is_repaired_by_the_command_that_is_told(
 )
 def test_advice_leads_on_from_damage_beside_log_and_queues(base: str, ops: list[Operation], tmp_path: Path) -> None:
     assert _contradictions(DamageCase("made", base, ops, {}), tmp_path) == []
+
+
+@pytest.mark.parametrize("has_plain_queues", [False, True])
+def test_batch_topics_get_their_type_back_and_the_log_decides_between_queues_of_both_types(
+    has_plain_queues: bool, tmp_path: Path
+) -> None:
+    store = copy_of("batchcq-533-clean", tmp_path)
+    for name in ("topics.json", "topics.json.bak"):
+        path = store / "config" / name
+        path.write_text(path.read_text().replace('"queue.type":"BatchCQ"', ""))
+    if has_plain_queues:
+        shutil.copytree(store / "consumequeue" / "Plain", store / "consumequeue" / "Inner")
+    broken: list[str] = []
+
+    follow(store, config_of("batchcq-533-clean"), lambda *told: broken.append(": ".join(told)))
+
+    assert broken == []
+    assert {row["code"] for row in run("verify", "-s", store).rows if row["severity"] != "note"} == set()
 
 
 def test_offsets_of_queues_that_are_gone_are_put_right_one_by_one(tmp_path: Path) -> None:

@@ -617,6 +617,7 @@ PLANTS = {
     "no timer wheel": Plant("TIMER-MISSING", "timer-533-clean", no_wheel, HIDES),
     "a damaged unit of the timer": Plant("TIMER-DAMAGED", "timer-533-clean", wrong_chain, HIDES),
     "consumer offsets lost": Plant("OFFSETS-LOST", "retry-533-clean", no_consumer_offsets, HINDERS),
+    "consumer offsets lost that nothing shows": Plant("OFFSETS-LOST", "ext-497-kill", no_consumer_offsets, HINDERS),
     "a folder in the index": Plant("START-REFUSED", "mixed-533-clean", folder_in_index, STOPS),
     "a torn last unit of a queue": Plant("START-HIDES", "mixed-533-clean", torn_unit, HIDES),
     "a message of tomorrow": Plant("CLOCK-AHEAD", "mixed-533-clean", message_of_tomorrow, HINDERS),
@@ -716,12 +717,15 @@ def test_every_printed_command_is_taken_as_it_is_printed(name: str, tmp_path: Pa
         PLANTS[name].change(patient)
         first = patient.diagnose()[0]
 
-        for command in first.next:
+        for number, command in enumerate(first.next):
             subprocess.run(["sh", "-n", "-c", command], check=True)
             words = shlex.split(command)
             assert words[0] in PROGRAMS
             if words[0] == "mqtool":
-                ran = run(*words[1:], *["--dry-run"] * (words[1] in CHANGING and "--into" not in words))
+                is_repair = words[1] in CHANGING and "--into" not in words
+                ran = run(*words[1:], *["--dry-run"] * is_repair)
+                if is_repair and number == 0:
+                    assert "there is nothing to repair" not in ran.remarks
                 assert ran.status in (Status.OK, Status.DAMAGE, Status.WARNINGS), (command, ran.remarks)
 
 

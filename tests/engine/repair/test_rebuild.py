@@ -571,6 +571,17 @@ def test_lost_tables_are_made_from_queues_and_retry_topics(tmp_path: Path) -> No
     assert all(offset <= read["Retries@GID_retry"][queue] for queue, offset in offsets["Retries@GID_retry"].items())
 
 
+def test_delay_levels_keep_their_progress_where_only_queues_are_in_rocksdb(tmp_path: Path) -> None:
+    store = copy_of("rocksdb-533-clean", tmp_path)
+    for name in ("topics", "subscriptionGroups", "consumerOffsets"):
+        shutil.rmtree(store / "config" / name)
+    (store / "config" / "delayOffset.json").write_text('{"offsetTable":{18:5}}')
+
+    changes = plan_repair(store, StoreConfig(), "rebuild", {"target": "config"}).changes
+
+    assert [change.file for change in changes] == ["config/topics.json"]
+
+
 def test_topics_are_found_in_the_log_when_their_queues_are_lost_too(tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)
     for kind in ("config", "consumequeue"):

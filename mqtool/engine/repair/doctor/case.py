@@ -14,6 +14,8 @@ from mqtool.engine.repair.doctor.surroundings import Surroundings
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.missing_log import Elsewhere, log_elsewhere
 from mqtool.engine.repair.parts import Progress
+from mqtool.engine.repair.rebuild import config as rebuild_config
+from mqtool.engine.repair.rebuild.plan import batch_topics_of
 from mqtool.engine.repair.recover.plan import has_work
 from mqtool.engine.repair.verify.store import Level, verify_store
 from mqtool.engine.store.dispatch import QueueKey
@@ -174,6 +176,16 @@ class Case:
             return True
         finally:
             give_back_memory()
+
+    @functools.cached_property
+    def rebuilt_tables(self) -> set[str]:
+        """The names of the tables that ``rebuild config`` changes."""
+        return {table.name for table in rebuild_config.tables(self.reader, batch_topics_of(self.reader))}
+
+    def is_rebuilt(self, sign: Sign) -> bool:
+        """Return whether ``rebuild config`` changes the table that a sign is about; of other files, whether any."""
+        name = Path(sign.file or "").name
+        return name in self.rebuilt_tables if name in config_tables.TABLES else bool(self.rebuilt_tables)
 
     @property
     def needs_new_store(self) -> bool:

@@ -66,7 +66,8 @@ STOPS, LOSES, HIDES, HINDERS, UNSEEN, NOTHING = Effect
 
 _ASIDE = "mkdir -p {aside} && mv --backup=numbered -- {path} {aside}/"
 _INDEX = "mqtool rebuild index {at}"
-_CONFIG = "mqtool rebuild config {at}"
+_REBUILD_CONFIG = "mqtool rebuild config "
+_CONFIG = _REBUILD_CONFIG + "{at}"
 _ROCKSDB = "pip install 'mqtool[rocksdb]'"
 _RECOVER = "mqtool recover{whole} {at}"
 _RECOVER_WHOLE = "mqtool recover --abnormal "
@@ -374,6 +375,8 @@ def _commands(case: Case, code: str, cause: Cause, sign: Sign) -> Iterator[str]:
             case.needs_new_store or (code == "START-HIDES" and not case.has_recover_work)
         ):
             yield case.fill(_NEW_STORE, sign)
+        elif command.startswith(_REBUILD_CONFIG) and not case.is_rebuilt(sign):
+            yield f"mqtool explain {code}"
         elif case.elsewhere is None or not command.startswith(_OF_LOG):
             yield command
         elif case.elsewhere.setting:  # repairs refuse a log of which a part is elsewhere

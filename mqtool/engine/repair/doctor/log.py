@@ -240,7 +240,10 @@ def queue_type(case: Case) -> Iterator[Sign]:
     for topic in sorted(batch - declared):
         text = "the type of the topic is not BatchCQ: a broker refuses to load this"
         file = paths.relative(paths.batch_consume_queue / topic)
-        yield Sign(text, file=file, expected=_BATCH_TYPE, found="SimpleCQ", topic=topic)
+        sign = Sign(text, file=file, expected=_BATCH_TYPE, found="SimpleCQ", topic=topic)
+        if topic in plain:  # the log shows which of its queues are right
+            sign = dataclasses.replace(sign, commands=(case.fill("mqtool rebuild queues {at}", sign),))
+        yield sign
     for topic in sorted(plain & declared):
         text = "the type of the topic is BatchCQ: a broker refuses to load this"
         file = paths.relative(paths.consume_queue / topic)

@@ -122,7 +122,8 @@ PAGES: dict[str, Check] = {
         "Queues are of another type than topics.json says.",
         "The topic attribute queue.type selects consumequeue or batchconsumequeue. topics.json was replaced or "
         "restored from another time, or the topic was deleted and created again with another type.",
-        "`mqtool rebuild config` sets the attribute to match the existing queues.",
+        "`mqtool rebuild config` sets the attribute of topics that have only batch queues. If there are queues of both "
+        "types, `mqtool rebuild queues` makes those that the log shows.",
     ),
     "LOG-OUT-OF-MEMORY": Check(
         ERROR,
@@ -217,8 +218,9 @@ PAGES: dict[str, Check] = {
         "The consumer offsets are gone.",
         "consumerOffset.json and its backup do not exist, although retry topics show that groups have consumed. "
         "They start at the end or at the beginning of their queues, as consumeFromWhere says.",
-        "Restore the file from a backup. `mqtool rebuild config` records what the retry topics show, which may be "
-        "far behind.",
+        "Restore the file from a backup. `mqtool rebuild config` records what messages in the retry topics show, which "
+        "may be far behind; if there are none (doctor does not print it then), set each group to where it has to go on "
+        "(`mqtool offset set`), before it consumes.",
     ),
     "DELAY-LOST": Check(
         WARNING,

@@ -57,7 +57,9 @@ class Rebuilt:
     is_rough: bool = False
 
 
-def changes(reader: StoreReader, further: Collection[QueueKey] = (), ends: Ends | None = None) -> list[Change]:
+def changes(
+    reader: StoreReader, batch_topics: Collection[str], further: Collection[QueueKey] = (), ends: Ends | None = None
+) -> list[Change]:
     """Return the changes that ``apply`` would make, with the same arguments."""
     return [
         Change(
@@ -66,31 +68,40 @@ def changes(reader: StoreReader, further: Collection[QueueKey] = (), ends: Ends 
             "; ".join(table.reasons),
             size=None if table.is_rough else len(table.text),
         )
-        for table in tables(reader, further, ends)
+        for table in tables(reader, batch_topics, further, ends)
     ]
 
 
-def apply(reader: StoreReader, journal: Journal, further: Collection[QueueKey] = (), ends: Ends | None = None) -> None:
+def apply(
+    reader: StoreReader,
+    journal: Journal,
+    batch_topics: Collection[str],
+    further: Collection[QueueKey] = (),
+    ends: Ends | None = None,
+) -> None:
     """Put the tables in place.
 
     Args:
         reader: of the store.
         journal: of the repair.
+        batch_topics: those that keep several messages in a unit, as in ``batch_topics_of``.
         further: queues that the log shows.
         ends: one past the last queue offset of each queue, if the queues are changed.
     """
-    for table in tables(reader, further, ends):
+    for table in tables(reader, batch_topics, further, ends):
         draft = journal.workspace / table.name
         journal.create(draft)
         journal.fill(draft, 0, table.text)
         journal.move_in(draft, reader.paths.config / table.name)
 
 
-def tables(reader: StoreReader, further: Collection[QueueKey] = (), ends: Ends | None = None) -> list[Rebuilt]:
+def tables(
+    reader: StoreReader, batch_topics: Collection[str], further: Collection[QueueKey] = (), ends: Ends | None = None
+) -> list[Rebuilt]:
     """Return the tables that have to change, none if they are in RocksDB. Arguments as for ``apply``."""
     if any(rocksdb.is_rocksdb(reader.paths.config / name) for name in rocksdb.CONFIG_DATABASES):
         return []
-    config = _Config(reader, further, ends)
+    config = _Config(reader, batch_topics, further, ends)
     config.add_topics()
     config.add_offsets()
     config.add_groups()
@@ -101,8 +112,11 @@ def tables(reader: StoreReader, further: Collection[QueueKey] = (), ends: Ends |
 class _Config:
     """The tables, before and after."""
 
-    def __init__(self, reader: StoreReader, further: Collection[QueueKey], ends: Ends | None) -> None:
+    def __init__(
+        self, reader: StoreReader, batch_topics: Collection[str], further: Collection[QueueKey], ends: Ends | None
+    ) -> None:
         self.reader = reader
+        self.batch_topics = batch_topics
         self.ends = ends
         keys = ends if ends is not None else {*reader.consume_queues, *reader.batch_consume_queues}
         self.counts: dict[str, int] = {}
@@ -141,23 +155,26 @@ class _Config:
         return settings
 
     def add_topics(self) -> None:
-        """Add the topics of queues, and raise the counts of those that have more queues than their settings say."""
-        topics, batch = self._settings("topics.json"), {topic for topic, _ in self.reader.batch_consume_queues}
-        new, raised = [], []
+        """Add the topics of queues, and correct the numbers and the type of their queues where settings contradict."""
+        topics = self._settings("topics.json")
+        new, raised, typed = [], [], []
         for topic, count in sorted(self.counts.items()):
             if is_system_topic(topic):
                 continue
             settings = topics.get(topic)
             if not isinstance(settings, dict):
-                topics[topic] = _topic_settings(topic, count, topic in batch)
+                topics[topic] = _topic_settings(topic, count, topic in self.batch_topics)
                 new.append(topic)
                 continue
             for key in ("readQueueNums", "writeQueueNums"):
                 if not isinstance(settings.get(key), int) or settings[key] < count:
                     settings[key] = count
                     raised.append(topic)
+            if topic in self.batch_topics and _set_batch_type(settings):
+                typed.append(topic)
         self._tell("topics.json", "topics added", new)
         self._tell("topics.json", "topics with more queues", raised)
+        self._tell("topics.json", "topics with batch queues", typed)
 
     def add_groups(self) -> None:
         """Add the groups that have offsets or a retry topic."""
@@ -232,7 +249,7 @@ class _Config:
         new, clamped = [], []
         for level, offset in offsets.items():
             end = self._end_of((SCHEDULE_TOPIC, _number(level) - 1)) or 0
-            if isinstance(offset, int) and offset > end:
+            if isinstance(offset, int) and offset > end and not self.reader.rocksdb_queues:
                 offsets[level] = end
                 clamped.append(str(level))
         for (topic, queue_id), queue in sorted(self.reader.consume_queues.items()):
@@ -317,9 +334,18 @@ def _group_of(topic: str) -> str:
     return ""
 
 
+def _set_batch_type(settings: Table) -> bool:
+    """Set the type of a topic to that of batch queues; returns whether it was another one."""
+    attributes = settings.get("attributes")
+    if not isinstance(attributes, dict):
+        attributes = settings["attributes"] = {}
+    changes = attributes.get("queue.type") != "BatchCQ"
+    attributes["queue.type"] = "BatchCQ"
+    return changes
+
+
 def _topic_settings(topic: str, count: int, is_batch: bool) -> Table:
-    return {
-        **({"attributes": {"queue.type": "BatchCQ"}} if is_batch else {}),
+    settings = {
         "order": False,
         "perm": _READ_WRITE,
         "readQueueNums": count,
@@ -328,6 +354,9 @@ def _topic_settings(topic: str, count: int, is_batch: bool) -> Table:
         "topicSysFlag": 0,
         "writeQueueNums": count,
     }
+    if is_batch:
+        _set_batch_type(settings)
+    return settings
 
 
 def _group_settings(group: str, retry_queue_count: int) -> Table:

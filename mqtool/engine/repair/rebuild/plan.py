@@ -563,7 +563,9 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         changes.append(Change("remove", reader.paths.relative(reader.paths.index), "no message of the log has a key"))
         changes += _index_time_changes(reader, built)
     if request.config:
-        changes += rebuild_config.changes(reader, built.queues if built else (), _ends(reader, request, built))
+        batch_topics = built.batch_topics if built else batch_topics_of(reader)
+        further = built.queues if built else ()
+        changes += rebuild_config.changes(reader, batch_topics, further, _ends(reader, request, built))
     room = disk.written if request.survey and (request.queues or request.index) else _room(reader, request)
     plan = Plan(
         "rebuild",
@@ -705,7 +707,7 @@ def _rehearse(reader: StoreReader, request: _Request, built: Built | None, journ
             journal.remove(reader.paths.index)
         _note_index(reader, journal, 0)
     if request.config and built:
-        rebuild_config.apply(reader, journal, built.queues, _ends(reader, request, built))
+        rebuild_config.apply(reader, journal, built.batch_topics, built.queues, _ends(reader, request, built))
 
 
 def _room(reader: StoreReader, request: _Request) -> int:
@@ -759,7 +761,8 @@ def apply_rebuild(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
     if request.config:
         if built is None or not request.queues:
             built = _survey(reader, request, jobs, progress)
-        rebuild_config.apply(StoreReader(reader.root, reader.config), journal, built.queues)  # it sees the new queues
+        reader = StoreReader(reader.root, reader.config)  # it sees the new queues
+        rebuild_config.apply(reader, journal, built.batch_topics, built.queues)
 
 
 def _refuse_untold(reader: StoreReader, request: _Request, built: Built) -> None:

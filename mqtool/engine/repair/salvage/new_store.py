@@ -404,7 +404,8 @@ class NewStore:
         self._write(self.root / CHECKPOINT.name, self._checkpoint(built))
         reader = StoreReader(self.root, self.config)
         queues: dict[tuple[str, int], Any] = {**reader.consume_queues, **reader.batch_consume_queues}
-        for table in rebuild_config.tables(reader, ends={key: queue.max_offset() for key, queue in queues.items()}):
+        ends = {key: queue.max_offset() for key, queue in queues.items()}
+        for table in rebuild_config.tables(reader, built.batch_topics, ends=ends):
             path = self.root / CONFIG.name / table.name
             if not path.parent.exists():
                 self.disk.make_folder(path.parent)
