@@ -1945,6 +1945,32 @@ _ROWS = {
     "lost consumer offsets that no message shows do not lead to a repair that has nothing to do": (
         "ext-497-kill", "doctor", [{"op": "delete", "path": "config/consumerOffset.json"}]
     ),
+    "after a clean stop the whole log is read if the message before the last segments is not where its queue leads": (
+        "mixed-497-clean",
+        "recover",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-550-clean",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000000000000",
+            }
+        ],
+    ),
+    "after a clean stop the whole log is read before a message of the last segments is given up": (
+        "special-550-kill",
+        "recover --normal",
+        [
+            {
+                "op": "swap bytes",
+                "file": "commitlog/00000000000000000000",
+                "at": 23643,
+                "len": 206,
+                "to": "commitlog/00000000000000065536",
+                "to_at": 24852,
+            }
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -45,6 +45,10 @@ class LossCollector:
         counted[0] += count
         counted[1] += size
 
+    def __bool__(self) -> bool:
+        """Whether anything was added."""
+        return bool(self._ranges or self._elsewhere)
+
     def rows(self) -> tuple[Loss, ...]:
         """Return everything that was added, queue by queue in order, and last what is in no queue."""
         rows = [row for queue in sorted(self._ranges) for row in self._rows_of(queue)]

@@ -13,9 +13,11 @@ from mqtool.engine.repair import journal
 from mqtool.engine.repair.plan import Plan, carry_out, plan_repair
 from mqtool.engine.repair.rebuild.plan import build_index
 from mqtool.engine.repair.recover import log as log_plan
+from mqtool.engine.repair.recover.queues import DifferenceCounter, QueueRepairer
 from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.fast_path import take_fast_path
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -196,6 +198,32 @@ def test_after_a_clean_stop_the_whole_log_is_read_where_queues_lack_older_units_
     recover(store)
     assert wrong_in(store) == []
     assert not any(one.startswith(remark) for one in plan_of(store).remarks)
+
+
+@pytest.mark.parametrize("name", REPAIRED)
+def test_the_messages_before_the_last_segments_are_recognized_by_their_units(name: str, tmp_path: Path) -> None:
+    reader = StoreReader(copy_of(name, tmp_path))
+    places = [
+        (int(unit["physical_offset"]), key, queue.first_offset + number)
+        for key, queue in reader.consume_queues.items()
+        for number, unit in enumerate(queue.units(queue.first_offset, queue.max_offset()))
+    ]
+    places += [
+        (int(unit["physical_offset"]), key, int(unit["queue_offset"] + unit["batch_size"]) - 1)
+        for key, batch in reader.batch_consume_queues.items()
+        for unit in batch.units(0, batch.used_count)
+    ]
+
+    def is_sound_before(*before: tuple[int, QueueKey, int]) -> bool:
+        repairer = QueueRepairer(reader, reader.commit_log.end_offset, DifferenceCounter(), ())
+        repairer._before = [*before]
+        return repairer._is_sound_before(reader.commit_log.min_offset)
+
+    assert is_sound_before(*places)
+    for address, key, offset in places[:10]:
+        assert not is_sound_before((address, key, offset + 1))
+        assert not is_sound_before((address, (key[0], key[1] + 1), offset))
+        assert not is_sound_before((address + 1, key, offset))
 
 
 def test_a_placeholder_says_what_was_lost_and_why(tmp_path: Path) -> None:

@@ -365,7 +365,9 @@ def _looked(
         first = min(first, first_of([segment for segment in seen.reader.commit_log.segments if segment not in behind]))
         # Where the log ends is before the first that was examined, if no message is behind.
         ends_before = seen.plan.last_start < 0
-        due = log.min_offset if seen.is_short or ends_before else max(first, log.min_offset)
+        # What is missing may be elsewhere: nothing is given up before all of the log was read, unless it is to be cut.
+        gives_up = bool(seen.plan.losses) and not options.get("cut") and cut_at is None
+        due = log.min_offset if seen.is_short or ends_before or gives_up else max(first, log.min_offset)
         if due >= start:
             break
         start = due
@@ -714,9 +716,9 @@ def _remarks(recovery: Recovery) -> list[str]:
     ]
     if recovery.is_short:
         remarks.append(
-            f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments, or have them at the places of "
-            "later ones, or are rebuilt, or these segments contain no messages: the whole log is read and repaired, as "
-            "with --abnormal"
+            f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments, have them at the places of "
+            "later ones, lead to no message there, or are rebuilt; or these segments lack messages that may be "
+            "elsewhere, or contain none: the whole log is read and repaired, as with --abnormal"
         )
     if recovery.start_offset > recovery.reader.commit_log.min_offset:
         before = f"{recovery.start_offset:,}"

@@ -20,17 +20,19 @@ from mqtool.engine.repair.rebuild.queues import Packed, Sizes
 from mqtool.engine.repair.recover.log import BEHIND, LogPlan
 from mqtool.engine.repair.verify.log import stretches
 from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, used_units
-from mqtool.engine.store.dispatch import QueueKey, UnitRange, Units
+from mqtool.engine.store.dispatch import QueueKey, UnitRange, Units, dispatch
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import commit_log as layout
-from mqtool.formats import consume_queue, consume_queue_ext
+from mqtool.formats import consume_queue, consume_queue_ext, scan
 from mqtool.formats.scan import Ints
 
 SIZE = consume_queue.UNIT_SIZE
 KEPT = 32 << 20
 """Bytes of units that a plan keeps in memory."""
 _STEP = 1 << 18
+_AT_ONCE = 64
 _ELSEWHERE = "their units do not lead to their messages"
 _SEGMENT_GONE = "the segment that contained them is missing"
 _NO_END = (1 << 63) - 1
@@ -73,10 +75,12 @@ class QueueRepairer:
         self.is_short = False
         """Whether older messages have to be taken as well.
 
-        A queue lacks units before the first that was taken, or older messages have the places of those that were.
+        A queue lacks units before the first that was taken, the last of these leads to no message of the queue, or
+        older messages have the places of those that were taken.
         """
         self._first: dict[QueueKey, int] = {}
         self._next: dict[QueueKey, int] = {}
+        self._before: list[tuple[int, QueueKey, int]] = []  # where the units before the first that were taken lead
         self._places: dict[QueueKey, int] = {}  # one past the last unit that was taken, of batch queues
         self._trimmed: dict[QueueKey, int] = {}
         self._most = reader.commit_log.total_size // layout.MIN_SIZE
@@ -95,8 +99,11 @@ class QueueRepairer:
         wanted = units.packed[stretch.first : stretch.last]
         queue = self.reader.consume_queues.get(stretch.queue)
         if self._first.setdefault(stretch.queue, start) == start > 0:
-            before = queue.units(start - 1, start)["size"][0] if queue else 0
-            self.is_short |= not 0 < before < consume_queue.PRE_BLANK_SIZE
+            before = queue.units(start - 1, start)[0] if queue else None
+            if before is not None and 0 < before["size"] < consume_queue.PRE_BLANK_SIZE:
+                self._before.append((int(before["physical_offset"]), stretch.queue, start - 1))
+            else:
+                self.is_short = True
         self._next[stretch.queue] = max(stop, self._next.get(stretch.queue, 0))
         if queue is None or not queue.segments:
             self.sink.write(stretch.queue, start, wanted.tobytes())
@@ -153,7 +160,10 @@ class QueueRepairer:
         place = queue.place_of(start)
         if is_first:
             before = queue.units(place - 1, place)
-            self.is_short |= start > 0 and (before["queue_offset"] + before["batch_size"]).tolist() != [start]
+            if start > 0 and (before["queue_offset"] + before["batch_size"]).tolist() == [start]:
+                self._before.append((int(before["physical_offset"][0]), key, start - 1))
+            else:
+                self.is_short |= start > 0
         stored = queue.units(place, min(place + count, queue.unit_count))
         names = ("queue_offset", "physical_offset", "size", "tags_code", "store_timestamp", "batch_size")
         if (
@@ -171,6 +181,7 @@ class QueueRepairer:
         """
         min_offset = self.reader.commit_log.min_offset
         start = max(self.start_offset, min_offset)
+        self.is_short |= not self._is_sound_before(min_offset)
         for key, queue in self._queues.items():
             last = queue.max_offset()
             end = self._next.get(key)
@@ -184,6 +195,32 @@ class QueueRepairer:
             self._tell_lost_first(key, queue, self._first.get(key, end), plan)
         for key, batch in self._batch_queues.items():
             self._finish_batch(key, batch, start, plan)
+
+    def _is_sound_before(self, min_offset: int) -> bool:
+        """Return whether the last message of each queue before those that were taken is where its unit leads.
+
+        If one is not, more of what is before may be damaged. Those before ``min_offset`` have expired.
+        """
+        before = sorted(place for place in self._before if min_offset <= place[0] < self.start_offset)
+        for places in (before[n : n + _AT_ONCE] for n in range(0, len(before), _AT_ONCE)):
+            addresses = [address for address, _, _ in places]
+            try:
+                records = [self.reader.record_at(address) for address in addresses]
+            except (FormatError, NotFoundError):
+                return False
+            sizes = np.array([len(record) for record in records], np.int64)
+            table = scan.gather(memoryview(b"".join(records)), 0, np.cumsum(sizes) - sizes)
+            if table.faults.any() or table.column("physical_offset").tolist() != addresses:
+                return False
+            units = dispatch(table, self.reader.delay_levels, with_entries=False).units
+            ranges = {
+                (addresses[units.rows[number]], queue): range(int(units.queue_offset[number]), units.after(number))
+                for queue, first, last in units.stretches
+                for number in range(first, last)
+            }
+            if not all(offset in ranges.get((address, queue), ()) for address, queue, offset in places):
+                return False
+        return True
 
     def _tell_units(
         self, key: QueueKey, queue: ConsumeQueue, start: int, stop: int, plan: LogPlan, before: int = _NO_END
