@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mqtool.engine.repair.plan import Loss
+from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.formats.scan import Ints
 
@@ -75,3 +76,13 @@ class LossCollector:
             Loss(queue[0], stop - start, size, reasons[number], queue[1], start, stop)
             for start, stop, size, number in zip(*(column.tolist() for column in columns), strict=True)
         ]
+
+
+def untold_of_rocksdb(log: CommitLog) -> str:
+    """Return the remark of a repair that does not read the units of queues in RocksDB: what it does not report."""
+    text = "messages that are lost from the log, and of which only the units in RocksDB are left, are not reported"
+    if log.min_offset > 0:
+        text += (
+            f"; nor can be told whether those before {log.min_offset:,}, where the log begins, have expired or are lost"
+        )
+    return text

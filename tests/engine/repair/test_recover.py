@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from mqtool.engine.repair import journal
+from mqtool.engine.repair.losses import untold_of_rocksdb
 from mqtool.engine.repair.plan import Plan, carry_out, plan_repair
 from mqtool.engine.repair.rebuild.plan import build_index
 from mqtool.engine.repair.recover import log as log_plan
 from mqtool.engine.repair.recover.queues import DifferenceCounter, QueueRepairer
+from mqtool.engine.repair.salvage.plan import plan_salvage
 from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.disk import Disk
@@ -224,6 +226,18 @@ def test_the_messages_before_the_last_segments_are_recognized_by_their_units(nam
         assert not is_sound_before((address, key, offset + 1))
         assert not is_sound_before((address, (key[0], key[1] + 1), offset))
         assert not is_sound_before((address + 1, key, offset))
+
+
+def test_the_plan_says_that_losses_which_only_units_in_rocksdb_show_are_not_reported(tmp_path: Path) -> None:
+    in_rocksdb, expired = copy_of("rocksdb-533-clean", tmp_path), copy_of("mixed-533-clean", tmp_path)
+    (expired / "commitlog" / "00000000000000000000").unlink()
+    text = untold_of_rocksdb(StoreReader(in_rocksdb).commit_log)
+
+    assert text in plan_of(in_rocksdb).remarks
+    assert text in plan_salvage(StoreReader(in_rocksdb)).remarks
+    assert "the units in RocksDB" in text
+    assert "65,536" not in text
+    assert "those before 65,536" in untold_of_rocksdb(StoreReader(expired).commit_log)
 
 
 def test_a_placeholder_says_what_was_lost_and_why(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 from mqtool.engine.repair.group_effects import group_effects, offsets_of
 from mqtool.engine.repair.java_recovery import older_versions
 from mqtool.engine.repair.journal import Journal
+from mqtool.engine.repair.losses import untold_of_rocksdb
 from mqtool.engine.repair.missing_log import require_log
 from mqtool.engine.repair.parts import Progress, one_ahead
 from mqtool.engine.repair.placement import Placement, Renamed, first_addresses, place
@@ -733,6 +734,7 @@ def _remarks(recovery: Recovery) -> list[str]:
         )
     if recovery.reader.rocksdb_queues is not None:
         remarks.append("the queues are in RocksDB: they are left unchanged, the broker completes them itself")
+        remarks.append(untold_of_rocksdb(recovery.reader.commit_log))
     return remarks
 
 

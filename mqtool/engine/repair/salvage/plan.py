@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from mqtool.engine.repair.losses import untold_of_rocksdb
 from mqtool.engine.repair.missing_log import require_log
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.placement import Placement, first_addresses, place
@@ -690,6 +691,7 @@ def read_tables(reader: StoreReader) -> tuple[dict[str, bytes], list[str]]:
 def _not_copied(reader: StoreReader) -> Iterator[str]:
     if reader.rocksdb_queues:
         yield "the queues of the new store are files: its broker needs storeType=default"
+        yield untold_of_rocksdb(reader.commit_log)
     if reader.paths.timer_log.is_dir():
         yield "the timer is not copied: the broker rereads delayed messages, and may deliver some twice"
     if any((reader.root / COMPACTION.name).glob("compactionLog/*/*/*")):
