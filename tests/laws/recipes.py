@@ -1971,6 +1971,30 @@ _ROWS = {
             }
         ],
     ),
+    "a queue that is made for messages of another log has all its files, whatever is missing between them": (
+        "mixed-550-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "graft",
+                "base": "multipath-533-clean",
+                "path": "commitlog-a/00000000000000131072",
+                "to": "commitlog/00000000000000000000",
+            }
+        ],
+    ),
+    "a message whose place one of another log has is not put into the place of a lost message of another queue": (
+        "mixed-533-kill",
+        "recover --abnormal",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-497-kill",
+                "path": "commitlog/00000000000000065536",
+                "to": "commitlog/00000000000000065536",
+            }
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -104,6 +104,7 @@ class QueueRepairer:
                 self._before.append((int(before["physical_offset"]), stretch.queue, start - 1))
             else:
                 self.is_short = True
+        self._fill_gap(stretch.queue, queue, self._next.get(stretch.queue, start), start)
         self._next[stretch.queue] = max(stop, self._next.get(stretch.queue, 0))
         if queue is None or not queue.segments:
             self.sink.write(stretch.queue, start, wanted.tobytes())
@@ -314,6 +315,14 @@ class QueueRepairer:
             is_wrong = (units["physical_offset"] >= start_offset) & (units["size"] != consume_queue.PRE_BLANK_SIZE)
             for begin, end in stretches((units["size"] <= 0) | is_wrong):
                 self.is_short = True  # unless the whole log was taken
+                self.sink.write(key, low + begin, _PRE_BLANK * (end - begin))
+
+    def _fill_gap(self, key: QueueKey, queue: ConsumeQueue | None, start: int, stop: int) -> None:
+        """Replace empty units between two messages, whose own are lost without a placeholder, or a queue ends there."""
+        for low in range(start, stop, _STEP):
+            high = min(low + _STEP, stop)
+            units = queue.units(low, high) if queue else np.zeros(high - low, consume_queue.UNIT_DTYPE)
+            for begin, end in stretches(units["size"] <= 0):
                 self.sink.write(key, low + begin, _PRE_BLANK * (end - begin))
 
 

@@ -147,13 +147,13 @@ class RecordEditor:
         candidates = [span for span in (*odd, *alone) if span.is_one_record]
         open_ends = list(open_ends)
         for _ in range(_ROUNDS):
-            if not self._fill(candidates, list(_without([*open_ends, *gaps], fixed)), fixed):
+            if not self._fill(candidates, list(_without([*open_ends, *gaps], fixed)), fixed, ends):
                 break
         rivals_by_address = {
             span.physical_offset: other for span, other in rivals if span.physical_offset not in self.placed
         }
         fronts = [gap for gap in open_ends if not gap.start]
-        self._fill(rivals_by_address.values(), list(_without([*fronts, *gaps], fixed)), fixed)
+        self._fill(rivals_by_address.values(), list(_without([*fronts, *gaps], fixed)), fixed, ends)
         self.fitting |= {
             position for position, other in rivals_by_address.items() if other.physical_offset in self.placed
         }
@@ -167,7 +167,13 @@ class RecordEditor:
             )
         return list(_without(gaps, fixed))
 
-    def _fill(self, spans: Iterable[Span], gaps: list[QueueGap], fixed: "_Fixed") -> int:
+    def _fill(
+        self,
+        spans: Iterable[Span],
+        gaps: list[QueueGap],
+        fixed: "_Fixed",
+        ends: Mapping[QueueKey, tuple[int, int]],
+    ) -> int:
         """Assign places to the messages that alone can have had them, each once; notes these as ``fixed``.
 
         Returns how many places were filled.
@@ -176,6 +182,8 @@ class RecordEditor:
         for span, gap in _fits(spans, gaps):
             position = span.physical_offset
             if position >= self.end_offset or gap.start in fixed[gap.queue] or self._is_of_lost(gap, position):
+                continue
+            if _is_of_other_place(span, gap, ends):
                 continue
             if self._is_light(span):
                 is_filled = self._move_light(span, gap)
@@ -658,6 +666,16 @@ def _fits(spans: Iterable[Span], gaps: list[QueueGap]) -> Iterator[tuple[Span, Q
                 open_[number][item] = None
             else:
                 open_[number].pop(item, None)
+
+
+def _is_of_other_place(span: Span, gap: QueueGap, ends: Mapping[QueueKey, tuple[int, int]]) -> bool:
+    """Return whether a message states queue and offset of another message, and neither is that of the gap.
+
+    Two logs were mixed then: of damage, only zeros make both.
+    """
+    after, _ = ends.get(span.queue, (0, -1))
+    is_zeroed = (span.queue[1], span.start) == (0, 0)
+    return 0 <= span.start < after and not is_zeroed and span.queue != gap.queue and span.start != gap.start
 
 
 def kinds_of(item: Span | QueueGap) -> tuple[Any, Any]:
