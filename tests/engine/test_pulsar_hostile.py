@@ -1,6 +1,7 @@
 """Clients of Pulsar that mean harm, or are broken, on a real socket: memory stays bounded, and others are served."""
 
 import re
+import select
 import struct
 import zlib
 from collections.abc import Iterator
@@ -11,10 +12,10 @@ import pytest
 import zstandard
 
 from mqtool.engine.pulsar.compression import LZ4, NONE, SNAPPY, ZLIB, ZSTD
-from mqtool.engine.pulsar.frames import Payload, build_batch_body, split_payload
+from mqtool.engine.pulsar.frames import Payload, build_batch_body, build_frame, split_payload
 from mqtool.engine.pulsar.session import words_of
 from mqtool.engine.pulsar.subscription import MAX_UNACKED
-from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, parse
+from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, command, parse
 from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.reader import StoreReader
@@ -61,7 +62,7 @@ def others_are_served(attacked: Attacked, request: pytest.FixtureRequest) -> Ite
     """See that a client that means well is served as before, in all that others do."""
     memory = attacked.memory
     yield
-    topic = re.sub(r"\W", "_", request.node.name)
+    topic = re.sub(r"\W", "_", request.node.name)[:100]  # the bodies that tests have as parameters are part of it
     with attacked.client() as honest:
         honest.produce(topic)
         honest.subscribe(topic, 10)
@@ -299,3 +300,26 @@ def test_a_pattern_of_topics_takes_no_time_however_often_it_could_match(attacked
         answers = [client.next("get_topics_response").body for _ in range(200)]
 
     assert all(said.filtered and not said.topics for said in answers)
+
+
+def test_others_are_served_while_many_messages_are_acknowledged_that_were_never_sent(attacked: Attacked) -> None:
+    with attacked.client() as client, attacked.client() as other:
+        client.produce("many")
+        singles = [Payload(SingleMetadata(payload_size=1).SerializeToString(), b"0")] * 1000
+        for _ in range(10):
+            client.send(build_batch_body(singles), 1000, num_messages_in_batch=1000)
+        client.subscribe("many")
+        base = command("ack", consumer_id=0, ack_type=0, request_id=9)
+        for number in reversed(range(10_000)):
+            base.ack.message_id.add(ledgerId=1, entryId=number)
+        client.socket.sendall(build_frame(base))
+        answers = 0
+        while not select.select([client.socket], [], [], 0)[0]:  # until it has its answer
+            other.ping()
+            answers += 1
+
+        client.next("ack_response")
+        client.say("flow", consumer_id=0, messagePermits=10)
+        client.ping()
+        assert answers > 10
+        assert [said.name for said in client.told if said.name == "message"] == []

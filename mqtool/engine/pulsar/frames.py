@@ -5,7 +5,7 @@ magic number and a CRC-32C, then the size of the metadata, the metadata and the 
 """
 
 import struct
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
 import crc32c as _crc32c
@@ -19,6 +19,8 @@ CHECKSUM_MARK = b"\x0e\x01"
 _BROKER_MARK = b"\x0e\x02"
 PADDING = 10 * 1024
 """How much longer a frame may be than the longest message."""
+_IDS_AT_ONCE = 100
+"""Ids of an acknowledgement: for each of them a message may have to be read."""
 
 
 def crc32c(data: bytes | memoryview) -> int:
@@ -41,6 +43,7 @@ class PulsarFrameDecoder:
         """Make a decoder whose frames have at most ``most`` bytes."""
         self.pending = bytearray()
         self._most = most
+        self._parts: Iterator[Command] = iter(())  # of the last frame
 
     @property
     def pending_size(self) -> int:
@@ -52,14 +55,18 @@ class PulsarFrameDecoder:
         self.pending += data
 
     def commands(self) -> Generator[Command, None, None]:
-        """Yield the commands that are complete, each once.
+        """Yield the commands that are complete, each once; a long acknowledgement in parts, so that others have a turn.
 
         Raises:
             FormatError: the received bytes are not a command that clients send.
         """
         at, pending = 0, self.pending
         try:
-            while len(pending) - at >= _SIZE.size:
+            while True:
+                while (part := next(self._parts, None)) is not None:  # the caller may leave some to the next call
+                    yield part
+                if len(pending) - at < _SIZE.size:
+                    return
                 (size,) = _SIZE.unpack_from(pending, at)
                 if size > self._most:
                     raise FormatError(f"a frame of {size:,} bytes", at)
@@ -68,9 +75,28 @@ class PulsarFrameDecoder:
                     return
                 frame = bytes(pending[at + _SIZE.size : end])
                 at = end
-                yield parse_frame(frame)
+                command = parse_frame(frame)
+                if command.name == "ack" and len(command.body.message_id) > _IDS_AT_ONCE:
+                    self._parts = _parts_of(command)
+                else:
+                    yield command
         finally:
             del pending[:at]
+
+
+def _parts_of(acknowledgement: Command) -> Iterator[Command]:
+    """Yield acknowledgements that together mean the same as a long one; the last one asks for the answer."""
+    body = acknowledgement.body
+    ids, count = body.message_id, len(body.message_id)
+    if body.ack_type:  # a cumulative one has one id, or no effect
+        yield acknowledgement
+        return
+    for start in range(0, count, _IDS_AT_ONCE):
+        part = type(body)(consumer_id=body.consumer_id, ack_type=body.ack_type)
+        part.message_id.extend(ids[start : start + _IDS_AT_ONCE])
+        if start + _IDS_AT_ONCE >= count and body.HasField("request_id"):
+            part.request_id = body.request_id
+        yield acknowledgement._replace(body=part)
 
 
 def parse_frame(frame: bytes) -> Command:
