@@ -182,9 +182,10 @@ class ConsumerOffsets:
         """Forget all offsets of groups."""
         self._delete([key for key in (*self._offsets, *self._pulled, *self._resets) if key[1] in groups])
 
-    def delete_topics(self, topics: Collection[str], now: int) -> None:  # noqa: ARG002
-        """Forget all offsets of topics."""
+    def delete_topics(self, topics: Collection[str], now: int) -> None:
+        """Forget all offsets of topics; this is queued for saving when this returns."""
         self._delete([key for key in (*self._offsets, *self._pulled, *self._resets) if key[0] in topics])
+        self.keep(now)  # groups of a new topic of this name would skip messages
 
     def _delete(self, keys: Iterable[Key]) -> None:
         for key in keys:

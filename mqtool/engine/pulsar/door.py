@@ -851,6 +851,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self.topics.check_group(queue, body.subscription)
         existing = self.topics.subscription(queue, body.subscription)
         if existing is not None:
+            self._check_durable(existing, is_durable=body.durable)
             try:
                 existing.subscription.check(kind, policy, wanted)
             except PulsarRefusedError as refused:
@@ -892,6 +893,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if body.consumer_id in session.consumers:
             raise PulsarRefusedError(PulsarError.SERVICE_NOT_READY, "Consumer is already being created")
         existing = self.topics.subscription(queue, body.subscription)
+        if existing is not None:
+            self._check_durable(existing, is_durable=body.durable)
         durable = existing or self.topics.subscribe(
             queue, body.subscription, self._first_offset(queue, body), now, is_durable=body.durable
         )
@@ -917,6 +920,16 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self._look_at(queue)
 
         self._when_saved(session, body.request_id, answer)
+
+    def _check_durable(self, existing: Durable, *, is_durable: bool) -> None:
+        """Check that a reader does not move the position of consumers, or a consumer lose the one of a reader.
+
+        Raises:
+            PulsarRefusedError: it would.
+        """
+        if existing.is_durable != is_durable:
+            kind = "Durable" if existing.is_durable else "NonDurable"
+            raise PulsarRefusedError(PulsarError.NOT_ALLOWED, f"{kind} subscription with the same name already exists.")
 
     def _first_offset(self, queue: QueueTopic, body: Any) -> int:
         log = queue.log
@@ -1016,7 +1029,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             if isinstance(consumer.receiver, PulsarSession):
                 self._leave(consumer.receiver, consumer.receiver.consumers[consumer.id], now)
                 consumer.receiver.say("close_consumer", consumer_id=consumer.id, request_id=NO_REQUEST)
-        self.topics.unsubscribe(durable)
+        self.topics.unsubscribe(durable, now)
 
     def _close_consumer(self, session: PulsarSession, body: Any, now: int) -> None:
         if (joined := session.consumers.get(body.consumer_id)) is not None:

@@ -34,6 +34,7 @@ from mqtool.engine.pulsar.refusal import PulsarError, PulsarRefusedError
 from mqtool.engine.pulsar.schemas import Schema, check_new, check_reader, find
 from mqtool.engine.pulsar.subscription import HeldInAll, PulsarSubscription
 from mqtool.engine.store.file_kinds import CONFIG
+from mqtool.errors import LimitError
 from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.pulsar_subscriptions import SubscriptionState
@@ -143,6 +144,8 @@ class PulsarTopics:
         self._files = CursorFiles(config, broker.saves)
         self._producer_files = ProducerFiles(config, broker.saves)
         self.queues: dict[tuple[str, int], QueueTopic] = {}
+        self._queue_counts: dict[str, int] = {}
+        """How many queues the topics of ``queues`` have."""
         self._deduplicating: set[QueueTopic] = set()
         self._awake: dict[Durable, None] = {}  # those that have consumers, or had some
         self._held = HeldInAll()
@@ -154,6 +157,7 @@ class PulsarTopics:
         self._left: dict[Durable, None] = {}
         """Subscriptions of readers that seek, in the order in which they left."""
         self._rate = DispatchRate(self._rates_in_all)
+        broker.topics.on_change.append(self._topics_changed)
         if broker.state.role is not Role.SLAVE:
             for key, kept in self._files.load():
                 self._take_up(key, kept, now)
@@ -377,6 +381,35 @@ class PulsarTopics:
         reads, writes = max(queue_count, config.read_queue_count), max(queue_count, config.write_queue_count)
         self._broker.topics.put([replace(config, read_queue_count=reads, write_queue_count=writes)], now)
 
+    def _topics_changed(self, configs: Iterable[TopicConfig]) -> None:
+        """Create the subscriptions of topics on their new queues, where producers may be sooner than consumers."""
+        for config in configs:
+            before, now = self._queue_counts.get(config.topic), config.read_queue_count
+            if before is None:
+                continue
+            self._queue_counts[config.topic] = now
+            if now > before and not self.catalogue.get(config.topic).is_plain:
+                try:
+                    self._widened(config.topic, before, now)
+                except LimitError as error:
+                    log.warning("new queues of %s have no subscriptions until consumers come: %s", config.topic, error)
+
+    def _widened(self, topic: str, before: int, queue_count: int) -> None:
+        names = {
+            name
+            for queue_id in range(before)
+            if (queue := self.queues.get((topic, queue_id))) is not None
+            for name, durable in queue.subscriptions.items()
+            if durable.is_durable
+        }
+        if names:
+            self._check_queues([(topic, queue_id) for queue_id in range(before, queue_count)])
+        time = self._broker.topics.version.timestamp  # of this change
+        for name in sorted(names):
+            for queue_id in range(before, queue_count):
+                queue = self._queue(topic, queue_id)
+                self.subscribe(queue, name, queue.log.start, time, is_durable=True)
+
     def _queue(self, topic: str, queue_id: int) -> QueueTopic:
         queue = self.queues.get((topic, queue_id))
         if queue is None:
@@ -392,6 +425,8 @@ class PulsarTopics:
                 self._deduplicating.add(queue)
                 self._producer_files.save(key, known.generation, queue.deduplication)
             self.queues[topic, queue_id] = queue
+            if (config := self._broker.topics.get(topic)) is not None:
+                self._queue_counts.setdefault(topic, config.read_queue_count)
         return queue
 
     def full_names(self, topic: str, name: PulsarTopicName) -> list[str]:
@@ -511,8 +546,8 @@ class PulsarTopics:
             text = f"Consumers of RocketMQ are connected in the group {escape(name)} of the same topic"
             raise PulsarRefusedError(PulsarError.CONSUMER_BUSY, text)
 
-    def unsubscribe(self, durable: Durable) -> None:
-        """Delete a subscription."""
+    def unsubscribe(self, durable: Durable, now: int) -> None:
+        """Delete a subscription; this is queued for saving when this returns."""
         self._stays(durable)
         queue = durable.queue
         if queue.subscriptions.get(durable.subscription.name) is durable:
@@ -521,6 +556,7 @@ class PulsarTopics:
         if durable.is_durable:
             self._files.delete(durable.key)
             self._broker.offsets.forget(durable.key.group, durable.key.topic, durable.key.queue_id)
+            self._broker.offsets.keep(now)  # a new subscription of this name would continue at an offset left there
 
     def joined(self, durable: Durable) -> None:
         """Note that a subscription has a consumer."""
@@ -555,9 +591,9 @@ class PulsarTopics:
             durable.expires_at = now + _KEPT_AFTER_SEEK_MS
             self._left[durable] = None
             if len(self._left) > _MAX_KEPT_AFTER_SEEK:
-                self.unsubscribe(next(iter(self._left)))
+                self.unsubscribe(next(iter(self._left)), now)
         elif durable.expires_at is None:
-            self.unsubscribe(durable)
+            self.unsubscribe(durable, now)
 
     def moved(self, durable: Durable, now: int) -> None:
         """Note that a subscription was moved; it is queued for saving when this returns."""
@@ -567,6 +603,7 @@ class PulsarTopics:
 
     def delete_topic(self, topic: str, now: int) -> list[QueueTopic]:
         """Remove a deleted topic, and return its queues."""
+        self._queue_counts.pop(topic, None)
         gone = [queue for key, queue in self.queues.items() if key[0] == topic]
         for queue in gone:
             del self.queues[topic, queue.place.queue_id]
@@ -611,7 +648,7 @@ class PulsarTopics:
         for durable in [*self._awake]:
             has_consumers = bool(durable.subscription.consumers)
             if durable.expires_at is not None and now >= durable.expires_at and not has_consumers:
-                self.unsubscribe(durable)
+                self.unsubscribe(durable, now)
                 continue
             if durable.is_durable:
                 if self._follow(durable):

@@ -1,0 +1,155 @@
+"""Subscriptions whose name, or topic, was there before, and those of topics that get more partitions."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqtool
+from mqtool.engine.broker.broker import BrokerController
+from mqtool.engine.broker.operations.send import NewTopic
+from mqtool.engine.pulsar.door import PulsarDoor
+from mqtool.engine.store.message_store import MessageStore
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.formats.codes import RequestCode
+from mqtool.formats.new_message import NewMessage
+from tests.pulsar_wire import PulsarWire, connected
+from tests.wire_client import WireClient
+
+pytest.importorskip("google.protobuf")
+NOW = 1_800_000_000_000
+BEFORE_ALL = (1 << 64) - 1
+
+
+class PulsarLife:
+    """A broker from its start to a kill."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.store = MessageStore(root, StoreConfig({"mappedFileSizeCommitLog": "1048576"}), now=NOW)
+        self.broker = BrokerController(self.store, NOW)
+        self.topics = PulsarDoor(self.broker, NOW).topics
+
+    def send(self, count: int) -> None:
+        for number in range(count):
+            message = NewMessage("t", 0, b"%d" % number, b"", born_timestamp=NOW, born_host=(bytes(4), 0))
+            self.broker.sends.send(message, NewTopic("TBW102", 1, False), NOW)
+
+    def subscription(self) -> Any:
+        """Return the subscription ``s``; a new one begins with the first message."""
+        queue = self.topics.open(self.topics.parse("t"), NOW)
+        return self.topics.subscribe(queue, "s", queue.log.start, NOW, is_durable=True)
+
+    def acknowledge(self, until: int) -> None:
+        durable = self.subscription()
+        self.topics.joined(durable)
+        durable.subscription.cursor.ack_until(until)
+        self.topics.tick(NOW + 1000)
+
+    def killed(self) -> "PulsarLife":
+        """Return the next life, on what is on disk now."""
+        self.store.flush()
+        copy = self.root.with_name(f"{self.root.name}-killed")
+        shutil.copytree(self.root, copy)
+        self.store.close()
+        return PulsarLife(copy)
+
+
+def test_a_subscription_that_is_made_again_after_a_kill_does_not_go_on_where_the_deleted_one_was(
+    tmp_path: Path,
+) -> None:
+    life = PulsarLife(tmp_path / "store")
+    life.send(4)
+    life.acknowledge(3)
+    life.topics.unsubscribe(life.subscription(), NOW + 1500)
+
+    again = life.killed()
+
+    assert again.subscription().subscription.cursor.next_offset == 0
+    again.store.close()
+
+
+def test_subscriptions_of_a_topic_that_was_deleted_skip_nothing_of_the_next_one_after_a_kill(tmp_path: Path) -> None:
+    life = PulsarLife(tmp_path / "store")
+    life.send(4)
+    life.acknowledge(3)
+    life.broker.topic_requests.delete(["t"], NOW + 1500)
+    life.send(4)
+
+    again = life.killed()
+
+    assert again.topics.queues == {}
+    assert again.subscription().subscription.cursor.next_offset == 0
+    again.store.close()
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_a_reader_and_consumers_do_not_share_a_position(is_durable: bool, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            asyncio.timeout(60),
+            mqtool.Broker(tmp_path / "store", pulsar=True) as broker,
+            connected(broker.pulsar_url) as client,
+        ):
+            wanted = {"topic": "t", "subscription": "s", "subType": 1, "initialPosition": 1}
+            assert await client.outcome("subscribe", **wanted, consumer_id=0, durable=is_durable) == ""
+            if is_durable:
+                await client.ask("close_consumer", consumer_id=0)
+
+            answer = await client.ask("subscribe", **wanted, consumer_id=1, durable=not is_durable)
+
+            assert (answer.name, answer.body.error) == ("error", 22)
+            assert await client.outcome("subscribe", **wanted, consumer_id=2, durable=is_durable) == ""
+
+    asyncio.run(test())
+
+
+async def _made(broker: mqtool.Broker, queues: int) -> None:
+    """Make the topic ``t`` with so many queues, or give it more."""
+    fields: dict[str, Any] = {"topic": "t", "defaultTopic": "TBW102", "perm": 6, "topicFilterType": "SINGLE_TAG"}
+    fields |= {"readQueueNums": queues, "writeQueueNums": queues, "order": False}
+    admin = WireClient(broker.address)
+    await admin.done(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields)
+    await admin.close()
+
+
+async def _subscribe(client: PulsarWire, partition: int, number: int, **fields: Any) -> None:
+    wanted = {"topic": f"t-partition-{partition}", "subscription": "s", "subType": 1, **fields}
+    assert await client.outcome("subscribe", **wanted, consumer_id=number) == ""
+
+
+def test_a_subscription_gets_all_of_the_partitions_that_a_topic_gets_later(tmp_path: Path) -> None:
+    """By default a consumer begins with what comes after it, and a producer may find the partitions first."""
+
+    async def test() -> None:
+        async with (
+            asyncio.timeout(60),
+            mqtool.Broker(tmp_path / "store", pulsar=True) as broker,
+            connected(broker.pulsar_url) as client,
+        ):
+            await _made(broker, 1)
+            await _subscribe(client, 0, 0)
+            earliest = {"ledgerId": BEFORE_ALL, "entryId": BEFORE_ALL}
+            await _subscribe(client, 0, 1, subscription="reader", durable=False, start_message_id=earliest)
+            await _made(broker, 3)
+            assert await client.outcome("producer", topic="t-partition-2", producer_id=0) == ""
+            client.send(0, b"early")
+            await client.next("send_receipt")
+
+            await _subscribe(client, 2, 2)
+            await _subscribe(client, 2, 3, subscription="new")
+            client.say("flow", consumer_id=2, messagePermits=10)
+            client.say("flow", consumer_id=3, messagePermits=10)
+            assert (await client.next("message")).consumer_id == 2
+        async with (
+            asyncio.timeout(60),
+            mqtool.Broker(tmp_path / "store", pulsar=True) as broker,
+            connected(broker.pulsar_url) as client,
+        ):
+            await _subscribe(client, 2, 2)
+            client.say("flow", consumer_id=2, messagePermits=10)
+            assert (await client.next("message")).message_id.partition == 2
+
+    asyncio.run(test())
