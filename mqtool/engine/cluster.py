@@ -295,7 +295,7 @@ class _RunningBroker:
         self._flusher = asyncio.create_task(self._flush_on())
         self._saver = asyncio.create_task(self._save_on())
         peer = Peer(0, config.host, config.port)  # the broker, as the name server in here sees it
-        self._registrar = Registrar(self.rules, self._name_server, peer, self._elsewhere, self._clock)
+        self._registrar = Registrar(self.rules, self._name_server, peer, self._elsewhere, self._clock, self._connect)
         await self._registrar.start()
         if self.rules.state.role is Role.SLAVE:
             self._slave = Slave(self.rules, self._registrar, self._connect, self._clock)

@@ -5,18 +5,22 @@
 
 import contextlib
 import json
+import logging
 from collections.abc import Callable
 
+from mqtool.engine.broker.kept_role import EPOCH
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.replication.comparing import ComparedRange
 from mqtool.engine.streams.tls import TlsSettings
-from mqtool.errors import FormatError, MqtoolError, UsageError
+from mqtool.errors import FormatError, MqtoolError, UnavailableError, UsageError
 from mqtool.formats.bodies import parse_body, parse_cluster_info
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import LogBlocks, ViewMessage, build_header
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.signing import Credentials
+
+log = logging.getLogger(__name__)
 
 _ASK_MS = 3000
 _CREDENTIALS = "innerClientAuthenticationCredentials"
@@ -110,3 +114,20 @@ async def members(name_server: RemotingClient, settings: BrokerSettings) -> dict
     except MqtoolError:
         return {}
     return dict(broker.addresses) if broker and broker.cluster == settings.cluster_name else {}
+
+
+async def epoch_at(client: RemotingClient) -> int:
+    """Return the epoch that a broker knows, 0 if it knows none or cannot be asked; closes the client."""
+    try:
+        answer = await OtherLog(client).ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        text = str(parse_body(answer.body)["table"].get(EPOCH, "0"))
+        return int(text) if text.isdecimal() else 0
+    except UnavailableError:  # most likely its own address, from before
+        return 0
+    except (MqtoolError, KeyError, TypeError, AttributeError) as error:
+        reason = str(error) if isinstance(error, NotToldError) else "its answer cannot be read"
+        log.warning("%s was not asked whether there is another master: %s", client.addresses[0], reason)
+        return 0
+    finally:
+        with contextlib.suppress(MqtoolError):
+            await client.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mqtool.engine.broker.settings import Role
 from mqtool.engine.name_server.name_server import MasterAddress, NameServer, Registering
 from mqtool.engine.name_server.refusal import NameServerRefusedError
-from mqtool.engine.other_log import members
+from mqtool.engine.other_log import Connect, epoch_at, members
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import Registration, build_registration
@@ -40,6 +40,7 @@ class Registrar:
         peer: Peer,
         elsewhere: Sequence[RemotingClient],
         clock: Callable[[], int],
+        connect: Connect,
     ) -> None:
         """Create one; nothing is registered yet.
 
@@ -49,6 +50,7 @@ class Registrar:
             peer: the broker, as that sees it.
             elsewhere: clients of other name servers, one for each; they are closed at the end.
             clock: tells the time in ms.
+            connect: returns a client of another broker of its name.
         """
         self._broker = broker
         self._name_server = name_server
@@ -56,6 +58,7 @@ class Registrar:
         self._clients = elsewhere
         self._failing: set[str] = set()  # name servers
         self._clock = clock
+        self._connect = connect
         self._wanted = asyncio.Event()
         self.master: MasterAddress | None = None
         """For a slave: the address of its master, according to the last answer of a name server."""
@@ -79,11 +82,12 @@ class Registrar:
     async def stop(self) -> None:
         """Unregister from name servers."""
         self._task.cancel()
-        identity = self._identity()
-        if self._name_server is not None:
-            self._name_server.routes.unregister(identity.cluster_name, identity.broker_addr, identity.broker_name)
-        command = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext_fields=build_header(identity))
-        await asyncio.gather(*(self._tell(client, command) for client in self._clients))
+        if not self._broker.role_changes.is_replaced:  # a name server might remove the master with that id
+            identity = self._identity()
+            if self._name_server is not None:
+                self._name_server.routes.unregister(identity.cluster_name, identity.broker_addr, identity.broker_name)
+            command = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext_fields=build_header(identity))
+            await asyncio.gather(*(self._tell(client, command) for client in self._clients))
         for client in self._clients:
             await client.close()
 
@@ -95,7 +99,10 @@ class Registrar:
                     await self._wanted.wait()
             except TimeoutError:  # nobody waits for this registration
                 await self._look_for_rivals()
-            await self._register()
+            if (
+                not self._broker.role_changes.is_replaced
+            ):  # it would take turns with the master in the routes of clients
+                await self._register()
 
     async def _look_for_rivals(self) -> None:
         """Log which other brokers have registered with the same name and id since this one has: they take turns."""
@@ -113,6 +120,16 @@ class Registrar:
                 "each slave needs its own brokerId" if state.role is Role.SLAVE else "only one may be the master",
             )
         self._rivals = rivals
+        if state.role is not Role.SLAVE and state.address:
+            others = {address for addresses in listed for address in addresses.values()} - {state.address}
+            await self._step_down_for(sorted(others))
+
+    async def _step_down_for(self, others: Sequence[str]) -> None:
+        """Stop being the master if another broker knows a higher epoch: at the start no name server knew of it."""
+        epochs = await asyncio.gather(*(epoch_at(self._connect(address)) for address in others))
+        address, epoch = max(zip(others, epochs, strict=True), key=lambda answer: answer[1], default=("", 0))
+        if epoch > self._broker.state.epoch:
+            self._broker.role_changes.step_down(epoch, address)
 
     @property
     def _interval_ms(self) -> int:
@@ -167,7 +184,7 @@ class Registrar:
             self._wanted.set()
 
     def _register_here(self, registration: Registration) -> None:
-        if self._name_server is not None:
+        if self._name_server is not None and not self._broker.role_changes.is_replaced:
             name, address, cluster, broker_id = self._identity()
             broker = Registering(name, address, cluster, broker_id, self._broker.state.ha_address)
             with contextlib.suppress(NameServerRefusedError):  # refused: the next one may be accepted

@@ -11,15 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from mqtool.engine.broker.kept_role import EPOCH, KeptRole, read_role, with_kept_role, write_role
+from mqtool.engine.broker.kept_role import KeptRole, read_role, with_kept_role, write_role
 from mqtool.engine.broker.roles import role_of
 from mqtool.engine.broker.settings import BrokerSettings, Role
-from mqtool.engine.other_log import NotToldError, OtherLog, connecting, members
+from mqtool.engine.other_log import connecting, epoch_at, members
 from mqtool.engine.recovering import recover_store
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import MqtoolError, UnavailableError
-from mqtool.formats.bodies import parse_body
-from mqtool.formats.codes import RequestCode
 
 if TYPE_CHECKING:
     from mqtool.engine.server_configs import BrokerConfig
@@ -177,7 +175,7 @@ class RoleKeeper:
         connect = connecting(settings, self._config.tls)
         listed = await asyncio.gather(*(self._others(name_server, settings) for name_server in self._name_servers))
         addresses = sorted({address for answer in listed for address in answer})
-        epochs = await asyncio.gather(*(_epoch_at(connect(address)) for address in addresses))
+        epochs = await asyncio.gather(*(epoch_at(connect(address)) for address in addresses))
         return list(zip(addresses, epochs, strict=True))
 
     async def _others(self, name_server: str, settings: BrokerSettings) -> list[str]:
@@ -185,21 +183,4 @@ class RoleKeeper:
         try:
             return [*(await members(client, settings)).values()]
         finally:
-            await client.close()
-
-
-async def _epoch_at(client: RemotingClient) -> int:
-    """Return the epoch that a broker knows, 0 if it knows none or cannot be asked."""
-    try:
-        answer = await OtherLog(client).ask(RequestCode.GET_BROKER_RUNTIME_INFO)
-        text = str(parse_body(answer.body)["table"].get(EPOCH, "0"))
-        return int(text) if text.isdecimal() else 0
-    except UnavailableError:  # most likely its own address, from before
-        return 0
-    except (MqtoolError, KeyError, TypeError, AttributeError) as error:
-        reason = str(error) if isinstance(error, NotToldError) else "its answer cannot be read"
-        log.warning("%s was not asked whether there is another master: %s", client.addresses[0], reason)
-        return 0
-    finally:
-        with contextlib.suppress(MqtoolError):
             await client.close()

@@ -76,6 +76,12 @@ async def until_it_follows(admin: AdminClient, broker_id: int = 1, end: str = ""
         await asyncio.sleep(0.05)
 
 
+async def until_it_follows_nobody(admin: AdminClient) -> None:
+    """Wait until a slave is known to the name server."""
+    while not any(place.broker_name == "broker-a" for place in await admin.brokers()):
+        await asyncio.sleep(0.05)
+
+
 async def bodies(broker: mqtool.Broker) -> list[bytes]:
     client = WireClient(broker.address)
     found = [one.body for one in await client.messages("Orders")]
@@ -284,6 +290,42 @@ async def test_a_master_of_which_an_earlier_promotion_knew_nothing_is_a_slave_ag
             ("a", Role.ASYNC_MASTER),
             ("b", Role.SLAVE),
         ]
+
+
+@pytest.mark.parametrize("is_set_as_slave", [False, True])
+@on_a_loop
+async def test_a_master_that_was_replaced_while_no_name_server_told_it_steps_down_when_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_set_as_slave: bool
+) -> None:
+    """Name servers were away when it started, or had just started themselves and knew nobody yet."""
+    (tmp_path / "a" / "config").mkdir(parents=True)
+    if is_set_as_slave:  # and was promoted some time ago
+        write_role(tmp_path / "a", KeptRole(Role.ASYNC_MASTER, 0, 1, Role.SLAVE, 2))
+
+    async def nobody(*_: Any) -> dict[int, str]:
+        return {}
+
+    monkeypatch.setattr(role_keeper, "members", nobody)
+    async with names() as name_server, AdminClient([name_server]) as admin, slave_of(tmp_path / "b", name_server):
+        await until_it_follows_nobody(admin)
+        await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
+        made = functools.partial(slave_of, number=2) if is_set_as_slave else master_of
+        async with made(tmp_path / "a", name_server) as old:
+            client = WireClient(old.address)
+            with contextlib.suppress(AssertionError, MqtoolError):  # refused, or it is just becoming a slave
+                while True:
+                    await client.send(b"x")
+                    await asyncio.sleep(0.05)
+            await client.close()
+            if is_set_as_slave:
+                while (role := read_role(tmp_path / "a")) is None or role.role is not Role.SLAVE:
+                    await asyncio.sleep(0.05)
+            else:
+                assert "restart it with brokerRole=SLAVE and a brokerId above 0" in caplog.text
+            for _ in range(3):  # it no longer takes turns in the routes with the master
+                await asyncio.sleep(1)
+                [master] = await admin.masters("broker-a")
+            assert master.address != old.address
 
 
 @on_a_loop

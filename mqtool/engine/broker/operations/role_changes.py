@@ -26,6 +26,9 @@ class RoleChanges:
         self._store = store
         self._state = state
         self._is_changing = False
+        self._is_stopped = False
+        self.is_replaced = False
+        """Whether another broker has become the master in the meantime: this one accepts no messages any more."""
 
     def stop_messages(self) -> int:
         """Stop accepting messages, and return the end of the log.
@@ -36,6 +39,7 @@ class RoleChanges:
         if self._state.role is Role.SLAVE:
             raise OperationRefusedError(Reason.NOT_POSSIBLE, "this broker is a slave: it accepts no messages")
         self._store.take_only_copies()
+        self._is_stopped = True
         log.warning("messages are no longer accepted: another broker is to become the master")
         return self._store.log.end_offset
 
@@ -45,9 +49,10 @@ class RoleChanges:
         Raises:
             OperationRefusedError: this is not a master, or no longer one.
         """
-        if self._state.role is Role.SLAVE or self._is_changing:
+        if self._state.role is Role.SLAVE or self._is_changing or self.is_replaced:
             raise OperationRefusedError(Reason.NOT_POSSIBLE, "this broker is not a master")
         self._store.take_messages()
+        self._is_stopped = False
         log.warning("messages are accepted again")
         return self._store.log.end_offset
 
@@ -61,6 +66,33 @@ class RoleChanges:
         if epoch > state.epoch and state.role is Role.SLAVE and not self._is_changing:
             write_role(self._store.root, KeptRole(state.role, state.broker_id, epoch, *state.configured))
             state.epoch = epoch
+
+    def step_down(self, epoch: int, address: str) -> None:
+        """Stop being the master, because another broker has become it; a broker that is set to be a slave becomes one.
+
+        Args:
+            epoch: of the other master, above that of this broker.
+            address: of a broker that knows it.
+        """
+        if self._is_stopped or self._is_changing or self.is_replaced:  # a promotion is under way and tells this broker
+            return
+        role, broker_id = self._state.configured
+        if role is Role.SLAVE:
+            log.warning("there is another master since epoch %d, according to %s", epoch, address)
+            try:
+                self.become(role, broker_id, epoch)
+            except OperationRefusedError as error:
+                log.error("%s", error)
+            return
+        self.is_replaced = True
+        self._store.take_only_copies()
+        log.error(
+            "there is another master since epoch %d, according to %s, and this broker is at epoch %d: it no longer "
+            "accepts messages; restart it with brokerRole=SLAVE and a brokerId above 0",
+            epoch,
+            address,
+            self._state.epoch,
+        )
 
     def cut(self, at: int) -> str:
         """Restart this slave without the end of its log, which is set aside; return why that is not possible."""
