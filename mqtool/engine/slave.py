@@ -279,6 +279,9 @@ class Slave:
             masters = self._masters = await self._extent_of_master()
             if store.end_offset > masters.end_offset and not store.cut_blank(masters.end_offset):
                 store.cut_half()
+            blank = store.blank_at_end()
+            if blank is not None and blank >= masters.start_offset and await self._log_of_master().record(blank):
+                store.cut_blank(blank)  # the master was restarted at the end of that segment, and has used it
             ours = Extent(store.log.min_offset, store.end_offset, store.log.file_size)
             if misfit := misfit_of_extents(ours, masters):
                 await self._stop_or_cut(misfit, ours, masters)

@@ -357,6 +357,42 @@ async def test_the_beginning_of_a_message_that_the_master_has_lost_is_cut_off_by
     assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
 
 
+@on_a_loop
+async def test_the_unused_end_of_a_segment_where_the_master_has_messages_is_cut_off_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master that crashes just after it has begun a segment may go on at the end of the one before."""
+    monkeypatch.setattr(slave_module, "_AGAIN_SECONDS", (0.1,))
+    size = int(MASTER["mappedFileSizeCommitLog"])
+    async with (
+        mqtool.Broker(tmp_path / "master", role="master", settings=MASTER) as master,
+        by_hand(tmp_path / "master") as (hand, at),
+    ):
+        await send_all(master, *("first" * (size // 20) for _ in range(3)))
+        shutil.copytree(tmp_path / "master", tmp_path / "other")
+        there = len(log_of(tmp_path / "master"))
+        async with mqtool.Broker(tmp_path / "other", role="master", settings=MASTER) as other:
+            await send_all(other, "lost" * (size // 10))
+        lost = log_of(tmp_path / "other")
+        async with mqtool.Broker(
+            tmp_path / "slave",
+            role="slave",
+            name_servers=[master.name_server_address],
+            settings={**SLAVE, "haMasterAddress": at},
+        ):
+            await until(lambda: hand.reports and hand.reports[-1][-1:] == [there])
+            hand.sends = False
+            hand.write(there, lost[there:size])
+            await until(lambda: hand.reports[-1][-1:] == [size])
+            await send_all(master, "short", "long" * (size // 10))
+            connections = len(hand.reports)
+            hand.drop()
+            await until(lambda: [own[:1] for own in hand.reports[connections:]] == [[there]])
+            hand.sends = True
+            await until(lambda: log_of(tmp_path / "slave") == log_of(tmp_path / "master"))
+    assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
+
+
 @pytest.mark.parametrize("is_whole", [True, False])
 @on_a_loop
 async def test_an_empty_slave_begins_at_the_last_segment_or_where_it_is_set_at_the_first_byte(

@@ -330,6 +330,14 @@ class MessageStore:
                 return start if at < start + len(record) else start + len(record)
             count *= 4
 
+    def blank_at_end(self) -> int | None:
+        """Return where the unused end of the last segment starts, None if the log does not end with one."""
+        end, size = self.end_offset, self.log.file_size
+        if end % size or end <= self.log.min_offset:
+            return None
+        start = max((at + len(record) for at, record in records_before(self.log, end, 1)), default=end)
+        return start if end - size < start < end else None
+
     def cut_blank(self, end: int) -> bool:
         """Cut off the unused end of the last segment, if it starts at ``end``, and return whether it does.
 
