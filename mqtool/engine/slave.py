@@ -29,7 +29,7 @@ from mqtool.engine.replication.comparing import (
 from mqtool.engine.replication.follower import Follower, HangUpError
 from mqtool.engine.store.disk import DiskFullError
 from mqtool.engine.streams.reasons import reason_of
-from mqtool.errors import FormatError, MqtoolError, UnavailableError
+from mqtool.errors import AnswerTimeoutError, FormatError, MqtoolError, UnavailableError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import RemotingCommand
@@ -48,6 +48,8 @@ _AGAIN_SECONDS = (1.0, 2.0, 5.0)
 """How long to wait after losing a connection: the first time, the second, and from then on."""
 _LOOK_AGAIN_SECONDS = 10.0
 """How long to wait before comparing the logs again if they did not fit, or the disk was full."""
+_UNANSWERED_SECONDS = 60.0
+"""How long a master that does not answer in time is asked again before its log is followed without a comparison."""
 _SPEED_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 _OUR_SETTING = "haDialect"
@@ -98,6 +100,8 @@ class Slave:
         """Run of the master that was last asked for the ends of its log."""
         self._followed: _MasterLife | None = None
         """Run of the master whose log is followed; None while the logs are not known to fit."""
+        self._unanswered_since: int | None = None
+        """Since when the master has not answered in time about its log."""
         self._copied_from = ""
         """Run of the master whose tables were last requested."""
         self._copied = asyncio.Event()
@@ -288,8 +292,17 @@ class Slave:
             pieces = [RecordPrefix(*piece) for piece in store.last_records(COMPARED_RECORDS)]
             pieces = to_compare(pieces, masters)
             records = await asyncio.gather(*(self._log_of_master().record(piece.physical_offset) for piece in pieces))
+        except (
+            AnswerTimeoutError
+        ) as error:  # it is busy, or was stopped for a while: nothing else shows a different log
+            now = self._clock()
+            self._unanswered_since = self._unanswered_since or now
+            if store.end_offset and now - self._unanswered_since < _UNANSWERED_SECONDS * 1000:
+                raise
+            return self._leave_unchecked(str(error))
         except (UnavailableError, NotToldError) as error:
             return self._leave_unchecked(str(error))
+        self._unanswered_since = None
         for piece, record in zip(pieces, records, strict=True):
             if misfit := misfit_of_piece(piece, record):
                 if piece == pieces[-1] and store.cut_half():  # the beginning of a message that the master has lost
@@ -357,6 +370,7 @@ class Slave:
         return [mine == its for mine, its in zip(ours, theirs, strict=True)]
 
     def _leave_unchecked(self, reason: str) -> None:
+        self._unanswered_since = None
         self._following.unchecked = reason
         self._go_on_with(self._life)
         self._say("check", f"this log was not compared with the log of its master: {reason}")

@@ -20,6 +20,7 @@ from mqtool.engine.client.consuming import ConsumeFrom, ConsumeStatus
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
 from mqtool.engine.cluster import Cluster
+from mqtool.engine.other_log import OtherLog
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.repair.journal import journals, undo
 from mqtool.engine.repair.plan import carry_out, plan_repair
@@ -28,6 +29,7 @@ from mqtool.engine.store import message_store
 from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import AnswerTimeoutError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.plain_acl import Account, PlainAcl, build_acl
@@ -291,6 +293,41 @@ async def test_a_slave_whose_log_does_not_fit_reports_nothing_changes_nothing_an
         assert fork == max(at for at in (*starts, len(log)) if at <= same)
     assert reason in info.body.decode()
     assert found.code == 0
+    assert log_of(tmp_path / "slave") == before
+
+
+@on_a_loop
+async def test_a_slave_asks_a_master_that_does_not_answer_in_time_again_before_it_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slave_module, "_AGAIN_SECONDS", (0.1,))
+    for name, texts in (("master", ["same", "a", "a"]), ("slave", ["same", "b"])):
+        async with mqtool.Broker(tmp_path / name, settings=MASTER) as broker:
+            await send_all(broker, *texts)
+    before, asked = log_of(tmp_path / "slave"), 0
+    records = OtherLog.record
+
+    async def record(self: OtherLog, at: int) -> bytes | None:
+        nonlocal asked
+        asked += 1
+        if asked <= 4:
+            raise AnswerTimeoutError("it did not answer within 3,000 ms")
+        return await records(self, at)
+
+    monkeypatch.setattr(OtherLog, "record", record)
+    async with (
+        mqtool.Broker(tmp_path / "master", settings=MASTER) as master,
+        by_hand(tmp_path / "master") as (hand, at),
+        mqtool.Broker(
+            tmp_path / "slave",
+            role="slave",
+            name_servers=[master.name_server_address],
+            settings={**SLAVE, "haMasterAddress": at},
+        ) as slave,
+    ):
+        await until(lambda: following_of(slave).status is FollowingStatus.STOPPED)
+        assert "it has a different message than the master" in following_of(slave).reason
+        assert not any(hand.reports)
     assert log_of(tmp_path / "slave") == before
 
 
