@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from mqtool.commands._options import NewPath, parse_settings
 from mqtool.commands._streams import outlast_readers
-from mqtool.errors import MissingExtraError, NotFoundError, Status
+from mqtool.errors import MissingExtraError, NotFoundError, Status, WriteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -131,6 +131,8 @@ def command(
         raise click.UsageError("-n is for --no-namesrv; without it the name server runs in this process")
     if metrics is not None and no_broker:
         raise click.UsageError("--metrics is for a broker: leave out --no-broker")
+    if not host:
+        raise click.UsageError("--host is empty: 0.0.0.0 listens on all addresses of this machine")
     if acl is not None and no_broker:
         raise click.UsageError("--acl is for a broker: a name server has no accounts")
     from mqtool.engine.cluster import run
@@ -196,11 +198,15 @@ def _make_accounts(path: Path) -> None:
     ]
     text = build_acl(PlainAcl({account.access_key: account for account in accounts}))
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.rename(path)  # whole at once: a file that was cut short would keep all out
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.rename(path)  # whole at once: a file that was cut short would keep all out
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise WriteError(f"cannot create {path} for --acl: {error.strerror}") from error
     names = " and ".join(account.access_key for account in accounts)
     click.echo(f"mqtool: created {path} with the accounts {names} and their secrets", err=True)
 
