@@ -178,9 +178,10 @@ class ConsumerOffsets:
         if not queues:
             self._delete([(topic, group)])
 
-    def delete_groups(self, groups: Collection[str]) -> None:
-        """Forget all offsets of groups."""
+    def delete_groups(self, groups: Collection[str], now: int) -> None:
+        """Forget all offsets of groups; this is queued for saving when this returns."""
         self._delete([key for key in (*self._offsets, *self._pulled, *self._resets) if key[1] in groups])
+        self.keep(now)  # a new group of this name would skip messages
 
     def delete_topics(self, topics: Collection[str], now: int) -> None:
         """Forget all offsets of topics; this is queued for saving when this returns."""

@@ -46,6 +46,19 @@ def test_offsets_are_kept_every_five_seconds_while_they_change(tmp_path: Path) -
     assert offsets.next_tick(NOW + KEEP_INTERVAL_MS) is None
 
 
+def test_offsets_of_what_was_deleted_do_not_come_back_after_a_kill(tmp_path: Path) -> None:
+    offsets = ConsumerOffsets(tmp_path, NOW)
+    for group, topic in (("G", "T"), ("Gone", "T"), ("G", "Gone")):
+        offsets.commit(group, topic, 0, 5)
+    offsets.keep(NOW)
+    path = tmp_path / "consumerOffset.json"
+
+    offsets.delete_groups(["Gone"], NOW + 1)
+    assert {*consumer_offsets(parse_table(path.read_bytes()))} == {("T", "G", 0), ("Gone", "G", 0)}
+    offsets.delete_topics(["Gone"], NOW + 2)
+    assert {*consumer_offsets(parse_table(path.read_bytes()))} == {("T", "G", 0)}
+
+
 def test_a_disk_that_fails_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "there").mkdir()
     offsets = ConsumerOffsets(tmp_path / "there", NOW)
@@ -92,7 +105,7 @@ def test_groups_and_topics_are_forgotten_with_all_their_offsets(tmp_path: Path) 
         for topic in ("T", "U"):
             offsets.commit(group, topic, 0, 1)
             offsets.note_pull(group, topic, 0, 2)
-    offsets.delete_groups({"G"})
+    offsets.delete_groups({"G"}, NOW)
     assert (offsets.topics_of("G"), offsets.topics_of("H")) == ([], ["T", "U"])
     offsets.delete_topics({"T"}, NOW)
     assert (offsets.topics_of("H"), offsets.groups_of("T")) == (["U"], [])

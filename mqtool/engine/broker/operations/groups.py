@@ -53,7 +53,7 @@ class GroupRequests:
         for group in gone:
             self._groups.delete(group, now)
         if with_offsets:
-            self._offsets.delete_groups(gone.keys())
+            self._offsets.delete_groups(gone.keys(), now)
 
     def forbid(self, group: str, topic: str, readable: bool | None, now: int) -> bool:
         """Return whether a group may read a topic, after changing it if ``readable`` is given."""
