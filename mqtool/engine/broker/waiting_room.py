@@ -11,12 +11,16 @@ request of each group that waits for its topic.
 
 import heapq
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from mqtool.engine.broker.sessions import Session
 from mqtool.engine.store.live_pull import EVERYTHING, PullFilter
+from mqtool.errors import MqtoolError
+
+log = logging.getLogger(__name__)
 
 
 class WaitKind(NamedTuple):
@@ -36,6 +40,7 @@ FLUSHES = WaitKind("flushes", most=1 << 30, most_of_key=1 << 30)  # as many as m
 SAVES = WaitKind("saves", most=1 << 30, most_of_key=1 << 30)
 CALLS = WaitKind("calls", most=1 << 30, most_of_key=64, is_told_of_end=True)
 
+_FAILED = object()
 _FEW_TIMES = 1000
 _AT_ONCE = 8
 """Maximum number of waiting requests that one tick examines, so that others get their turn."""
@@ -229,7 +234,7 @@ class WaitingRoom:
                 continue
             waiting = next(iter(due))
             self._drop(waiting)
-            self._tell(waiting, waiting.look(True, now), now)
+            self._tell(waiting, self._look(waiting, True, now), now)
             left -= 1
 
     def next_tick(self, now: int) -> int | None:
@@ -244,12 +249,19 @@ class WaitingRoom:
         return due
 
     def _try(self, waiting: Waiting, now: int) -> bool:
-        result = waiting.look(False, now)
+        result = self._look(waiting, False, now)
         if result is None:
             return False
         self._drop(waiting)
         self._tell(waiting, result, now)
         return True
+
+    def _look(self, waiting: Waiting, is_due: bool, now: int) -> Any:
+        try:
+            return waiting.look(is_due, now)
+        except MqtoolError as error:  # of a file that it reads: others have their turn, its client asks again
+            log.error("a waiting request is not answered: %s", error)
+            return _FAILED
 
     def _serve_in_turn(self, key: Hashable, now: int) -> int:
         """Examine the requests with a key in turn, and return how many were examined."""
@@ -262,7 +274,7 @@ class WaitingRoom:
         return looked
 
     def _tell(self, waiting: Waiting, result: Any, now: int) -> None:
-        if waiting.then is not None:
+        if waiting.then is not None and result is not _FAILED:
             waiting.then(result, now)
 
     def _drop(self, waiting: Waiting) -> None:

@@ -1,11 +1,13 @@
 """The waiting room: whatever waits is told once, of what came, at its deadline or not at all, and leaves nothing."""
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mqtool.engine.broker.sessions import Session
 from mqtool.engine.broker.waiting_room import CALLS, FLUSHES, NOTIFICATIONS, POPS, PULLS, Waiting, WaitingRoom, WaitKind
 from mqtool.engine.store.live_pull import PullFilter
+from mqtool.errors import StoreChangedError
 
 KINDS = (PULLS, POPS, NOTIFICATIONS, FLUSHES, CALLS)
 FILTERS = (PullFilter(), PullFilter(frozenset({1})), PullFilter(frozenset({2})))
@@ -178,3 +180,21 @@ def test_thousands_whose_time_is_up_are_told_in_several_ticks() -> None:
 
     assert most < 50
     assert [one.told for one in pulls] == [[("nothing", 1000)]] * 2000
+
+
+@pytest.mark.parametrize("is_due", [True, False])
+def test_who_waits_at_what_cannot_be_read_holds_nobody_up(is_due: bool) -> None:
+    room, told = WaitingRoom(), list[str]()
+
+    def fail(_is_due: bool, _now: int) -> None:
+        raise StoreChangedError("a queue was truncated")
+
+    session = Session("192.0.2.1", "192.0.2.1:1")
+    for look in (fail, lambda _is_due, _now: "a message"):
+        room.add(Waiting(PULLS, (TOPIC, 0), session, 1000, look, lambda result, _: told.append(result)))
+    if not is_due:
+        room.wake((TOPIC, 0))
+    room.tick(1000 if is_due else 1)
+
+    assert told == ["a message"]
+    assert room.count(PULLS) == 0
