@@ -8,7 +8,6 @@ import json
 import logging
 from collections.abc import Callable
 
-from mqtool.engine.broker.kept_role import EPOCH
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.replication.comparing import ComparedRange
@@ -118,6 +117,8 @@ async def members(name_server: RemotingClient, settings: BrokerSettings) -> dict
 
 async def epoch_at(client: RemotingClient) -> int:
     """Return the epoch that a broker knows, 0 if it knows none or cannot be asked; closes the client."""
+    from mqtool.engine.broker.kept_role import EPOCH  # loads numpy
+
     try:
         answer = await OtherLog(client).ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         text = str(parse_body(answer.body)["table"].get(EPOCH, "0"))
