@@ -298,12 +298,16 @@ async def _serve(
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def tell(*_: object) -> None:
+    def stop() -> None:
         # A second signal must not kill what is about to end.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
+        stopping.set()
+
+    def tell(*_: object) -> None:
+        # Nothing is ignored here: Python would print a traceback for the other signal if both came at once.
         if not loop.is_closed():  # as it may be for one that had come before it was ignored
-            loop.call_soon_threadsafe(stopping.set)
+            loop.call_soon_threadsafe(stop)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, tell)

@@ -113,6 +113,17 @@ def test_it_says_where_it_is_answers_and_ends_cleanly(number: signal.Signals) ->
     assert (process.returncode, output, errors) == (0, "", "")
 
 
+def test_two_signals_that_come_at_once_end_it_without_a_traceback() -> None:
+    with serving() as (process, _):
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+            process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+
+    assert (process.returncode, output, errors) == (0, "", "")
+
+
 def test_settings_come_from_a_file_and_from_options_and_useless_ones_are_named(tmp_path: Path) -> None:
     config = tmp_path / "namesrv.conf"
     config.write_text("# a comment\norderMessageEnable=true\nproductEnvName=center\n")
