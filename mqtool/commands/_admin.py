@@ -34,7 +34,7 @@ async def route_of(wire: "Wire", topic: str) -> "TopicRoute":
     if route is None:
         names = await wire.request_name_server(calls.topic_names())
         near = ", ".join(difflib.get_close_matches(topic, names, 5))
-        raise NotFoundError(f"there is no topic {topic}{f'; similar: {near}' if near else ''}")
+        raise NotFoundError(f"the topic {topic} does not exist{f'; similar: {near}' if near else ''}")
     return route
 
 

@@ -293,9 +293,7 @@ def _at_address(store: "StoreReader", offset: int) -> LocatedRecord:
         raise BadDataError(f"the commit log segment that held {offset:,} does not exist")
     if not log.segments:
         raise NotFoundError("the store has no commit log")
-    raise NotFoundError(
-        f"the commit log covers {log.min_offset:,} to {log.end_offset:,}: there is nothing at {offset:,}"
-    )
+    raise NotFoundError(f"the commit log covers {log.min_offset:,} to {log.end_offset:,}: {offset:,} is outside")
 
 
 def _found(store: "StoreReader", offset: int) -> LocatedRecord:

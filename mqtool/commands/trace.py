@@ -72,7 +72,7 @@ async def _trace(
     if len(origins) > _MAX_ORIGINS:
         raise UsageError(f"{len(origins):,} messages have this key: give the ID of one")
     if trace_topic not in topics:
-        output.remark(f"there is no topic {trace_topic}: no client has reported any message")
+        output.remark(f"the topic {trace_topic} does not exist: no client has reported any message")
     for origin in origins or hits[:1]:
         copies = [hit for hit in hits if _is_copy(hit.message) and hit is not origin and _is_of(hit.message, origin)]
         rows = [_stored(hit) for hit in (origin, *copies)]

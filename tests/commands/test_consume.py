@@ -74,7 +74,7 @@ def test_a_topic_that_is_not_there_is_told(kind: tuple[str, ...], broker: mqtool
     ran = run("consume", "-n", broker.name_server_address, "--topic", "Order", *kind, *IDLE)
 
     assert (ran.status, ran.output) == (Status.NO_INPUT, "")
-    assert "there is no topic Order; similar: Orders" in ran.remarks
+    assert "the topic Order does not exist; similar: Orders" in ran.remarks
 
 
 @pytest.mark.parametrize("tag", ["a", "a" * 100])
@@ -177,5 +177,5 @@ def test_a_look_at_no_topic_is_refused(broker: mqtool.Broker) -> None:
 
     assert (ran.status, ran.remarks) == (
         Status.NO_INPUT,
-        "mqtool: there is no topic Nowhere\n",
+        "mqtool: the topic Nowhere does not exist\n",
     )

@@ -357,7 +357,7 @@ def test_a_topic_that_is_not_there_is_told_to_who_consumes(target: BrokerTarget,
     for kind in ("--group", "G"), ("--peek",):
         ran = run_command("consume", "--topic", typo, *kind, "--idle", "1s", "-n", target.name_server)
         assert (ran.status, ran.output) == (Status.NO_INPUT, "")
-        assert f"there is no topic {typo}; similar: {topic}" in ran.remarks
+        assert f"the topic {typo} does not exist; similar: {topic}" in ran.remarks
 
 
 # 11

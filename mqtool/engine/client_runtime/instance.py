@@ -193,7 +193,9 @@ class Instance:
             self._tell_new()
             queues = writable_queues(stand_in, topic, default_queue_count)
         else:
-            raise NotFoundError(f"there is no topic {topic}, and sending to it does not create one")
+            raise NotFoundError(
+                f"the topic {topic} does not exist, and no registered broker creates topics automatically"
+            )
         if not queues:
             raise NotFoundError(f"the topic {topic} has no writable queue")
         return queues

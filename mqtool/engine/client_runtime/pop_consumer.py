@@ -134,7 +134,7 @@ class PopConsumer(Subscriber):
             self._to_give.clear()
             for topic in self._subscriptions:
                 if await self._instance.route(topic) is None:
-                    raise NotFoundError(f"there is no topic {topic}")
+                    raise NotFoundError(f"the topic {topic} does not exist")
             self._instance.start()
             await self._instance.send_heartbeats()
             if self._trace:
@@ -190,7 +190,7 @@ class PopConsumer(Subscriber):
             if not self._under_way:
                 for error in errors.values():
                     raise error
-                raise UnavailableError(f"no route of {', '.join(self._subscriptions)} contains a master any more")
+                raise UnavailableError(f"the routes of {', '.join(self._subscriptions)} no longer contain a master")
             # An unfinished pop continues: its messages are hidden, and must not be lost until they are visible again.
             tasks, timeout = self._under_way.values(), None if new else left
             done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

@@ -29,7 +29,7 @@ class Reader(Client):
         """
         queues = await self._instance.queues_to_read(with_namespace(topic, self.options.namespace))
         if not queues:
-            raise NotFoundError(f"there is no topic {topic}, or it is not readable")
+            raise NotFoundError(f"the topic {topic} does not exist or is not readable")
         return queues
 
     async def min_offset(self, queue: MessageQueue) -> int:

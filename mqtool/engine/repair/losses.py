@@ -80,9 +80,10 @@ class LossCollector:
 
 def untold_of_rocksdb(log: CommitLog) -> str:
     """Return the remark of a repair that does not read the units of queues in RocksDB: what it does not report."""
-    text = "messages that are lost from the log, and of which only the units in RocksDB are left, are not reported"
+    text = "lost messages are not reported if only the units in RocksDB are left of them"
     if log.min_offset > 0:
         text += (
-            f"; nor can be told whether those before {log.min_offset:,}, where the log begins, have expired or are lost"
+            f"; it cannot be determined whether those before {log.min_offset:,}, where the log begins, have expired "
+            "or are lost"
         )
     return text

@@ -349,7 +349,7 @@ class LiveLog:
         """
         if not self.min_offset <= offset < self.end_offset:
             raise NotFoundError(
-                f"the commit log covers {self.min_offset:,} to {self.end_offset:,}: there is nothing at {offset:,}"
+                f"the commit log covers {self.min_offset:,} to {self.end_offset:,}: {offset:,} is outside"
             )
         view = self.read(offset, _LIKELY_SIZE)
         size, magic = record_head.read_start(view)

@@ -51,7 +51,7 @@ class LogReader:
         """
         log = self._log
         if self.offset < log.min_offset:
-            raise NotFoundError(f"the log starts at {log.min_offset:,}: there is nothing at {self.offset:,} any more")
+            raise NotFoundError(f"the log starts at {log.min_offset:,}: {self.offset:,} is no longer in it")
         data = log.read(self.offset, max(0, min(most, log.end_offset - self.offset)))
         self.offset += len(data)
         return data

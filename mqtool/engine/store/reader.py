@@ -148,7 +148,7 @@ class StoreReader:
         head = log.read(offset, commit_log.BLANK_SIZE)
         if not head:
             raise NotFoundError(
-                f"the commit log covers {log.min_offset:,} to {log.end_offset:,}: there is nothing at {offset:,}"
+                f"the commit log covers {log.min_offset:,} to {log.end_offset:,}: {offset:,} is outside"
             )
         size, magic = read_start(head)
         if magic not in commit_log.MESSAGE_MAGICS:

@@ -191,7 +191,7 @@ def test_what_makes_no_sense_is_refused(broker: mqtool.Broker) -> None:
     other.assign([])
     with pytest.raises(UsageError, match="queues are assigned"):
         other.subscribe("Orders")
-    with other, pytest.raises(NotFoundError, match="there is no topic Nowhere"):
+    with other, pytest.raises(NotFoundError, match="the topic Nowhere does not exist"):
         other.fetch_message_queues("Nowhere")
 
 

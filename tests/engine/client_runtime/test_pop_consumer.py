@@ -122,7 +122,7 @@ def test_what_makes_no_sense_is_refused(broker: mqtool.Broker) -> None:
         consumer(broker, pop_invisible_time=0)
     with pytest.raises(UsageError, match="start it first"):
         consumer(broker).pop()
-    with pytest.raises(NotFoundError, match="there is no topic Orders"):
+    with pytest.raises(NotFoundError, match="the topic Orders does not exist"):
         consumer(broker).start()
     with pytest.raises(UsageError, match="not subscribed to a topic"):
         PopConsumer("G", broker.name_server_address).start()

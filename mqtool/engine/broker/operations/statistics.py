@@ -229,5 +229,5 @@ class Statistics:
 def _check_count(configs: Iterable[TopicConfig]) -> None:
     """Check that an answer can list all queues of some topics; raises ``OperationRefusedError``."""
     if (count := sum(config.read_queue_count for config in configs)) > MAX_QUEUES_OF_ANSWER:
-        text = f"an answer tells of at most {MAX_QUEUES_OF_ANSWER:,} queues, these are {count:,}: ask for fewer topics"
+        text = f"an answer lists at most {MAX_QUEUES_OF_ANSWER:,} queues, not {count:,}: request fewer topics"
         raise OperationRefusedError(Reason.NOT_POSSIBLE, text)

@@ -98,7 +98,9 @@ class Background:
     def check_alive(self) -> None:
         """Raise UnavailableError if the loop has ended."""
         if self._thread and not self._thread.is_alive():
-            raise UnavailableError("the event loop of the clients has ended: no client of this process works any more")
+            raise UnavailableError(
+                "the event loop of the clients has ended: the clients of this process no longer work"
+            )
 
     def _pause(self) -> None:
         """Pause the loop for a fork: a module that it is importing could never be imported in the child."""

@@ -186,7 +186,7 @@ PAGES: dict[str, Check] = {
     ),
     "HALF-STUCK": Check(
         WARNING,
-        "Transactions wait for a decision that nobody asks for any more.",
+        "Transactions are stuck: no producer has decided them.",
         "For a half message the broker asks its producer's group (check back), up to transactionCheckMax times. "
         "Here some are over an hour older than the newest message and undecided: no producer of the group was "
         "there, or the op messages are lost.",
