@@ -157,7 +157,7 @@ _TYPED = {"version": _version, "help": _help}
 def cli() -> None:
     """Read, check, repair and serve the stores of Apache RocketMQ brokers, and talk to brokers.
 
-    The store is -s DIR, else MQTOOL_STORE, else ./store, else ~/store.
+    Name the store with -s DIR. Default: MQTOOL_STORE, else ./store, else ~/store.
     """
 
 

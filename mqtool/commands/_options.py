@@ -342,7 +342,7 @@ def jobs_option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="N",
         type=click.IntRange(1),
         default=lambda: len(os.sched_getaffinity(0)),
-        help="How much to run in parallel. Default: all cores.",
+        help="Number of parallel workers. Default: all cores.",
     )(command)
 
 

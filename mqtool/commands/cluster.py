@@ -61,9 +61,9 @@ async def _list(admin: "AdminClient", output: Output) -> int:
 def show(names: tuple[str, ...], max_lag: int | None, brokers: Brokers, output: Output) -> int:
     """Show all statistics that brokers report, by RocketMQ's names; for the brokers given, or for all.
 
-    For replication it shows the role; for a slave lag_bytes and lag_seconds, how far it is behind its master (the
-    seconds if the master runs mqtool); for a master in_sync_count, how many brokers have its log, itself
-    included. Exits with status 69 if a broker does not answer.
+    For replication, role is the role of a broker. For a slave, lag_bytes and lag_seconds are how far it is behind its
+    master (lag_seconds only if the master runs mqtool); for a master, in_sync_count is how many brokers have its log,
+    including itself. Exits with status 69 if a broker does not answer.
     """
     return brokers.admin(lambda admin: _show(admin, names, max_lag, output))
 

@@ -41,8 +41,8 @@ def command(
     then messages by queue, then queues and tables of config/. By key it lists messages that one store has more
     often than the other, wherever they are. Both stores are only read; they may be damaged, and in use.
 
-    Exits with status 0 if they are equal, 3 if messages differ, 4 if only queues or tables do, or if something
-    could be read in neither.
+    Exits with status 0 if they are equal, 3 if messages differ, 4 if only queues or tables do, or if some
+    places could not be read in either store.
     """
     if len(configs) > 2:
         raise UsageError("give -c once for both stores, or twice, one for each")

@@ -340,7 +340,7 @@ def resend(
     confirmation: Confirmation,
     output: Output,
 ) -> int:
-    """Resend the dead letters of a group, each once, however often this is run.
+    """Resend the dead letters of a group, each of them only once, even if the command is run again.
 
     \b
       mqtool dlq resend --group billing --dry-run

@@ -169,8 +169,8 @@ def command(ctx: click.Context, /, kind: str, store: "StoreReader", output: Outp
       mqtool dump consumequeue --topic Orders --queue 0 --from 100 --to 200
       mqtool dump config topics
 
-    What cannot be read is skipped, and a remark says what and where; the status is 3 then. The store may be in
-    use: in-flight writes are left out, or with --follow shown once they are complete.
+    Unreadable parts are skipped: a remark lists them, and the exit status is 3. The store may be in use: in-flight
+    writes are left out, or with --follow shown once they are complete.
     """  # noqa: D301
     from mqtool.commands._dump.request import DumpRequest
 

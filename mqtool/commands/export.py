@@ -73,8 +73,8 @@ def command(
       mqtool export --topic 'Order*' --since 2d --into orders.parquet
 
     Each row has all fields of the record, the body as stored and the raw properties (in JSON both in base64).
-    Messages whose checks fail are left out, and the status is 3 then; `mqtool salvage` gets more from a damaged
-    store.
+    Messages whose checks fail are left out, and the exit status is 3; `mqtool salvage` recovers more messages from
+    a damaged store.
     """  # noqa: D301
     from mqtool.engine.repair.salvage.transfer import export, format_of
     from mqtool.engine.store.search import Query, Search

@@ -40,8 +40,8 @@ def command(
       mqtool import --into store orders.parquet
 
     Messages keep queues, queue offsets, times and everything else except their addresses and what is derived from
-    these (the offset message ids). A message that no queue can have, because damage made its queue id or queue offset
-    impossible, is left out: it is listed by topic, queue and queue offset, and the status is 5 then. If messages of a
+    these (the offset message ids). Messages with an impossible queue id or queue offset, which damage can
+    cause, are left out: they are listed by topic, queue and queue offset, and the exit status is 5. If messages of a
     queue are missing, placeholders with the property MQTOOL_LOST take their places, or --renumber closes the gaps.
     File sizes are RocketMQ's defaults, or those set with -c and --set.
     """  # noqa: D301

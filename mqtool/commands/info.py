@@ -26,8 +26,7 @@ def command(store: "StoreReader", output: Output) -> int:
     """Describe a store: its log, topics, index and state, which versions of RocketMQ wrote it, its size.
 
     Only names, ends and headers of files are read, so this is fast on any store. Message counts come from the
-    queues. What cannot be determined in a damaged store is listed at the end. For programs the output is one JSON
-    object.
+    queues. What cannot be determined in a damaged store is listed at the end. In a pipe the output is one JSON object.
     """
     from mqtool.engine.store.summary import describe
 

@@ -72,9 +72,9 @@ def command(
       mqtool mirror --from ns-a:9876 --to ns-b:9876 --topic 'Order*'
       mqtool mirror --from-profile a --to-profile b --topic '*' --yes
 
-    It continues where it stopped, however it ended. Consumer offsets are copied, too, for groups that have no
-    consumer online at the target. Topics that match later are copied as well, and created there if missing. A
-    message never returns to a cluster that it was copied from.
+    A new run continues where the last one stopped, even if that was killed. Consumer offsets are copied, too, for
+    groups that have no consumer online at the target. Topics that match later are copied as well, and created there
+    if missing. A message never returns to a cluster that it was copied from.
     """  # noqa: D301
     mirroring = _Mirroring(topics, groups, begin, idle, confirmation, output)
 

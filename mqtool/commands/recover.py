@@ -26,12 +26,12 @@ from mqtool.errors import UsageError
 )
 @repair_options
 def command(mode: str | None, cut: bool, cut_at: int | None, version: str | None, repair: RepairCommand) -> int:
-    """Do what a broker does at startup, but without its bugs and without loss.
+    """Recover a store as a broker does at startup, but without its bugs and without losing messages.
 
     Finds the end of the log, bridges damage before it with placeholders so that every message that passes its
     checks keeps its place, removes what is torn after it, trims and completes queues and index, and sets the
-    checkpoint. Without --normal or --abnormal the abort file decides, also for --as-broker. The plan is shown
-    first; `mqtool undo` undoes everything.
+    checkpoint. By default, also with --as-broker, the abort file decides between --normal and --abnormal. The
+    plan is shown first; `mqtool undo` undoes everything.
     """
     if version is not None:
         if cut or cut_at is not None:

@@ -72,7 +72,7 @@ def command(
     brokers: Brokers,
     output: Output,
 ) -> int:
-    """Send messages, one for each BODY and --file, or without any for each line of standard input.
+    """Send messages: one for each BODY and --file or, without these, one for each line of standard input.
 
     \b
       mqtool send -n localhost:9876 --topic Orders --tag new '{"price": 5}'

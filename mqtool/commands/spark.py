@@ -198,7 +198,7 @@ def stats(
     """Count messages and bytes as `mqtool stats` does.
 
     By queue it also shows how many queue offsets are missing between the first and the last, and how many
-    messages have one that another message of their queue has.
+    messages repeat the queue offset of another message in their queue.
     """
     from mqtool.engine.store.stats import HOUR_MS, KEYS, By, Count, Selection
     from mqtool.spark.stats import counts

@@ -77,8 +77,8 @@ def command(
 
     Counts come from the log, not from the queues, so every counted message exists. --from and --to are physical
     offsets. Rates are over the time from the first counted message to the last, by hour over the hour. A record
-    that holds a batch counts as its messages; placeholders that a repair wrote for lost ones do not count. Topics
-    that a broker creates by itself have another kind than "user". Exits with status 3 if part of the log could
+    that holds a batch counts as its messages; placeholders that a repair wrote for lost ones do not count. Topics that
+    brokers create by themselves have a kind other than "user". Exits with status 3 if part of the log could
     not be read.
     """  # noqa: D301
     from mqtool.engine.store.stats import By, Selection, count_messages

@@ -26,8 +26,8 @@ def command(
 ) -> int:
     """Restore the store as it was before the last repair: bytes, lengths, names and times.
 
-    This also undoes a repair that was killed halfway, and continues an undo that was killed. NAME, from --list,
-    makes sure that it is the repair you mean: the last one must be undone first.
+    This also undoes a repair that was killed halfway, and continues an undo that was killed. Repairs are undone
+    in reverse order: give NAME, from --list, to make sure that the last repair is the one you mean.
     """
     from mqtool.engine.repair.journal import journals, to_undo, undo
     from mqtool.engine.store.disk import Disk
