@@ -43,6 +43,13 @@ class JudgedStore:
         start = int(path.name) if is_named else None
         return JudgedSegment(str(path.relative_to(self.root)), start, path.read_bytes(), self.segment_size)
 
+    def bytes_at(self, address: int, size: int) -> bytes:
+        """Return the bytes of the log at an address, fewer at the end of a file."""
+        for segment in self.segments:
+            if segment.start is not None and segment.covers(address):
+                return segment.data[address - segment.start :][:size]
+        return b""
+
     @cached_property
     def queues(self) -> dict[Queue, dict[int, JudgedUnit]]:
         return read_queues(self.root / "consumequeue")

@@ -1995,6 +1995,20 @@ _ROWS = {
             }
         ],
     ),
+    "records that seem to be whole where parts of two alike meet are put together from their own": (
+        "many-533-clean",
+        "recover --abnormal --cut",
+        [
+            {
+                "op": "swap bytes",
+                "file": "commitlog/00000000000000163840",
+                "at": 8192,
+                "len": 4096,
+                "to": "commitlog/00000000000000212992",
+                "to_at": 8192,
+            }
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {
