@@ -2009,6 +2009,30 @@ _ROWS = {
             }
         ],
     ),
+    "a message to which its queue leads is not told as lost because it follows one of another log": (
+        "mixed-550-kill",
+        "recover",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-550-clean",
+                "path": "commitlog/00000000000000196608",
+                "to": "commitlog/00000000000000196608",
+            }
+        ],
+    ),
+    "messages of another log that follow each other in a queue are not taken for damaged ones": (
+        "mixed-550-kill",
+        "recover",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-533-kill",
+                "path": "commitlog/00000000000000262144",
+                "to": "commitlog/00000000000000196608",
+            }
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -50,7 +50,7 @@ from mqtool.engine.repair.recover.bridges import (
     light_key,
     rising,
 )
-from mqtool.engine.repair.recover.record_editor import Patch, RecordEditor, kinds_of
+from mqtool.engine.repair.recover.record_editor import Patch, RecordEditor, kinds_of, without_places
 from mqtool.engine.repair.recover.torn_batches import repaired_batches, with_addresses, with_records
 from mqtool.engine.repair.row_findings import FindingsOfRows
 from mqtool.engine.repair.verify.log import TIME_ORDER, Run
@@ -972,9 +972,8 @@ class _Builder:
         """Fill the holes."""
         editor, lost = self.edit()
         plan = self.plan
-        plan.bridges, stood, placed, plan.unplaced, without_crc = lay_out(
-            self.reader, lost, plan.holes, self.batch_topics
-        )
+        plan.bridges, stood, placed, unplaced, without_crc = lay_out(self.reader, lost, plan.holes, self.batch_topics)
+        plan.unplaced = list(self._without_late(unplaced))
         self._repair_own(editor, plan.bridges)
         plan.left += [item for item in self.found if editor.still_finds(item)]
         patches = editor.patches()
@@ -1147,14 +1146,27 @@ class _Builder:
             place = {"file": self.reader.paths.relative(segment.path), "offset": position - segment.start_offset}
             self.plan.left.append(finding("LOG-TIME-ORDER", TIME_ORDER, **place, physical_offset=position))
 
+    def _without_late(self, gaps: list[QueueGap]) -> Iterator[QueueGap]:
+        """Yield what remains of gaps without messages to which their queues lead: behind later ones, of another log."""
+        late: dict[QueueKey, dict[int, tuple[int, int]]] = collections.defaultdict(dict)
+        for gap in gaps:
+            queue = self.reader.consume_queues.get(gap.queue)
+            if queue is not None:
+                low, high = max(gap.start, queue.first_offset), min(gap.stop, queue.max_offset())
+                addresses = queue.units(low, max(low, high))["physical_offset"].astype(np.int64)
+                for row in np.flatnonzero((addresses > gap.before) & (addresses < self.plan.end_offset)).tolist():
+                    if self._is_of_kept_message(gap.queue, low + row):
+                        late[gap.queue][low + row] = 1, int(addresses[row])
+        return without_places(gaps, late)
+
     def _told_twice(self) -> Iterator[str]:
         """Yield a sentence about messages with queue offsets of others: two logs were mixed."""
         for (topic, queue_id), span in itertools.islice(sorted(self.twice.items()), _MAX_TOLD):
             yield (
                 "left unchanged (LOG-QUEUE-ORDER, QUEUE-POSITION, QUEUE-DANGLING, QUEUE-MISSING): messages of "
                 f"{topic} {queue_id} from {span.physical_offset:,} on have queue offsets, from {span.start:,} on, "
-                "that earlier messages already have; they are in no queue: `mqtool salvage` gives them places of "
-                "their own"
+                "that earlier messages already have or have passed; they get no unit, but keep one that leads to them: "
+                "`mqtool salvage` gives them places of their own"
             )
         if len(self.twice) > _MAX_TOLD:
             yield f"the same applies to {len(self.twice) - _MAX_TOLD:,} more queues"

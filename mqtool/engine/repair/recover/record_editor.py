@@ -142,18 +142,19 @@ class RecordEditor:
             for place in self._follow_units(position, places):
                 fixed[place.queue][place.start] = place.messages, position
                 self.placed.add(position)
-        gaps = list(_without(gaps, fixed))
+        gaps = list(without_places(gaps, fixed))
         fixed.clear()
         candidates = [span for span in (*odd, *alone) if span.is_one_record]
+        candidates = [*_without_neighbours(candidates, ends)]
         open_ends = list(open_ends)
         for _ in range(_ROUNDS):
-            if not self._fill(candidates, list(_without([*open_ends, *gaps], fixed)), fixed, ends):
+            if not self._fill(candidates, list(without_places([*open_ends, *gaps], fixed)), fixed, ends):
                 break
         rivals_by_address = {
             span.physical_offset: other for span, other in rivals if span.physical_offset not in self.placed
         }
         fronts = [gap for gap in open_ends if not gap.start]
-        self._fill(rivals_by_address.values(), list(_without([*fronts, *gaps], fixed)), fixed, ends)
+        self._fill(rivals_by_address.values(), list(without_places([*fronts, *gaps], fixed)), fixed, ends)
         self.fitting |= {
             position for position, other in rivals_by_address.items() if other.physical_offset in self.placed
         }
@@ -165,7 +166,7 @@ class RecordEditor:
                 "unfit",
                 f"left unchanged (LOG-QUEUE-ORDER, QUEUE-POSITION, QUEUE-MISSING): the message at {position:,} {text}",
             )
-        return list(_without(gaps, fixed))
+        return list(without_places(gaps, fixed))
 
     def _fill(
         self,
@@ -625,7 +626,7 @@ _Fixed = dict[QueueKey, dict[int, tuple[int, int]]]
 """How many places from a queue offset on a record takes, and its address."""
 
 
-def _without(gaps: Iterable[QueueGap], fixed: _Fixed) -> Iterator[QueueGap]:
+def without_places(gaps: Iterable[QueueGap], fixed: _Fixed) -> Iterator[QueueGap]:
     """Yield what remains of gaps after messages were found for some of their offsets.
 
     If the message is the one that seemed to be before or after the gap, the gap ends there.
@@ -666,6 +667,18 @@ def _fits(spans: Iterable[Span], gaps: list[QueueGap]) -> Iterator[tuple[Span, Q
                 open_[number][item] = None
             else:
                 open_[number].pop(item, None)
+
+
+def _without_neighbours(spans: list[Span], ends: Mapping[QueueKey, tuple[int, int]]) -> Iterator[Span]:
+    """Yield the messages that may be damaged, without those that have places of others and follow each other there.
+
+    Two logs were mixed then: damage to a message does not hit the next in its queue alike.
+    """
+    starts, stops = {(span.queue, span.start) for span in spans}, {(span.queue, span.stop) for span in spans}
+    for span in spans:
+        has_neighbour = (span.queue, span.start) in stops or (span.queue, span.stop) in starts
+        if not (has_neighbour and 0 <= span.start < ends.get(span.queue, (0, -1))[0]):
+            yield span
 
 
 def _is_of_other_place(span: Span, gap: QueueGap, ends: Mapping[QueueKey, tuple[int, int]]) -> bool:
