@@ -202,6 +202,28 @@ def test_after_a_clean_stop_the_whole_log_is_read_where_queues_lack_older_units_
     assert not any(one.startswith(remark) for one in plan_of(store).remarks)
 
 
+def test_after_a_clean_stop_cut_ends_the_log_at_the_oldest_damage_only_where_queues_lack_older_units(
+    tmp_path: Path,
+) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    queue = StoreReader(store).consume_queues["OrderEvents", 1]
+    addresses = queue.units(queue.first_offset, queue.max_offset())["physical_offset"].tolist()
+    before = max(address for address in addresses if address < 131072)
+    damage.apply_ops(store, [{"op": "zero", "file": "commitlog/" + "0" * 20, "at": before, "len": 100}])
+    remark = "queues lack units of messages before the last 3 segments"
+
+    assert any(one.startswith(remark) for one in plan_of(store).remarks)
+    assert plan_of(store, cut=True).changes == ()
+
+    shutil.rmtree(store / "consumequeue")
+
+    plan = plan_of(store, cut=True)
+    assert any(one.startswith(remark) for one in plan.remarks)
+    whole = plan_of(store, cut=True, mode="abnormal")
+    assert (plan.changes, plan.losses) == (whole.changes, whole.losses)
+    assert sum(loss.messages for loss in plan.losses) > 200
+
+
 @pytest.mark.parametrize("name", REPAIRED)
 def test_the_messages_before_the_last_segments_are_recognized_by_their_units(name: str, tmp_path: Path) -> None:
     reader = StoreReader(copy_of(name, tmp_path))

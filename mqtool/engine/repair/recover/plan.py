@@ -208,7 +208,7 @@ class Recovery:
     placement: Placement
     back: PutBack
     start_offset: int
-    is_short: bool  # queues lack units of messages before the last segments, so more must be read
+    is_widened: bool  # the whole log was read, for messages before the last segments, or because these lack some
     log: LogPlan
     queues: DifferenceCounter
     batch_queues: list[tuple[str, int]]
@@ -355,6 +355,7 @@ def _looked(
         began_at=began_at,
         of_log=of_log,
     )
+    is_widened = False
     while True:
         seen, back = look(reader.with_log(log), start), PutBack(log)
         if placement.too_long or placement.is_whole_in_doubt or seen.is_unsound:
@@ -366,15 +367,18 @@ def _looked(
         first = min(first, first_of([segment for segment in seen.reader.commit_log.segments if segment not in behind]))
         # Where the log ends is before the first that was examined, if no message is behind.
         ends_before = seen.plan.last_start < 0
-        # What is missing may be elsewhere: nothing is given up before all of the log was read, unless it is to be cut.
-        gives_up = bool(seen.plan.losses) and not options.get("cut") and cut_at is None
-        due = log.min_offset if seen.is_short or ends_before or gives_up else max(first, log.min_offset)
+        is_short = seen.is_short or ends_before
+        # What is missing may be elsewhere: nothing is given up before all of the log was read, unless it is to be cut:
+        # it would end at the first damage in all of it.
+        if not options.get("cut"):
+            is_short |= seen.leads_nowhere or (cut_at is None and bool(seen.plan.losses))
+        due = log.min_offset if is_short else max(first, log.min_offset)
         if due >= start:
             break
-        start = due
+        start, is_widened = due, is_widened or is_short
     if cut_at is not None:
         _check_cut(seen.plan, cut_at)
-    return _LogSurvey(seen, back, placement, first, batch_topics, behind)
+    return _LogSurvey(seen, back, placement, is_widened, batch_topics, behind)
 
 
 def _check_cut(plan: LogPlan, at: int) -> None:
@@ -394,7 +398,7 @@ def _check_cut(plan: LogPlan, at: int) -> None:
 
 
 def _recovery(looked: "_LogSurvey", index_files: "_IndexFiles") -> Recovery:
-    seen, back, placement, first, batch_topics, behind = looked
+    seen, back, placement, is_widened, batch_topics, behind = looked
     reader, plan = seen.reader, seen.plan
     if plan.is_cut:
         back = back.before(plan.end_offset)
@@ -408,7 +412,7 @@ def _recovery(looked: "_LogSurvey", index_files: "_IndexFiles") -> Recovery:
         placement,
         back.without(behind),
         seen.start_offset,
-        seen.start_offset < first,
+        is_widened,
         plan,
         seen.tally,
         sorted(seen.follower.queues.others) if seen.follower.queues else [],
@@ -450,6 +454,11 @@ class _Seen:
         return self.follower.queues is not None and (self.follower.queues.is_short or bool(self.follower.queues.others))
 
     @property
+    def leads_nowhere(self) -> bool:
+        """Whether a queue leads to none of its messages before the first that was examined."""
+        return self.follower.queues is not None and self.follower.queues.leads_nowhere
+
+    @property
     def is_log_changed(self) -> bool:
         """Whether the log is changed."""
         return bool(self.plan.holes or self.plan.patches)
@@ -467,7 +476,7 @@ class _LogSurvey(NamedTuple):
     seen: _Seen
     back: PutBack
     placement: Placement
-    first: int  # address from which on it was to be examined
+    is_widened: bool  # more was read than was to be examined
     batch_topics: set[str]
     behind: list[MappedFile]  # segments that lie wholly beyond the end
 
@@ -715,7 +724,7 @@ def _remarks(recovery: Recovery) -> list[str]:
         *log.remarks,
         *older_versions.remarks(recovery.reader, log.kept, log.end_offset),
     ]
-    if recovery.is_short:
+    if recovery.is_widened:
         remarks.append(
             f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments, have them at the places of "
             "later ones, lead to no message there, or are rebuilt; or these segments lack messages that may be "

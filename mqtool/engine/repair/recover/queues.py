@@ -75,9 +75,10 @@ class QueueRepairer:
         self.is_short = False
         """Whether older messages have to be taken as well.
 
-        A queue lacks units before the first that was taken, the last of these leads to no message of the queue, or
-        older messages have the places of those that were taken.
+        A queue lacks units before the first that was taken, or older messages have the places of those that were.
         """
+        self.leads_nowhere = False
+        """Whether the unit before the first that was taken leads to no message of a queue."""
         self._first: dict[QueueKey, int] = {}
         self._next: dict[QueueKey, int] = {}
         self._before: list[tuple[int, QueueKey, int]] = []  # where the units before the first that were taken lead
@@ -182,7 +183,7 @@ class QueueRepairer:
         """
         min_offset = self.reader.commit_log.min_offset
         start = max(self.start_offset, min_offset)
-        self.is_short |= not self._is_sound_before(min_offset)
+        self.leads_nowhere = not self._is_sound_before(min_offset)
         for key, queue in self._queues.items():
             last = queue.max_offset()
             end = self._next.get(key)
