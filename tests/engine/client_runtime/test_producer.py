@@ -201,7 +201,7 @@ def test_a_topic_that_nobody_makes_is_not_found() -> None:
     with (
         mqtool.Broker(settings={"autoCreateTopicEnable": False}) as strict,
         mqtool.Producer("shop", strict.name_server_address) as producer,
-        pytest.raises(NotFoundError, match="no topic Orders"),
+        pytest.raises(NotFoundError, match="the topic Orders does not exist"),
     ):
         producer.send(ProducerMessage("Orders", b"x"))
 

@@ -93,7 +93,7 @@ def test_what_makes_no_sense_is_said(broker: mqtool.Broker, one: PullConsumer) -
     queue = fill(broker, 1)
     with pytest.raises(UsageError, match="from offset -1"):
         one.pull(queue, -1)
-    with pytest.raises(NotFoundError, match="no topic Nobody"):
+    with pytest.raises(NotFoundError, match="the topic Nobody does not exist"):
         one.fetch_message_queues("Nobody")
     with pytest.raises(UsageError, match="not running"):
         PullConsumer("G", broker.name_server_address).pull(queue, 0)
