@@ -99,9 +99,8 @@ class Registrar:
                     await self._wanted.wait()
             except TimeoutError:  # nobody waits for this registration
                 await self._look_for_rivals()
-            if (
-                not self._broker.role_changes.is_replaced
-            ):  # it would take turns with the master in the routes of clients
+            # One that was replaced would take turns with the master in the routes of clients.
+            if not self._broker.role_changes.is_replaced:
                 await self._register()
 
     async def _look_for_rivals(self) -> None:

@@ -26,6 +26,7 @@ from mqtool.engine.client.outgoing import ProducerMessage, check_message, pack
 from mqtool.engine.client.routes import masters, writable_queues
 from mqtool.engine.client_runtime.admin_client import AdminClient
 from mqtool.engine.client_runtime.browser import Browsed, Browser
+from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.search import Query
 from mqtool.errors import (
     AnswerTimeoutError,
@@ -218,8 +219,6 @@ class ResentLog:
                 raise UsageError(f"{self.path} is not a file: what was sent cannot be recorded in it")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             data = self.path.read_bytes()
-            if not data:  # a new file, which a power failure would take away with all that is synced in it
-                _sync_folder(self.path.parent)
         except BlockingIOError as error:
             self._close()
             raise StoreInUseError(
@@ -232,6 +231,8 @@ class ResentLog:
             self._close()
             raise WriteError(f"{self.path} cannot be opened: {error.strerror}") from error
         try:
+            if not data:  # a new file, which a power failure would take away with all that is synced in it
+                Disk().sync_folder(self.path.parent)
             self._read(data)
             if data and not data.endswith(b"\n"):  # the last step was cut off by a kill
                 self._write(b"\n")
@@ -280,14 +281,6 @@ class ResentLog:
             os.fsync(self._file)
         except OSError as error:
             raise WriteError(f"{self.path} cannot be written: {error.strerror}; nothing more is sent") from error
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def state_file(cluster: str, group: str) -> Path:

@@ -166,7 +166,7 @@ class PushConsumer(Consumer):
         return held
 
     def _is_full(self, held: AssignedQueue) -> bool:
-        count = [queue.topic for queue in self._held].count(held.queue.topic)
+        count = sum(other.topic == held.queue.topic for other in self._held)
         thresholds = self.options.thresholds.shared(max(1, count))
         return consuming.is_full(held.waiting, thresholds, is_orderly=self.options.orderly)
 
