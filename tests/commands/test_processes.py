@@ -73,23 +73,22 @@ def test_a_command_that_is_killed_takes_the_process_that_reads_the_store_with_it
         assert orphans(process, is_time) == []
 
 
+def pull_from(offset: int) -> RemotingCommand:
+    fields = {"topic": "Orders", "queueId": "0", "consumerGroup": "G", "queueOffset": f"{offset}"}
+    fields |= {"maxMsgNums": "32", "subscription": "*", "sysFlag": "4", "subVersion": "0"}
+    fields |= {"commitOffset": "0", "suspendTimeoutMillis": "0"}
+    return RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=fields)
+
+
 def test_serve_is_one_process_and_maps_nothing_of_its_store(tmp_path: Path) -> None:
     store = tmp_path / "store"
     for _ in range(2):
         with serving_both(store) as (process, _, broker):
-            pull = {"consumerGroup": "G", "topic": "Orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32"}
-            pull |= {
-                "subscription": "*",
-                "sysFlag": "4",
-                "commitOffset": "0",
-                "suspendTimeoutMillis": "0",
-                "subVersion": "0",
-            }
             query = {"topic": "Orders", "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
             sent, pulled, _ = ask(
                 broker,
                 send("one"),
-                RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=pull),
+                pull_from(0),
                 RemotingCommand(RequestCode.QUERY_MESSAGE, ext_fields=query),
             )
             assert (sent.code, pulled.code) == (0, 0)
@@ -114,26 +113,31 @@ def test_a_log_that_somebody_cuts_short_is_an_error_of_a_request_and_no_crash(tm
         process.kill()
 
 
+def written_file(store: Path, units: int) -> Path:
+    """Return the file of the queue once these units are in it: a moment after the messages are acknowledged."""
+    folder = store / "consumequeue" / "Orders" / "0"
+    while True:
+        for file in folder.glob("*"):
+            if any(file.read_bytes()[(units - 1) * 20 : units * 20]):
+                return file
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("left", [0, 10, 20, 40])
 def test_a_queue_that_somebody_cuts_short_is_an_error_of_pulls_and_not_an_end_that_consumers_skip(
     left: int, tmp_path: Path
 ) -> None:
     with serving_both(tmp_path / "store") as (process, _, broker):
         ask(broker, *(send(f"{number}") for number in range(5)))
-        folder = tmp_path / "store" / "consumequeue" / "Orders" / "0"
         at = {"topic": "Orders", "queueId": "0", "consumerGroup": "G"}
-        pull = {**at, "queueOffset": "2", "maxMsgNums": "32", "subscription": "*", "sysFlag": "4"}
-        pull |= {"commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0"}
         pop = {**at, "maxMsgNums": "32", "invisibleTime": "10000", "pollTime": "0", "bornTime": "0", "initMode": "0"}
         search = {"topic": "Orders", "queueId": "0", "timestamp": str(1 << 60)}
         end = RemotingCommand(RequestCode.GET_MAX_OFFSET, ext_fields={"topic": "Orders", "queueId": "0"})
-        while not any(one.stat().st_blocks for one in folder.glob("*")):  # units are written a moment later
-            time.sleep(0.05)
-        [file] = folder.glob("*")
+        file = written_file(tmp_path / "store", 5)
         os.truncate(file, left)
         answers = ask(
             broker,
-            RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=pull),
+            pull_from(2),
             RemotingCommand(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext_fields=search),
             RemotingCommand(RequestCode.POP_MESSAGE, ext_fields=pop),
             end,
@@ -141,4 +145,22 @@ def test_a_queue_that_somebody_cuts_short_is_an_error_of_pulls_and_not_an_end_th
         assert [one.code for one in answers[:3]] == [1, 1, 1]
         assert all(f"{file} was truncated" in (one.remark or "") for one in answers[:3]), answers
         assert answers[-1].ext_fields["offset"] == "5"
+        process.kill()
+
+
+@pytest.mark.parametrize("left", [0, 40])
+def test_units_that_somebody_cut_off_are_an_error_of_pulls_also_when_later_ones_follow(
+    left: int, tmp_path: Path
+) -> None:
+    with serving_both(tmp_path / "store") as (process, _, broker):
+        ask(broker, *(send(f"{number}") for number in range(5)))
+        file = written_file(tmp_path / "store", 5)
+        os.truncate(file, left)
+        ask(broker, send("5"))
+        written_file(tmp_path / "store", 6)
+
+        answers = ask(broker, *(pull_from(offset) for offset in (left // 20, 4, 5)))
+
+        assert [one.code for one in answers] == [1, 1, 0]
+        assert all(f"{file} has lost units" in (one.remark or "") for one in answers[:2]), answers
         process.kill()

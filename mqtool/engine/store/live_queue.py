@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mqtool.engine.store.disk import chunks
 from mqtool.engine.store.file_queue import is_segment_name, segment_name
 from mqtool.engine.store.time_search import Boundary, TimeSearch
-from mqtool.errors import RecoveryNeededError
+from mqtool.errors import RecoveryNeededError, StoreChangedError
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 from mqtool.formats.layout import packer_of
 from mqtool.formats.new_message import topic_field
@@ -69,6 +69,7 @@ class LiveQueue:
     )
     is_batch = False
     unit: struct.Struct = _UNIT
+    _empty = bytes(_UNIT.size)
 
     def __init__(self, key: QueueKey, folder: Path, files: "QueueFiles") -> None:
         """Open a queue.
@@ -232,8 +233,12 @@ class LiveQueue:
         return (self.written + len(self._tail)) // self.unit.size
 
     def units(self, start: int, limit: int) -> list[Unit]:
-        """Return up to ``limit`` units from queue offset ``start`` on; fewer at the end of a file."""
-        units = self.unit.iter_unpack(self._bytes(start, limit))
+        """Return up to ``limit`` units from queue offset ``start`` on; fewer at the end of a file.
+
+        Raises:
+            StoreChangedError: another process has emptied some of them.
+        """
+        units = self.unit.iter_unpack(self._written(start, limit))
         first = max(start, self._first_place())
         return [Unit(place, at, size, code, 1) for place, (at, size, code) in enumerate(units, first)]
 
@@ -252,6 +257,15 @@ class LiveQueue:
             log.min_offset,
         )
         return search.offset_at(timestamp, boundary)
+
+    def _written(self, place: int, limit: int) -> bytes | bytearray:
+        """Return the bytes of units from a place on, each of which was written; raises ``StoreChangedError``."""
+        data = self._bytes(place, limit)
+        # Each unit has a size, so that many zeros do not cross units. A file that was truncated has them where it grew.
+        if self._empty in data:
+            path = self._path(place * self.unit.size)
+            raise StoreChangedError(f"{path} has lost units: another process is changing it")
+        return data
 
     def _unit(self, place: int) -> Any:
         """Return the unit at a place; its first two numbers are address and size of the message."""
@@ -367,6 +381,7 @@ class LiveBatchQueue(LiveQueue):
     __slots__ = ()
     is_batch = True
     unit = _BATCH_UNIT
+    _empty = bytes(_BATCH_UNIT.size)
 
     def begin_at(self, queue_offset: int) -> None:
         """Start in the middle: units state their offsets, so no filler is needed."""
@@ -396,7 +411,7 @@ class LiveBatchQueue(LiveQueue):
         return [
             Unit(offset, physical_offset, size, code, count)
             for physical_offset, size, code, _, offset, count, _, _ in self.unit.iter_unpack(
-                self._bytes(max(place, first), limit)
+                self._written(max(place, first), limit)
             )
             if offset + count > start
         ]
