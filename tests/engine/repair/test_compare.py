@@ -200,7 +200,7 @@ def test_queues_and_tables_that_differ_are_told(tmp_path: Path) -> None:
     unit.write_bytes(bytes(20) + unit.read_bytes()[20:])
     topics = right / "config" / "topics.json"
     topics.write_text(topics.read_text().replace('"T2"', '"T9"'))
-    (right / "config" / "consumerOffset.json").write_text("{}")
+    (right / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T1@G":{"0":0}}}')
 
     found = list(compare_files(StoreReader(left), StoreReader(right), same_log=True))
 
@@ -209,6 +209,14 @@ def test_queues_and_tables_that_differ_are_told(tmp_path: Path) -> None:
         ("config/consumerOffset.json", "left has none", None),
         ("config/topics.json", "they differ on T2, T9", None),
     ]
+
+
+@pytest.mark.parametrize("table", ["{}", '{"dataVersion":{"counter":3},"offsetTable":{}}'])
+def test_an_empty_table_is_no_difference_from_none(table: str, tmp_path: Path) -> None:
+    left, right, _ = two_stores(tmp_path)
+    (right / "config" / "consumerOffset.json").write_text(table)
+
+    assert list(compare_files(StoreReader(left), StoreReader(right), same_log=True)) == []
 
 
 def test_what_each_broker_keeps_of_its_own_role_is_no_difference(tmp_path: Path) -> None:

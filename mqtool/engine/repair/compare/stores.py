@@ -583,7 +583,9 @@ def _compare_tables(left: StoreReader, right: StoreReader) -> Iterator[FileDiffe
         if unread:
             yield FileDifference(f"config/{name}", unread[0])
         elif lacking:
-            yield FileDifference(f"config/{name}", f"{lacking[0]} has none")
+            # A broker writes some tables only once there is something in them, and copies them empty to its slave.
+            if any(any(_differing(table, {})) for table in tables if table is not None):
+                yield FileDifference(f"config/{name}", f"{lacking[0]} has none")
         else:
             keys = list(_differing(*tables))
             if keys:
@@ -593,10 +595,10 @@ def _compare_tables(left: StoreReader, right: StoreReader) -> Iterator[FileDiffe
 
 
 def _differing(left: Any, right: Any) -> Iterator[str]:
-    """Yield the keys of two tables, and of the tables in them, whose values differ; versions do not count."""
+    """Yield the keys of two tables, and of their tables, whose values differ, without versions and empty values."""
     for key in sorted(left.keys() | right.keys(), key=str):
         left_value, right_value = left.get(key), right.get(key)
-        if key == "dataVersion" or left_value == right_value:
+        if key == "dataVersion" or left_value == right_value or not (left_value or right_value):
             continue
         if isinstance(left_value, dict) and isinstance(right_value, dict) and str(key).endswith("Table"):
             yield from _differing(left_value, right_value)
