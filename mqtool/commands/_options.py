@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+_LISTED_HOLES = 10
 _SPAN = re.compile(r"(\d+)(ms|s|m|h|d)")
 _SPAN_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE = re.compile(r"(\d+)\s*(KiB|MiB|GiB|TiB|B)?", re.IGNORECASE)
@@ -216,6 +217,15 @@ def live_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--live", "is_live", is_flag=True,
         help="A broker is writing to the store, or was when it was copied: in-flight writes are not damage.",
     )(command)  # fmt: skip
+
+
+def tell_holes(sentences: Iterable[str], output: Output) -> None:
+    """Say what is missing within a log; of many holes the first."""
+    told = list(sentences)
+    for sentence in told[:_LISTED_HOLES]:
+        output.remark(sentence)
+    if len(told) > _LISTED_HOLES:
+        output.remark(f"{len(told) - _LISTED_HOLES:,} more such holes")
 
 
 def tell_may_be_live(store: "StoreReader", output: Output, is_ahead: bool = False) -> None:

@@ -4,18 +4,27 @@ import contextlib
 import functools
 import re
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mqtool import errors
-from mqtool.commands._options import OFFSET, NewPath, default_store, live_option, load_config, tell_may_be_live
+from mqtool.commands._options import (
+    OFFSET,
+    NewPath,
+    default_store,
+    live_option,
+    load_config,
+    tell_holes,
+    tell_may_be_live,
+)
 from mqtool.commands._output import Output, progress
 from mqtool.errors import MqtoolError, Status, UsageError
 
 if TYPE_CHECKING:
+    from mqtool.engine.store.holes import LogHole
     from mqtool.spark.stores import Store
 
 FORMS = ("parquet", "jsonl")
@@ -195,6 +204,25 @@ class Job:
             )
         if self.into is not None:
             self.output.remark(f"written to {self.into}")
+
+    def holes(
+        self, since: int | None, until: int | None, start: int = 0, stop: int | None = None
+    ) -> "list[tuple[Store, LogHole]]":
+        """Return what is missing within the logs of the stores, in a range of times and of addresses."""
+        from mqtool.engine.store.holes import holes_of
+
+        holes = []
+        for store in self.stores:
+            reader = store.open()
+            first, last = reader.range_of_time(since, until)
+            bounds = max(first, start), last if stop is None else min(last, stop)
+            holes += [(store, hole) for hole in holes_of(reader.commit_log, *bounds)]
+        return holes
+
+    def tell_holes(self, holes: "Iterable[tuple[Store, LogHole]]", sentence: "Callable[[LogHole], str]" = str) -> None:
+        """Tell what is missing within logs, and of which store where there are several."""
+        several = len(self.stores) > 1
+        tell_holes((f"{store.path}: " * several + sentence(hole) for store, hole in holes), self.output)
 
     def tell_may_be_live(self, ahead: Container[str] = ()) -> None:
         """Do for each store what the function does; ``ahead`` are the paths of those whose queues or index are."""

@@ -19,6 +19,7 @@ from mqtool.commands._options import (
     require_log,
     store_options,
     tag_filter,
+    tell_holes,
     tell_may_be_live,
     time_options,
     topic_filter,
@@ -123,14 +124,8 @@ def _tell(store: "StoreReader", search: "Search", done: "ExportResult", output: 
         output.remark(f"{search.faulty_count:,} records are left out: their sizes do not add up")
     for gap in search.gaps[:_LISTED]:
         output.remark(f"{gap.end - gap.start:,} bytes at {gap.start_offset:,} are skipped: no record is there")
-    holes = [
-        (before, after)
-        for before, after in itertools.pairwise(store.commit_log.segments)
-        if before.end_offset < after.start_offset
-    ]
-    for before, after in holes:
-        output.remark(f"no file holds the bytes from {before.end_offset:,} to {after.start_offset:,}")
+    tell_holes(map(str, search.holes), output)
     if done.damaged or search.faulty_count or search.gaps:
         tell_may_be_live(store, output)
     output.remark(f"{done.messages:,} messages exported")
-    return Status.DAMAGE if done.damaged or search.faulty_count or search.gaps or holes else Status.OK
+    return Status.DAMAGE if done.damaged or search.faulty_count or search.gaps or search.holes else Status.OK

@@ -22,6 +22,7 @@ from mqtool.commands._options import (
     range_options,
     require_log,
     tag_filter,
+    tell_holes,
     tell_may_be_live,
     time_options,
     topic_filter,
@@ -175,11 +176,13 @@ def command(
         raise
     for remark in _remarks(store, search):
         output.remark(remark)
-    output.remark(_summary(search, output.count, "--limit is reached" if output.count == limit else ""))
-    if not (search.gaps or search.faulty_count):
-        return Status.OK
-    tell_may_be_live(store, output)
-    return Status.DAMAGE
+    is_limited = output.count == limit
+    holes = [hole for hole in search.holes if not is_limited or hole.start_offset < search.position]
+    tell_holes(map(str, holes), output)
+    output.remark(_summary(search, output.count, "--limit is reached" if is_limited else ""))
+    if search.gaps or search.faulty_count:
+        tell_may_be_live(store, output)
+    return Status.DAMAGE if search.gaps or search.faulty_count or holes else Status.OK
 
 
 class _FindQuery(NamedTuple):

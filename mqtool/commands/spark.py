@@ -25,7 +25,7 @@ from mqtool.commands._spark import Into, Job, SharedPath, into_options, job_opti
 from mqtool.commands._streams import outlast_readers
 from mqtool.commands.find import query_of, query_options
 from mqtool.commands.rebuild import tell_built
-from mqtool.commands.stats import NOUNS, columns_of, counts_of, named, order_of
+from mqtool.commands.stats import NOUNS, columns_of, counts_of, missing, named, order_of
 from mqtool.commands.verify import AHEAD, STYLES, sentence, status_of, summary
 from mqtool.errors import NotFoundError, Status, UsageError
 
@@ -169,9 +169,10 @@ def find(
         places = "a place" if unread == 1 else f"{unread:,} places"
         job.output.remark(f"{places} of the log could not be read: see `mqtool spark verify`")
         job.tell_may_be_live()
+    job.tell_holes(planned.holes)
     shown = f", {len(rows):,} shown: --limit is reached" if job.into is None and len(rows) < count else ""
     job.tell(f"{count:,} message{'s' * (count != 1)} found{shown}")
-    return Status.DAMAGE if unread else Status.OK
+    return Status.DAMAGE if unread or planned.holes else Status.OK
 
 
 @command.command("stats", short_help="Count messages and bytes by topic, queue, tag, hour, size or producer.")
@@ -201,7 +202,7 @@ def stats(
     messages repeat the queue offset of another message in their queue.
     """
     from mqtool.engine.store.stats import HOUR_MS, KEYS, By, Count, Selection
-    from mqtool.spark.stats import counts
+    from mqtool.spark.stats import UNREAD, counts
 
     way = By(by)
     _require_logs(job)
@@ -213,7 +214,7 @@ def stats(
         is_group = f"{KEYS[way][0]} is not null"
         rows = (frame if job.into is None else frame.where(f"not ({is_group})")).collect()
         _check_matched({name for row in rows for name in row["matched"] or ()}, selection)
-        job.write(frame.where(is_group).drop("lost", "faulty", "gone", "matched"))
+        job.write(frame.where(is_group).drop(*UNREAD, "matched"))
     groups = {}
     unread: collections.Counter[str] = collections.Counter()
     total = Count()
@@ -235,10 +236,12 @@ def stats(
     ):
         if unread[name]:
             job.output.remark(f"{unread[name]:,} {text}")
+    holes = job.holes(since, until)
+    job.tell_holes(holes, missing)
     if any(unread.values()):
         job.tell_may_be_live()
     job.tell(f"{total.messages:,} messages counted" if job.into is None else "counted")
-    return Status.DAMAGE if unread["lost"] or unread["faulty"] else Status.OK
+    return Status.DAMAGE if unread["lost"] or unread["faulty"] or holes else Status.OK
 
 
 @command.command("export", short_help="Write messages to Parquet by topic and date.")
@@ -265,8 +268,10 @@ def export(
     assert job.into is not None
     with job.session() as spark:
         done = run(spark, job.stores, job.into, ExportSelection(chosen, since, until, start, stop), job.partition_size)
-    if done.damaged:
-        job.output.remark(f"{done.damaged:,} damaged records and places are left out")
+    holes = job.holes(since, until, start=start or 0, stop=stop)
+    job.tell_holes(holes)
+    if done.damaged > len(holes):
+        job.output.remark(f"{done.damaged - len(holes):,} damaged records and places are left out")
         job.tell_may_be_live()
     job.tell(f"{done.messages:,} messages of {done.size:,} bytes exported")
     return Status.DAMAGE if done.damaged else Status.OK

@@ -14,6 +14,7 @@ from mqtool.commands._options import (
     range_options,
     require_log,
     tag_filter,
+    tell_holes,
     tell_may_be_live,
     time_options,
     topic_filter,
@@ -23,6 +24,7 @@ from mqtool.commands._rows import topic_kind
 from mqtool.errors import Status
 
 if TYPE_CHECKING:
+    from mqtool.engine.store.holes import LogHole
     from mqtool.engine.store.reader import StoreReader
     from mqtool.engine.store.stats import By, Count, Key, Selection, Stats
 
@@ -183,14 +185,18 @@ def counts_of(count: "Count", span_ms: int) -> dict[str, Any]:
     }
 
 
+def missing(hole: "LogHole") -> str:
+    """Return the sentence for a hole of a log."""
+    return f"{hole.size:,} bytes of the log are missing from offset {hole.start_offset:,} on"
+
+
 def _remark(store: "StoreReader", stats: "Stats", output: Output) -> None:
     for gap in stats.gaps[:_LISTED_GAPS]:
         place = f"{store.paths.relative(gap.segment.path)}@{gap.start}"
         output.remark(f"{place}: {gap.end - gap.start:,} bytes hold no message that can be read")
     if len(stats.gaps) > _LISTED_GAPS:
         output.remark(f"{len(stats.gaps) - _LISTED_GAPS:,} more such gaps")
-    for start, size in stats.holes[:_LISTED_GAPS]:
-        output.remark(f"{size:,} bytes of the log are missing from offset {start:,} on")
+    tell_holes(map(missing, stats.holes), output)
     if stats.noise and not store.is_live:
         place = f"{store.paths.relative(stats.noise.segment.path)}@{stats.noise.start}"
         output.remark(f"{place}: after the last message are bytes that are not a message")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mqtool.engine.store.holes import holes_of
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, StoreChangedError
@@ -76,9 +77,13 @@ def end_before(store: Store, reader: StoreReader, start: int, stop: int) -> LogE
         store: that it is of.
         reader: of it.
         start: address of a record, or after one: what starts below it does not count.
-        stop: an address above it. It is returned if there is no message below it.
+        stop: an address above it. It is returned if there is no message below it; of a hole the end is.
     """
     segment = reader.commit_log.segment_at(stop - 1)
+    holes = holes_of(reader.commit_log, start)
+    for hole in (hole for hole in holes if hole.start_offset < stop <= hole.end_offset):
+        before = end_before(store, reader, start, hole.start_offset) if hole.start_offset > start else None
+        return LogEnd(hole.end_offset, before.last if before else None)
     if segment is None:
         return LogEnd(stop, None)
     low, high = max(0, start - segment.start_offset), stop - segment.start_offset

@@ -15,7 +15,7 @@ from mqtool.engine.repair.salvage.transfer import NUMBERS, RAW, SAID, TEXTS
 from mqtool.spark import run_as_program
 from mqtool.spark.bounds import Bounds
 from mqtool.spark.messages import COLUMNS, CORRUPT, FIRST_MS, LAST_MS
-from mqtool.spark.partitions import LogRange
+from mqtool.spark.partitions import LogRange, MissingRange
 from mqtool.spark.schemas import arrow_schema, metrics, spark_schema
 from mqtool.spark.session import setting
 from mqtool.spark.spread import spread
@@ -121,9 +121,9 @@ def _date(milliseconds: Any) -> Any:
 
 
 class ExportTask(NamedTuple):
-    """What one task gives: the messages of a range."""
+    """What one task gives: the messages of a range, or that they are missing."""
 
-    part: LogRange
+    part: LogRange | MissingRange
     bounds: Bounds
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from mqtool.engine.store.holes import LogHole
 from mqtool.engine.store.search import Matcher, Query, Search
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import scan
@@ -44,10 +45,11 @@ class FindTask(NamedTuple):
 
 @dataclasses.dataclass
 class FindPlan:
-    """What to search for, and what the driver has found in the index."""
+    """What to search for, what the driver has found in the index, and which addresses no file holds."""
 
     items: list[FindTask]
     remarks: list[str]
+    holes: list[tuple[Store, LogHole]] = dataclasses.field(default_factory=list)
     scan_size: int = 0
 
 
@@ -70,6 +72,7 @@ def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: 
             for start in range(0, len(outside), _MAX_HITS)
         ]
         find_plan.remarks += [*reader.remarks, *search.remarks]
+        find_plan.holes += [(store, hole) for hole in search.holes]
         find_plan.scan_size += search.scan_size
     return find_plan
 

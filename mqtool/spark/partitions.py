@@ -9,10 +9,11 @@ Cost: a range reads some megabytes before it, once for each task.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mqtool.engine.store.commit_log import SIZE_BYTES, SLACK, CommitLog, Gap, is_whole, with_data
+from mqtool.engine.store.holes import holes_of
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import Bytes
@@ -59,6 +60,25 @@ class LogRange:
     total_size: int  # bytes of all ranges that are read together
     stamp: str = ""  # of a remote segment, as it was listed
 
+    @property
+    def address(self) -> int:
+        """Where it starts in the log."""
+        return self.start_offset + self.start
+
+
+@dataclasses.dataclass(frozen=True)
+class MissingRange:
+    """Addresses of a log that no file holds any more: who reads a log reports them in their place."""
+
+    store: Store
+    address: int
+    end_offset: int
+
+    @property
+    def place(self) -> "UnreadablePlace":
+        """What is reported."""
+        return UnreadablePlace(0, "LOG-GAP")
+
 
 @dataclasses.dataclass(frozen=True)
 class UnreadablePlace:
@@ -103,6 +123,19 @@ def log_ranges(
         )
         for segment, start, stop, following in chosen
     ]  # fmt: skip
+
+
+def missing_ranges(
+    store: Store, reader: StoreReader, start_offset: int = 0, stop_offset: int | None = None
+) -> list[MissingRange]:
+    """Return the addresses between two segments of a log that no file holds, within a range."""
+    holes = holes_of(reader.commit_log, start_offset, stop_offset)
+    return [MissingRange(store, hole.start_offset, hole.end_offset) for hole in holes]
+
+
+def with_missing(ranges: Sequence[LogRange], missing: Sequence[MissingRange]) -> list[LogRange | MissingRange]:
+    """Return both in the order of the log."""
+    return sorted([*ranges, *missing], key=lambda part: part.address)
 
 
 def size_of(total: int) -> int:

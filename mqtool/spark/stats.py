@@ -18,7 +18,15 @@ from mqtool.engine.store.dispatch import QueueKey, dispatch
 from mqtool.engine.store.stats import KEYS, By, Count, Selection, Tally, matches
 from mqtool.formats.scan import MessageTable
 from mqtool.spark import run_as_program
-from mqtool.spark.partitions import LogRange, RangeReader, UnreadablePlace, log_ranges
+from mqtool.spark.partitions import (
+    LogRange,
+    MissingRange,
+    RangeReader,
+    UnreadablePlace,
+    log_ranges,
+    missing_ranges,
+    with_missing,
+)
 from mqtool.spark.spread import spread
 from mqtool.spark.stores import Store
 from mqtool.spark.tables import GONE
@@ -29,17 +37,18 @@ _TYPES = {
 }  # fmt: skip
 _ARROW = {"string": pa.string(), "long": pa.int64(), "array<string>": pa.list_(pa.string())}
 _COUNTS = tuple(field.name for field in dataclasses.fields(Count))
-_SUMS = ("messages", "records", "size", "body_size", "lost", "faulty", "gone")
+UNREAD = ("lost", "faulty", "gone", "holes")
+_SUMS = ("messages", "records", "size", "body_size", *UNREAD)
 _MATCHED = "matched"
 _OFFSETS = ("first_offset", "stop_offset")
 _OF_QUEUES = ("min_offset", "max_offset", "missing", "repeated")
-_COLUMNS_OF_QUEUES = (*KEYS[By.QUEUE], *_COUNTS, "lost", "faulty", "gone", *_OF_QUEUES, _MATCHED)
+_COLUMNS_OF_QUEUES = (*KEYS[By.QUEUE], *_COUNTS, *UNREAD, *_OF_QUEUES, _MATCHED)
 
 
 class StatsTask(NamedTuple):
     """What one task counts."""
 
-    parts: list[LogRange]
+    parts: list[LogRange | MissingRange]
     by: By
     selection: Selection
 
@@ -49,8 +58,9 @@ def counts(spark: Any, stores: Sequence[Store], by: By, selection: Selection, pa
 
     By queue there are also ``min_offset`` and ``max_offset`` (one past the last), how many queue offsets between them
     are ``missing``, and how many messages were ``repeated``. A row without a group counts what could not be read: how
-    many places (``lost``), records (``faulty``) and ranges of segments that went meanwhile (``gone``). It also has the
-    patterns of the selection that something is called by (``matched``), as ``pattern_names`` spells them.
+    many places (``lost``), records (``faulty``), ranges of segments that went meanwhile (``gone``) and ranges of
+    addresses between two segments (``holes``). It also has the patterns of the selection that something is called by
+    (``matched``), as ``pattern_names`` spells them.
 
     Args:
         spark: the session.
@@ -80,16 +90,17 @@ def pattern_names(selection: Selection) -> dict[str, tuple[str, str]]:
     return {f"{field} {pattern}": (field, pattern) for field in fields for pattern in getattr(selection, field)}
 
 
-def _ranges(store: Store, selection: Selection, partition_size: int) -> Iterator[list[LogRange]]:
+def _ranges(store: Store, selection: Selection, partition_size: int) -> Iterator[list[LogRange | MissingRange]]:
     reader = store.open()
     start, stop = reader.range_of_time(selection.since, selection.until)
     ranges = log_ranges(store, reader, partition_size, start, stop)
-    for _, parts in itertools.groupby(ranges, lambda part: (part.start_offset + part.start) // partition_size):
+    every = with_missing(ranges, missing_ranges(store, reader, start, stop))
+    for _, parts in itertools.groupby(every, lambda part: part.address // partition_size):
         yield list(parts)
 
 
 def _columns(by: By) -> list[str]:
-    return [*KEYS[by], *_COUNTS, "lost", "faulty", "gone", *(_OFFSETS if by is By.QUEUE else ()), _MATCHED]
+    return [*KEYS[by], *_COUNTS, *UNREAD, *(_OFFSETS if by is By.QUEUE else ()), _MATCHED]
 
 
 def _spelled(names: Iterable[str]) -> str:
@@ -110,7 +121,8 @@ def count(item: StatsTask) -> Iterator[pa.RecordBatch]:
     tally = Tally(item.by, item.selection)
     spans: dict[QueueKey, list[list[int]]] = {}
     lost = gone = 0
-    for piece in _pieces(item.parts):
+    holes = sum(isinstance(part, MissingRange) for part in item.parts)
+    for piece in _pieces([part for part in item.parts if isinstance(part, LogRange)]):
         if piece is None:
             gone += 1
         elif isinstance(piece, UnreadablePlace):
@@ -133,8 +145,9 @@ def count(item: StatsTask) -> Iterator[pa.RecordBatch]:
         for name, (field, pattern) in pattern_names(item.selection).items()
         if any(matches((pattern,), called) for called in getattr(tally, field) if called)
     ]
-    if lost or gone or tally.faulty or matched:
-        rows.append({"lost": lost, "faulty": tally.faulty, "gone": gone, _MATCHED: matched})
+    unread = dict(zip(UNREAD, (lost, tally.faulty, gone, holes), strict=True))
+    if any(unread.values()) or matched:
+        rows.append(unread | {_MATCHED: matched})
     yield _batch(_columns(item.by), rows)
 
 

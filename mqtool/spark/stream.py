@@ -22,28 +22,18 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError, UsageError
 from mqtool.spark.ends import LogEnd, Mark, end_before, end_of_log, holds
 from mqtool.spark.options import EARLIEST, LATEST, Options, check_endless, choose
-from mqtool.spark.partitions import log_ranges
+from mqtool.spark.partitions import MissingRange, log_ranges, missing_ranges, with_missing
 from mqtool.spark.places import LossReporter, Offsets, Place, moved, place_behind, resumed, shares
 from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
 from mqtool.spark.spread import spare_the_loaded
 from mqtool.spark.stores import Store
 from mqtool.spark.table_reader import StorePartition, ask_for, places
-from mqtool.spark.tables import TABLES, read_lost, read_messages
-
-
-@dataclasses.dataclass
-class LostPartition(InputPartition):
-    """Addresses whose files were gone before they were read."""
-
-    store: Store
-    start: int
-    stop: int
+from mqtool.spark.tables import TABLES, read_messages
 
 
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -128,7 +118,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             StoreChangedError: a log is another one than before, with ``failOnDataLoss``.
-            NotFoundError: retention was faster, or a store is gone, with ``failOnDataLoss``.
+            NotFoundError: retention was faster, a segment is missing, or a store is gone, with ``failOnDataLoss``.
         """
         parts: list[InputPartition] = []
         stores, start = self._stores(start)
@@ -149,20 +139,23 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if low is not None and low < first:
                 text = f"{store.path}: the messages from {low:,} to {first:,} were deleted before they were read"
                 self._losses.tell(NotFoundError(text), "after them")
-                parts.append(LostPartition(store, low, first))
+                parts.append(StorePartition(MissingRange(store, low, first)))
+            missing = missing_ranges(store, reader, low or 0, stop)
+            for hole in missing:
+                text = f"{store.path}: no file holds the messages from {hole.address:,} to {hole.end_offset:,}"
+                self._losses.tell(NotFoundError(text), "after them")
             ranges = log_ranges(store, reader, self.ask.max_partition, low or 0, stop)
             # A message ends each range of addresses, so what is not a message before it is in between.
-            parts += [StorePartition(dataclasses.replace(part, following=True, is_live=False)) for part in ranges]
+            ranges = [dataclasses.replace(part, following=True, is_live=False) for part in ranges]
+            parts += map(StorePartition, with_missing(ranges, missing))
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a range."""
         schema = arrow_schema(self.schema)
         with sentences():
-            if isinstance(partition, LostPartition):
-                yield from read_lost(partition.store, segment_name(partition.start), self.ask, schema)
-            elif isinstance(partition, StorePartition):
-                yield from read_messages(partition.part, self.ask, schema)  # type: ignore[arg-type]
+            assert isinstance(partition, StorePartition)
+            yield from read_messages(partition.part, self.ask, schema)  # type: ignore[arg-type]
         spare_the_loaded()
 
     def _stores(self, start: Offsets) -> tuple[dict[str, Store], Offsets]:

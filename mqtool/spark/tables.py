@@ -18,6 +18,7 @@ import pyarrow as pa
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store import rocksdb
+from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -27,7 +28,16 @@ from mqtool.formats import config_tables, consume_queue, index_file, timer
 from mqtool.spark import messages
 from mqtool.spark.bounds import Bounds
 from mqtool.spark.messages import MAX_HEX, Batches, RowSelection, timestamps
-from mqtool.spark.partitions import LogRange, RangeReader, UnreadablePlace, log_ranges, ranges_in_time
+from mqtool.spark.partitions import (
+    LogRange,
+    MissingRange,
+    RangeReader,
+    UnreadablePlace,
+    log_ranges,
+    missing_ranges,
+    ranges_in_time,
+    with_missing,
+)
 from mqtool.spark.stores import Store
 
 _log = logging.getLogger("mqtool.spark")
@@ -86,7 +96,7 @@ class FilePiece(NamedTuple):
     slots: int = 0
 
 
-Part = LogRange | FilePart
+Part = LogRange | MissingRange | FilePart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,19 +112,23 @@ class Table:
 # Messages
 
 
-def _message_parts(store: Store, reader: StoreReader, ask: Ask) -> list[LogRange]:
+def _message_parts(store: Store, reader: StoreReader, ask: Ask) -> list[LogRange | MissingRange]:
     bounds = ask.bounds
     start, stop = reader.commit_log.min_offset, reader.commit_log.end_offset
     if bounds.since is not None or bounds.until is not None:
         start, stop = reader.range_of_time(bounds.since, bounds.until)
     start, stop = max(start, bounds.start or 0), stop if bounds.stop is None else min(stop, bounds.stop)
     ranges = log_ranges(store, reader, ask.max_partition, start, stop)
-    return ranges_in_time(ranges, bounds.since, bounds.until)
+    missing = missing_ranges(store, reader, start, stop)
+    return with_missing(ranges_in_time(ranges, bounds.since, bounds.until), missing)
 
 
-def read_messages(part: LogRange, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
-    """Yield the messages of a range of the log, and rows of what is damaged in it."""
+def read_messages(part: LogRange | MissingRange, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
+    """Yield the messages of a range of the log, and rows of what is damaged in it or missing."""
     batches = _batches(part.store, ask, schema)
+    if isinstance(part, MissingRange):
+        yield from batches.of_damage(segment_name(part.address), part.place.position, part.place.code, None)
+        return
     try:
         with RangeReader(part, is_mapped="body" not in ask.columns) as reader:
             for piece in reader.tables():
@@ -126,11 +140,6 @@ def read_messages(part: LogRange, ask: Ask, schema: Schema) -> Iterator[RecordBa
     except GONE as error:
         ask.gone(error)
         yield from batches.of_damage(part.file, part.start, "LOG-GAP", None)
-
-
-def read_lost(store: Store, file: str, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
-    """Yield the row that reports a segment whose messages were gone before they were read."""
-    yield from _batches(store, ask, schema).of_damage(file, 0, "LOG-GAP", None)
 
 
 def _batches(store: Store, ask: Ask, schema: Schema) -> Batches:

@@ -149,6 +149,18 @@ def test_a_missing_segment_is_told(tmp_path: Path) -> None:
     assert "no file holds the bytes from 131,072 to 196,608" in ran.remarks
 
 
+def test_a_segment_that_is_missing_elsewhere_is_not_told(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    (store / "commitlog" / f"{65_536:020}").unlink()
+
+    within, elsewhere = run("export", "-s", store, "--to", 70_000), run("export", "-s", store, "--from", 140_000)
+
+    assert within.status == Status.DAMAGE
+    assert "no file holds the bytes from 65,536 to 70,000" in within.remarks
+    assert elsewhere.rows
+    assert (elsewhere.status, "no file" in elsewhere.remarks) == (Status.OK, False)
+
+
 def test_what_a_filter_left_out_gets_placeholders_or_new_numbers(tmp_path: Path) -> None:
     file = tmp_path / "messages.jsonl"
     exported(golden_store("mixed-533-clean"), file, "--tag", "TagD")

@@ -95,6 +95,27 @@ def test_where_an_index_file_is_lost_the_log_is_scanned(which: int, tmp_path: Pa
     assert "4 index files searched" in by_index.remarks
 
 
+def test_a_missing_segment_is_told_where_its_messages_would_be_searched(tmp_path: Path) -> None:
+    store = copy_of(MIXED, tmp_path)
+    messages = manifest(MIXED)["messages"]
+    missing = [one for one in messages if 131_072 <= one["phy"] < 196_608]
+    (store / "commitlog" / f"{131_072:020}").unlink()
+    sentence = "no file holds the bytes from 131,072 to 196,608"
+
+    scanned = find(store, "--from", 0)
+    indexed = find(store, "--key", missing[20]["uniq_key"])
+    before, elsewhere = find(store, "--to", 60_000), find(store, "--key", messages[0]["uniq_key"])
+    first = find(store, "--from", 0, "--limit", 1)
+
+    assert len(scanned.rows) == len(messages) - len(missing)
+    assert indexed.rows == []
+    for ran in (scanned, indexed):
+        assert (ran.status, sentence in ran.remarks) == (Status.DAMAGE, True)
+    for ran in (before, elsewhere, first):
+        assert ran.rows
+        assert (ran.status, sentence in ran.remarks) == (Status.OK, False)
+
+
 def _overwrite(path: Path, at: int, data: bytes) -> None:
     content = bytearray(path.read_bytes())
     content[at : at + len(data)] = data

@@ -158,6 +158,28 @@ class TestOnSpark:
         for side in ("left", "right"):
             assert f"{side}: a place of the log cannot be read" in many.stderr
 
+    @pytest.mark.parametrize(
+        ("asked", "sentence"),
+        [
+            ("stats", "65,536 bytes of the log are missing from offset 65,536 on"),
+            ("export --into {new}", "no file holds the bytes from 65,536 to 131,072"),
+            ("find --from 0", "no file holds the bytes from 65,536 to 131,072"),
+        ],
+    )
+    def test_a_segment_that_is_missing_within_a_log_is_told_as_by_the_command(
+        self, asked: str, sentence: str, tmp_path: Path
+    ) -> None:
+        store = copy_of(STORE, tmp_path)
+        (store / "commitlog" / f"{65_536:020}").unlink()
+
+        one = run(*asked.format(new=tmp_path / "one.jsonl").split(), "-s", store)
+        many = job(*asked.format(new=tmp_path / "many").split(), "-s", store)
+
+        assert many.returncode == one.status == Status.DAMAGE
+        assert f"mqtool: {sentence}\n" in one.remarks
+        assert f"mqtool: {sentence}\n" in many.stderr
+        assert "damaged records and places" not in many.stderr
+
     def test_a_limit_of_none_counts_all_the_same(self) -> None:
         many = job("find", "-s", golden_store(STORE), "--from", 0, "--limit", 0)
 

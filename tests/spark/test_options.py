@@ -320,6 +320,27 @@ def sick(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.parametrize("options", [{}, {"topic": "log-x"}, {"startingTimestamp": 1}, {"maxPartitionBytes": "5000"}])
+def test_a_segment_that_is_missing_within_a_log_is_a_row_of_its_own(options: dict[str, Any], tmp_path: Path) -> None:
+    root = copy_of(MIXED, tmp_path)
+    whole = read(root, **options)
+    missing = sorted((root / "commitlog").iterdir())[1]
+    missing.unlink()
+
+    rows = read(root, **options)
+
+    first = int(missing.name)
+    assert [row for row in rows if row["physical_offset"] is not None] == [
+        row for row in whole if not first <= row["physical_offset"] < first + 65_536
+    ]
+    told = [row["_corrupt_record"] for row in rows if row["_corrupt_record"]]
+    assert told == [{"file": missing.name, "position": 0, "code": "LOG-GAP", "hex": None}]
+    with pytest.raises(BadDataError, match=f"LOG-GAP {missing.name}@0: bytes of the log are missing"):
+        read(root, mode="FAILFAST", **options)
+    min((root / "commitlog").iterdir()).unlink()  # by retention
+    assert not any(row["_corrupt_record"] for row in read(root, **options))
+
+
 def test_damage_is_rows_of_its_own(sick: Path) -> None:
     messages = manifest(MIXED)["messages"]
 

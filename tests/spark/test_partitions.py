@@ -17,9 +17,10 @@ from mqtool.engine.repair.compare.stores import Logs, compare_logs
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.stats import By, Selection
 from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.formats import kernels as plain
-from mqtool.spark import compare, partitions
+from mqtool.spark import compare, partitions, stats
 from mqtool.spark.ends import Mark, end_before, end_of_log, holds, thinned
 from mqtool.spark.partitions import RangeReader, UnreadablePlace, log_ranges
 from mqtool.spark.stores import Store
@@ -305,6 +306,21 @@ def test_what_is_loaded_is_what_the_file_holds(
             start = min(start, len(content))
             file.load(start, start + size)
             assert (file.bytes[start : start + size] == content[start : start + size]).all()
+
+
+@pytest.mark.parametrize(("number", "holes"), [(0, 0), (1, 1), (2, 1), (4, 0)])
+def test_tasks_that_count_tell_of_a_segment_that_is_missing_within_a_log(
+    number: int, holes: int, tmp_path: Path
+) -> None:
+    root = copy_of(MIXED, tmp_path)
+    sorted((root / "commitlog").iterdir())[number].unlink()
+    store = Store(str(root))
+
+    for size in (9_000, 1 << 30):
+        items = (stats.StatsTask(parts, By.TOPIC, Selection()) for parts in stats._ranges(store, Selection(), size))
+        rows = [row for item in items for batch in stats.count(item) for row in batch.to_pylist()]
+        assert sum(row["holes"] or 0 for row in rows) == holes
+        assert sum(row["lost"] or 0 for row in rows) == 0
 
 
 @pytest.mark.parametrize(

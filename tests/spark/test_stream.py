@@ -229,6 +229,30 @@ def test_segments_deleted_before_they_were_read_are_told_of_and_the_stream_goes_
     assert int(told[0]["file"]) == growing.offsets()[read]
 
 
+@pytest.mark.parametrize("most", [None, 500, 5000])
+def test_a_segment_that_is_missing_within_a_log_ends_a_query_or_is_told_of_once(
+    most: int | None, growing: Growing, caplog: pytest.LogCaptureFixture
+) -> None:
+    growing.grow(growing.size)
+    growing.delete(1)  # retention is no loss for a query that begins later
+    (growing.root / "commitlog" / growing.files[2].name).unlink()
+    limit = {"maxBytesPerTrigger": most} if most else {}
+    strict, lax = StreamQuery(growing.root, **limit), StreamQuery(growing.root, failOnDataLoss=False, **limit)
+    first, stop = 2 * SEGMENT, 3 * SEGMENT
+
+    with pytest.raises(NotFoundError, match=f"no file holds the messages from {first:,} to {stop:,}; set failOnDataLo"):
+        while strict.trigger():
+            pass
+    while lax.trigger():
+        pass
+
+    kept = [offset for offset in growing.offsets() if SEGMENT <= offset < first or offset >= stop]
+    assert lax.offsets_read() == kept
+    told = [row["_corrupt_record"] for row in lax.rows if row["_corrupt_record"]]
+    assert [(one["code"], int(one["file"])) for one in told] == [("LOG-GAP", first)]
+    assert len(caplog.records) == 1
+
+
 def test_a_segment_deleted_while_a_micro_batch_reads_is_told_of(growing: Growing) -> None:
     growing.grow(growing.size)
     reader = stream(growing.root, failOnDataLoss=False)

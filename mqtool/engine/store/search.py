@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.commit_log import CommitLog, Gap, settled
+from mqtool.engine.store.holes import LogHole, holes_of
 from mqtool.engine.store.index_file import IndexFile
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import reading
@@ -228,7 +229,8 @@ class Search:
     """One search: what the index files say is known when it is made, the log is scanned while messages are taken.
 
     ``hit_offsets`` are the addresses that index entries name, ``scan_size`` is how many of the ``total_size`` bytes of
-    the log must be scanned; ``position``, ``scanned_size``, ``faulty_count`` and ``gaps`` say how it went.
+    the log must be scanned; ``position``, ``scanned_size``, ``faulty_count`` and ``gaps`` say how it went. ``holes``
+    are those of the log that must be scanned or that index entries refer to.
     """
 
     def __init__(self, reader: StoreReader, query: Query, use_index: bool = True) -> None:
@@ -249,12 +251,19 @@ class Search:
         if query.keys and use_index and not any(map(is_glob, query.keys)):
             covered = self._ask_index()
         self.ranges = list(_without(start, stop, covered))
+        self.holes = [hole for hole in holes_of(reader.commit_log, start, stop) if self._needs(hole)]
         self.end_offset = end
         self.total_size = sum(
             min(segment.end_offset, end) - segment.start_offset for segment in _below(reader.commit_log, end)
         )
         self.scan_size = sum(end - begin for begin, end in self.ranges)
         self.kernels = scan.kernels_for(self.scan_size)
+
+    def _needs(self, hole: LogHole) -> bool:
+        hits = self.hit_offsets
+        return any(start < hole.end_offset and hole.start_offset < stop for start, stop in self.ranges) or (
+            bisect.bisect_left(hits, hole.start_offset) < bisect.bisect_left(hits, hole.end_offset)
+        )
 
     @property
     def faulty_count(self) -> int:

@@ -9,7 +9,6 @@ Cost: linear in the messages; memory holds a stretch per thread and one count fo
 import dataclasses
 import enum
 import fnmatch
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.store.commit_log import Gap
+from mqtool.engine.store.holes import LogHole, holes_of
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log, scan
@@ -294,7 +294,7 @@ class Stats:
 
     tally: Tally
     gaps: list[Gap]
-    holes: list[tuple[int, int]]  # address and length of missing segments
+    holes: list[LogHole]
     noise: Gap | None  # bytes that are not a record, after the last message
 
 
@@ -329,8 +329,7 @@ def count_messages(
     ]
     kernels = scan.kernels_for(sum(part.stop - part.start for part in parts))
     counter = _Counter(store, by, selection, kernels, progress)
-    holes = [(before.stop, after.start - before.stop) for before, after in itertools.pairwise(parts)]
-    result = Stats(Tally(by, selection), [], [hole for hole in holes if hole[1] > 0], None)
+    result = Stats(Tally(by, selection), [], holes_of(log, start_offset, stop_offset), None)
     pending: list[Gap] = []
     with ThreadPoolExecutor(jobs) as pool:
         try:

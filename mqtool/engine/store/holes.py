@@ -1,0 +1,37 @@
+"""Holes of a log: addresses between two of its segments that no file holds.
+
+Retention deletes the oldest segments, so what is missing before the first one is not a hole.
+"""
+
+import itertools
+from typing import NamedTuple
+
+from mqtool.engine.store.file_queue import FileQueue
+
+
+class LogHole(NamedTuple):
+    """Addresses that no file holds, though there are files before and after them."""
+
+    start_offset: int
+    end_offset: int
+
+    def __str__(self) -> str:
+        return f"no file holds the bytes from {self.start_offset:,} to {self.end_offset:,}"
+
+    @property
+    def size(self) -> int:
+        """How many bytes are missing."""
+        return self.end_offset - self.start_offset
+
+
+def holes_of(log: FileQueue, start_offset: int = 0, stop_offset: int | None = None) -> list[LogHole]:
+    """Return the holes of a log within a range of addresses, by the names and lengths of its files.
+
+    Cost: linear in the number of segments.
+    """
+    stop_offset = log.end_offset if stop_offset is None else stop_offset
+    between = (
+        LogHole(max(before.end_offset, start_offset), min(after.start_offset, stop_offset))
+        for before, after in itertools.pairwise(log.segments)
+    )
+    return [hole for hole in between if hole.start_offset < hole.end_offset]
