@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._options import STORE, check_has_log, jobs_option, open_store, output_option, require_a_log
+from mqtool.commands._options import (
+    STORE,
+    check_has_log,
+    jobs_option,
+    open_store,
+    output_option,
+    require_a_log,
+    tell_holes,
+)
 from mqtool.commands._output import Output, progress
 from mqtool.errors import Status, UsageError
 
@@ -44,6 +52,8 @@ def command(
     Exits with status 0 if they are equal, 3 if messages differ, 4 if only queues or tables do, or if some
     places could not be read in either store.
     """
+    from mqtool.engine.store.holes import holes_of
+
     if len(configs) > 2:
         raise UsageError("give -c once for both stores, or twice, one for each")
     stores = [
@@ -56,9 +66,11 @@ def command(
     output.tell_compiling(sum(store.commit_log.total_size for store in stores))
     status = (_by_offset if by == "offset" else _by_key)(stores[0], stores[1], jobs, output)
     for side, store in zip(("left", "right"), stores, strict=True):
+        tell_holes((f"{side}: {hole}" for hole in holes_of(store.commit_log)), output)
         for remark in dict.fromkeys(store.remarks):
             output.remark(f"{side}: {remark}")
-    return status
+    has_holes = any(holes_of(store.commit_log) for store in stores)
+    return Status.WARNINGS if has_holes and status == Status.OK else status
 
 
 def _by_offset(left: "StoreReader", right: "StoreReader", jobs: int, output: Output) -> int:
@@ -105,6 +117,7 @@ def _by_offset(left: "StoreReader", right: "StoreReader", jobs: int, output: Out
 
 def _tell_logs(logs: "Logs", left: "StoreReader", right: "StoreReader", output: Output) -> None:
     from mqtool.engine.repair.compare.stores import better_base
+    from mqtool.engine.store.holes import holes_of
 
     for name, side in zip(("left", "right"), logs.sides, strict=True):
         sentence = f"{name}: {side.message_count:,} messages, {side.only:,} of them only there"
@@ -112,7 +125,8 @@ def _tell_logs(logs: "Logs", left: "StoreReader", right: "StoreReader", output: 
             sentence += f"; {side.unreadable_size:,} bytes in {side.unreadable_count:,} places cannot be read"
         output.remark(sentence)
     if logs.is_equal:
-        if logs.ranges or any(side.unreadable_count for side in logs.sides):
+        has_holes = any(holes_of(reader.commit_log) for reader in (left, right))
+        if logs.ranges or has_holes or any(side.unreadable_count for side in logs.sides):
             output.remark(f"both hold the same {logs.common:,} messages; `mqtool verify` shows what is damaged")
         else:
             output.remark(f"both logs are the same: {logs.common:,} messages")

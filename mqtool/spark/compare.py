@@ -5,6 +5,7 @@ and nothing is shuffled. By key, for any two stores: messages are identified as 
 (``mqtool.formats.identity``), and those of both stores are grouped and counted.
 """
 
+import bisect
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
@@ -16,12 +17,21 @@ import pyarrow as pa
 
 from mqtool.engine.repair.compare.aligned import SIDES, are_sound
 from mqtool.engine.repair.compare.stores import check_same_kind
+from mqtool.engine.store.holes import holes_of
 from mqtool.formats.columns import distinct, is_among
 from mqtool.formats.identity import record_identities
 from mqtool.formats.scan import MessageTable
 from mqtool.spark import run_as_program
 from mqtool.spark.messages import BUILDERS, Batches, RowSelection
-from mqtool.spark.partitions import MAX_PARTITION, LogRange, RangeReader, UnreadablePlace, log_ranges
+from mqtool.spark.partitions import (
+    MAX_PARTITION,
+    LogRange,
+    MissingRange,
+    RangeReader,
+    UnreadablePlace,
+    log_ranges,
+    missing_ranges,
+)
 from mqtool.spark.schemas import arrow_schema, spark_schema
 from mqtool.spark.spread import spread
 from mqtool.spark.stores import Store
@@ -49,6 +59,8 @@ class CompareTask(NamedTuple):
 
     left: list[LogRange]
     right: list[LogRange]
+    holes: tuple[int, int] = (0, 0)
+    """How many holes of each log begin there."""
 
 
 def by_offset(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[Any, list[Any]]:
@@ -103,7 +115,10 @@ def by_key(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[
     items = [
         (side, part)
         for side, store in zip(SIDES, (left, right), strict=True)
-        for part in log_ranges(store, store.open(), partition_size)
+        for part in (
+            *log_ranges(store, store.open(), partition_size),
+            *missing_ranges(store, store.open()),
+        )
     ]
     is_message = col("first").isNotNull()
     sides = {side: col("side") == side for side in SIDES}
@@ -144,22 +159,24 @@ def _aligned(left: Store, right: Store, partition_size: int) -> list[CompareTask
     start = min(reader.commit_log.min_offset for _, reader in readers)
     stop = max(reader.commit_log.end_offset for _, reader in readers)
     start -= start % partition_size
-    return [
-        CompareTask(
-            *(
-                log_ranges(store, reader, partition_size, at, min(at + partition_size, stop))
-                for store, reader in readers
-            )
-        )
-        for at in range(start, stop, partition_size)
-    ]
+    holes = [[hole.start_offset for hole in holes_of(reader.commit_log)] for _, reader in readers]
+    tasks = []
+    for at in range(start, stop, partition_size):
+        end = at + partition_size
+        ranges = [log_ranges(store, reader, partition_size, at, min(end, stop)) for store, reader in readers]
+        left, right = (bisect.bisect_left(starts, end) - bisect.bisect_left(starts, at) for starts in holes)
+        tasks.append(CompareTask(*ranges, (left, right)))
+    return tasks
 
 
 def compare(item: CompareTask) -> Iterator[pa.RecordBatch]:
     """Yield the differences at some addresses of two logs, a limited number of bytes at a time."""
-    addresses = [part.start_offset + at for parts in item for part in parts for at in (part.start, part.stop)]
+    both = (*item.left, *item.right)
+    addresses = [part.start_offset + at for part in both for at in (part.start, part.stop)]
     for start in range(min(addresses, default=0), max(addresses, default=0), MAX_PARTITION):
-        yield from _compare(CompareTask(*(_between(parts, start, start + MAX_PARTITION) for parts in item)))
+        sides = (_between(parts, start, start + MAX_PARTITION) for parts in (item.left, item.right))
+        yield from _compare(CompareTask(*sides))
+    yield from (_unread(side, count, SCHEMA) for side, count in zip(SIDES, item.holes, strict=True) if count)
 
 
 def _between(parts: Sequence[LogRange], start: int, stop: int) -> list[LogRange]:
@@ -175,7 +192,7 @@ def _between(parts: Sequence[LogRange], start: int, stop: int) -> list[LogRange]
 
 def _compare(item: CompareTask) -> Iterator[pa.RecordBatch]:
     unread = dict.fromkeys(SIDES, 0)
-    left, right = (_records(parts, side, unread) for side, parts in zip(SIDES, item, strict=True))
+    left, right = (_records(parts, side, unread) for side, parts in zip(SIDES, (item.left, item.right), strict=True))
     both, in_left, in_right = np.intersect1d(left[0], right[0], return_indices=True)
     differs = both[np.any(left[1:, in_left] != right[1:, in_right], axis=0)]
     only_left, only_right = (distinct(side[0][~is_among(side[0], both)]) for side in (left, right))
@@ -190,22 +207,25 @@ def _compare(item: CompareTask) -> Iterator[pa.RecordBatch]:
 
 
 def _records(parts: Sequence[LogRange], side: str, unread: dict[str, int]) -> Columns:
-    """Return address, size and CRC of each record; counts the places of a side that hold none."""
+    """Return address, size and CRC of each sound record; counts the places of a side that hold none."""
     records = [np.empty((3, 0), np.int64)]
     for piece in itertools.chain.from_iterable(map(_pieces, parts)):
         if isinstance(piece, UnreadablePlace):
             unread[side] += 1
             continue
-        table = _at_their_addresses(piece)
+        table = _sound(piece)
         unread[side] += len(piece) - len(table)
         sizes = table.column("size").astype(np.int64)
         records.append(np.stack([table.column("position"), sizes, table.crcs(table.starts, sizes).astype(np.int64)]))
     return np.concatenate(records, axis=1)
 
 
-def identities(item: tuple[str, LogRange]) -> Iterator[pa.RecordBatch]:
+def identities(item: tuple[str, LogRange | MissingRange]) -> Iterator[pa.RecordBatch]:
     """Yield the identity of each sound message of a range, and a row of nulls for each place that holds none."""
     side, part = item
+    if isinstance(part, MissingRange):
+        yield _unread(side, 1, _IDENTITIES)
+        return
     schema = arrow_schema(_IDENTITIES)
     fields = pa.schema([schema.field(name) for name in _NAMED])
     batches = Batches(RowSelection(_NAMED, part.store.path), fields, "PERMISSIVE")
@@ -214,9 +234,8 @@ def identities(item: tuple[str, LogRange]) -> Iterator[pa.RecordBatch]:
         if isinstance(piece, UnreadablePlace):
             unread += 1
             continue
-        sound = are_sound(piece)
-        unread += len(piece) - int(sound.sum())
-        table = piece if sound.all() else piece.where(sound)
+        table = _sound(piece)
+        unread += len(piece) - len(table)
         both = record_identities(table).view(np.int64)
         for batch in batches.of_table(table, part.file):
             sides = pa.repeat(pa.scalar(side), len(batch))
@@ -244,13 +263,13 @@ def _tables(parts: Sequence[LogRange]) -> Iterator[tuple[LogRange, MessageTable]
     for part in parts:
         for piece in _pieces(part):
             if not isinstance(piece, UnreadablePlace):
-                yield part, _at_their_addresses(piece)
+                yield part, _sound(piece)
 
 
-def _at_their_addresses(table: MessageTable) -> MessageTable:
-    """Return the records whose sizes add up, and which say that they are where they are."""
-    is_record = (table.faults == 0) & (table.column("position") == table.column("physical_offset"))
-    return table if is_record.all() else table.where(is_record)
+def _sound(table: MessageTable) -> MessageTable:
+    """Return the records that are what was stored: of the others nobody knows whether they are the same."""
+    sound = are_sound(table)
+    return table if sound.all() else table.where(sound)
 
 
 def _rows(part: LogRange, table: MessageTable, side: str) -> Iterator[pa.RecordBatch]:

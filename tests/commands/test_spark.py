@@ -145,16 +145,17 @@ class TestOnSpark:
         assert {row["side"] for row in rows} == {"left"}
         assert many.returncode == Status.DAMAGE
 
-    def test_what_both_stores_have_damaged_is_not_called_the_same(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("by", ["key", "offset"])
+    def test_what_both_stores_have_damaged_is_not_called_the_same(self, by: str, tmp_path: Path) -> None:
         store = copy_of("txn-497-clean", tmp_path)
         with min((store / "commitlog").iterdir()).open("r+b") as log:
             log.seek(300)
             log.write(b"\x99")
 
-        many = job("compare", "-s", store, "--with", store)
+        many = job("compare", "-s", store, "--with", store, "--by", by)
 
         assert rows_of(many.stdout) == []
-        assert many.returncode == run("compare", store, store, "--by", "key").status == Status.WARNINGS
+        assert many.returncode == run("compare", store, store, "--by", by).status == Status.WARNINGS
         for side in ("left", "right"):
             assert f"{side}: a place of the log cannot be read" in many.stderr
 
@@ -179,6 +180,20 @@ class TestOnSpark:
         assert f"mqtool: {sentence}\n" in one.remarks
         assert f"mqtool: {sentence}\n" in many.stderr
         assert "damaged records and places" not in many.stderr
+
+    @pytest.mark.parametrize("by", ["key", "offset"])
+    def test_stores_that_lack_the_same_segment_are_not_called_the_same(self, by: str, tmp_path: Path) -> None:
+        store = copy_of(STORE, tmp_path)
+        (store / "commitlog" / f"{65_536:020}").unlink()
+
+        many = job("compare", "-s", store, "--with", store, "--by", by)
+
+        one = run("compare", store, store, "--by", by)
+        assert rows_of(many.stdout) == []
+        assert many.returncode == one.status == Status.WARNINGS
+        for side in ("left", "right"):
+            assert f"{side}: a place of the log cannot be read" in many.stderr
+            assert f"{side}: no file holds the bytes from 65,536 to 131,072" in one.remarks
 
     def test_a_limit_of_none_counts_all_the_same(self) -> None:
         many = job("find", "-s", golden_store(STORE), "--from", 0, "--limit", 0)

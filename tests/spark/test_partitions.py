@@ -328,6 +328,7 @@ def test_tasks_that_count_tell_of_a_segment_that_is_missing_within_a_log(
     [
         "mixed-497-clean/stale-records-after-end", "mixed-497-clean/tail-zeros-many-records",
         "mixed-533-clean/physical-offset-field-full-scan", "mixed-533-clean/magic-blank",
+        "mixed-533-clean/body-byte-first-segment", "mixed-533-clean/middle-segment-missing",
     ],
 )  # fmt: skip
 def test_records_of_another_place_and_ends_are_compared_by_offset_as_by_the_command(name: str, tmp_path: Path) -> None:
@@ -343,6 +344,18 @@ def test_records_of_another_place_and_ends_are_compared_by_offset_as_by_the_comm
     assert (sides["left"], sides["right"], sides["differs"]) == (logs.sides[0].only, logs.sides[1].only, logs.differ)
     unread = {row["side"] for row in rows if row["physical_offset"] is None}
     assert {side for side, told in zip(SIDES, logs.sides, strict=True) if told.unreadable_count} <= unread
+
+
+@pytest.mark.parametrize("name", ["mixed-533-clean/body-byte-first-segment", "mixed-533-clean/middle-segment-missing"])
+@pytest.mark.parametrize("size", [5_000, 50_000, 1 << 30])
+def test_what_both_logs_lack_is_told_once_of_each_by_offset(name: str, size: int, tmp_path: Path) -> None:
+    store = Store(str(next(case for case in cases() if case.name == name).store(tmp_path)))
+
+    items = compare._aligned(store, store, size)
+    rows = [row for item in items for batch in compare.compare(item) for row in batch.to_pylist()]
+
+    assert [row["physical_offset"] for row in rows] == [None, None]
+    assert {row["side"] for row in rows} == {*SIDES}
 
 
 def test_a_task_that_compares_little_at_a_time_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
