@@ -121,7 +121,9 @@ def _tell(store: "StoreReader", search: "Search", done: "ExportResult", output: 
     if len(done.damaged) > _LISTED:
         output.remark(f"{len(done.damaged) - _LISTED:,} more are left out")
     if search.faulty_count:
-        output.remark(f"{search.faulty_count:,} records are left out: their sizes do not add up")
+        output.remark(
+            f"{search.faulty_count:,} records are left out: their sizes do not add up, or their topic is damaged"
+        )
     for gap in search.gaps[:_LISTED]:
         output.remark(f"{gap.end - gap.start:,} bytes at {gap.start_offset:,} are skipped: no record is there")
     tell_holes(map(str, search.holes), output)

@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 
 from mqtool.formats.scan import MessageTable
+from mqtool.formats.topics import is_possible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,11 +28,16 @@ class Bounds:
         """Return whether something of a queue may be left."""
         return (self.topics is None or topic in self.topics) and (self.queue_ids is None or queue_id in self.queue_ids)
 
-    def select(self, table: MessageTable) -> MessageTable:
-        """Return the messages that are left."""
+    def select(self, table: MessageTable, with_hidden: bool) -> MessageTable:
+        """Return the messages that are left.
+
+        Args:
+            table: which messages there are.
+            with_hidden: take also those so damaged that nobody knows whether they would be left.
+        """
         ranges = (
             ("store_timestamp", self.since, self.until),
-            ("physical_offset", self.start, self.stop),
+            ("position", self.start, self.stop),
             ("queue_offset", self.first, self.last),
         )
         mask = np.ones(len(table), np.bool_)
@@ -42,10 +48,14 @@ class Bounds:
                 mask &= table.column(name) < high
         if self.queue_ids is not None:
             mask &= np.isin(table.column("queue_id"), list(self.queue_ids))
+        if with_hidden:
+            mask |= table.faults != 0
         if not mask.all():
             table = table.where(mask)
         if self.topics is not None and len(table):
             ids, names = table.topics()
-            chosen = np.array([name.decode("utf-8", "replace") in self.topics for name in names], np.bool_)
-            table = table.where(chosen[ids])
+            chosen = [name.decode("utf-8", "replace") in self.topics for name in names]
+            if with_hidden:
+                chosen = [known or not is_possible(name) for known, name in zip(chosen, names, strict=True)]
+            table = table.where(np.array(chosen, np.bool_)[ids] | (with_hidden & (table.faults != 0)))
         return table

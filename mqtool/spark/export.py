@@ -95,7 +95,7 @@ def _gathered(spark: Any, store: Store, chosen: ExportSelection, partition_size:
     """Return the messages of a store brought together by topic and day, with the columns that folders are named by."""
     from pyspark.sql import functions
 
-    messages = _selected(_messages(spark, store, chosen, partition_size), chosen)
+    messages = _messages(spark, store, chosen, partition_size)
     is_sound = functions.col(CORRUPT).isNull()
     folders = {"export_topic": _folder(functions.col("topic")), "store_date": _date(functions.col("store_timestamp"))}
     rows = messages.observe(observed, *metrics()).where(is_sound).drop(CORRUPT).withColumns(folders)
@@ -128,7 +128,7 @@ class ExportTask(NamedTuple):
 
 
 def _messages(spark: Any, store: Store, chosen: ExportSelection, partition_size: int) -> Any:
-    """Return the messages of a store that may be wanted, and of what is damaged."""
+    """Return the chosen messages of a store, and what is damaged of it or of what may be it."""
     bounds = Bounds(chosen.since, chosen.until, chosen.start, chosen.stop, topics=chosen.topics)
     ask = dataclasses.replace(_ASK, max_partition=partition_size, bounds=bounds)
     items = (ExportTask(part, bounds) for part in TABLES["messages"].parts(store, store.open(), ask))
@@ -138,20 +138,6 @@ def _messages(spark: Any, store: Store, chosen: ExportSelection, partition_size:
 def read(item: ExportTask) -> Iterator[Any]:
     """Yield the messages of one item, and what is damaged in its range."""
     yield from read_messages(item.part, dataclasses.replace(_ASK, bounds=item.bounds), arrow_schema(SCHEMA))
-
-
-def _selected(messages: Any, chosen: ExportSelection) -> Any:
-    from pyspark.sql import functions
-
-    ranges = (("store_timestamp", chosen.since, chosen.until), ("physical_offset", chosen.start, chosen.stop))
-    for name, low, high in ranges:
-        if low is not None:
-            messages = messages.where(functions.col(name) >= low)
-        if high is not None:
-            messages = messages.where(functions.col(name) < high)
-    if chosen.topics is not None:
-        messages = messages.where(functions.col("topic").isin(sorted(chosen.topics)))
-    return messages
 
 
 if __name__ == "__main__":

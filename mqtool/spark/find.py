@@ -150,7 +150,10 @@ def _scanned(item: FindTask) -> Iterator[scan.MessageTable | UnreadablePlace]:
         with RangeReader(item.part) as part:
             for piece in part.tables():
                 if not isinstance(piece, UnreadablePlace):
-                    for start in piece.starts[piece.faults != 0].tolist():
+                    hidden = piece.faults != 0
+                    if item.query.topics is not None:
+                        hidden |= piece.nameless()
+                    for start in piece.starts[hidden].tolist():
                         yield UnreadablePlace(start, "LOG-SIZES")
                 yield piece
     except GONE:

@@ -69,6 +69,13 @@ class RowSelection:
     broker_name: str | None = None
     plain_bodies: bool = True
     """Bodies as the producer gave them, not as they are stored."""
+    by_topic: bool = False
+    """Whether messages are selected by their topics, so that these are checked whichever columns are asked for."""
+
+    @property
+    def checked_columns(self) -> tuple[str, ...]:
+        """The columns whose damage is reported."""
+        return (*self.columns, "topic") if self.by_topic else self.columns
 
 
 class MessageRows:
@@ -419,7 +426,7 @@ class Batches:
         Raises:
             BadDataError: one is damaged, in mode FAILFAST.
         """
-        codes = damage_codes(table, self.wanted.columns)
+        codes = damage_codes(table, self.wanted.checked_columns)
         if codes.any() and self.mode != "PERMISSIVE":
             if self.mode == "FAILFAST":
                 row = int(np.flatnonzero(codes)[0])

@@ -250,7 +250,7 @@ class _RangeReading:
             table = table.where((offsets >= start) & (offsets < stop))
         if len(table):
             self._is_done = self._until is not None and table.column("store_timestamp").min() >= self._until
-            yield from self._batches.of_table(self._ask.bounds.select(table), self._file)
+            yield from self._batches.of_table(self._ask.bounds.select(table, self._ask.tells_damage), self._file)
 
     def _shorter(self, at: int, stop: int) -> Iterator[Any]:
         self._ask.gone(

@@ -64,6 +64,11 @@ class Ask:
     bounds: Bounds = dataclasses.field(default_factory=Bounds)
     fails_on_loss: bool = False
 
+    @property
+    def tells_damage(self) -> bool:
+        """Whether what is damaged can be told from other rows, or ends the query."""
+        return messages.CORRUPT in self.columns or self.mode == "FAILFAST"
+
     def gone(self, error: MqtoolError) -> None:
         """Report a file that is gone.
 
@@ -136,14 +141,16 @@ def read_messages(part: LogRange | MissingRange, ask: Ask, schema: Schema) -> It
                     data = reader.segment.read(piece.position, MAX_HEX)
                     yield from batches.of_damage(part.file, piece.position, piece.code, data)
                 else:
-                    yield from batches.of_table(ask.bounds.select(piece), part.file)
+                    yield from batches.of_table(ask.bounds.select(piece, ask.tells_damage), part.file)
     except GONE as error:
         ask.gone(error)
         yield from batches.of_damage(part.file, part.start, "LOG-GAP", None)
 
 
 def _batches(store: Store, ask: Ask, schema: Schema) -> Batches:
-    wanted = RowSelection(ask.columns, store.path, store.config.settings.get("brokerName"), ask.plain_bodies)
+    broker_name = store.config.settings.get("brokerName")
+    by_topic = ask.bounds.topics is not None
+    wanted = RowSelection(ask.columns, store.path, broker_name, ask.plain_bodies, by_topic)
     return Batches(wanted, schema, ask.mode)
 
 

@@ -163,7 +163,7 @@ class TestOnSpark:
         ("asked", "sentence"),
         [
             ("stats", "65,536 bytes of the log are missing from offset 65,536 on"),
-            ("export --into {new}", "no file holds the bytes from 65,536 to 131,072"),
+            ("export --topic log-x --into {new}", "no file holds the bytes from 65,536 to 131,072"),
             ("find --from 0", "no file holds the bytes from 65,536 to 131,072"),
         ],
     )

@@ -221,6 +221,28 @@ def test_an_export_has_one_file_for_each_store_topic_and_day_in_the_order_of_the
     assert done.messages == sum(map(len, wanted.values()))
 
 
+@pytest.mark.parametrize("name", ["topic-length", "magic-blank", "middle-segment-missing", "body-byte-first-segment"])
+def test_an_export_of_a_part_counts_the_damage_that_may_be_in_it(spark: Any, tmp_path: Path, name: str) -> None:
+    case = next(case for case in cases() if case.name.endswith(f"/{name}"))
+    root = case.store(tmp_path)
+    messages = manifest(case.base)["messages"]
+    topics = sorted({one["topic"] for one in messages})
+    last = max(one["store_timestamp"] for one in messages)
+    chosen = [
+        (("--topic", topic), export.ExportSelection(topics=frozenset([topic]))) for topic in (topics[0], topics[-1])
+    ]
+    chosen += [
+        (("--since", str(last + 1)), export.ExportSelection(since=last + 1)),
+        (("--from", "0", "--to", "80000"), export.ExportSelection(start=0, stop=80_000)),
+        (("--from", "80000"), export.ExportSelection(start=80_000)),
+    ]
+
+    for number, (words, selection) in enumerate(chosen):
+        one = run("export", "-s", root, *words)
+        done = export.run(spark, [Store(str(root))], tmp_path / str(number), selection, 1 << 20)
+        assert (done.messages, done.damaged > 0) == (len(one.rows), one.status == Status.DAMAGE), words
+
+
 def test_what_a_store_without_a_sound_message_lacks_is_counted(spark: Any, tmp_path: Path) -> None:
     name = "txn-533-clean"
     ruined = copy_of(name, tmp_path)

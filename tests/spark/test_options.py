@@ -26,13 +26,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from mqtool.errors import BadDataError, MqtoolError, NotFoundError, UsageError
+from mqtool.errors import BadDataError, MqtoolError, NotFoundError, Status, UsageError
 from mqtool.formats.compression import decompress
 from mqtool.spark.bounds import Bounds
 from mqtool.spark.source import RocketMQStore
 from mqtool.spark.table_reader import narrowed
 from mqtool.spark.tables import TABLES
 from tests.builders import BORN_HOST, STORED, Draft, StoreSizes, write_store
+from tests.commands.running import run
 from tests.damage import apply_ops
 from tests.golden import copy_of, golden_store, manifest
 from tests.spark.reading import batches, read, reader
@@ -339,6 +340,54 @@ def test_a_segment_that_is_missing_within_a_log_is_a_row_of_its_own(options: dic
         read(root, mode="FAILFAST", **options)
     min((root / "commitlog").iterdir()).unlink()  # by retention
     assert not any(row["_corrupt_record"] for row in read(root, **options))
+
+
+@pytest.fixture
+def hiding(tmp_path: Path) -> Path:
+    """A store with two messages of a topic that damage hides: one has another name, the sizes of one do not add up."""
+    root = copy_of(MIXED, tmp_path)
+    first, second = [one for one in manifest(MIXED)["messages"] if one["topic"] == "log-x" and one["phy"] < 65_536][:2]
+    file = f"commitlog/{0:020}"
+    topic_size_at = [one["phy"] + 88 + one["body_len"] for one in (first, second)]
+    apply_ops(
+        root,
+        [
+            {"op": "write", "file": file, "at": topic_size_at[0] + 1, "hex": "ff"},
+            {"op": "write", "file": file, "at": topic_size_at[1], "hex": "7f"},
+        ],
+    )
+    return root
+
+
+@pytest.mark.parametrize("columns", ["heads", "all", "queue_offset,physical_offset,_corrupt_record"])
+@pytest.mark.parametrize("option", ["topic", "subscribe"])
+def test_damage_that_hides_a_topic_is_told_whichever_topics_are_asked_for(
+    option: str, columns: str, hiding: Path
+) -> None:
+    messages = [one for one in manifest(MIXED)["messages"] if one["topic"] == "log-x"]
+
+    rows = read(hiding, None, columns=columns, **{option: "log-x"})
+    others = read(hiding, None, columns=columns, **{option: "pay_events"})
+
+    told = [(row["physical_offset"], row["_corrupt_record"]["code"]) for row in rows if row["_corrupt_record"]]
+    assert told == [(messages[0]["phy"], "LOG-TOPIC"), (messages[1]["phy"], "LOG-SIZES")]
+    assert [row["physical_offset"] for row in rows] == [one["phy"] for one in messages]
+    assert [row["_corrupt_record"]["code"] for row in others if row["_corrupt_record"]] == ["LOG-TOPIC", "LOG-SIZES"]
+    with pytest.raises(BadDataError, match="LOG-TOPIC"):
+        read(hiding, None, columns=columns, mode="FAILFAST", **{option: "pay_events"})
+    sound = read(hiding, None, columns=columns, mode="DROPMALFORMED", **{option: "log-x"})
+    assert [row["physical_offset"] for row in sound] == [one["phy"] for one in messages[2:]]
+    unmarked = read(hiding, None, columns="physical_offset", **{option: "log-x"})
+    assert [row["physical_offset"] for row in unmarked] == [one["phy"] for one in messages[2:]]
+    ran = run("export", "-s", hiding, "--topic", "pay_events")
+    assert ran.status == Status.DAMAGE
+    assert "2 records are left out: their sizes do not add up, or their topic is damaged" in ran.remarks
+
+
+def test_damage_that_hides_when_a_message_was_stored_is_told(hiding: Path) -> None:
+    rows = read(hiding, startingTimestamp=ROWS[-1]["store_timestamp"] + 1)
+
+    assert [row["_corrupt_record"]["code"] for row in rows] == ["LOG-SIZES"]
 
 
 def test_damage_is_rows_of_its_own(sick: Path) -> None:

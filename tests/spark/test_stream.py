@@ -208,6 +208,25 @@ def test_a_query_may_begin_at_an_address_or_a_time_and_read_one_topic(tmp_path: 
         read(startingOffsets=json.dumps({name: 99_999_999}))
 
 
+def test_damage_that_hides_a_topic_is_told_by_a_stream_of_another(growing: Growing) -> None:
+    growing.grow(growing.size)
+    one = growing.stored[4]
+    assert one.draft.topic == "T1"
+    path = growing.root / "commitlog" / growing.files[one.physical_offset // SEGMENT].name
+    with path.open("r+b") as file:
+        file.seek(one.physical_offset % SEGMENT + 88 + len(one.draft.body))
+        file.write(b"\x7f")  # the length of its topic
+    query = StreamQuery(growing.root, subscribe="T0")
+
+    while query.trigger():
+        pass
+
+    told = [(row["physical_offset"], row["_corrupt_record"]["code"]) for row in query.rows if row["_corrupt_record"]]
+    assert told == [(one.physical_offset, "LOG-SIZES")]
+    sound = [row["physical_offset"] for row in query.rows if not row["_corrupt_record"]]
+    assert sound == [stored.physical_offset for stored in growing.stored if stored.draft.topic == "T0"]
+
+
 def test_segments_deleted_before_they_were_read_are_told_of_and_the_stream_goes_on(growing: Growing) -> None:
     growing.grow(growing.size)
     query = StreamQuery(growing.root, maxBytesPerTrigger=3000)

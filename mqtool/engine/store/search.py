@@ -37,6 +37,7 @@ from mqtool.formats.message import Message, message_at
 from mqtool.formats.properties import NAME_SEPARATOR, split_keys
 from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
 from mqtool.formats.scan import Ints, MessageTable
+from mqtool.formats.topics import is_possible
 
 Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int], None]
@@ -133,7 +134,10 @@ def _single_messages(message: Message) -> Iterator[tuple[Message, dict[str, str]
 
 
 class Matcher:
-    """Finds the messages of tables for which a query holds; ``faulty_count`` counts records that cannot be read."""
+    """Finds the messages of tables for which a query holds.
+
+    ``faulty_count`` counts records that cannot be read, or of which nobody knows whether they have one of its topics.
+    """
 
     def __init__(self, query: Query) -> None:
         self.query = query
@@ -159,8 +163,10 @@ class Matcher:
         mask: Mask = sound
         if query.topics is not None:
             ids, raw = table.topics()
-            wanted = [number for number, name in enumerate(raw) if name.decode("utf-8", "replace") in query.topics]
-            mask = mask & np.isin(ids, wanted)
+            is_wanted = [name.decode("utf-8", "replace") in query.topics for name in raw]
+            is_hidden = [not wanted and not is_possible(name) for wanted, name in zip(is_wanted, raw, strict=True)]
+            self.faulty_count += int(np.count_nonzero(sound & np.array(is_hidden, np.bool_)[ids]))
+            mask = mask & np.array(is_wanted, np.bool_)[ids]
         if query.queues:
             ids, places = np.unique(table.column("queue_id"), return_inverse=True)
             mask = mask & np.array([_fits(str(key), query.queues) for key in ids.tolist()])[places]
