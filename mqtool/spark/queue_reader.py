@@ -25,7 +25,7 @@ from mqtool.spark.queues import BrokerConnection, OffsetRange, Queues
 from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
 from mqtool.spark.spread import spare_the_loaded
-from mqtool.spark.table_reader import NarrowedReader
+from mqtool.spark.table_reader import NarrowedReader, check_order, nothing_before_the_first
 from mqtool.spark.tables import Ask
 
 MAX_PART_MESSAGES = 1_000_000
@@ -107,6 +107,8 @@ def places(
 
 def _offset(name: str, queue: MessageQueue, place: object, ends: OffsetRange) -> int:
     if place == EARLIEST:
+        if name == "endingOffsets":
+            raise nothing_before_the_first("an offset")
         return ends.first
     if place == LATEST:
         return ends.stop
@@ -167,6 +169,7 @@ class QueuesReader(NarrowedReader):
             chosen = {queue: offset_range for queue, offset_range in ends.items() if bounds.may_have(*queue[::2])}
             since = {} if bounds.since is None else queues.offsets_at(dict.fromkeys(chosen, bounds.since))
         for queue, (first, stop) in chosen.items():
+            check_order(called(queue), starts.get(queue, 0), stops.get(queue, stop))
             low = max(starts.get(queue, first), since.get(queue, 0), bounds.first or 0)
             high = min(stops.get(queue, stop), stop if bounds.last is None else bounds.last)
             parts += cut(queue, low, high)

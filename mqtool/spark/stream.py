@@ -62,17 +62,15 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.options.values.get("startingoffsets", EARLIEST).strip().lower() == LATEST:
             return {name: place_behind(end, []) for name, end in self._latest(stores).items()}
         starting, _ = places(self.options, list(stores.values()))
-        return {name: self._first(name, store, starting.get(store.path, 0)) for name, store in stores.items()}
+        return {name: self._first(name, store, starting.get(store.path)) for name, store in stores.items()}
 
-    def _first(self, name: str, store: Store, address: int) -> Place:
+    def _first(self, name: str, store: Store, address: int | None) -> Place:
         """Return the place at an address, or after what is too old, with the message before it."""
         reader = store.open()
-        end = end_of_log(store, reader).offset if address else 0
-        if address > end:
+        if address is not None and address > (end := end_of_log(store, reader).offset):
             raise UsageError(f"startingOffsets: the log of {name} ends at {end:,}, before {address:,}")
         first = reader.commit_log.min_offset
-        since = self.ask.bounds.since
-        start = address or (first if since is None else reader.range_of_time(since, None)[0])
+        start = reader.range_of_time(self.ask.bounds.since, None)[0] if address is None else address
         before = end_before(store, reader, first, start).last if start > first else None
         return place_behind(LogEnd(start, before if before and before.stop <= start else None), [])
 

@@ -15,7 +15,7 @@ from mqtool.errors import NotFoundError, UsageError
 from mqtool.spark.bounds import Bounds
 from mqtool.spark.ends import end_of_log
 from mqtool.spark.messages import BUILDERS, COLUMNS, LAYOUTS
-from mqtool.spark.options import FLAGS, LATEST, OF_MESSAGES, Options, choose
+from mqtool.spark.options import EARLIEST, FLAGS, LATEST, OF_MESSAGES, Options, choose
 from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
 from mqtool.spark.spread import spare_the_loaded
@@ -157,6 +157,8 @@ class StoreTableReader(NarrowedReader):
         self.stores = options.stores(unpacks=self.table == "messages")
         super().__init__(options, schema)
         self._starts, self._stops = places(options, self.stores)
+        for path in self._starts.keys() & self._stops.keys():
+            check_order(path, self._starts[path], self._stops[path])
         if options.flag("failOnDataLoss", True):
             self._check_addresses("startingOffsets", self._starts)
             self._check_addresses("endingOffsets", self._stops)
@@ -164,7 +166,7 @@ class StoreTableReader(NarrowedReader):
     def _check_addresses(self, name: str, addresses: Mapping[str, int]) -> None:
         for store in self.stores:
             address = addresses.get(store.path)
-            if not address:
+            if address is None:
                 continue
             reader = store.open()
             first, end = reader.commit_log.min_offset, end_of_log(store, reader).offset
@@ -206,7 +208,7 @@ def places(options: Options, stores: Sequence[Store]) -> tuple[dict[str, int], d
     """Return the addresses from and up to which options have stores read, by their paths, where options give them.
 
     Raises:
-        UsageError: one is of no store.
+        UsageError: one is of no store, or nothing is before the end.
     """
     limits: list[dict[str, int]] = []
     for name in ("startingOffsets", "endingOffsets"):
@@ -218,10 +220,27 @@ def places(options: Options, stores: Sequence[Store]) -> tuple[dict[str, int], d
             store = named[choose(f"store of {name}", key, named)]
             if place == LATEST:
                 addresses[store.path] = end_of_log(store, store.open()).offset
-            else:
-                addresses[store.path] = 0 if isinstance(place, str) else place
+            elif place != EARLIEST:
+                addresses[store.path] = place
+            elif name == "endingOffsets":
+                raise nothing_before_the_first("an address")
         limits.append(addresses)
     return limits[0], limits[1]
+
+
+def nothing_before_the_first(other: str) -> UsageError:
+    """Return the error for an end at the first message; ``other`` may be given in its place."""
+    return UsageError(f"endingOffsets: nothing is before {EARLIEST}: give {LATEST} or {other}")
+
+
+def check_order(called: str, start: int, stop: int) -> None:
+    """Make sure that what is read does not end before it starts.
+
+    Raises:
+        UsageError: it does.
+    """
+    if stop < start:
+        raise UsageError(f"endingOffsets: {stop:,} is before the start of {called} in startingOffsets, {start:,}")
 
 
 # Filters

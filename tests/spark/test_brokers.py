@@ -143,6 +143,22 @@ def test_offsets_and_times_choose_what_is_read(broker: mqtool.Broker, monkeypatc
     assert read(address, filters, topic=topic) == by_queue[1][4:]
 
 
+def test_an_end_before_the_start_is_refused(broker: mqtool.Broker) -> None:
+    topic, address = topic_of(broker, "Ordered"), broker.name_server_address
+    send(address, topic, numbers(40))
+
+    with pytest.raises(
+        UsageError, match="endingOffsets: 3 is before the start of queue 1 of Ordered on broker-a in st"
+    ):
+        read(
+            address, topic=topic, startingOffsets=json.dumps({topic: {"1": 9}}),
+            endingOffsets=json.dumps({topic: {"1": 3}}),
+        )  # fmt: skip
+    for ends in ("earliest", json.dumps({topic: {"1": "earliest"}})):
+        with pytest.raises(UsageError, match="endingOffsets: nothing is before earliest: give latest or an offset"):
+            read(address, topic=topic, endingOffsets=ends)
+
+
 def test_a_body_that_does_not_match_its_crc_is_told(tmp_path: Path) -> None:
     with mqtool.Broker(tmp_path, settings=SMALL) as running:
         topic_of(running, "Damaged", 1)

@@ -82,6 +82,16 @@ def test_what_is_misspelt_is_named(options: dict[str, Any], sentence: str) -> No
         ({"startingOffsets": '{"broker-a": "5"}'}, "5 is not a valid address for broker-a"),
         ({"startingOffsets": '{"broker-a"'}, "startingOffsets is not valid JSON"),
         ({"endingOffsets": "lates"}, "unknown endingOffsets lates: did you mean latest"),
+        ({"endingOffsets": "earliest"}, "endingOffsets: nothing is before earliest: give latest or an address"),
+        ({"endingOffsets": '{"broker-a": "earliest"}'}, "endingOffsets: nothing is before earliest"),
+        (
+            {"startingOffsets": '{"broker-a": 90000}', "endingOffsets": '{"broker-a": 70000}'},
+            "endingOffsets: 70,000 is before the start of",
+        ),
+        (
+            {"startingOffsets": "latest", "endingOffsets": '{"broker-a": 0}', "failOnDataLoss": "false"},
+            "endingOffsets: 0 is before the start of",
+        ),
         ({"table": "index", "topic": "a"}, "topic is an option for the table messages, not for index"),
         ({"columns": " ,"}, "columns= , leaves no column"),
         ({"columns": "body", "includeBody": "false"}, "columns=body leaves no column"),
@@ -122,7 +132,7 @@ def test_an_address_that_the_log_does_not_have_is_told(name: str, tmp_path: Path
     segments[0].unlink()
     first, last = int(segments[1].name), ROWS[-1]["physical_offset"] + ROWS[-1]["size"]
 
-    for address in (first - 1, last + 1):
+    for address in (0, first - 1, last + 1):
         places = {name: f'{{"broker-a": {address}}}'}
         with pytest.raises(NotFoundError, match=f"{name}: the log of .*begins at {first:,} and ends at {last:,}, and"):
             read(root, None, **places)

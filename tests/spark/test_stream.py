@@ -204,6 +204,7 @@ def test_a_query_may_begin_at_an_address_or_a_time_and_read_one_topic(tmp_path: 
     assert read(startingOffsets=json.dumps({name: "latest"})) == []
     assert read(startingTimestamp=STORED + 33_000) == places[33:]
     assert read(startingTimestamp=STORED + 33_000, subscribe="T1") == places[34::3]
+    assert read(startingOffsets=json.dumps({name: 0}), startingTimestamp=STORED + 33_000) == places[33:]
     with pytest.raises(UsageError, match=r"ends at .*, before 99,999,999"):
         read(startingOffsets=json.dumps({name: 99_999_999}))
 
@@ -225,6 +226,23 @@ def test_damage_that_hides_a_topic_is_told_by_a_stream_of_another(growing: Growi
     assert told == [(one.physical_offset, "LOG-SIZES")]
     sound = [row["physical_offset"] for row in query.rows if not row["_corrupt_record"]]
     assert sound == [stored.physical_offset for stored in growing.stored if stored.draft.topic == "T0"]
+
+
+def test_a_query_that_begins_at_address_0_misses_what_was_deleted_there(growing: Growing) -> None:
+    growing.grow(growing.size)
+    growing.delete(1)
+    start = {"startingOffsets": json.dumps({str(growing.root): 0})}
+    strict, lax = StreamQuery(growing.root, **start), StreamQuery(growing.root, failOnDataLoss=False, **start)
+    first = StreamQuery(growing.root, startingOffsets="earliest")
+
+    with pytest.raises(NotFoundError, match=f"the messages from 0 to {SEGMENT:,} were deleted before they were read"):
+        strict.trigger()
+    lax.trigger()
+    first.trigger()
+
+    assert [row["_corrupt_record"]["code"] for row in lax.rows if row["_corrupt_record"]] == ["LOG-GAP"]
+    assert lax.offsets_read() == first.offsets_read() == [at for at in growing.offsets() if at >= SEGMENT]
+    assert len(first.rows) == len(lax.rows) - 1
 
 
 def test_segments_deleted_before_they_were_read_are_told_of_and_the_stream_goes_on(growing: Growing) -> None:
