@@ -20,7 +20,7 @@ from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.codes import ResponseCode
 from mqtool.spark.ends import LogEnd, Mark, mark_of
 from mqtool.spark.options import Options, check_endless
-from mqtool.spark.places import LossReporter, Place, moved, place_behind, resumed, shares
+from mqtool.spark.places import LossReporter, Place, check_places, moved, place_behind, resumed, shares
 from mqtool.spark.queue_reader import (
     QueuePartition,
     ask_of_brokers,
@@ -263,6 +263,7 @@ def _changed(queue: MessageQueue, offset: int) -> StoreChangedError:
 
 def _flat(offsets: Offsets) -> Places:
     by_queue = {}
+    check_places(place for queues in offsets.values() for place in queues.values())
     for topic, queues in offsets.items():
         for name, place in queues.items():
             broker_name, _, queue_id = name.rpartition(":")

@@ -5,10 +5,10 @@ What streams of stores and of running brokers have in common: a store has an add
 
 import itertools
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from mqtool.errors import NotFoundError, StoreChangedError
+from mqtool.errors import NotFoundError, StoreChangedError, UsageError
 from mqtool.spark.ends import LogEnd, Mark, thinned
 
 _log = logging.getLogger("mqtool.spark")
@@ -24,6 +24,18 @@ Source = TypeVar("Source", bound=Hashable)
 """What has a place: a store by its name, or a queue."""
 
 _GO_ON = "set failOnDataLoss=false to continue"
+
+
+def check_places(places: Iterable[object]) -> None:
+    """Make sure that what a checkpoint has are places.
+
+    Raises:
+        UsageError: another release has written it.
+    """
+    if any(not isinstance(place, dict) or not {"offset", "marks"} <= place.keys() for place in places):
+        raise UsageError(
+            "this checkpoint was written by another release of mqtool: start with a new checkpointLocation"
+        )
 
 
 def place_behind(end: LogEnd, marks: Sequence[Sequence[Any]]) -> Place:

@@ -9,7 +9,7 @@ Cost: linear in the bytes of a micro-batch; planning one reads the messages of i
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -27,7 +27,7 @@ from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError, UsageEr
 from mqtool.spark.ends import LogEnd, Mark, end_before, end_of_log, holds
 from mqtool.spark.options import EARLIEST, LATEST, Options, check_endless, choose
 from mqtool.spark.partitions import MissingRange, log_ranges, missing_ranges, with_missing
-from mqtool.spark.places import LossReporter, Offsets, Place, moved, place_behind, resumed, shares
+from mqtool.spark.places import LossReporter, Offsets, Place, check_places, moved, place_behind, resumed, shares
 from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
 from mqtool.spark.spread import spare_the_loaded
@@ -82,7 +82,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             StoreChangedError: a log is another one than before, or became shorter, with ``failOnDataLoss``.
             NotFoundError: a store is gone, with ``failOnDataLoss``.
         """
-        stores, start = self._stores(start)
+        stores = self._stores()
+        start = _by_names(start, stores)
         for name in start.keys() - stores.keys():
             self._losses.tell(NotFoundError(f"{name} is gone: no store of this name exists any more"), "without it")
         ends = self._latest(stores)
@@ -108,7 +109,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @sentences()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note how far a query reads that stops at what exists now."""
-        self._target = self._latest(self._stores({})[0])
+        self._target = self._latest(self._stores())
 
     @sentences()
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
@@ -119,7 +120,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             NotFoundError: retention was faster, a segment is missing, or a store is gone, with ``failOnDataLoss``.
         """
         parts: list[InputPartition] = []
-        stores, start = self._stores(start)
+        stores = self._stores()
+        start, end = _by_names(start, stores), _by_names(end, stores)
         for name, place in end.items():
             before = start.get(name)
             store = stores.get(name)
@@ -156,18 +158,9 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_messages(partition.part, self.ask, schema)  # type: ignore[arg-type]
         spare_the_loaded()
 
-    def _stores(self, start: Offsets) -> tuple[dict[str, Store], Offsets]:
-        """Return the existing stores by name, and places by the same names.
-
-        A store that had no name when it was first read has the place under its path.
-        """
-        stores = self.options.names(self.options.stores(is_gone_fine=True))
-        if any(not isinstance(place, dict) for place in start.values()):
-            raise UsageError(
-                "this checkpoint was written by another release of mqtool: start with a new checkpointLocation"
-            )
-        names = {store.path: name for name, store in stores.items() if name not in start}
-        return stores, {names.get(name, name): place for name, place in start.items()}
+    def _stores(self) -> dict[str, Store]:
+        """Return the existing stores by name."""
+        return self.options.names(self.options.stores(is_gone_fine=True))
 
     def _latest(self, stores: dict[str, Store]) -> dict[str, LogEnd]:
         self._ends = {name: end_of_log(store, store.open(), self._ends.get(name)) for name, store in stores.items()}
@@ -234,6 +227,17 @@ class RefusedStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002
         """Raise the error."""
         raise self._error
+
+
+def _by_names(places: Offsets, stores: Mapping[str, Store]) -> Offsets:
+    """Return places by the names of their stores: one that had no name when it was read has the place under its path.
+
+    Raises:
+        UsageError: another release has written the places.
+    """
+    check_places(places.values())
+    names = {store.path: name for name, store in stores.items() if name not in places}
+    return {names.get(name, name): place for name, place in places.items()}
 
 
 def _offset(end: LogEnd) -> int:

@@ -475,6 +475,48 @@ def test_names_may_be_given_and_a_store_that_gets_one_later_is_read_on(tmp_path:
     assert not query.trigger()
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_batch_that_was_planned_before_its_store_got_a_name_is_read_after_a_restart(
+    fails: bool, tmp_path: Path
+) -> None:
+    write_store(tmp_path / "a", DRAFTS[:5], StoreSizes(segment=SEGMENT))
+    query = StreamQuery(tmp_path / "a", failOnDataLoss=fails)
+    query.trigger()
+    stored = write_store(tmp_path / "b", DRAFTS[:12], StoreSizes(segment=SEGMENT))
+    shutil.rmtree(tmp_path / "a")
+    (tmp_path / "b").rename(tmp_path / "a")
+    assert query.offsets
+    start = json.loads(query.offsets)
+    planned = json.loads(json.dumps(query.reader.latestOffset(start, ReadAllAvailable())))
+    query.options["storeNames"] = json.dumps({f"{tmp_path}/?": "first"})
+    query.restart()
+
+    rows = [
+        row for part in query.reader.partitions(start, planned) for batch in query.reader.read(part)
+        for row in batch.to_pylist()
+    ]  # fmt: skip
+
+    assert [row["physical_offset"] for row in rows] == [one.physical_offset for one in stored[5:]]
+    query.offsets = json.dumps(planned)
+    query.trigger()
+    assert [*json.loads(query.offsets)] == ["first"]
+    assert len(query.rows) == 5
+
+
+@pytest.mark.parametrize("place", [7, {"offset": 7}, {"marks": []}])
+def test_a_checkpoint_of_another_release_is_refused_in_a_sentence(place: object, tmp_path: Path) -> None:
+    write_store(tmp_path, DRAFTS[:5], StoreSizes(segment=SEGMENT))
+    reader = stream(tmp_path)
+    other = {str(tmp_path): place}
+    known = reader.initialOffset()
+
+    for ask in (lambda: reader.latestOffset(other, ReadAllAvailable()), lambda: reader.partitions(other, known)):
+        with pytest.raises(UsageError, match="checkpoint was written by another release of mqtool: start with a new"):
+            ask()
+    with pytest.raises(UsageError, match="checkpoint was written by another release"):
+        reader.partitions(known, other)
+
+
 def test_two_stores_of_one_name_are_refused(tmp_path: Path) -> None:
     for name in ("master", "slave"):
         named(tmp_path / name, "broker-a", DRAFTS[:5])
