@@ -153,6 +153,11 @@ class Options:
     def _overrides(self) -> dict[str, str]:
         return {_SETTINGS[name[len(_SET) :]]: value for name, value in self.values.items() if name.startswith(_SET)}
 
+    @property
+    def paths(self) -> list[str]:
+        """The paths and patterns of stores; raises what ``path_options`` does."""
+        return path_options(self.values)
+
     def stores(self, is_gone_fine: bool = False, unpacks: bool = False) -> list[Store]:
         """Return the stores that are asked for; takes and raises what ``find_stores`` does.
 
@@ -161,8 +166,8 @@ class Options:
         """
         own = [(pattern, Path(str(file))) for pattern, file in self.table_of("configOf").items()]
         config_of = [*own, *([("*", self._config)] if self._config else [])]
-        paths, is_live = path_options(self.values), self.flag("live", False)
-        stores = find_stores(paths, self._overrides, is_gone_fine, config_of, is_live, unpacks)
+        is_live = self.flag("live", False)
+        stores = find_stores(self.paths, self._overrides, is_gone_fine, config_of, is_live, unpacks)
         for pattern, _ in own:
             if not is_gone_fine and not matches_of(pattern, stores):
                 raise UsageError(f"configOf: {pattern} matches none of the stores")

@@ -120,7 +120,7 @@ class RocketMQStore(MessageSource):
         check_of_messages(options)
         for size in SIZES:
             options.size(size, None)
-        _ = options.settings, options.store_names
+        _ = options.settings, options.store_names, options.paths
         _ = options.places("startingOffsets"), options.places("endingOffsets")
         options.count("maxFilesPerTrigger")
 

@@ -135,9 +135,18 @@ def _matches(pattern: str) -> list[str]:
 
 
 def path_options(options: Mapping[str, str]) -> list[str]:
-    """Return the paths that Spark's options hold: ``path`` is one, ``paths`` a JSON list of several."""
-    paths = [options["path"]] if options.get("path") else []
-    return paths + [str(path) for path in orjson.loads(options.get("paths") or "[]")]
+    """Return the paths that Spark's options hold: ``path`` is one, ``paths`` a JSON list of several.
+
+    Raises:
+        UsageError: ``paths`` is something else.
+    """
+    try:
+        several = orjson.loads(options.get("paths") or "[]")
+    except orjson.JSONDecodeError:
+        several = None
+    if not isinstance(several, list) or not all(isinstance(path, str) and path for path in several):
+        raise UsageError(f'paths={options["paths"]} is not a JSON list of paths such as ["/brokers/a/store"]')
+    return [*([options["path"]] if options.get("path") else []), *several]
 
 
 def _split(path: str) -> list[str]:

@@ -35,7 +35,7 @@ from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
 from mqtool.spark.messages import BUILDERS
 from mqtool.spark.options import Options, choose
 from mqtool.spark.sentences import sentences
-from mqtool.spark.stores import path_options, plain_path
+from mqtool.spark.stores import plain_path
 
 _log = logging.getLogger("mqtool.spark")
 
@@ -66,7 +66,7 @@ class StoreWriter(DataSourceArrowWriter):
     """Writes messages into a new store."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
-        paths = [plain_path(path) for path in path_options(options.values)]
+        paths = [plain_path(path) for path in options.paths]
         if len(paths) != 1:
             raise UsageError("no output path given: call .save(PATH) with a folder that is empty or does not exist yet")
         if overwrite:

@@ -97,6 +97,12 @@ def test_what_is_misspelt_is_named(options: dict[str, Any], sentence: str) -> No
         ({"columns": "body", "includeBody": "false"}, "columns=body leaves no column"),
         ({"startingTimestamp": "5", "endingTimestamp": "4"}, "endingTimestamp is before startingTimestamp"),
         ({"configOf": '{"*/nosuch": "/dev/null"}'}, "configOf: */nosuch matches none of the stores"),
+        ({"paths": "/brokers/a/store"}, "paths=/brokers/a/store is not a JSON list of paths such as ["),
+        ({"paths": '"/brokers/a/store"'}, 'paths="/brokers/a/store" is not a JSON list of paths'),
+        ({"paths": "7"}, "paths=7 is not a JSON list of paths"),
+        ({"paths": '{"a": "/b"}'}, "is not a JSON list of paths"),
+        ({"paths": '["/brokers/a/store", 7]'}, "is not a JSON list of paths"),
+        ({"paths": '["/brokers/a/store", ""]'}, "is not a JSON list of paths"),
     ],
 )
 def test_a_part_that_cannot_be_is_named(options: dict[str, Any], sentence: str) -> None:
