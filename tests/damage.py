@@ -54,6 +54,13 @@ def apply_ops(store: Path, ops: Iterable[Operation]) -> None:
         OPERATIONS[op["op"]](store, op)
 
 
+def with_noise(store: Path) -> Path:
+    """Put bytes that are not a record after the last message of a store, and return the store."""
+    segment = max(path for path in (store / "commitlog").iterdir() if any(path.read_bytes()))
+    _overwrite(segment, len(segment.read_bytes().rstrip(b"\0")), bytes(range(1, 41)))
+    return store
+
+
 def _write(store: Path, op: Operation) -> None:
     _overwrite(store / op["file"], op["at"], bytes.fromhex(op["hex"]))
 

@@ -219,7 +219,7 @@ def stats(
     unread: collections.Counter[str] = collections.Counter()
     total = Count()
     for row in rows:
-        unread.update({name: row[name] or 0 for name in ("lost", "faulty")})
+        unread.update({name: row[name] or 0 for name in ("lost", "faulty", "noise")})
         if row["records"]:
             key = tuple(row[name] for name in KEYS[way])
             groups[key] = row, Count(*(row[field.name] for field in dataclasses.fields(Count)))
@@ -236,6 +236,8 @@ def stats(
     ):
         if unread[name]:
             job.output.remark(f"{unread[name]:,} {text}")
+    if unread["noise"]:
+        job.output.remark("after the last message are bytes that are not a message")
     holes = job.holes(since, until)
     job.tell_holes(holes, missing)
     if any(unread.values()):

@@ -37,7 +37,8 @@ _TYPES = {
 }  # fmt: skip
 _ARROW = {"string": pa.string(), "long": pa.int64(), "array<string>": pa.list_(pa.string())}
 _COUNTS = tuple(field.name for field in dataclasses.fields(Count))
-UNREAD = ("lost", "faulty", "gone", "holes")
+UNREAD = ("lost", "faulty", "gone", "holes", "noise")
+"""What counts of messages lack, and whether anything is after the last one."""
 _SUMS = ("messages", "records", "size", "body_size", *UNREAD)
 _MATCHED = "matched"
 _OFFSETS = ("first_offset", "stop_offset")
@@ -60,7 +61,7 @@ def counts(spark: Any, stores: Sequence[Store], by: By, selection: Selection, pa
     are ``missing``, and how many messages were ``repeated``. A row without a group counts what could not be read: how
     many places (``lost``), records (``faulty``), ranges of segments that went meanwhile (``gone``) and ranges of
     addresses between two segments (``holes``). It also has the patterns of the selection that something is called by
-    (``matched``), as ``pattern_names`` spells them.
+    (``matched``), as ``pattern_names`` spells them, and whether anything but a message is after the last (``noise``).
 
     Args:
         spark: the session.
@@ -120,13 +121,14 @@ def count(item: StatsTask) -> Iterator[pa.RecordBatch]:
     """Count what starts in some ranges of a log."""
     tally = Tally(item.by, item.selection)
     spans: dict[QueueKey, list[list[int]]] = {}
-    lost = gone = 0
+    lost = gone = noise = 0
     holes = sum(isinstance(part, MissingRange) for part in item.parts)
     for piece in _pieces([part for part in item.parts if isinstance(part, LogRange)]):
         if piece is None:
             gone += 1
         elif isinstance(piece, UnreadablePlace):
-            lost += 1
+            is_noise = piece.code == "LOG-NOISE"
+            noise, lost = noise + is_noise, lost + (not is_noise)
         else:
             if item.by is By.QUEUE:
                 _note_spans(piece, spans)
@@ -145,7 +147,7 @@ def count(item: StatsTask) -> Iterator[pa.RecordBatch]:
         for name, (field, pattern) in pattern_names(item.selection).items()
         if any(matches((pattern,), called) for called in getattr(tally, field) if called)
     ]
-    unread = dict(zip(UNREAD, (lost, tally.faulty, gone, holes), strict=True))
+    unread = dict(zip(UNREAD, (lost, tally.faulty, gone, holes, noise), strict=True))
     if any(unread.values()) or matched:
         rows.append(unread | {_MATCHED: matched})
     yield _batch(_columns(item.by), rows)

@@ -25,6 +25,7 @@ from mqtool.spark import rebuild, verify
 from mqtool.spark.session import package_into
 from mqtool.spark.stores import Store, opened_once
 from tests.commands.running import run
+from tests.damage import with_noise
 from tests.golden import copy_of, golden_store, manifest
 from tests.spark.session import need_java
 
@@ -180,6 +181,16 @@ class TestOnSpark:
         assert f"mqtool: {sentence}\n" in one.remarks
         assert f"mqtool: {sentence}\n" in many.stderr
         assert "damaged records and places" not in many.stderr
+
+    def test_noise_after_the_last_message_is_remarked_by_stats_as_by_the_command(self, tmp_path: Path) -> None:
+        store = with_noise(copy_of(STORE, tmp_path))
+
+        one, many = run("stats", "-s", store), job("stats", "-s", store)
+
+        assert rows_of(many.stdout) == one.rows
+        assert many.returncode == one.status == Status.OK
+        for remarks in (one.remarks, many.stderr):
+            assert "after the last message are bytes that are not a message" in remarks
 
     @pytest.mark.parametrize("by", ["key", "offset"])
     def test_stores_that_lack_the_same_segment_are_not_called_the_same(self, by: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from mqtool.spark.ends import Mark, end_before, end_of_log, holds, thinned
 from mqtool.spark.partitions import RangeReader, UnreadablePlace, log_ranges
 from mqtool.spark.stores import Store
 from tests.builders import Draft, StoreSizes, record, write_store
-from tests.damage import DamageCase, apply_ops, cases, cuts, damaged, flips
+from tests.damage import DamageCase, apply_ops, cases, cuts, damaged, flips, with_noise
 from tests.golden import copy_of, golden_store, manifest
 
 MIXED = "mixed-533-clean"
@@ -306,6 +306,21 @@ def test_what_is_loaded_is_what_the_file_holds(
             start = min(start, len(content))
             file.load(start, start + size)
             assert (file.bytes[start : start + size] == content[start : start + size]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"), [("mixed-533-clean/noise", (0, 1)), ("mixed-497-clean/tail-zeros-mid-record", (1, 0))]
+)
+def test_tasks_that_count_tell_a_torn_record_from_noise_as_verify_does(
+    name: str, counts: tuple[int, int], tmp_path: Path
+) -> None:
+    found = [case for case in cases() if case.name == name]
+    store = Store(str(found[0].store(tmp_path) if found else with_noise(copy_of(MIXED, tmp_path))))
+
+    for size in (9_000, 1 << 30):
+        items = (stats.StatsTask(parts, By.TOPIC, Selection()) for parts in stats._ranges(store, Selection(), size))
+        rows = [row for item in items for batch in stats.count(item) for row in batch.to_pylist()]
+        assert tuple(sum(row[name] or 0 for row in rows) for name in ("lost", "noise")) == counts
 
 
 @pytest.mark.parametrize(("number", "holes"), [(0, 0), (1, 1), (2, 1), (4, 0)])

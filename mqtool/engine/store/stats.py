@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mqtool.engine.store.commit_log import Gap
+from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.holes import LogHole, holes_of
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -342,7 +342,15 @@ def count_messages(
         finally:
             counter.stop.set()
     noise = next((gap for gap in pending if gap.segment.stretch(gap.start, gap.start + _LOOKED_AT).any()), None)
+    if noise and not store.is_live and _is_of_a_record(log, noise):
+        result.gaps.append(noise)
+        noise = None
     return dataclasses.replace(result, noise=noise)
+
+
+def _is_of_a_record(log: CommitLog, gap: Gap) -> bool:
+    """Return whether a record at the end of a log was not written completely: ``verify`` calls other bytes noise."""
+    return gap.stop is scan.Stop.BLANK or log.begins(gap.segment, gap.start, commit_log.MESSAGE_MAGICS)
 
 
 class _Part(NamedTuple):
