@@ -26,7 +26,7 @@ from mqtool.commands._options import (
 )
 from mqtool.commands._output import Output, progress
 from mqtool.commands._query import topics_of
-from mqtool.errors import Status
+from mqtool.errors import MqtoolError, Status
 
 if TYPE_CHECKING:
     from mqtool.engine.repair.salvage.transfer import ExportResult, RowSink
@@ -98,7 +98,22 @@ def command(
     output.tell_compiling(search.scan_size)
     with _opened(form, into) as sink, progress(search.scan_size, "export") as advance:
         done = export(itertools.islice(search.messages(advance), limit), sink)
-    return _tell(store, search, done, output)
+    lost_at_end = _lost_at_end(store, search) if limit is None else None
+    return _tell(store, search, done, lost_at_end, output)
+
+
+def _lost_at_end(store: "StoreReader", search: "Search") -> int | None:
+    """Return the last address beyond the end of the log that a queue leads to, None if there is none."""
+    from mqtool.engine.store.queue_view import open_queue, queue_keys
+
+    if store.paths.is_part or store.is_live or search.query.stop_offset is not None or search.query.until is not None:
+        return None
+    newest = -1
+    for key in queue_keys(store):
+        with contextlib.suppress(MqtoolError):
+            queue = open_queue(store, *key)
+            newest = max(newest, (queue.newest() if queue else None) or -1)
+    return newest if newest >= store.commit_log.end_offset else None
 
 
 @contextlib.contextmanager
@@ -113,7 +128,7 @@ def _opened(form: str, into: Path | None) -> "Iterator[RowSink]":
         yield Parquet(file) if form == "parquet" else JsonLines(file.write)
 
 
-def _tell(store: "StoreReader", search: "Search", done: "ExportResult", output: Output) -> int:
+def _tell(store: "StoreReader", search: "Search", done: "ExportResult", lost_at_end: int | None, output: Output) -> int:
     for remark in store.remarks:
         output.remark(remark)
     for address in done.damaged[:_LISTED]:
@@ -127,7 +142,13 @@ def _tell(store: "StoreReader", search: "Search", done: "ExportResult", output: 
     for gap in search.gaps[:_LISTED]:
         output.remark(f"{gap.end - gap.start:,} bytes at {gap.start_offset:,} are skipped: no record is there")
     tell_holes(map(str, search.holes), output)
+    if lost_at_end is not None:
+        output.remark(
+            f"queues lead up to {lost_at_end:,}, beyond the end of the log: messages are lost; `mqtool verify` lists "
+            "the places"
+        )
     if done.damaged or search.faulty_count or search.gaps:
         tell_may_be_live(store, output)
     output.remark(f"{done.messages:,} messages exported")
-    return Status.DAMAGE if done.damaged or search.faulty_count or search.gaps or search.holes else Status.OK
+    is_damaged = done.damaged or search.faulty_count or search.gaps or search.holes or lost_at_end is not None
+    return Status.DAMAGE if is_damaged else Status.OK

@@ -150,7 +150,7 @@ def command(
     A key is looked up in the index files. The log is scanned where they do not cover it or are inconsistent, and
     for all other conditions; --topic, --since, --until, --from and --to reduce that. Brokers look up a key that
     is not a pattern; for anything else whole queues are pulled, which needs --since or --limit. Exits with status
-    3 if part of the log that was scanned could not be read.
+    3 if part of the log that was scanned, or a message that an index entry refers to, could not be read.
     """  # noqa: D301
     from mqtool.engine.store.search import Search
 
@@ -182,7 +182,7 @@ def command(
     output.remark(_summary(search, output.count, "--limit is reached" if is_limited else ""))
     if search.gaps or search.faulty_count:
         tell_may_be_live(store, output)
-    return Status.DAMAGE if search.gaps or search.faulty_count or holes else Status.OK
+    return Status.DAMAGE if search.gaps or search.faulty_count or holes or search.unread_count else Status.OK
 
 
 class _FindQuery(NamedTuple):

@@ -267,7 +267,11 @@ def _by_key(store: "StoreReader", name: str, position: int | None, output: Outpu
             raise NotFoundError(f"the message at {position:,} has another id: {located.message.message_id}")
         if located:
             return [located]  # damage where the message of this id should be
+    if search.unread_count:
+        raise BadDataError(f"the message with the id or key {name} is lost or damaged: {search.remarks[-1]}")
     place = f"the log covers {log.min_offset:,} to {search.end_offset:,}"
+    if search.gaps or search.holes or search.faulty_count:
+        place += ", but parts of it cannot be read (see `mqtool verify`)"
     if not search.index_files_used or search.scanned_size == search.total_size:
         raise NotFoundError(f"no message has the id or key {name}: the whole log was scanned; {place}")
     raise NotFoundError(

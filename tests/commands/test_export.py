@@ -161,6 +161,18 @@ def test_a_segment_that_is_missing_elsewhere_is_not_told(tmp_path: Path) -> None
     assert (elsewhere.status, "no file" in elsewhere.remarks) == (Status.OK, False)
 
 
+def test_a_missing_last_segment_is_told(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    (store / "commitlog" / f"{262_144:020}").unlink()
+
+    ran = run("export", "-s", store)
+    first = run("export", "-s", store, "--to", 131_072)
+
+    assert ran.status == Status.DAMAGE
+    assert "queues lead up to 289,894, beyond the end of the log: messages are lost" in ran.remarks
+    assert first.status == Status.OK
+
+
 def test_what_a_filter_left_out_gets_placeholders_or_new_numbers(tmp_path: Path) -> None:
     file = tmp_path / "messages.jsonl"
     exported(golden_store("mixed-533-clean"), file, "--tag", "TagD")

@@ -16,7 +16,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.search import Query, Search, used_end
 from mqtool.errors import Status
 from mqtool.formats import commit_log, index_file
-from tests.builders import Draft, batch_element, java_hash, key_with_hash, properties, write_store
+from tests.builders import Draft, StoreSizes, batch_element, java_hash, key_with_hash, properties, write_store
 from tests.commands.running import Ran, run
 from tests.damage import snapshot
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
@@ -108,9 +108,9 @@ def test_a_missing_segment_is_told_where_its_messages_would_be_searched(tmp_path
     first = find(store, "--from", 0, "--limit", 1)
 
     assert len(scanned.rows) == len(messages) - len(missing)
-    assert indexed.rows == []
-    for ran in (scanned, indexed):
-        assert (ran.status, sentence in ran.remarks) == (Status.DAMAGE, True)
+    assert (scanned.status, sentence in scanned.remarks) == (Status.DAMAGE, True)
+    assert (indexed.status, indexed.rows) == (Status.DAMAGE, [])
+    assert "an index entry refers to a place without a sound message" in indexed.remarks
     for ran in (before, elsewhere, first):
         assert ran.rows
         assert (ran.status, sentence in ran.remarks) == (Status.OK, False)
@@ -149,6 +149,34 @@ def test_a_damaged_index_file_hides_no_message(at: int, data: bytes, tmp_path: P
     ran = find(copy, *arguments)
 
     assert ran.rows == find("many-497-clean", *arguments).rows
+
+
+def test_an_index_file_of_another_store_hides_no_message(tmp_path: Path) -> None:
+    copy = copy_of("ext-533-clean", tmp_path)
+    (own,) = (copy / "index").iterdir()
+    (other,) = (golden_store("ext-497-kill") / "index").iterdir()
+    own.write_bytes(other.read_bytes())
+    arguments = [*asked_keys("ext-533-clean"), "--body", "none"]
+
+    ran = find(copy, *arguments)
+
+    assert ran.rows == find("ext-533-clean", *arguments).rows
+    assert f"index file {own.name} is damaged or does not match the log" in ran.remarks
+
+
+def test_without_a_topic_table_it_says_that_topics_without_queues_are_not_looked_up(tmp_path: Path) -> None:
+    copy = copy_of(MIXED, tmp_path)
+    wanted = next(one for one in manifest(MIXED)["messages"] if one["topic"] == "log-x")
+    key = wanted["properties"]["UNIQ_KEY"]
+    shutil.rmtree(copy / "consumequeue" / "log-x")
+    for table in (copy / "config").glob("topics.json*"):
+        table.unlink()
+
+    ran = find(copy, "--key", key)
+
+    assert positions(ran) == []
+    assert "keys are looked up only for topics that have queues: --scan searches the log" in ran.remarks
+    assert positions(find(copy, "--key", key, "--scan")) == [wanted["phy"]]
 
 
 def test_a_message_whose_key_only_has_the_same_hash_is_not_found(tmp_path: Path) -> None:
@@ -380,8 +408,38 @@ def test_an_index_entry_that_leads_into_damage_is_remarked(tmp_path: Path) -> No
 
     ran = find(copy, "--key", broken["keys"])
 
-    assert broken["phy"] not in positions(ran)
+    assert broken["phy"] not in positions(ran, Status.DAMAGE)
     assert "an index entry refers to a place without a sound message" in ran.remarks
+
+
+def test_messages_of_a_missing_segment_are_told_by_scan_and_by_index(tmp_path: Path) -> None:
+    copy = copy_of(MIXED, tmp_path)
+    (copy / "commitlog" / f"{65_536:020}").unlink()
+    lost = next(one for one in manifest(MIXED)["messages"] if one["phy"] == 65_536)
+    topic, key = lost["topic"], lost["properties"]["UNIQ_KEY"]
+
+    by_scan, by_index = find(copy, "--topic", topic), find(copy, "--key", key)
+    behind = find(copy, "--topic", topic, "--from", 131_072)
+
+    assert positions(by_scan, Status.DAMAGE)
+    assert "no file holds the bytes from 65,536 to 131,072" in by_scan.remarks
+    assert "262,144 of 262,144 bytes of log scanned" in by_scan.remarks
+    assert positions(by_index, Status.DAMAGE) == []
+    assert "an index entry refers to a place without a sound message" in by_index.remarks
+    assert positions(behind)  # nothing is missing there
+
+
+@pytest.mark.parametrize("command", ["find --topic TopicTest", "export", "dump commitlog"])
+def test_a_last_message_that_begins_with_zeros_is_told(command: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    last = write_store(store, [Draft(), Draft(body=b"x" * 100_000)], StoreSizes(segment=1 << 20))[-1]
+    _overwrite(store / "commitlog" / f"{0:020}", last.physical_offset, bytes(80_000))
+
+    ran = run(*command.split(), "-s", store)
+
+    assert len(ran.rows) == 1
+    assert ran.status == Status.DAMAGE
+    assert str(last.physical_offset) in ran.remarks
 
 
 def test_the_unused_end_of_a_log_is_neither_scanned_nor_remarked(tmp_path: Path) -> None:

@@ -300,6 +300,11 @@ def with_data(file: MappedFile, start: int, stop: int, step: int = STEP) -> Iter
         yield low, at
 
 
+def is_unused(gap: Gap) -> bool:
+    """Return whether a gap holds nothing but zeros, as the unused end of the log does; linear in its data."""
+    return not any(gap.segment.stretch(*part).any() for part in with_data(gap.segment, gap.start, gap.end))
+
+
 def heads_in(file: MappedFile, start: int, stop: int) -> Iterator[int]:
     """Yield each position of a range at which a message record may start, whatever address it states."""
     for low, high in with_data(file, start, stop):

@@ -24,6 +24,20 @@ class LogHole(NamedTuple):
         return self.end_offset - self.start_offset
 
 
+def runs_of(log: FileQueue) -> list[tuple[int, int]]:
+    """Return the ranges of addresses that files of a log hold, in order; files may overlap where one was renamed.
+
+    Cost: linear in the number of segments.
+    """
+    runs: list[tuple[int, int]] = []
+    for segment in log.segments:
+        if runs and segment.start_offset <= runs[-1][1]:
+            runs[-1] = runs[-1][0], max(runs[-1][1], segment.end_offset)
+        else:
+            runs.append((segment.start_offset, segment.end_offset))
+    return runs
+
+
 def holes_of(log: FileQueue, start_offset: int = 0, stop_offset: int | None = None) -> list[LogHole]:
     """Return the holes of a log within a range of addresses, by the names and lengths of its files.
 
@@ -31,7 +45,7 @@ def holes_of(log: FileQueue, start_offset: int = 0, stop_offset: int | None = No
     """
     stop_offset = log.end_offset if stop_offset is None else stop_offset
     between = (
-        LogHole(max(before.end_offset, start_offset), min(after.start_offset, stop_offset))
-        for before, after in itertools.pairwise(log.segments)
+        LogHole(max(before, start_offset), min(after, stop_offset))
+        for (_, before), (after, _) in itertools.pairwise(runs_of(log))
     )
     return [hole for hole in between if hole.start_offset < hole.end_offset]

@@ -12,6 +12,7 @@ import dataclasses
 import errno
 import fnmatch
 import functools
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -21,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.store import rocksdb
-from mqtool.engine.store.commit_log import CommitLog, Gap, settled
-from mqtool.engine.store.holes import LogHole, holes_of
+from mqtool.engine.store.commit_log import CommitLog, Gap, is_unused, settled
+from mqtool.engine.store.holes import LogHole, holes_of, runs_of
 from mqtool.engine.store.index_file import IndexFile
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import reading
@@ -42,7 +43,6 @@ from mqtool.formats.topics import is_possible
 Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int], None]
 _GLOB = re.compile(r"[*?\[]")
-_UNUSED_LOOK = 1 << 16
 _FEW_CHAINS = 8
 """So many chains of an index file are followed faster one by one."""
 
@@ -235,8 +235,9 @@ class Search:
     """One search: what the index files say is known when it is made, the log is scanned while messages are taken.
 
     ``hit_offsets`` are the addresses that index entries name, ``scan_size`` is how many of the ``total_size`` bytes of
-    the log must be scanned; ``position``, ``scanned_size``, ``faulty_count`` and ``gaps`` say how it went. ``holes``
-    are those of the log that must be scanned or that index entries refer to.
+    the log must be scanned; ``position``, ``scanned_size``, ``faulty_count``, ``gaps`` (ranges without a record),
+    ``holes`` (ranges to be scanned that no file has) and ``unread_count`` (entries without a sound message) say how it
+    went.
     """
 
     def __init__(self, reader: StoreReader, query: Query, use_index: bool = True) -> None:
@@ -248,6 +249,8 @@ class Search:
         self.position = query.start_offset
         self._matcher = Matcher(query)
         self.gaps: list[Gap] = []
+        self._unused: list[Gap] = []  # up to now
+        self.unread_count = 0
         start, stop = reader.range_of_time(query.since, query.until)
         start = max(start, query.start_offset)
         end = used_end(reader.commit_log)
@@ -256,20 +259,15 @@ class Search:
         covered: list[tuple[int, int]] = []
         if query.keys and use_index and not any(map(is_glob, query.keys)):
             covered = self._ask_index()
-        self.ranges = list(_without(start, stop, covered))
-        self.holes = [hole for hole in holes_of(reader.commit_log, start, stop) if self._needs(hole)]
+        asked = list(_without(start, stop, covered))
+        self.ranges = list(_both(asked, runs_of(reader.commit_log)))
+        self.holes = list(itertools.starmap(LogHole, _both(asked, holes_of(reader.commit_log))))
         self.end_offset = end
         self.total_size = sum(
             min(segment.end_offset, end) - segment.start_offset for segment in _below(reader.commit_log, end)
         )
         self.scan_size = sum(end - begin for begin, end in self.ranges)
         self.kernels = scan.kernels_for(self.scan_size)
-
-    def _needs(self, hole: LogHole) -> bool:
-        hits = self.hit_offsets
-        return any(start < hole.end_offset and hole.start_offset < stop for start, stop in self.ranges) or (
-            bisect.bisect_left(hits, hole.start_offset) < bisect.bisect_left(hits, hole.end_offset)
-        )
 
     @property
     def faulty_count(self) -> int:
@@ -309,12 +307,18 @@ class Search:
         """Return the message at an address if it fits: an entry may mean another key, or a message that is gone."""
         try:
             message = self._reader.message_at(offset)
-        except NotFoundError:
-            return None
-        except FormatError as error:
-            self.remarks.append(f"an index entry refers to a place without a sound message: {error}")
+        except (NotFoundError, FormatError) as error:
+            if self._is_wanted(offset):
+                self.unread_count += 1
+                self.remarks.append(f"an index entry refers to a place without a sound message: {error}")
             return None
         return message if self.query.matches(message) else None
+
+    def _is_wanted(self, offset: int) -> bool:
+        """Return whether a message at an address could fit, and has not expired."""
+        query, log = self.query, self._reader.commit_log
+        start = max(query.start_offset, log.min_offset, log.gone_until)
+        return start <= offset and (query.stop_offset is None or offset < query.stop_offset)
 
     # Index files
 
@@ -327,6 +331,11 @@ class Search:
             if self._reader.index_files:
                 self.remarks.append("the index cannot be used, because the names of the topics are not known")
             return []
+        if self.query.topics is None and self._reader.index_files and not _has_topic_table(self._reader):
+            self.remarks.append(
+                "without a readable config/topics.json, keys are looked up only for topics that have queues: --scan "
+                "searches the log"
+            )
         hashes = np.unique([key_hash(topic, key) for topic in topics for key in self.query.keys])
         offsets_of_hits: set[int] = set()
         covered = []
@@ -335,12 +344,12 @@ class Search:
                 continue
             offsets, sound = find_in_index(file, hashes)
             offsets_of_hits |= offsets
-            if sound:
+            if sound and self._is_of_this_log(file):
                 self.index_files_used += 1
                 covered.append((file.header.begin_physical_offset, file.header.end_physical_offset))
             else:
                 self.remarks.append(
-                    f"index file {file.path.name} is damaged: scanning the part of the log that it covers"
+                    f"index file {file.path.name} is damaged or does not match the log: scanning what it covers"
                 )
         self.hit_offsets = sorted(offsets_of_hits)
         if any(topic in topics for topic, _ in self._reader.batch_consume_queues):
@@ -348,25 +357,38 @@ class Search:
             return []
         return covered
 
+    def _is_of_this_log(self, file: IndexFile) -> bool:
+        """Return whether the first or last message of an index file has the time of its header, and none another."""
+        header, log = file.header, self._reader.commit_log
+        is_confirmed = False
+        ends = (
+            (header.begin_physical_offset, header.begin_timestamp),
+            (header.end_physical_offset, header.end_timestamp),
+        )
+        for offset, timestamp in ends:
+            if offset < max(log.min_offset, log.gone_until):
+                continue
+            with contextlib.suppress(NotFoundError, FormatError):  # damage in the log says nothing of the index
+                if self._reader.message_at(offset).store_timestamp != timestamp:
+                    return False
+                is_confirmed = True
+        return is_confirmed
+
     # The log
 
     def _scan(self, start: int, stop: int, progress: Progress) -> Iterator[Message]:
-        unused: list[Gap] = []
         before = self.scanned_size
         pieces = self._reader.tables(start, stop, self.kernels)
         if stop >= self.end_offset and self._reader.is_live:
             pieces = settled(self._reader.commit_log, pieces)
         for piece in pieces:
             if isinstance(piece, Gap):
-                if _may_be_unused(piece):
-                    unused.append(piece)
-                else:
-                    self.gaps += [*unused, piece]
-                    unused = []
+                self._unused.append(piece)
+                if not is_unused(piece):
+                    self._tell_gaps()
                 continue
             if len(piece):
-                self.gaps += unused
-                unused = []
+                self._tell_gaps()
                 yield from self._matcher.messages_in(piece)
                 end = int(piece.column("position")[-1] + piece.column("size")[-1])
                 self.scanned_size = before + max(0, min(end, stop) - start)
@@ -374,6 +396,10 @@ class Search:
                 progress(self.scanned_size)
         self.scanned_size = before + stop - start
         progress(self.scanned_size)
+
+    def _tell_gaps(self) -> None:
+        self.gaps += self._unused
+        self._unused.clear()
 
 
 class _Raw:
@@ -468,9 +494,21 @@ def _below(log: CommitLog, end: int) -> list[MappedFile]:
     return [segment for segment in log.segments if segment.start_offset < end]
 
 
-def _may_be_unused(gap: Gap) -> bool:
-    """Return whether a gap looks like the unused end of the log."""
-    return not gap.segment.stretch(gap.start, min(gap.start + _UNUSED_LOOK, gap.end)).any()
+def _both(ranges: list[tuple[int, int]], others: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield what is in both of two lists of ranges, each in order; linear in their lengths.
+
+    >>> list(_both([(0, 5), (7, 30)], [(3, 10), (20, 40)]))
+    [(3, 5), (7, 10), (20, 30)]
+    """
+    first = 0
+    for start, stop in ranges:
+        while first < len(others) and others[first][1] <= start:
+            first += 1
+        for number in range(first, len(others)):
+            low, high = others[number]
+            if low >= stop:
+                break
+            yield max(start, low), min(stop, high)
 
 
 def _without(start: int, stop: int, covered: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -531,6 +569,14 @@ def find_in_index(file: IndexFile, hashes: npt.NDArray[Any]) -> tuple[set[int], 
                 sound = False
             before, number = number, previous
     return offsets, bool(sound)
+
+
+def _has_topic_table(reader: StoreReader) -> bool:
+    """Return whether the table of topics can be read; without it nothing shows which queues are missing."""
+    try:
+        return reader.config_table("topics.json") is not None
+    except MqtoolError:
+        return False
 
 
 def known_topics(reader: StoreReader) -> tuple[set[str], bool]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.commit_log import CommitLog, Gap, is_unused
 from mqtool.engine.store.holes import LogHole, holes_of
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -33,7 +33,6 @@ SIZE_CLASSES = (0, 128, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 
 
 _BORN_ADDRESS_AT = commit_log.offset_in_head("born_address")
 _DENSE = 1 << 16
-_LOOKED_AT = 1 << 16
 
 Key = tuple[Any, ...]
 
@@ -341,7 +340,7 @@ def count_messages(
                 pending += trailing
         finally:
             counter.stop.set()
-    noise = next((gap for gap in pending if gap.segment.stretch(gap.start, gap.start + _LOOKED_AT).any()), None)
+    noise = next((gap for gap in pending if not is_unused(gap)), None)
     if noise and not store.is_live and _is_of_a_record(log, noise):
         result.gaps.append(noise)
         noise = None
