@@ -69,8 +69,7 @@ def command(
         tell_holes((f"{side}: {hole}" for hole in holes_of(store.commit_log)), output)
         for remark in dict.fromkeys(store.remarks):
             output.remark(f"{side}: {remark}")
-    has_holes = any(holes_of(store.commit_log) for store in stores)
-    return Status.WARNINGS if has_holes and status == Status.OK else status
+    return status
 
 
 def _by_offset(left: "StoreReader", right: "StoreReader", jobs: int, output: Output) -> int:
@@ -117,7 +116,6 @@ def _by_offset(left: "StoreReader", right: "StoreReader", jobs: int, output: Out
 
 def _tell_logs(logs: "Logs", left: "StoreReader", right: "StoreReader", output: Output) -> None:
     from mqtool.engine.repair.compare.stores import better_base
-    from mqtool.engine.store.holes import holes_of
 
     for name, side in zip(("left", "right"), logs.sides, strict=True):
         sentence = f"{name}: {side.message_count:,} messages, {side.only:,} of them only there"
@@ -125,8 +123,7 @@ def _tell_logs(logs: "Logs", left: "StoreReader", right: "StoreReader", output: 
             sentence += f"; {side.unreadable_size:,} bytes in {side.unreadable_count:,} places cannot be read"
         output.remark(sentence)
     if logs.is_equal:
-        has_holes = any(holes_of(reader.commit_log) for reader in (left, right))
-        if logs.ranges or has_holes or any(side.unreadable_count for side in logs.sides):
+        if logs.ranges or any(side.unreadable_count for side in logs.sides):
             output.remark(f"both hold the same {logs.common:,} messages; `mqtool verify` shows what is damaged")
         else:
             output.remark(f"both logs are the same: {logs.common:,} messages")

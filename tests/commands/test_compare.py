@@ -71,6 +71,23 @@ def test_damage_that_both_have_is_a_warning(tmp_path: Path) -> None:
     assert run("compare", *stores, "--by", "key").status == Status.WARNINGS
 
 
+@pytest.mark.parametrize("by", ["offset", "key"])
+def test_a_segment_that_neither_has_is_a_warning(by: str, tmp_path: Path) -> None:
+    stores = [copy_of(NAME, tmp_path / name) for name in "ab"]
+    for store in stores:
+        (store / "commitlog" / f"{65_536:020}").unlink()
+
+    ran = run("compare", *stores, "--by", by)
+
+    assert ran.status == Status.WARNINGS
+    if by == "offset":
+        (row,) = ran.rows
+        assert (row["difference"], row["physical_offset"], row["size"]) == ("damaged in both", 65_536, 65_536)
+        assert "both hold the same 284 messages; `mqtool verify` shows what is damaged" in ran.remarks
+    else:
+        assert "left: 1 ranges of addresses cannot be read and were not compared" in ran.remarks
+
+
 def test_a_table_that_differs_is_a_warning(tmp_path: Path) -> None:
     store = copy_of(NAME, tmp_path)
     for name in ("topics.json", "topics.json.bak"):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from mqtool.engine.repair.compare.aligned import SIDES, Records, walk
 from mqtool.engine.repair.parts import Progress
+from mqtool.engine.store.holes import holes_of
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import WriteError
 from mqtool.formats.identity import record_identities
@@ -98,7 +99,7 @@ def _collect(
     jobs: int,
     progress: Progress,
 ) -> int:
-    """Put the messages of a store into shares; return how many ranges before its last message cannot be read."""
+    """Put the messages of a store into shares; return how many ranges within its log cannot be read."""
     unreadable, in_range, pending = 0, False, 0
     for piece in walk(reader, jobs, progress):
         if not isinstance(piece, Records):
@@ -128,7 +129,7 @@ def _collect(
         entries["topic"], entries["side"] = numbers[ids], side
         shares.add(entries)
         piece.segment.release(int(piece.table.starts[0]), piece.end)
-    return unreadable
+    return unreadable + len(holes_of(reader.commit_log))
 
 
 class _Shares:

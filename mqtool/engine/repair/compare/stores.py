@@ -20,6 +20,7 @@ from mqtool.engine.repair.parts import Progress
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue
 from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.holes import holes_of
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, MqtoolError
 from mqtool.formats.identity import record_identities
@@ -157,8 +158,9 @@ class _LogComparison:
             )
             for reader in self.readers
         ]
-        self._open: list[Range] = []  # what only a later record settles
-        self._unreadable: list[Intervals] = [collections.deque(), collections.deque()]  # likewise
+        # What only a later record settles:
+        self._open: list[Range] = []
+        self._unreadable: list[Intervals] = [collections.deque(holes_of(reader.commit_log)) for reader in self.readers]
         self._settled: list[Intervals] = [collections.deque(), collections.deque()]
         self._covered = 0  # up to where records have been seen
         self._common_end = 0
