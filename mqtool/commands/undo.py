@@ -29,7 +29,7 @@ def command(
     This also undoes a repair that was killed halfway, and continues an undo that was killed. Repairs are undone
     in reverse order: give NAME, from --list, to make sure that the last repair is the one you mean.
     """
-    from mqtool.engine.repair.journal import journals, to_undo, undo
+    from mqtool.engine.repair.journal import journals, refuse_changed, to_undo, undo
     from mqtool.engine.store.disk import Disk
     from mqtool.engine.store.remote import refuse_remote
 
@@ -41,6 +41,8 @@ def command(
             output.row(_row(info))
         return Status.OK
     info = to_undo(root, name)
+    if not force:
+        refuse_changed(root.resolve(), info)
     output.remark(f"{info.command} of {iso_time(info.timestamp)} ({_state(info)}) would be undone: {info.name}")
     if not confirmation.is_answered_yes("Undo it?"):
         return Status.DAMAGE

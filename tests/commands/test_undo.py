@@ -427,8 +427,10 @@ def test_a_store_that_has_changed_since_is_taken_back_only_by_force(store: Path)
     (store / "later").touch()
 
     refused = run("undo", "-s", store, "--yes")
+    planned = run("undo", "-s", store, "--dry-run")
     forced = run("undo", "-s", store, "--yes", "--force")
 
-    assert (refused.status, forced.status) == (Status.BUSY, Status.WARNINGS)
+    assert (refused.status, planned.status, forced.status) == (Status.BUSY, Status.BUSY, Status.WARNINGS)
     assert "--force does it anyway" in refused.remarks
+    assert planned.remarks == refused.remarks
     assert "other files of the store have changed since" in forced.remarks

@@ -87,6 +87,12 @@ _STATE = struct.Struct(">c64sQ")
 """State, fingerprint and size of the notes; the last two stay zeros until a repair is done."""
 
 
+_ABOUT = {"command": str, "timestamp": int, "further": list, "fingerprint": str}
+"""What undoing needs of ``about``."""
+_MAX_TIMESTAMP = 253_402_300_799_000
+"""The end of the year 9999."""
+
+
 class State(enum.StrEnum):
     """The progress of a repair; the value is the letter in its ``state``."""
 
@@ -681,7 +687,7 @@ def undo(root: Path, disk: Disk, name: str | None = None, force: bool = False) -
     info = to_undo(root, name)
     with holding(root, disk):
         if not force:
-            _refuse_changed(root, info)
+            refuse_changed(root, info)
         try:
             exact = _take_back(root, info.home, disk)
         except (WriteError, NotPermittedError) as error:
@@ -707,7 +713,8 @@ def to_undo(root: Path, name: str | None = None) -> JournalInfo:
     return last
 
 
-def _refuse_changed(root: Path, info: JournalInfo) -> None:
+def refuse_changed(root: Path, info: JournalInfo) -> None:
+    """Refuse to undo a repair after which the store has changed; raises ``StoreChangedError``."""
     about = _about(info.home)
     if info.state is State.DONE:
         _, after, _ = _STATE.unpack(read_file(info.home / "state"))
@@ -986,9 +993,11 @@ def _info(home: Path) -> JournalInfo | None:
         state = read_file(home / "state")
     except NotFoundError:
         return None
-    letter = state[:1].decode("ascii", "replace")
-    if len(state) < _STATE.size or letter not in set(State):  # created, and lost by the disk
+    if len(state) < _STATE.size or not any(state):  # created, and lost by the disk
         return None
+    letter = state[:1].decode("ascii", "replace")
+    if letter not in set(State):
+        raise BadDataError(f"{home / 'state'} is damaged: its first byte should be one of {', '.join(State)}")
     about = _about(home)
     size = sum(path.stat().st_blocks * 512 for path in home.rglob("*") if path.is_file())
     return JournalInfo(home.name, about["command"], about["timestamp"], State(letter), size, home)
@@ -996,11 +1005,15 @@ def _info(home: Path) -> JournalInfo | None:
 
 def _about(home: Path) -> dict[str, Any]:
     try:
-        about: dict[str, Any] = json.loads(read_file(home / "about"))
+        about = json.loads(read_file(home / "about"))
     except ValueError as error:
         raise BadDataError(f"cannot read {home / 'about'}: {error}") from error
-    if about.get("mqtool") != 1:
+    if not isinstance(about, dict) or about.get("mqtool") != 1:
         raise BadDataError(f"{home / 'about'} was written by another version of mqtool: use that version")
+    if not all(isinstance(about.get(name), kind) for name, kind in _ABOUT.items()):
+        raise BadDataError(f"{home / 'about'} is damaged: it lacks {' or '.join(_ABOUT)}")
+    if not 0 <= about["timestamp"] <= _MAX_TIMESTAMP:
+        raise BadDataError(f"{home / 'about'} is damaged: its timestamp is impossible")
     return about
 
 

@@ -252,6 +252,33 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
+@pytest.mark.parametrize(
+    ("name", "was", "becomes"),
+    [
+        ("state", b"d", b"e"),
+        ("about", b'"further"', b'"furthes"'),
+        ("about", b'"timestamp": ', b'"timestamp": 99'),
+        ("about", b'"timestamp": ', b'"timestamp": -'),
+    ],
+)
+def test_a_journal_that_cannot_be_understood_is_refused_and_kept(
+    done: Path, name: str, was: bytes, becomes: bytes
+) -> None:
+    (journal,) = journals(done)
+    path, before = journal.home / name, snapshot(done)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(was, becomes, 1))
+
+    with pytest.raises(BadDataError, match=f"{name} is damaged"):
+        undo(done, Disk())
+    with pytest.raises(BadDataError, match=f"{name} is damaged"):
+        carry_out(done, StoreConfig(), plan_repair(done, StoreConfig(), "recover", {"mode": "abnormal"}), Disk())
+
+    path.write_bytes(content)
+    assert snapshot(done) == before
+    assert [info.state for info in journals(done)] == [State.DONE]
+
+
 @given(st.data())
 def test_a_journal_in_which_a_byte_has_changed_is_refused_and_the_store_left_alone(
     done: Path, data: st.DataObject
