@@ -46,6 +46,18 @@ def test_without_an_answer_nothing_is_changed(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == was
 
 
+@pytest.mark.parametrize("target", ["config", "all"])
+def test_tables_that_are_not_rebuilt_and_cannot_be_read_are_told(target: str, tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    for path in (store / "config").glob("consumerFilter.json*"):
+        path.write_text("{")
+
+    planned = run("rebuild", target, "-s", store, "--dry-run")
+
+    assert planned.status == (Status.OK if target == "config" else Status.DAMAGE)
+    assert "left unchanged (CONFIG-UNREADABLE): config/consumerFilter.json: " in planned.remarks
+
+
 def test_sound_tables_need_no_repair(tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)
 

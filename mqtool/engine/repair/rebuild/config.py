@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.plan import Change
+from mqtool.engine.repair.verify.tables import Tables
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.mapping import read_file
@@ -93,6 +95,17 @@ def apply(
         journal.create(draft)
         journal.fill(draft, 0, table.text)
         journal.move_in(draft, reader.paths.config / table.name)
+
+
+def left_unchanged(reader: StoreReader) -> Iterator[str]:
+    """Yield a sentence for each table that cannot be read, or only from its backup, and is not among those rebuilt."""
+    if any(rocksdb.is_rocksdb(reader.paths.config / name) for name in rocksdb.CONFIG_DATABASES):
+        yield "the tables are in RocksDB and are left unchanged"
+        return
+    rebuilt = {reader.paths.relative(reader.paths.config / name) for name in NAMES}
+    for item in Tables.read(reader).findings:
+        if item.severity is not Severity.NOTE and item.file not in rebuilt:
+            yield f"left unchanged ({item.code}): {item.file}: {item.message}; see `mqtool explain {item.code}`"
 
 
 def tables(

@@ -572,7 +572,7 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         dict(options),
         tuple(changes),
         tuple(losses),
-        (*reader.remarks, *_remarks(reader, built)),
+        (*reader.remarks, *_remarks(reader, built), *(rebuild_config.left_unchanged(reader) if request.config else ())),
         write_size=room,
         growth=room,
         read_size=reader.commit_log.total_size,
