@@ -97,7 +97,7 @@ def command(
     search = Search(store, query, use_index=False)
     output.tell_compiling(search.scan_size)
     with _opened(form, into) as sink, progress(search.scan_size, "export") as advance:
-        done = export(itertools.islice(search.messages(advance), limit), sink)
+        done = export(itertools.islice(search.messages(advance), limit), sink, store.record_at)
     lost_at_end = _lost_at_end(store, search) if limit is None else None
     return _tell(store, search, done, lost_at_end, output)
 
@@ -135,6 +135,13 @@ def _tell(store: "StoreReader", search: "Search", done: "ExportResult", lost_at_
         output.remark(f"the message at {address:,} is left out: its checks fail")
     if len(done.damaged) > _LISTED:
         output.remark(f"{len(done.damaged) - _LISTED:,} more are left out")
+    for address in done.doubtful[:_LISTED]:
+        output.remark(
+            f"the message at {address:,} contradicts its CRC property while body and topic are right: it is exported, "
+            "but times, hosts, keys or tags may be damaged"
+        )
+    if len(done.doubtful) > _LISTED:
+        output.remark(f"{len(done.doubtful) - _LISTED:,} more like this")
     if search.faulty_count:
         output.remark(
             f"{search.faulty_count:,} records are left out: their sizes do not add up, or their topic is damaged"
@@ -150,5 +157,7 @@ def _tell(store: "StoreReader", search: "Search", done: "ExportResult", lost_at_
     if done.damaged or search.faulty_count or search.gaps:
         tell_may_be_live(store, output)
     output.remark(f"{done.messages:,} messages exported")
-    is_damaged = done.damaged or search.faulty_count or search.gaps or search.holes or lost_at_end is not None
+    is_damaged = (
+        done.damaged or done.doubtful or search.faulty_count or search.gaps or search.holes or lost_at_end is not None
+    )
     return Status.DAMAGE if is_damaged else Status.OK

@@ -140,6 +140,24 @@ def test_a_message_whose_properties_are_damaged_is_left_out_as_recover_gives_it_
     assert f"{one['phy']:,} is left out: its checks fail" in ran.remarks
 
 
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_a_message_that_contradicts_its_crc_property_is_exported_and_told(form: str, tmp_path: Path) -> None:
+    store = copy_of("propcrc-533-clean", tmp_path)
+    messages = manifest("propcrc-533-clean")["messages"]
+    message = next(one for one in messages[3:] if "UNIQ_KEY" in one["properties"])
+    segment = store / "commitlog" / f"{0:020}"
+    content = bytearray(segment.read_bytes())
+    at = content.index(b"UNIQ_KEY\1", message["phy"]) + 20
+    content[at] ^= 1
+    segment.write_bytes(content)
+
+    ran = run("export", "-s", store, "--into", tmp_path / f"messages.{form}")
+
+    assert ran.status == Status.DAMAGE
+    assert f"the message at {message['phy']:,} contradicts its CRC property" in ran.remarks
+    assert f"{len(messages):,} messages exported" in ran.remarks
+
+
 def test_a_missing_segment_is_told(tmp_path: Path) -> None:
     cases = {case.name: case for case in damage.cases()}
 

@@ -77,6 +77,19 @@ def test_a_dry_run_on_a_sound_store_ends_well(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_a_message_that_contradicts_its_crc_property_is_copied_and_told(tmp_path: Path) -> None:
+    store = copy_of("propcrc-533-clean", tmp_path)
+    segment = store / "commitlog" / f"{0:020}"
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"UNIQ_KEY\1") + 20] ^= 1
+    segment.write_bytes(content)
+
+    ran = run("salvage", "-s", store, "--into", tmp_path / "new")
+
+    assert ran.status == Status.OK
+    assert "one message did not match the CRC property, which is rewritten" in ran.remarks
+
+
 def test_messages_that_move_are_told(tmp_path: Path) -> None:
     store = CASES["mixed-533-clean/queue-offset-ahead-full-scan"].store(tmp_path)
 

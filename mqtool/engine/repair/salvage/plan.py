@@ -318,6 +318,7 @@ class Survey:
         self.gaps: list[Gap] = []  # since the last sound record
         self.segment: MappedFile | None = None
         self.edits: Sequence[Edit] = ()  # records that differ between the examined log and the store
+        self.doubtful_count = 0  # sound messages that contradict their CRC property
 
     def watch(self, pieces: Iterable[RecordRun | Gap]) -> Iterator[RecordRun | Gap]:
         """Observe what a survey yields, and pass it on."""
@@ -387,6 +388,7 @@ class Survey:
         self.gaps.clear()
         self._note_stretch(piece)
         self.kept.update(piece.topics)
+        self.doubtful_count += len(piece.doubtful)
         self.last_timestamp = piece.like.store_timestamp
         for span in piece.spans:
             self._add(span.queue, OffsetRun(span.physical_offset, span.start, span.stop))
@@ -426,6 +428,12 @@ class Survey:
         tables, remarks = self.tables()
         remarks += [*of_other_logs(self.reader.config), *_not_copied(self.reader)]
         remarks += [*self._tell_of_batches(order), *_tell_of_edits(self.edits, order)]
+        if self.doubtful_count:
+            subject = "one message" if self.doubtful_count == 1 else f"{self.doubtful_count:,} messages"
+            remarks.append(
+                f"{subject} did not match the CRC property, which is rewritten: body and topic are right, but times, "
+                f"hosts, keys or tags may be damaged; `mqtool verify -s {self.reader.root}` shows where"
+            )
         config = config_of(self.reader)
         size = int(config.settings["mappedFileSizeCommitLog"])
         start = self.first_offset() // size * size

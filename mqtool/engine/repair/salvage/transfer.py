@@ -32,9 +32,11 @@ from mqtool.errors import BadDataError, MissingExtraError, MqtoolError, NotFound
 from mqtool.formats import commit_log as layout
 from mqtool.formats import consume_queue, scan
 from mqtool.formats import kernels as plain
+from mqtool.formats.hashing import body_crc
 from mqtool.formats.hosts import parse_host
 from mqtool.formats.message import Message, message_at
-from mqtool.formats.properties import are_readable
+from mqtool.formats.properties import CRC_SIZE, are_readable, crc_digits
+from mqtool.formats.property_names import CRC32
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, MAX_QUEUES, is_possible
 
@@ -221,21 +223,36 @@ class ExportResult(NamedTuple):
 
     messages: int
     damaged: list[int]  # addresses of messages that are left out because their checks fail
+    doubtful: list[int]  # of those that contradict their CRC property, although body, topic and properties are right
 
 
-def export(messages: Iterable[Message], sink: RowSink) -> ExportResult:
-    """Write messages; those whose checks fail are left out."""
-    count, damaged = 0, []
+def export(messages: Iterable[Message], sink: RowSink, record_at: Callable[[int], bytes] | None = None) -> ExportResult:
+    """Write messages; those whose checks fail are left out.
+
+    Args:
+        messages: in the order of the log.
+        sink: takes a row of each.
+        record_at: returns the record at an address, to compare it with its CRC property.
+    """
+    count, damaged, doubtful = 0, list[int](), list[int]()
     for message in messages:
         crc = zlib.crc32(message.body) & 0x7FFFFFFF
         is_broken = (bool(message.body) and crc != message.body_crc) or not is_possible(message.topic.encode())
         if is_broken or message.position != message.physical_offset or not are_readable(message.raw_properties):
             damaged.append(message.position)
-        else:
-            sink.row(row_of(message))
-            count += 1
+            continue
+        if record_at and CRC32 in message.properties and contradicts_crc(message, record_at(message.position)):
+            doubtful.append(message.position)
+        sink.row(row_of(message))
+        count += 1
     sink.finish()
-    return ExportResult(count, damaged)
+    return ExportResult(count, damaged, doubtful)
+
+
+def contradicts_crc(message: Message, record: bytes) -> bool:
+    """Return whether a record ends in a CRC property that does not match it."""
+    is_last = record[-CRC_SIZE:].startswith(CRC32.encode())
+    return is_last and message.properties[CRC32] != crc_digits(body_crc(record[:-CRC_SIZE])).decode()
 
 
 # Import
