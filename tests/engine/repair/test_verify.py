@@ -578,16 +578,21 @@ def test_the_head_of_a_dledger_entry_is_checked(field: str, at: int, tmp_path: P
     assert {one.code for one in problems_in(store)} == {"LOG-ENTRY"}
 
 
-def test_a_record_that_lost_its_crc_property_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [0, 1, -1], ids=["first", "second", "last"])
+@pytest.mark.parametrize("rows", [1, 2, 60_000])
+def test_a_record_that_lost_its_crc_property_is_found(
+    number: int, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqtool.engine.store.commit_log.ROWS", rows)  # of a table: neighbors may be in another one
     store = copy_of("propcrc-533-clean", tmp_path)
-    data = (store / "commitlog/00000000000000000000").read_bytes()
-    second = manifest("propcrc-533-clean")["messages"][1]
-    at = data.index(b"__CRC32#", second["phy"])
-    _write("commitlog/00000000000000000000", at, b"_-")(store)
+    message = manifest("propcrc-533-clean")["messages"][number]
+    file = f"commitlog/{message['phy'] // 32_768 * 32_768:020}"
+    at = (store / file).read_bytes().index(b"__CRC32#", message["phy"] % 32_768)
+    _write(file, at, b"_-")(store)
 
     (found,) = problems_in(store)
 
-    assert (found.code, found.physical_offset) == ("LOG-PROPERTY-CRC", second["phy"])
+    assert (found.code, found.physical_offset) == ("LOG-PROPERTY-CRC", message["phy"])
 
 
 def _timer_units(store: Path) -> dict[int, np.void]:

@@ -32,6 +32,7 @@ from mqtool.formats.topics import SCHEDULE_TOPIC
 
 NO_CRC = "the record has no CRC property, although those around it have one"
 _NUMBER = "its DLedger entry is not numbered consecutively after the one before it"
+_ENOUGH_SIGNS = 2
 _MAX_OF_CRC = 15
 """How many of the twenty bytes of a CRC property must agree for a damaged one to be recognized."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
@@ -51,8 +52,10 @@ class Edges(NamedTuple):
 
     has_crc: tuple[bool, bool]  # of the first, of the last
     alone: bool  # whether there is only one
-    first_lacks: Finding | None  # the first has no CRC property although the next one, if any, has
-    last_lacks: Finding | None  # the last has none although the previous one has
+    first_lacks: Finding | None  # the first has no CRC property
+    first_signs: int  # how many of the two signs that are known say that it should: its end, the next record
+    last_lacks: Finding | None  # the last, if there are several
+    last_signs: int  # likewise: its end, the previous record
     numbers: tuple[int, int] | None  # of DLedger entries, the first and the last
     first_number: Finding | None  # for the first entry, if it is wrong; ``expected`` will be set
     second_number: Finding | None  # the second entry is not numbered after the first
@@ -62,7 +65,9 @@ class Edges(NamedTuple):
 class Beside:
     """Checks records against their neighbours across runs, so that it does not matter where a log is split.
 
-    ``join`` takes runs in the order of the log; ``part`` is called if something is between two.
+    A record without a CRC property should have one if two of three signs say so: it ends in a damaged one, the previous
+    record has one, the next one has one. ``join`` takes runs in the order of the log; ``part`` is called if something
+    is between two.
     """
 
     def __init__(self) -> None:
@@ -72,19 +77,21 @@ class Beside:
         """Forget the previous record."""
         self._has_crc = False
         self._lacks: Finding | None = None
+        self._signs = 0
         self._number: int | None = None
         self._differs = False
 
     def join(self, edges: Edges) -> Iterator[Finding]:
         """Yield findings on the first and last records of a run, or on the last one of the previous run."""
-        if self._lacks and edges.has_crc[0]:
+        if self._lacks and self._signs + edges.has_crc[0] >= _ENOUGH_SIGNS:
             yield self._lacks
-        self._lacks = edges.last_lacks
-        if edges.first_lacks and self._has_crc:
-            if edges.alone:
-                self._lacks = edges.first_lacks
-            else:
+        self._lacks, self._signs = edges.last_lacks, edges.last_signs
+        if edges.first_lacks:
+            signs = edges.first_signs + self._has_crc
+            if signs >= _ENOUGH_SIGNS:
                 yield edges.first_lacks
+            elif edges.alone:
+                self._lacks, self._signs = edges.first_lacks, signs
         self._has_crc = edges.has_crc[1]
         if edges.numbers and edges.first_number:
             first, last = edges.numbers
@@ -101,16 +108,31 @@ def edges_of(findings: FindingsOfRows, derived: Dispatch, envelope: Envelope) ->
     table = findings.table
     has = has_crc_property(table, derived.properties)
     alone = len(table) == 1
-    between = np.zeros(len(table), np.bool_)
-    between[1:-1] = ~has[1:-1] & has[:-2] & has[2:]
-    findings.rows("LOG-PROPERTY-CRC", between, NO_CRC)
+    last = len(table) - 1
+    signs = np.r_[False, has[:-1]].astype(np.int64) + np.r_[has[1:], False]
+    looked = signs > 0
+    looked[[0, last]] = True
+    rows = np.flatnonzero(looked & ~has)
+    signs[rows] += ends_like_crc(table.where(rows))
+    enough = ~has & (signs >= _ENOUGH_SIGNS)
+    enough[0] = False  # the record before it counts, too
+    findings.rows("LOG-PROPERTY-CRC", enough, NO_CRC)
 
-    def lacking(row: int) -> Finding:
-        return findings.finding("LOG-PROPERTY-CRC", row, NO_CRC)
+    def lacking(row: int) -> Finding | None:
+        return None if has[row] or enough[row] else findings.finding("LOG-PROPERTY-CRC", row, NO_CRC)
 
-    first_lacks = lacking(0) if not has[0] and (alone or has[1]) else None
-    last_lacks = lacking(len(table) - 1) if not alone and not has[-1] and has[-2] else None
-    edges = Edges((bool(has[0]), bool(has[-1])), alone, first_lacks, last_lacks, None, None, None, False)
+    edges = Edges(
+        (bool(has[0]), bool(has[-1])),
+        alone,
+        lacking(0),
+        int(signs[0]),
+        None if alone else lacking(last),
+        int(signs[last]),
+        None,
+        None,
+        None,
+        False,
+    )
     if not envelope.size:
         return edges
     numbers = _numbers_at(table, table.starts - envelope.size + _INDEX_AT, 8)
