@@ -51,7 +51,8 @@ def command(
     groups miss or repeat messages, as `recover --as-broker` determines it. Then checks what brokers 4.9, 5.3 and
     5.5 depend on: files, permissions, locks, disks, tables, with -c broker.conf the settings, and runs the quick
     checks of `verify`. Lists each cause, the most likely first, with the evidence and the command to run next.
-    Exits with status 3 if a broker does not start or loses data, 4 if there are only warnings.
+    Exits with status 3 if a broker does not start or loses data, 4 if there are only warnings, or if something
+    could not be examined.
     """
     from mqtool.engine.repair.doctor.diagnosis import examine
     from mqtool.engine.store.remote import is_remote
@@ -81,7 +82,9 @@ def command(
     for remark in [*case.reader.remarks, *(f"not checked: {problem}" for problem in case.problems)]:
         output.remark(remark)
     output.remark(_summary(case, starts, counts))
-    return Status.DAMAGE if counts["error"] else Status.WARNINGS if counts["warning"] else Status.OK
+    if counts["error"]:
+        return Status.DAMAGE
+    return Status.WARNINGS if counts["warning"] or case.problems else Status.OK
 
 
 def _tell_all(
@@ -241,6 +244,8 @@ def _summary(case: "Case", starts: "list[StartOutcome]", counts: "collections.Co
         parts = [f"{counts[name]:,} {name}{'s' if counts[name] != 1 else ''}" for name in _STYLES]
         return f"{', '.join(parts)} for a {brokers} broker; run the commands of the first cause, then doctor again"
     verify = f"`mqtool verify {case.at}` checks every message"
+    if case.problems:
+        return f"nothing was found that prevents a {brokers} broker from working, but not everything could be examined"
     if any(outcome.starts is None for outcome in starts):
         return (
             f"nothing was found that prevents a {brokers} broker from working, but its startup was not "

@@ -162,6 +162,20 @@ def test_what_the_broker_may_not_read_is_told_to_whoever_may_not_read_it_either(
     assert cause["next"] == [f"chmod -R u+rwX -- {store}"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_what_this_user_may_not_read_is_a_warning_even_if_the_broker_may() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        store = copy_of("mixed-533-clean", Path(folder))
+        (store / "commitlog" / f"{65_536:020}").chmod(0)
+
+        ran = run_as(NOBODY, "doctor", "-s", store, "-u", "root")
+
+    assert ran.status == Status.WARNINGS
+    assert "not checked: no permission to read" in ran.remarks
+    assert "but not everything could be examined" in ran.remarks
+
+
 def test_who_names_no_store_or_no_user_is_told(store: Path, tmp_path: Path) -> None:
     assert run("doctor", "-s", tmp_path / "nowhere").status == Status.NO_INPUT
     assert run("doctor", "-s", store, "-u", "nobody-of-this-name").status == Status.NO_INPUT

@@ -195,7 +195,7 @@ def timer_damage(case: Case) -> Iterator[Sign]:
     if log is None or not log.segments:
         return
     if sum(segment.path.stat().st_blocks * 512 for segment in log.segments) > _MAX_TIMER_BYTES:
-        case.problems.append("the timer log is large and was not checked: run mqtool verify")
+        case.reader.remarks.append("the timer log is large and was not checked: `mqtool verify` checks it")
         return
     for finding in verify_timer.check_messages(case.reader, case.reader.commit_log.end_offset):
         yield Sign.of(finding, message=f"{finding.code}: {finding.message}")
