@@ -112,14 +112,10 @@ def by_key(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[
     from pyspark.sql import Observation, functions
     from pyspark.sql.functions import col, count_if, when
 
-    items = [
-        (side, part)
-        for side, store in zip(SIDES, (left, right), strict=True)
-        for part in (
-            *log_ranges(store, store.open(), partition_size),
-            *missing_ranges(store, store.open()),
-        )
-    ]
+    items: list[tuple[str, LogRange | MissingRange]] = []
+    for side, store in zip(SIDES, (left, right), strict=True):
+        items += [(side, part) for part in log_ranges(store, store.open(), partition_size)]
+        items += [(side, part) for part in missing_ranges(store, store.open())]
     is_message = col("first").isNotNull()
     sides = {side: col("side") == side for side in SIDES}
     observed = Observation("messages")
@@ -162,10 +158,10 @@ def _aligned(left: Store, right: Store, partition_size: int) -> list[CompareTask
     holes = [[hole.start_offset for hole in holes_of(reader.commit_log)] for _, reader in readers]
     tasks = []
     for at in range(start, stop, partition_size):
-        end = at + partition_size
-        ranges = [log_ranges(store, reader, partition_size, at, min(end, stop)) for store, reader in readers]
-        left, right = (bisect.bisect_left(starts, end) - bisect.bisect_left(starts, at) for starts in holes)
-        tasks.append(CompareTask(*ranges, (left, right)))
+        end = min(at + partition_size, stop)
+        of_left, of_right = (log_ranges(store, reader, partition_size, at, end) for store, reader in readers)
+        in_left, in_right = (bisect.bisect_left(starts, end) - bisect.bisect_left(starts, at) for starts in holes)
+        tasks.append(CompareTask(of_left, of_right, (in_left, in_right)))
     return tasks
 
 
@@ -174,8 +170,8 @@ def compare(item: CompareTask) -> Iterator[pa.RecordBatch]:
     both = (*item.left, *item.right)
     addresses = [part.start_offset + at for part in both for at in (part.start, part.stop)]
     for start in range(min(addresses, default=0), max(addresses, default=0), MAX_PARTITION):
-        sides = (_between(parts, start, start + MAX_PARTITION) for parts in (item.left, item.right))
-        yield from _compare(CompareTask(*sides))
+        left, right = (_between(parts, start, start + MAX_PARTITION) for parts in (item.left, item.right))
+        yield from _compare(CompareTask(left, right))
     yield from (_unread(side, count, SCHEMA) for side, count in zip(SIDES, item.holes, strict=True) if count)
 
 

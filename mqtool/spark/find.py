@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from mqtool.engine.store.holes import LogHole
-from mqtool.engine.store.search import Matcher, Query, Search
+from mqtool.engine.store.search import Matcher, Query, Search, is_wanted
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import scan
 from mqtool.spark import run_as_program
@@ -138,7 +138,9 @@ def _pieces(item: FindTask) -> Iterator[scan.MessageTable | UnreadablePlace]:
     for offset in sorted(left):
         try:
             record = reader.record_at(offset)
-        except (NotFoundError, FormatError):  # an entry may mean a message that is gone
+        except (NotFoundError, FormatError):
+            if is_wanted(reader.commit_log, item.query, offset):
+                yield UnreadablePlace(offset - (item.part.start_offset if item.part else 0), "LOG-MAGIC")
             continue
         yield scan.gather(memoryview(record), offset, np.zeros(1, np.int64))
 

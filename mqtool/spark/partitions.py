@@ -71,6 +71,7 @@ class MissingRange:
     """Addresses of a log that no file holds any more: who reads a log reports them in their place."""
 
     store: Store
+    file: str  # before which they are missing, as ``verify`` tells it
     address: int
     end_offset: int
 
@@ -130,7 +131,7 @@ def missing_ranges(
 ) -> list[MissingRange]:
     """Return the addresses between two segments of a log that no file holds, within a range."""
     holes = holes_of(reader.commit_log, start_offset, stop_offset)
-    return [MissingRange(store, hole.start_offset, hole.end_offset) for hole in holes]
+    return [MissingRange(store, reader.paths.relative(hole.path), *hole[:2]) for hole in holes]
 
 
 def with_missing(ranges: Sequence[LogRange], missing: Sequence[MissingRange]) -> list[LogRange | MissingRange]:

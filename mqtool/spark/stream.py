@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError, UsageError
 from mqtool.spark.ends import LogEnd, Mark, end_before, end_of_log, holds
@@ -139,7 +140,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if low is not None and low < first:
                 text = f"{store.path}: the messages from {low:,} to {first:,} were deleted before they were read"
                 self._losses.tell(NotFoundError(text), "after them")
-                parts.append(StorePartition(MissingRange(store, low, first)))
+                parts.append(StorePartition(MissingRange(store, segment_name(low), low, first)))
             missing = missing_ranges(store, reader, low or 0, stop)
             for hole in missing:
                 text = f"{store.path}: no file holds the messages from {hole.address:,} to {hole.end_offset:,}"

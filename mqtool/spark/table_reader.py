@@ -220,7 +220,7 @@ def places(options: Options, stores: Sequence[Store]) -> tuple[dict[str, int], d
             store = named[choose(f"store of {name}", key, named)]
             if place == LATEST:
                 addresses[store.path] = end_of_log(store, store.open()).offset
-            elif place != EARLIEST:
+            elif isinstance(place, int):
                 addresses[store.path] = place
             elif name == "endingOffsets":
                 raise nothing_before_the_first("an address")

@@ -18,7 +18,6 @@ import pyarrow as pa
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store import rocksdb
-from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -132,7 +131,7 @@ def read_messages(part: LogRange | MissingRange, ask: Ask, schema: Schema) -> It
     """Yield the messages of a range of the log, and rows of what is damaged in it or missing."""
     batches = _batches(part.store, ask, schema)
     if isinstance(part, MissingRange):
-        yield from batches.of_damage(segment_name(part.address), part.place.position, part.place.code, None)
+        yield from batches.of_damage(part.file, part.place.position, part.place.code, None)
         return
     try:
         with RangeReader(part, is_mapped="body" not in ask.columns) as reader:

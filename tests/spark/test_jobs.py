@@ -144,6 +144,25 @@ def test_what_the_index_names_and_the_log_shows_is_found_once(spark: Any, tmp_pa
     assert observed.get["found"] == len(wanted)
 
 
+def test_an_index_entry_that_leads_to_no_sound_message_is_counted_as_by_the_command(spark: Any, tmp_path: Path) -> None:
+    copy = copy_of("mixed-533-clean", tmp_path)
+    damaged = next(one for one in manifest("mixed-533-clean")["messages"] if one["uniq_key"] and one["phy"])
+    (copy / "commitlog" / f"{131_072:020}").unlink()
+    lost = next(one for one in manifest("mixed-533-clean")["messages"] if one["phy"] >= 131_072)
+    with (copy / "commitlog" / f"{0:020}").open("r+b") as log:
+        log.seek(damaged["phy"])
+        log.write(bytes(8))
+
+    for message in (lost, damaged):
+        search = Search(Store(str(copy)).open(), Query(keys=(message["uniq_key"],)))
+        assert list(search.messages()) == []
+        planned = find.plan([(Store(str(copy)), search.query)], SMALL, True)
+        rows, observed = find.messages(spark, planned.items)
+        assert rows.collect() == []
+        assert observed.get == {"found": 0, "unread": search.unread_count + len(search.gaps)}
+        assert search.unread_count == 1
+
+
 def test_a_store_is_rebuilt_byte_for_byte(spark: Any, tmp_path: Path) -> None:
     store = golden("mixed-533-clean")
     build(store.open(), tmp_path / "one", Disk())
@@ -229,16 +248,16 @@ def test_an_export_of_a_part_counts_the_damage_that_may_be_in_it(spark: Any, tmp
     topics = sorted({one["topic"] for one in messages})
     last = max(one["store_timestamp"] for one in messages)
     chosen = [
-        (("--topic", topic), export.ExportSelection(topics=frozenset([topic]))) for topic in (topics[0], topics[-1])
+        (f"--topic {topic}", export.ExportSelection(topics=frozenset([topic]))) for topic in (topics[0], topics[-1])
     ]
     chosen += [
-        (("--since", str(last + 1)), export.ExportSelection(since=last + 1)),
-        (("--from", "0", "--to", "80000"), export.ExportSelection(start=0, stop=80_000)),
-        (("--from", "80000"), export.ExportSelection(start=80_000)),
+        (f"--since {last + 1}", export.ExportSelection(since=last + 1)),
+        ("--from 0 --to 80000", export.ExportSelection(start=0, stop=80_000)),
+        ("--from 80000", export.ExportSelection(start=80_000)),
     ]
 
     for number, (words, selection) in enumerate(chosen):
-        one = run("export", "-s", root, *words)
+        one = run("export", "-s", root, *words.split())
         done = export.run(spark, [Store(str(root))], tmp_path / str(number), selection, 1 << 20)
         assert (done.messages, done.damaged > 0) == (len(one.rows), one.status == Status.DAMAGE), words
 

@@ -3,7 +3,7 @@
 Retention deletes the oldest segments, so what is missing before the first one is not a hole.
 """
 
-import itertools
+from pathlib import Path
 from typing import NamedTuple
 
 from mqtool.engine.store.file_queue import FileQueue
@@ -14,6 +14,7 @@ class LogHole(NamedTuple):
 
     start_offset: int
     end_offset: int
+    path: Path  # of the first file after them
 
     def __str__(self) -> str:
         return f"no file holds the bytes from {self.start_offset:,} to {self.end_offset:,}"
@@ -44,8 +45,11 @@ def holes_of(log: FileQueue, start_offset: int = 0, stop_offset: int | None = No
     Cost: linear in the number of segments.
     """
     stop_offset = log.end_offset if stop_offset is None else stop_offset
-    between = (
-        LogHole(max(before, start_offset), min(after, stop_offset))
-        for (_, before), (after, _) in itertools.pairwise(runs_of(log))
-    )
-    return [hole for hole in between if hole.start_offset < hole.end_offset]
+    holes = []
+    reached = log.min_offset
+    for segment in log.segments:
+        hole = LogHole(max(reached, start_offset), min(segment.start_offset, stop_offset), segment.path)
+        if hole.start_offset < hole.end_offset:
+            holes.append(hole)
+        reached = max(reached, segment.end_offset)
+    return holes

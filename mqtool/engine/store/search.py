@@ -12,10 +12,9 @@ import dataclasses
 import errno
 import fnmatch
 import functools
-import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -260,8 +259,9 @@ class Search:
         if query.keys and use_index and not any(map(is_glob, query.keys)):
             covered = self._ask_index()
         asked = list(_without(start, stop, covered))
-        self.ranges = list(_both(asked, runs_of(reader.commit_log)))
-        self.holes = list(itertools.starmap(LogHole, _both(asked, holes_of(reader.commit_log))))
+        holes = holes_of(reader.commit_log)
+        self.ranges = [(first, last) for first, last, _ in _both(asked, runs_of(reader.commit_log))]
+        self.holes = [LogHole(first, last, holes[number].path) for first, last, number in _both(asked, holes)]
         self.end_offset = end
         self.total_size = sum(
             min(segment.end_offset, end) - segment.start_offset for segment in _below(reader.commit_log, end)
@@ -308,17 +308,11 @@ class Search:
         try:
             message = self._reader.message_at(offset)
         except (NotFoundError, FormatError) as error:
-            if self._is_wanted(offset):
+            if is_wanted(self._reader.commit_log, self.query, offset):
                 self.unread_count += 1
                 self.remarks.append(f"an index entry refers to a place without a sound message: {error}")
             return None
         return message if self.query.matches(message) else None
-
-    def _is_wanted(self, offset: int) -> bool:
-        """Return whether a message at an address could fit, and has not expired."""
-        query, log = self.query, self._reader.commit_log
-        start = max(query.start_offset, log.min_offset, log.gone_until)
-        return start <= offset and (query.stop_offset is None or offset < query.stop_offset)
 
     # Index files
 
@@ -494,21 +488,31 @@ def _below(log: CommitLog, end: int) -> list[MappedFile]:
     return [segment for segment in log.segments if segment.start_offset < end]
 
 
-def _both(ranges: list[tuple[int, int]], others: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield what is in both of two lists of ranges, each in order; linear in their lengths.
+def is_wanted(log: CommitLog, query: Query, offset: int) -> bool:
+    """Return whether a message at an address could fit, and has not expired."""
+    start = max(query.start_offset, log.min_offset, log.gone_until)
+    return start <= offset and (query.stop_offset is None or offset < query.stop_offset)
+
+
+def _both(
+    ranges: list[tuple[int, int]], others: "Sequence[tuple[int, int] | LogHole]"
+) -> Iterator[tuple[int, int, int]]:
+    """Yield what is in both of two lists of ranges, each in order, and the number of the other.
+
+    Cost: linear in their lengths.
 
     >>> list(_both([(0, 5), (7, 30)], [(3, 10), (20, 40)]))
-    [(3, 5), (7, 10), (20, 30)]
+    [(3, 5, 0), (7, 10, 0), (20, 30, 1)]
     """
     first = 0
     for start, stop in ranges:
         while first < len(others) and others[first][1] <= start:
             first += 1
         for number in range(first, len(others)):
-            low, high = others[number]
+            low, high = others[number][:2]
             if low >= stop:
                 break
-            yield max(start, low), min(stop, high)
+            yield max(start, low), min(stop, high), number
 
 
 def _without(start: int, stop: int, covered: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -160,7 +160,9 @@ class _LogComparison:
         ]
         # What only a later record settles:
         self._open: list[Range] = []
-        self._unreadable: list[Intervals] = [collections.deque(holes_of(reader.commit_log)) for reader in self.readers]
+        self._unreadable: list[Intervals] = [
+            collections.deque(hole[:2] for hole in holes_of(reader.commit_log)) for reader in self.readers
+        ]
         self._settled: list[Intervals] = [collections.deque(), collections.deque()]
         self._covered = 0  # up to where records have been seen
         self._common_end = 0
