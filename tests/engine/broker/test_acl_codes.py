@@ -142,6 +142,11 @@ def test_who_may_not_send_to_a_topic_recalls_none_of_its_messages_however_a_reca
             properties = build_properties({name: "T+K", "TIMER_DELIVER_MS": str(deliver), "UNIQ_KEY": "L"}).decode()
             fields: dict[str, Any] = {"topic": "U", "queueId": 0, "producerGroup": PRODUCERS, "properties": properties}
             await another.ask(RequestCode.SEND_MESSAGE, b"0", **_SENT, **fields)
+        for first, last in (("T", "U"), ("U", "T")):  # one that was consumed before: its properties are written again
+            properties = f"POP_CK\x01c\x02TIMER_DEL_UNIQKEY\x01{first}+K\x02\0TIMER_DEL_UNIQKEY\x01{last}+K\x02"
+            properties += build_properties({"TIMER_DELIVER_MS": str(deliver), "UNIQ_KEY": "L"}).decode()
+            fields = {"topic": "U", "queueId": 0, "producerGroup": PRODUCERS, "properties": properties}
+            await another.ask(RequestCode.SEND_MESSAGE, b"0", **_SENT, **fields)
         handle = handle._replace(topic="U")
         for key, group in (
             (f"x\x02{recall}", "P"),

@@ -279,7 +279,7 @@ class Sends:
             self._marks = _marks(settings.region, settings.trace_on, settings.cluster_name)
         text, marks = self._marks
         if not _OF_ONE_SENT_AGAIN.isdisjoint(pairs):  # a message that was consumed before
-            texts = parse_properties(properties)
+            texts = parse_properties(properties.replace(b"\0", b""))
             message.properties = build_properties({k: v for k, v in texts.items() if k not in _TO_BE_REPLACED})
         elif properties:
             if not properties.endswith(_TAIL_SEPARATOR):
