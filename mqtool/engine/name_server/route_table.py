@@ -3,7 +3,7 @@
 (RocketMQ: ``RouteInfoManager``.)
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from mqtool.errors import LimitError
@@ -47,6 +47,7 @@ class RouteTable:
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, QueueData]] = {}  # by topic and broker name
+        self._served: dict[str, set[str]] = {}  # topics, by broker name
         self._count = 0  # of pairs of them
         self._brokers: dict[str, BrokerData] = {}
         self._clusters: dict[str, set[str]] = {}  # names of brokers
@@ -86,6 +87,9 @@ class RouteTable:
         is_new = known is None or broker_id not in known.addresses
         if is_new and len(registration.topics) == 1:
             return False
+        if known is not None and known.cluster != broker.cluster:
+            self._leave_cluster(known)
+            self._forget_live((known.cluster, address))
         self._clusters.setdefault(broker.cluster, set()).add(broker.broker_name)
         broker.addresses = addresses | {broker_id: address}
         self._brokers[broker.broker_name] = broker
@@ -125,8 +129,11 @@ class RouteTable:
 
     def unregister(self, cluster: str, address: str, broker_name: str) -> None:
         """Forget a broker, and the topics that none is left to serve."""
-        self._live.pop((cluster, address), None)
-        self._filter_servers.pop((cluster, address), None)
+        self._forget_address(broker_name, address)
+        if not any(address in broker.addresses.values() for broker in self._brokers.values()):
+            self._forget_live((cluster, address))
+
+    def _forget_address(self, broker_name: str, address: str) -> None:
         broker = self._brokers.get(broker_name)
         if broker is None:
             return
@@ -134,11 +141,18 @@ class RouteTable:
         if broker.addresses:
             return
         del self._brokers[broker_name]
+        self._leave_cluster(broker)
+        self._drop_queues(broker_name, lambda _: True)
+
+    def _leave_cluster(self, broker: BrokerData) -> None:
         names = self._clusters.get(broker.cluster, set())
-        names.discard(broker_name)
+        names.discard(broker.broker_name)
         if not names:
             self._clusters.pop(broker.cluster, None)
-        self._drop_queues(broker_name, lambda _: True)
+
+    def _forget_live(self, key: BrokerKey) -> None:
+        self._live.pop(key, None)
+        self._filter_servers.pop(key, None)
 
     def drop_peer(self, peer: Peer) -> None:
         """Forget the brokers that registered over a connection."""
@@ -221,43 +235,47 @@ class RouteTable:
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, or that the brokers of one cluster serve it."""
         names = None if cluster is None else self._clusters.get(cluster, set())
-        queues = self._topics.get(topic, {})
-        kept = {} if names is None else {name: queue for name, queue in queues.items() if name not in names}
-        self._count -= len(queues) - len(kept)
-        if kept:
-            self._topics[topic] = kept
-        else:
-            self._topics.pop(topic, None)
+        for name in [name for name in self._topics.get(topic, ()) if names is None or name in names]:
+            self._drop_queue(topic, name)
 
     def set_writable(self, broker_name: str, writable: bool) -> int:
         """Allow or forbid writing to all topics of a broker until it says otherwise; return how many these are."""
-        count = 0
-        for queues in self._topics.values():
-            if queue := queues.get(broker_name):
-                perm = queue.perm | Perm.WRITE if writable else queue.perm & ~Perm.WRITE
-                queues[broker_name] = replace(queue, perm=int(perm))
-                count += 1
-        return count
+        topics = self._served.get(broker_name, ())
+        for topic in topics:
+            queue = self._topics[topic][broker_name]
+            perm = queue.perm | Perm.WRITE if writable else queue.perm & ~Perm.WRITE
+            self._topics[topic][broker_name] = replace(queue, perm=int(perm))
+        return len(topics)
 
     def _put(self, topic: str, queue: QueueData) -> None:
         queues = self._topics.setdefault(topic, {})
         self._count += queue.broker_name not in queues
         queues[queue.broker_name] = queue
+        self._served.setdefault(queue.broker_name, set()).add(topic)
 
     def _drop(self, keys: list[BrokerKey]) -> None:
-        for cluster, address in keys:
-            for broker in [*self._at(address)]:
-                self.unregister(cluster, address, broker.broker_name)
-
-    def _at(self, address: str) -> Iterator[BrokerData]:
-        return (broker for broker in self._brokers.values() if address in broker.addresses.values())
+        names: dict[str, list[str]] = {}  # of brokers, by address
+        for broker in self._brokers.values() if keys else ():
+            for address in broker.addresses.values():
+                names.setdefault(address, []).append(broker.broker_name)
+        for key in keys:
+            _, address = key
+            for name in names.get(address, ()):
+                self._forget_address(name, address)
+            self._forget_live(key)  # also of a broker that has another address now
 
     def _drop_queues(self, broker_name: str, unwanted: Callable[[str], bool]) -> None:
-        for topic in [topic for topic, queues in self._topics.items() if broker_name in queues and unwanted(topic)]:
-            del self._topics[topic][broker_name]
-            self._count -= 1
-            if not self._topics[topic]:
-                del self._topics[topic]
+        for topic in [topic for topic in self._served.get(broker_name, ()) if unwanted(topic)]:
+            self._drop_queue(topic, broker_name)
+
+    def _drop_queue(self, topic: str, broker_name: str) -> None:
+        del self._topics[topic][broker_name]
+        if not self._topics[topic]:
+            del self._topics[topic]
+        self._served[broker_name].discard(topic)
+        if not self._served[broker_name]:
+            del self._served[broker_name]
+        self._count -= 1
 
 
 def _queue_data(broker_name: str, config: TopicConfig) -> QueueData:

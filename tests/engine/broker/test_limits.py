@@ -29,6 +29,7 @@ from mqtool.formats.bodies import (
     build_body,
     build_heartbeat,
     parse_body,
+    parse_cluster_info,
 )
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import MAX_HEADER, RemotingCommand
@@ -446,6 +447,38 @@ def test_a_name_server_keeps_only_so_many_brokers_and_topics() -> None:
                 RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": "Own"})
             )
             assert answer.code == 0
+            await client.close()
+
+    asyncio.run(test())
+
+
+def test_what_a_name_server_keeps_of_a_broker_goes_with_its_connection_wherever_that_broker_has_moved() -> None:
+    async def test() -> None:
+        async with asyncio.timeout(60), mqtool.Broker() as broker:
+            with lowered(MAX_BROKERS=4):
+                for number in range(4):
+                    client = RemotingClient([broker.name_server_address])
+                    moves = [("a", f"h:{number}", "C"), ("a", f"h:{number}0", "C"), ("a", f"h:{number}0", f"C{number}")]
+                    for name, address, cluster in moves:
+                        command = registration(name, address, ["T1", "T2"])
+                        command.ext_fields["clusterName"] = cluster
+                        answer = await client.invoke(command)
+                        assert (answer.code, answer.remark) == (0, None), (number, address, cluster)
+                    await client.close()
+
+            client = RemotingClient([broker.name_server_address])
+            # An address is that of a broker as long as one is there; what is left of it is no other's.
+            for name in ("a", "b"):
+                await client.invoke(registration(name, "h:1", [f"{name}1", f"{name}2"]))
+            fields = {"brokerName": "a", "brokerAddr": "h:1", "clusterName": "C", "brokerId": "0"}
+            await client.invoke(RemotingCommand(RequestCode.UNREGISTER_BROKER, ext_fields=fields))
+            await client.close()
+            client = RemotingClient([broker.name_server_address])
+            told = await client.invoke(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+            assert parse_cluster_info(told.body).clusters == {"DefaultCluster": ["broker-a"]}
+            for topic in ("T1", "a1", "b1"):
+                ask = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": topic})
+                assert (await client.invoke(ask)).code == ResponseCode.TOPIC_NOT_EXIST
             await client.close()
 
     asyncio.run(test())
