@@ -69,15 +69,19 @@ class ConsumerOffsets:
         queues[queue_id] = offset
         self._is_changed = True
 
-    def check_room(self, group: str, topic: str, queue_id: int | None = None) -> None:
-        """Check that a new offset of a queue, or of any queue of a topic, is within limits; existing ones always are.
+    def check_room(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
+        """Check that offsets of queues of a topic are within limits; existing ones always are.
 
         Raises:
-            LimitError: it is not.
+            LimitError: they are not.
         """
-        queues = self._offsets.get((topic, group))
-        if queues is None or (queue_id is not None and queue_id not in queues):
-            check_room(self._count, 1, MAX_OFFSETS, "consumer offsets")
+        queues = self._offsets.get((topic, group), {})
+        new = sum(queue_id not in queues for queue_id in queue_ids)
+        check_room(self._count, new, MAX_OFFSETS, "consumer offsets")
+
+    def has_room(self, group: str, topic: str, queue_id: int) -> bool:
+        """Return whether an offset of a queue is within limits."""
+        return self._count < MAX_OFFSETS or queue_id in self._offsets.get((topic, group), ())
 
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note up to where messages were delivered to a group; kept only in memory."""

@@ -190,6 +190,8 @@ class Pops:
         if room <= 0 or queue is None:
             popped.rest += max(0, queue.next_offset - offset) if queue else 0
             return
+        if not offsets.has_room(group, topic, queue_id):
+            return
         fetched = fetch(store, queue, offset, room, wanted)
         if fetched.status in _ASTRAY:
             offset = fetched.next_offset

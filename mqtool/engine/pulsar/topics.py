@@ -507,7 +507,7 @@ class PulsarTopics:
         place = queue.place
         key = CursorKey(place.topic, place.queue_id, escape(name))
         if is_durable:
-            self._broker.offsets.check_room(key.group, key.topic, key.queue_id)
+            self._broker.offsets.check_room(key.group, key.topic, [key.queue_id])
             self._broker.groups.find(key.group, now)
             of_group = self._broker.offsets.get(key.group, key.topic, key.queue_id)
             if of_group != UNKNOWN:  # RocketMQ consumers have read up to there

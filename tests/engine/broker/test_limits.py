@@ -207,6 +207,33 @@ def test_so_many_groups_modes_locks_and_offsets_are_kept_and_no_more() -> None:
     on_broker(test)
 
 
+def test_a_reset_and_pops_of_all_queues_keep_within_the_limit_of_offsets_too() -> None:
+    async def test(client: WireClient) -> None:
+        await client.make_topic("T", readQueueNums=4, writeQueueNums=4)
+        await client.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, build_body({"groupName": "G"}))
+        for queue in range(4):
+            await client.send(b"one", queue, "T")
+        await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=0)
+        reset = {"group": "G", "topic": "T", "timestamp": 0, "isForce": True}
+        pop: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "maxMsgNums": 32, "invisibleTime": 60_000}
+        pop |= {"pollTime": 0, "initMode": 0, "order": False, "expType": "TAG", "exp": "*"}
+
+        async def popped(queue: int) -> RemotingCommand:
+            now = time.time_ns() // 1_000_000
+            return await client.ask(RequestCode.POP_MESSAGE, **pop, queueId=queue, bornTime=now)
+
+        with lowered(MAX_OFFSETS=2):
+            refused = await client.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset)
+            assert (refused.code, "the maximum is 2" in (refused.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+            assert len([*messages_in((await popped(-1)).body)]) == 2
+            refused = await popped(3)
+            assert (refused.code, "the maximum is 2" in (refused.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+        assert len([*messages_in((await popped(-1)).body)]) == 2  # those that waited are not lost
+        await client.done(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset)
+
+    on_broker(test)
+
+
 def test_what_clients_say_of_themselves_is_only_so_long() -> None:
     async def test(client: WireClient) -> None:
         long = "x" * 300

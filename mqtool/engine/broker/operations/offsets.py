@@ -80,7 +80,7 @@ class OffsetRequests:
             raise OperationRefusedError(Reason.BAD_ARGUMENT, f"Topic {topic} has no queue {queue_id}")
         if self._offsets.has_reset(group, topic, queue_id):
             return False
-        self._offsets.check_room(group, topic, queue_id)
+        self._offsets.check_room(group, topic, [queue_id])
         self._offsets.commit(group, topic, queue_id, offset)
         return True
 
@@ -141,7 +141,7 @@ class OffsetRequests:
         if not self._state.settings.server_side_reset:
             return self._reset_by_consumers(reset, topic)
         targets = self._targets(reset, topic)
-        self._offsets.check_room(reset.group, reset.topic)
+        self._offsets.check_room(reset.group, reset.topic, targets)
         for queue_id, offset in targets.items():
             self._offsets.reset(reset.group, reset.topic, queue_id, offset)
             self._room.wake((reset.topic, queue_id))

@@ -96,7 +96,8 @@ class PopRequests:
             )
         self._check(request.group, request.topic, request.queue_id, now)
         wanted = _wanted(kind, expression)
-        self._offsets.check_room(request.group, request.topic)
+        if request.queue_id >= 0 or not self._offsets.of(request.group, request.topic):
+            self._offsets.check_room(request.group, request.topic, [request.queue_id])
         check_name(request.attempt_id or "", "attempt id")
         key = _key(POPS, request.topic, request.group, request.queue_id)
         once = _Pop(self, request, wanted, key)

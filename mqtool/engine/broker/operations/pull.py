@@ -103,7 +103,7 @@ class Pulls:
         if self.offsets.has_reset(group_name, topic_name, queue_id):
             return _Pull(self, place, group, topic, wanted).now()
         if commit_offset is not None:
-            self.offsets.check_room(group_name, topic_name, queue_id)
+            self.offsets.check_room(group_name, topic_name, [queue_id])
             self.offsets.commit(group_name, topic_name, queue_id, commit_offset)
         store, key = self.store, (topic_name, queue_id)
         fetched = fetch(store, store.queue(topic_name, queue_id), offset, most, wanted)

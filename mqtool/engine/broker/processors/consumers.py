@@ -74,7 +74,7 @@ def clone_offsets(broker: "BrokerController", request: "BrokerRequest") -> "Answ
 def correction_offsets(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     """Return, for each queue, the lowest offset of all groups."""
     topic, group, left_out = parse_header(QueryCorrectionOffset, request.command.ext_fields)
-    least = broker.offset_requests.least(topic, group, (left_out or "").split(","))
+    least = broker.offset_requests.least(topic, group, {*(left_out or "").split(",")})
     return request.command.answer(body=build_body({"correctionOffsets": least}))
 
 
