@@ -119,9 +119,15 @@ class Clients:
 
     def unregister_consumer(self, group: str, session: Session) -> None:
         """Forget a consumer."""
-        self._forget(session, 1, group)
+        self._remove(group, [session])
+
+    def _remove(self, group: str, sessions: Iterable[Session]) -> None:
         online = self._consumers.get(group)
-        if online is None or online.members.pop(session, None) is None:
+        is_changed = False
+        for session in sessions:
+            self._forget(session, 1, group)
+            is_changed |= online is not None and online.members.pop(session, None) is not None
+        if online is None or not is_changed:
             return
         if online.members:
             self._notify(group)
@@ -160,14 +166,9 @@ class Clients:
         ]
         for group, session in producers:
             self.unregister_producer(group, session)
-        consumers = [
-            (group, client.session)
-            for group, online in self._consumers.items()
-            for client in online.members.values()
-            if client.last_heard < silent
-        ]
-        for group, session in consumers:
-            self.unregister_consumer(group, session)
+        for group, online in [*self._consumers.items()]:
+            gone = [client.session for client in online.members.values() if client.last_heard < silent]
+            self._remove(group, gone)  # the others are notified once
 
     def next_tick(self, now: int) -> int | None:
         """Return when to check for silent clients, None while there are no clients."""

@@ -234,6 +234,34 @@ def test_a_reset_and_pops_of_all_queues_keep_within_the_limit_of_offsets_too() -
     on_broker(test)
 
 
+def test_members_that_fall_silent_together_are_one_change_of_their_group() -> None:
+    async def test() -> None:
+        now = 1_700_000_000_000
+        async with asyncio.timeout(60), mqtool.Broker(clock=lambda: now) as broker:
+            told: list[RemotingCommand] = []
+            members = [RemotingClient([broker.address], on_request=told.append) for _ in range(5)]
+
+            async def beat(member: int) -> None:
+                body = build_heartbeat(Heartbeat(f"c{member}", (), (consumer("G"),)))
+                assert (await members[member].invoke(RemotingCommand(RequestCode.HEART_BEAT, body=body))).code == 0
+
+            for member in range(5):
+                await beat(member)
+            for one in members:  # an answer comes after what was sent before it
+                await one.invoke(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+            told.clear()
+            for _ in range(3):
+                now += 60_000
+                await beat(0)
+            for one in members:
+                await one.invoke(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+            assert [command.code for command in told] == [RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
+            for one in members:
+                await one.close()
+
+    asyncio.run(test())
+
+
 def test_what_clients_say_of_themselves_is_only_so_long() -> None:
     async def test(client: WireClient) -> None:
         long = "x" * 300

@@ -3,7 +3,7 @@
 (Rules: remoting.md 3.2, 3.7. RocketMQ: ``ConsumerManageProcessor``, ``AdminBrokerProcessor``, ``Broker2Client``.)
 """
 
-from collections.abc import Collection
+from collections.abc import Set
 from typing import NamedTuple
 
 from mqtool.engine.broker.clients import Clients
@@ -90,7 +90,7 @@ class OffsetRequests:
             if self._topics.get(name) is not None:
                 self._offsets.clone(source, target, name)
 
-    def least(self, topic: str, group: str, left_out: Collection[str]) -> dict[int, int]:
+    def least(self, topic: str, group: str, left_out: Set[str]) -> dict[int, int]:
         """Return the lowest offset of groups, except some, in each queue; ``NOWHERE`` if ``group`` is behind it."""
         least: dict[int, int] = {}
         for other in self._offsets.groups_of(topic):
