@@ -62,6 +62,17 @@ def test_nobody_writes_to_topics_that_the_broker_goes_by(topic: str, batch: bool
     on_broker(test)
 
 
+def test_nothing_but_a_half_message_becomes_one_again_so_that_no_transaction_ends_in_a_topic_of_the_broker() -> None:
+    async def test(client: WireClient) -> None:
+        pairs = {"REAL_TOPIC": "rmq_sys_wheel_timer", "REAL_QID": "0", "TRAN_MSG": "", "PGROUP": "P"}
+        sent = await client.send(b"forged", 0, "T", pairs=pairs)
+        answer = await client.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=sent["msgId"])
+        assert (answer.code, "not a half message" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+        assert await client.messages("RMQ_SYS_TRANS_HALF_TOPIC") == []
+
+    on_broker(test)
+
+
 @pytest.mark.parametrize(
     "topic",
     [
