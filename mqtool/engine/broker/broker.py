@@ -146,7 +146,6 @@ class BrokerController:
         self.pulls = Pulls(reading, self.clients, self.broker_stats)
         self.assignments = Assignments(topics, groups, self.clients, self.request_modes)
         self.topic_requests = TopicRequests(store, topics, self.delete_queues)
-        self.group_requests = GroupRequests(groups, offsets)
         self.setting_requests = SettingRequests(store, state, self.configure)
         self.statistics = Statistics(store, topics, groups, offsets, self.clients, self.broker_stats)
         self.group_commit = GroupCommit(store, state, room)
@@ -160,6 +159,7 @@ class BrokerController:
             store, state, topics, offsets, revive_log, room, self.broker_stats, saves, self.delete_queues, config, now
         )
         self.pop_requests = PopRequests(reading, pops)
+        self.group_requests = GroupRequests(groups, offsets, pops.orders)
         self.acknowledgements = Acknowledgements(store, topics, pops)
         self.recalls = Recalls(intake, state, topics)
         self.client_requests = ClientRequests(state, topics, groups, self.clients)
@@ -199,6 +199,7 @@ class BrokerController:
         intake.add_put_hook(TIMER_NAMES, self.timers.put_hook)
         topics.on_delete += [
             offsets.delete_topics,
+            pops.orders.delete_topics,
             pops.delete_topics,
             self.request_modes.delete_topics,
             self.broker_stats.forget_topics,

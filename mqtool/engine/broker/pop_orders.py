@@ -5,7 +5,7 @@ While one of them is neither acknowledged nor visible again, the queue delivers 
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,6 +108,19 @@ class PopOrders:
         """Release a queue, whatever was delivered from it."""
         if self._held.pop(key, None):
             self._is_changed = True
+
+    def delete_topics(self, topics: Collection[str], now: int) -> None:
+        """Forget what was delivered from topics; this is queued for saving when this returns."""
+        self._delete([key for key in self._held if key[0] in topics], now)
+
+    def delete_groups(self, groups: Collection[str], now: int) -> None:
+        """Forget what was delivered to groups; this is queued for saving when this returns."""
+        self._delete([key for key in self._held if key[1] in groups], now)
+
+    def _delete(self, keys: Iterable[Key], now: int) -> None:
+        for key in keys:  # a late acknowledgement would skip messages of a new topic or group of this name
+            self.forget(key)
+        self.keep(now)
 
     # Saving
 

@@ -1,5 +1,6 @@
 """Pops against a simple model of what a group may be given when, across restarts; and what stores of others hold."""
 
+import asyncio
 import base64
 import contextlib
 import itertools
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+import mqtool
 from mqtool.engine.broker import timers
 from mqtool.formats.bodies import build_body
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -27,6 +30,7 @@ from mqtool.formats.remoting import Outgoing, RemotingCommand
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from tests.engine.broker.asking import Asking, body_of, broker_at_work
 from tests.engine.store.live import NOW, new_message
+from tests.wire_client import WireClient
 
 GROUP, TOPIC = "G", "T"
 QUEUES = 2
@@ -400,3 +404,26 @@ def test_only_messages_that_a_pop_in_order_has_given_out_are_hidden_on(tmp_path:
         pass_time(asking, 6000)
         table = (tmp_path / "config" / "consumerOrderInfo.json").read_text()
         assert re.findall(r'"ot":\{([^}]*)\}', re.sub(r"\s", "", table)) == [f"0:{asking.now - 6000 + 2000}"]
+
+
+@pytest.mark.parametrize("what", ["topic", "group"])
+def test_a_late_acknowledgement_of_what_was_popped_in_order_moves_no_new_topic_or_group_of_the_name(what: str) -> None:
+    async def test() -> None:
+        async with asyncio.timeout(60), mqtool.Broker() as broker:
+            client = WireClient(broker.address)
+            for body in (b"1", b"2"):
+                await client.send(body, 0, "T")
+            before = await client.pop("T", "G", 32, 60_000, in_order=True)
+            assert [body for body, _ in before] == [b"1", b"2"]
+            if what == "topic":
+                await client.done(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+                for body in (b"1", b"2"):
+                    await client.send(body, 0, "T")
+            else:
+                await client.done(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", cleanOffset=True)
+            for _, ack in before:
+                await client.ask(RequestCode.ACK_MESSAGE, **ack)
+            assert [body for body, _ in await client.pop("T", "G", 32, 60_000, in_order=True)] == [b"1", b"2"]
+            await client.close()
+
+    asyncio.run(test())

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
+from mqtool.engine.broker.pop_orders import PopOrders
 from mqtool.engine.broker.subscription_groups import MAX_GIVEN_NAME, SubscriptionGroups, is_name
 from mqtool.engine.broker.topics import MAX_QUEUES
 from mqtool.formats.config_tables import Table
@@ -15,9 +16,10 @@ from mqtool.formats.config_tables import Table
 class GroupRequests:
     """Requests of administrators about groups, with the parts of a broker that they need."""
 
-    def __init__(self, groups: SubscriptionGroups, offsets: ConsumerOffsets) -> None:
+    def __init__(self, groups: SubscriptionGroups, offsets: ConsumerOffsets, pop_orders: PopOrders) -> None:
         self._groups = groups
         self._offsets = offsets
+        self._pop_orders = pop_orders
 
     def find(self, group: str) -> Table:
         """Return a group in the form of the table; raises ``OperationRefusedError`` if there is none."""
@@ -54,6 +56,7 @@ class GroupRequests:
             self._groups.delete(group, now)
         if with_offsets:
             self._offsets.delete_groups(gone.keys(), now)
+            self._pop_orders.delete_groups(gone.keys(), now)
 
     def forbid(self, group: str, topic: str, readable: bool | None, now: int) -> bool:
         """Return whether a group may read a topic, after changing it if ``readable`` is given."""
