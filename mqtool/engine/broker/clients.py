@@ -64,7 +64,11 @@ class Clients:
 
         An id belongs to the account that first used it: others that use it do not get its replies.
         """
-        self._producers.setdefault(group, {})[client.session] = client
+        members = self._producers.setdefault(group, {})
+        before = members.get(client.session)
+        members[client.session] = client
+        if before is not None and before.client_id != client.client_id:
+            self._release_id(before)
         holder = self._by_id.get(client.client_id)
         if holder is None or holder.session.identity == client.session.identity:
             self._by_id[client.client_id] = client
@@ -114,8 +118,16 @@ class Clients:
             return
         if not members:
             del self._producers[group]
-        if self._by_id.get(client.client_id) is client:
-            del self._by_id[client.client_id]
+        self._release_id(client)
+
+    def _release_id(self, client: ClientChannelInfo) -> None:
+        """Forget the id of a producer, unless it has it in another group."""
+        holder, session = self._by_id.get(client.client_id), client.session
+        groups, _ = self.groups_of(session)
+        if holder is not None and holder.session is session:
+            present = (self._producers[group].get(session) for group in groups if group in self._producers)
+            if not any(other is not None and other.client_id == client.client_id for other in present):
+                del self._by_id[client.client_id]
 
     def unregister_consumer(self, group: str, session: Session) -> None:
         """Forget a consumer."""

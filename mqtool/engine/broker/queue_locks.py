@@ -47,6 +47,8 @@ class LockTable:
                 self._next_look = now + _LOOK_INTERVAL_MS
                 self._forget_old(now)
             check_room(self._count, new, MAX_LOCKS, "queue locks")
+        if not asked.queues:
+            return []
         locks = self._locks.setdefault(asked.group, {})
         granted = []
         for queue in asked.queues:

@@ -166,6 +166,47 @@ def test_a_reply_goes_to_no_other_account_that_takes_the_id_of_who_has_asked(tmp
     asyncio.run(test())
 
 
+def test_a_producer_that_takes_another_id_leaves_the_one_that_it_had(tmp_path: Path) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(ACCOUNTS)
+
+    async def test() -> None:
+        settings: dict[str, str | int | bool] = {"aclEnable": True, "rocketmq.acl.plain.file": str(path)}
+        told: asyncio.Queue[str] = asyncio.Queue()
+        async with asyncio.timeout(60), mqtool.Broker(settings=settings) as broker:
+
+            def client(account: str) -> RemotingClient:
+                credentials = Credentials(account, f"{account}-secret")
+                return RemotingClient(
+                    [broker.address], on_request=lambda _: told.put_nowait(account), credentials=credentials
+                )
+
+            async def beat(who: RemotingClient, client_id: str) -> None:
+                body = build_heartbeat(Heartbeat(client_id, ("P", "Q"), ()))
+                assert (await who.invoke(RemotingCommand(RequestCode.HEART_BEAT, body=body))).code == 0
+
+            async def reply(client_id: str) -> RemotingCommand:
+                fields = {"topic": "DefaultCluster_REPLY_TOPIC", "properties": f"REPLY_TO_CLIENT\x01{client_id}\x02"}
+                texts = {name: str(value).lower() for name, value in FIELDS.items()} | fields
+                command = RemotingCommand(RequestCode.SEND_REPLY_MESSAGE, ext_fields=texts, body=b"reply")
+                return await replies.invoke(command, timeout_ms=20_000)
+
+            asks, listens, replies = client("who-asks"), client("who-listens"), client("who-replies")
+            await beat(asks, "an id")
+            await beat(asks, "another id")
+            assert "channel of <an id> not found" in ((await reply("an id")).remark or "")
+            await beat(listens, "an id")
+            waiting = asyncio.ensure_future(reply("an id"))
+            assert await told.get() == "who-listens"
+            for one in (listens, asks):
+                await one.close()
+            assert (await waiting).code == ResponseCode.SYSTEM_ERROR  # it has gone without an answer
+            assert "channel of <another id> not found" in ((await reply("another id")).remark or "")
+            await replies.close()
+
+    asyncio.run(test())
+
+
 def test_a_file_of_accounts_that_was_cut_short_is_refused_at_the_start_and_changes_nothing_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -182,6 +182,8 @@ def locks(asking: Asking, client_id: str, *queue_ids: int, code: int = RequestCo
 
 
 def test_a_queue_is_locked_by_one_until_it_lets_go_or_stays_away(asking: Asking) -> None:
+    assert locks(asking, "c1") == []
+    assert not asking.broker.locks._locks  # a group without locks takes no room
     assert locks(asking, "c1", 0, 1) == [0, 1]
     assert locks(asking, "c2", 0, 1) == []
     assert asking.broker.locks.is_any_held(GROUP, asking.now)
