@@ -4,7 +4,6 @@
 ``RemoteAddressStrategyFactory``.)
 """
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,6 +20,7 @@ log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_MS = 1000
 """How often the file is examined for changes."""
+_MAX_FAILED_LOOKS = 3
 
 TopicAt = Callable[[int], str | None]
 """Returns the topic that a message at an address of the log is for, None if there is no message."""
@@ -49,19 +49,29 @@ class AccessControl:
         self._modified = path.stat().st_mtime_ns
         self._saves = saves or Saves()
         self._to_write = self._written = b""
+        self._failed_looks = 0  # since the last one that did not fail
         self.acl: PlainAcl = _read(path)
 
     def tick(self, now: int) -> None:
-        """Read the file if it has changed, but not while a newer version waits to be written."""
+        """Look at the file once a second."""
         if now >= self._next_look:
             self._next_look = now + LOOK_INTERVAL_MS
-            if self._written is not self._to_write:
-                return
-            with contextlib.suppress(OSError):  # an editor may be about to replace it
-                modified = self._path.stat().st_mtime_ns
-                if modified != self._modified:
-                    self._modified = modified
-                    self._take()
+            self.look()
+
+    def look(self) -> None:
+        """Read the file if it has changed, but not while a newer version waits to be written."""
+        if self._written is not self._to_write:
+            return
+        try:
+            modified = self._path.stat().st_mtime_ns
+            if modified != self._modified:
+                self._take()
+                self._modified = modified
+            self._failed_looks = 0
+        except OSError as error:
+            self._failed_looks += 1
+            if self._failed_looks == _MAX_FAILED_LOOKS:  # before, an editor may be about to replace it
+                log.warning("access control is unchanged: %s: %s", self._path, error.strerror)
 
     def _take(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -226,6 +227,54 @@ def test_a_file_of_accounts_that_was_cut_short_is_refused_at_the_start_and_chang
             clock.advance(60)
             await client.send(b"two", topic="Orders")
             await client.close()
+
+    asyncio.run(test())
+    assert "access control is unchanged" in caplog.text
+
+
+def test_what_was_edited_in_a_file_of_accounts_is_read_whenever_it_can_be_and_survives_a_change_by_request(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin = "- {accessKey: administrator, secretKey: administrator-secret, admin: true}\n"
+    now = 1_700_000_000_000
+
+    async def test() -> None:
+        nonlocal now
+        accounts = tmp_path / "plain_acl.yml"
+        accounts.write_text(ACCOUNTS + admin)
+        settings: dict[str, Any] = {"aclEnable": True, "rocketmq.acl.plain.file": str(accounts)}
+        async with asyncio.timeout(60), mqtool.Broker(settings=settings, clock=lambda: now) as broker:
+            client = WireClient(broker.address, Credentials("who-asks", "who-asks-secret"))
+            changes = WireClient(broker.address, Credentials("administrator", "administrator-secret"))
+
+            async def look() -> None:
+                nonlocal now
+                for _ in range(2):  # the first answer may leave before the look
+                    now += 1000
+                    await changes.done(RequestCode.GET_BROKER_RUNTIME_INFO)
+
+            # Another account is changed before anybody has looked at the file.
+            await client.send(b"one", topic="Orders")
+            accounts.write_text(ACCOUNTS.replace("Orders=PUB", "Orders=DENY") + admin)
+            new = {"accessKey": "newcomer", "secretKey": "newcomer-secret"}
+            await changes.done(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, **new)
+            assert "Orders=DENY" in accounts.read_text()
+            assert (await client.ask(RequestCode.GET_TOPIC_CONFIG, topic="Orders")).code == ResponseCode.SYSTEM_ERROR
+
+            # What cannot be read at first is read later, though its time is the same.
+            text = accounts.read_text().replace("Orders=DENY", "Orders=PUB")
+            accounts.unlink()
+            accounts.mkdir()
+            os.utime(accounts, ns=(1, 1))
+            for _ in range(3):
+                await look()
+            accounts.rmdir()
+            accounts.write_text(text)
+            os.utime(accounts, ns=(1, 1))
+            await look()
+            await client.send(b"two", topic="Orders")
+            for one in (client, changes):
+                await one.close()
 
     asyncio.run(test())
     assert "access control is unchanged" in caplog.text

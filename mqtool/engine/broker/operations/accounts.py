@@ -12,9 +12,10 @@ from mqtool.formats.plain_acl import account_members, account_of
 
 
 def checked_access(access: AccessControl | None) -> AccessControl:
-    """Return the accounts; raises ``OperationRefusedError`` if access is not controlled."""
+    """Return the accounts as the file has them now; raises ``OperationRefusedError`` if access is not controlled."""
     if access is None:
         raise OperationRefusedError(Reason.NOT_POSSIBLE, "access control is disabled here (aclEnable)")
+    access.look()  # a change to the accounts is written over what somebody has just edited
     return access
 
 
