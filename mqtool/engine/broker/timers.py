@@ -13,6 +13,7 @@ after it, and a copy with which RocketMQ replaced the message because it is far 
 
 import dataclasses
 import heapq
+import re
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -63,6 +64,7 @@ _TIMES = ((TIMER_DELAY_SEC.encode(), 1000), (TIMER_DELAY_MS.encode(), 1))
 _DELIVER = TIMER_DELIVER_MS.encode()
 NAMES = frozenset((_DELETE, _DELIVER, *(name for name, _ in _TIMES)))
 """Each message that has to wait has one of these properties."""
+_LONG = re.compile(rb"[+-]?[0-9]{1,18}")
 _CHECK = packer_of(timer.TIMER_CHECK)
 _REST = bytes(timer.TIMER_CHECK_DTYPE["rest"].itemsize)
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
@@ -192,7 +194,10 @@ class Timers:
             return None
         if _OUT in pairs:
             return None
-        deliver = _deliver_time(pairs, now)
+        try:
+            deliver = _deliver_time(pairs, now)
+        except ValueError:
+            return _ILLEGAL
         if deliver is None:
             return None
         if deliver <= now:
@@ -387,12 +392,21 @@ class Timers:
 
 
 def _deliver_time(pairs: dict[bytes, bytes], now: int) -> int | None:
-    """Return the requested delivery time of a message (ms), None if it has none."""
+    """Return the requested delivery time of a message (ms), None if it has none.
+
+    Raises:
+        ValueError: it is not a number, or one that is too large.
+    """
     for name, unit in _TIMES:
         if text := pairs.get(name):
-            delay = _number(text)
-            return None if delay is None else now + delay * unit
-    return _number(pairs.get(_DELIVER, b""))
+            return now + _long(text) * unit
+    return _long(pairs[_DELIVER]) if _DELIVER in pairs else None
+
+
+def _long(text: bytes) -> int:
+    if _LONG.fullmatch(text) is None:
+        raise ValueError(text)
+    return int(text)
 
 
 def _is_of_pops(stored: StoredMessage) -> bool:

@@ -262,6 +262,21 @@ def test_members_that_fall_silent_together_are_one_change_of_their_group() -> No
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
+def test_a_message_whose_time_is_no_number_or_beyond_all_is_refused_not_delivered_at_once(name: str) -> None:
+    async def test(client: WireClient) -> None:
+        send: dict[str, Any] = {"producerGroup": "P", "topic": "T", "defaultTopic": "TBW102", "queueId": 0}
+        send |= {"defaultTopicQueueNums": 4, "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "reconsumeTimes": 0}
+        for text in ("soon", "1_0", "9" * 18, "9" * 19, "9" * 30):
+            answer = await client.ask(RequestCode.SEND_MESSAGE, b"one", **send, properties=f"{name}\x01{text}\x02")
+            said = "its delivery time is not a number or too far ahead" in (answer.remark or "")
+            assert (answer.code, said) == (ResponseCode.MESSAGE_ILLEGAL, True)
+        await client.send(b"now", 0, "T", pairs={name: "-1"})
+        assert [one.body for one in await client.messages("T")] == [b"now"]
+
+    on_broker(test)
+
+
 def test_what_clients_say_of_themselves_is_only_so_long() -> None:
     async def test(client: WireClient) -> None:
         long = "x" * 300
