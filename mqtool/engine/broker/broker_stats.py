@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection
 from typing import NamedTuple
 
-from mqtool.engine.broker.limits import MAX_COUNTED
+from mqtool.engine.broker.limits import MAX_COUNTED, MAX_NAME
 
 SAMPLE_INTERVAL_MS = 10_000
 SPANS_MS = (10_000, 60_000, 600_000)
@@ -84,7 +84,7 @@ class BrokerStatsManager:
     def sent_back(self, topic: str, group: str) -> None:
         """Count a message of a topic that a group sent back to consume it later."""
         sent_back, key = self.counts.sent_back, (topic, group)
-        if key in sent_back or len(sent_back) < MAX_COUNTED:
+        if key in sent_back or (len(sent_back) < MAX_COUNTED and len(topic) <= MAX_NAME):  # a property of a message
             sent_back[key] += 1
 
     def forget_topics(self, topics: Collection[str], now: int) -> None:  # noqa: ARG002

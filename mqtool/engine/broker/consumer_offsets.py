@@ -49,6 +49,7 @@ class ConsumerOffsets:
             self._offsets.setdefault((topic, group), {})[queue_id] = offset
         self._count = sum(map(len, self._offsets.values()))
         self._pulled: dict[Key, dict[int, int]] = {}
+        self._pulled_count = 0
         self._resets: dict[Key, dict[int, int]] = {}
         self._is_changed = False
         self._next_keep = now + KEEP_INTERVAL_MS
@@ -85,10 +86,12 @@ class ConsumerOffsets:
 
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note up to where messages were delivered to a group; kept only in memory."""
-        if (queues := self._pulled.get((topic, group))) is not None:
+        queues = self._pulled.get((topic, group))
+        if queues is not None and queue_id in queues:
             queues[queue_id] = offset
-        elif len(self._pulled) < MAX_OFFSETS:
-            self._pulled[topic, group] = {queue_id: offset}
+        elif self._pulled_count < MAX_OFFSETS:
+            self._pulled.setdefault((topic, group), {})[queue_id] = offset
+            self._pulled_count += 1
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int:
         """Return up to where messages were delivered to a group, ``UNKNOWN`` if none were."""
@@ -194,7 +197,7 @@ class ConsumerOffsets:
 
     def _delete(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            self._pulled.pop(key, None)
+            self._pulled_count -= len(self._pulled.pop(key, ()))
             self._resets.pop(key, None)
             if (queues := self._offsets.pop(key, None)) is not None:
                 self._count -= len(queues)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -367,6 +368,27 @@ def test_so_many_queues_forbidden_topics_and_figures_are_kept_and_no_more() -> N
             assert [(await forbid(topic)).code for topic in ("T", "U", "T")] == [0, 1, 0]
             assert [(await count(group)).code for group in ("R", "S", "R")] == [0, 1, 0]
         assert (await send(2)).code == 0
+
+    on_broker(test)
+
+
+def test_what_is_counted_of_pulls_and_of_messages_sent_back_is_limited_too() -> None:
+    async def test(client: WireClient) -> None:
+        await client.make_topic("T", readQueueNums=2, writeQueueNums=2)
+        with lowered(MAX_OFFSETS=1):
+            for queue in (0, 1, 0):
+                await client.send(b"one", queue, "T")
+                pull = {**PULL, "queueId": queue, "maxMsgNums": 32}
+                assert (await client.ask(RequestCode.PULL_MESSAGE, **pull)).code == 0
+        told = (await client.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="G", topic="T")).body.decode()
+        assert sorted(re.findall(r'"pullOffset":(\d+)', told)) == ["0", "2"]
+
+        for topic, code in (("R" * 255, 0), ("R" * 256, 1)):  # the topic is a property of the message
+            sent = await client.send(b"one", 0, "T", pairs={"RETRY_TOPIC": topic})
+            back: dict[str, Any] = {"group": "G", "offset": int(sent["msgId"][-16:], 16), "delayLevel": 0}
+            await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, **back, originMsgId="", originTopic="T")
+            names = {"statsName": "SNDBCK_PUT_NUMS", "statsKey": f"{topic}@G"}
+            assert (await client.ask(RequestCode.VIEW_BROKER_STATS_DATA, **names)).code == code
 
     on_broker(test)
 
