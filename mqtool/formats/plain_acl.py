@@ -51,6 +51,10 @@ def parse_acl(text: str) -> PlainAcl:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         raise FormatError(error.problem or "this is not valid YAML", mark.index if mark else 0) from error
+    except yaml.reader.ReaderError as error:
+        raise FormatError(error.reason, error.position) from error
+    except RecursionError as error:
+        raise FormatError("the file is nested too deeply", offset=0) from error
     if not members:  # half written, perhaps: else it would keep all out
         raise FormatError("the file has no content", offset=0)
     if not isinstance(members, dict):

@@ -215,7 +215,7 @@ def test_a_reset_and_pops_of_all_queues_keep_within_the_limit_of_offsets_too() -
         for queue in range(4):
             await client.send(b"one", queue, "T")
         await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=0)
-        reset = {"group": "G", "topic": "T", "timestamp": 0, "isForce": True}
+        reset: dict[str, Any] = {"group": "G", "topic": "T", "timestamp": 0, "isForce": True}
         pop: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "maxMsgNums": 32, "invisibleTime": 60_000}
         pop |= {"pollTime": 0, "initMode": 0, "order": False, "expType": "TAG", "exp": "*"}
 
@@ -387,7 +387,7 @@ def test_what_is_counted_of_pulls_and_of_messages_sent_back_is_limited_too() -> 
             sent = await client.send(b"one", 0, "T", pairs={"RETRY_TOPIC": topic})
             back: dict[str, Any] = {"group": "G", "offset": int(sent["msgId"][-16:], 16), "delayLevel": 0}
             await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, **back, originMsgId="", originTopic="T")
-            names = {"statsName": "SNDBCK_PUT_NUMS", "statsKey": f"{topic}@G"}
+            names: dict[str, Any] = {"statsName": "SNDBCK_PUT_NUMS", "statsKey": f"{topic}@G"}
             assert (await client.ask(RequestCode.VIEW_BROKER_STATS_DATA, **names)).code == code
 
     on_broker(test)

@@ -232,6 +232,33 @@ def test_a_file_of_accounts_that_was_cut_short_is_refused_at_the_start_and_chang
     assert "access control is unchanged" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "text", ["accounts: \0\0\0", "accounts: \x1b[31m", "[" * 5000], ids=["zeros", "escape", "deep"]
+)
+def test_a_file_of_accounts_that_nobody_can_have_meant_is_refused_and_changes_nothing_later(
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        accounts = tmp_path / "plain_acl.yml"
+        accounts.write_text(text)
+        settings: dict[str, Any] = {"aclEnable": True, "rocketmq.acl.plain.file": str(accounts)}
+        with pytest.raises(BadDataError, match=r"plain_acl.yml: "):
+            async with mqtool.Broker(settings=settings):
+                pass
+        accounts.write_text(ACCOUNTS)
+        clock = mqtool.VirtualClock()
+        async with asyncio.timeout(60), mqtool.Broker(settings=settings, clock=clock) as broker:
+            client = WireClient(broker.address, Credentials("who-asks", "who-asks-secret"))
+            accounts.write_text(text)
+            clock.advance(60)
+            await client.send(b"one", topic="Orders")
+            await client.close()
+
+    asyncio.run(test())
+    assert "access control is unchanged" in caplog.text
+    assert not {"\0", "\x1b"} & {*caplog.text}
+
+
 def test_what_was_edited_in_a_file_of_accounts_is_read_whenever_it_can_be_and_survives_a_change_by_request(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -256,7 +283,7 @@ def test_what_was_edited_in_a_file_of_accounts_is_read_whenever_it_can_be_and_su
             # Another account is changed before anybody has looked at the file.
             await client.send(b"one", topic="Orders")
             accounts.write_text(ACCOUNTS.replace("Orders=PUB", "Orders=DENY") + admin)
-            new = {"accessKey": "newcomer", "secretKey": "newcomer-secret"}
+            new: dict[str, Any] = {"accessKey": "newcomer", "secretKey": "newcomer-secret"}
             await changes.done(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, **new)
             assert "Orders=DENY" in accounts.read_text()
             assert (await client.ask(RequestCode.GET_TOPIC_CONFIG, topic="Orders")).code == ResponseCode.SYSTEM_ERROR
