@@ -239,4 +239,4 @@ class DelayedMessages:
         if message.topic == HALF_TOPIC:
             return False
         message.store_host = self._state.store_host
-        return self._store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE
+        return self._store.append(message, now, is_again=True).status is PutStatus.SERVICE_NOT_AVAILABLE

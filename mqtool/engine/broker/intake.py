@@ -29,8 +29,8 @@ class Intake:
         self._put_hooks.append((frozenset(names), put_hook))
         self._names |= self._put_hooks[-1][0]
 
-    def put(self, message: "NewMessage", now: int) -> "AppendResult":
-        """Store a message.
+    def put(self, message: "NewMessage", now: int, *, is_again: bool = False) -> "AppendResult":
+        """Store a message, which has waited before if ``is_again``.
 
         Returns:
             Where it is stored, or why it is not.
@@ -39,7 +39,7 @@ class Intake:
             refused = self._put_hook(message, message.pairs.keys(), now)
             if refused is not None:
                 return refused
-        return self.store.append(message, now)
+        return self.store.append(message, now, is_again=is_again)
 
     def put_again(self, message: "NewMessage", now: int) -> "AppendResult":
         """Store a message that a consumer had: of its properties only a delay takes effect.
@@ -47,7 +47,7 @@ class Intake:
         Properties of messages in a batch never took effect, nor were permissions for them checked.
         """
         refused = self._put_hook(message, _OF_ONE_SENT_AGAIN & message.pairs.keys(), now)
-        return self.store.append(message, now) if refused is None else refused
+        return self.store.append(message, now, is_again=True) if refused is None else refused
 
     def _put_hook(self, message: "NewMessage", asked_by: Set[bytes], now: int) -> "AppendResult | None":
         """Call the put hooks for properties of these names."""

@@ -22,7 +22,7 @@ from mqtool.engine.broker.waiting_room import NOTIFICATIONS, POPS, WaitingRoom
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.live_pull import GetMessageResult, PullFilter, fetch, is_in_memory
 from mqtool.engine.store.pull import StoreStatus
-from mqtool.formats.new_message import build_record, record_size, topic_field
+from mqtool.formats.new_message import MAX_PROPERTIES, build_record, record_size, topic_field
 from mqtool.formats.pop import (
     ORDER_QUEUE_ID,
     Acknowledgement,
@@ -32,8 +32,8 @@ from mqtool.formats.pop import (
     retry_topic,
     topic_flag,
 )
-from mqtool.formats.properties import add_property
-from mqtool.formats.property_names import POP_CK
+from mqtool.formats.properties import add_property, build_properties, parse_properties
+from mqtool.formats.property_names import CLUSTER, FIRST_POP_TIME, MSG_REGION, POP_CK, TRACE_ON
 from mqtool.formats.record_head import queue_offset
 from mqtool.formats.stored_message import parse_stored, record_ends
 from mqtool.formats.topics import RETRY_PREFIX
@@ -48,6 +48,8 @@ _AGAIN_MS = 1000
 """How long to wait if deliveries cannot be recorded."""
 _RETRY_FIRST = 5
 """Every fifth pop reads the retry topic before the queues, all others after them."""
+_MARKS = {MSG_REGION, TRACE_ON, CLUSTER, FIRST_POP_TIME}
+"""Properties that a broker adds for information; they make room for a receipt."""
 _ASTRAY = (StoreStatus.OFFSET_TOO_SMALL, StoreStatus.OFFSET_OVERFLOW_BADLY, StoreStatus.OFFSET_FOUND_NULL)
 
 
@@ -347,6 +349,9 @@ def _as_of(record: memoryview, topic: str, receipt: Receipt, flag: str) -> bytes
     message, _, queue_offset, physical_offset, store_timestamp = parse_stored(record)
     text = build_receipt(receipt, flag, message.queue_id, queue_offset)
     properties = add_property(message.properties, POP_CK, text)
+    if len(properties) > MAX_PROPERTIES:
+        pairs = {name: value for name, value in parse_properties(message.properties).items() if name not in _MARKS}
+        properties = add_property(build_properties(pairs), POP_CK, text)
     named = topic_field(topic)
     size = record_size(message, named, len(properties))
     return build_record(message, named, properties, size, queue_offset, physical_offset, store_timestamp)

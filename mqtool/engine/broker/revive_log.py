@@ -235,7 +235,11 @@ class ReviveLog:
             if stored is None:
                 continue
             message = self._again(point, stored.message, now)
-            if self._store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE:
+            status = self._store.append(message, now, is_again=True).status
+            if status is PutStatus.PROPERTIES_SIZE_EXCEEDED:  # with the time of its first pop
+                message.properties = stored.message.properties
+                status = self._store.append(message, now, is_again=True).status
+            if status is PutStatus.SERVICE_NOT_AVAILABLE:
                 return None
             point.done.add(offset)
             count += 1

@@ -312,7 +312,11 @@ class Timers:
             properties=marked,
             store_host=self._state.store_host,
         )
-        return self._store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE
+        status = self._store.append(message, now, is_again=True).status
+        if status is PutStatus.PROPERTIES_SIZE_EXCEEDED:  # with the marks
+            message.properties = properties
+            status = self._store.append(message, now, is_again=True).status
+        return status is PutStatus.SERVICE_NOT_AVAILABLE
 
     def _keep(self) -> None:
         """Queue the progress of delivery to be written as soon as the delivered messages are on disk."""

@@ -147,7 +147,7 @@ class Transactions:
                 and not delivered.takes(half)
             ):
                 copy = dataclasses.replace(half.message, store_host=self._state.store_host)
-                result = self._store.append(copy, now)  # the copy has no mark
+                result = self._store.append(copy, now, is_again=True)  # the copy has no mark
                 if result.status is PutStatus.PUT_OK:
                     self._open[offset] = self._open[result.queue_offset] = [offset, result.queue_offset]
 
@@ -246,7 +246,7 @@ class Transactions:
             store_host=self._state.store_host,
             prepared_transaction_offset=half.physical_offset,
         )
-        status = self._intake.put(message, now).status
+        status = self._intake.put(message, now, is_again=True).status
         return self._done(half.queue_offset, now) if status is PutStatus.PUT_OK else status
 
     def roll_back(self, half: StoredMessage, now: int) -> PutStatus:
@@ -271,7 +271,7 @@ class Transactions:
             properties=build_properties(pairs),
             store_host=self._state.store_host,
         )
-        return self._store.append(message, now).status
+        return self._store.append(message, now, is_again=True).status
 
     def _done(self, queue_offset: int, now: int) -> PutStatus:
         copies = self._open[queue_offset]
@@ -352,7 +352,7 @@ class Transactions:
             half.message, topic=topic, queue_id=0, properties=properties, store_host=self._state.store_host
         )
         copies = self._open[half.queue_offset]
-        result = self._store.append(message, now)
+        result = self._store.append(message, now, is_again=True)
         if result.status is not PutStatus.PUT_OK:
             return result
         self._mark(half.queue_offset, now)

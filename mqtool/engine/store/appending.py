@@ -80,8 +80,13 @@ class Appender:
         self.is_sync = flush.upper() == _SYNC_FLUSH
         """Whether producers get an answer only when the message is on the disk."""
 
-    def append(self, message: NewMessage, now: int) -> AppendResult:
+    def append(self, message: NewMessage, now: int, *, is_again: bool = False) -> AppendResult:
         """Store a message.
+
+        Args:
+            message: the message.
+            now: the time, in ms.
+            is_again: it has been stored before, perhaps when longer ones were accepted.
 
         Returns:
             Where it is stored, or why it is not.
@@ -114,7 +119,7 @@ class Appender:
         size = record_size(message, topic, len(properties))
         if len(properties) > MAX_PROPERTIES:
             return _TOO_MANY_PROPERTIES
-        if not self._fits(len(message.body), size) or live_dispatch.ends_the_log(message.topic, pairs):
+        if not self._fits(len(message.body), size, is_again) or live_dispatch.ends_the_log(message.topic, pairs):
             return _ILLEGAL
         log = self._log
         try:
@@ -221,12 +226,10 @@ class Appender:
         finally:
             self._log.last_timestamp, self._log.last_start = self._dispatcher.reached
 
-    def _fits(self, body_size: int, size: int) -> bool:
+    def _fits(self, body_size: int, size: int, is_again: bool) -> bool:
         return (
-            body_size <= self._most_body
-            and size <= self._most_body + (1 << 16)
-            and size + commit_log.BLANK_SIZE <= self._log.file_size
-        )
+            is_again or (body_size <= self._most_body and size <= self._most_body + (1 << 16))
+        ) and size + commit_log.BLANK_SIZE <= self._log.file_size
 
     def _new_queue(self, message: NewMessage) -> LiveQueue | None:
         """Return a new queue, None if no message can have this topic or queue id, or not for now."""

@@ -144,7 +144,7 @@ class MessageStore:
             self._stack = stack.pop_all()
         self._queues = self.dispatcher.queues.by_key
         self._files = self.dispatcher.queues.files
-        self.append: Callable[[NewMessage, int], AppendResult] = self._appender.append
+        self.append = self._appender.append
         self.append_batch: Callable[[NewMessage, int], AppendResult] = self._appender.append_batch
         self.append_bytes = self._appender.append_bytes
         self.tick = self._upkeep.tick
@@ -241,7 +241,7 @@ class MessageStore:
     def take_only_copies(self) -> None:
         """Refuse messages from now on: only bytes of a master's log are appended."""
 
-        def refuse(message: NewMessage, now: int) -> AppendResult:  # noqa: ARG001
+        def refuse(message: NewMessage, now: int, *, is_again: bool = False) -> AppendResult:  # noqa: ARG001
             return AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
 
         self.append = self.append_batch = refuse

@@ -278,6 +278,58 @@ def test_a_message_whose_time_is_no_number_or_beyond_all_is_refused_not_delivere
     on_broker(test)
 
 
+@pytest.mark.parametrize("wait", ["TIMER_DELAY_SEC\x015\x02", "DELAY\x011\x02"], ids=["time", "level"])
+def test_what_was_acknowledged_and_waits_is_delivered_however_long_it_is(wait: str) -> None:
+    async def test() -> None:
+        clock = mqtool.VirtualClock()
+        async with asyncio.timeout(60), mqtool.Broker(clock=clock) as broker:
+            client = WireClient(broker.address)
+            send: dict[str, Any] = {"producerGroup": "P", "topic": "T", "defaultTopic": "TBW102", "queueId": 0}
+            send |= {"defaultTopicQueueNums": 4, "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "reconsumeTimes": 0}
+            sent = []
+            for size in range(32_500, 32_768):
+                body = b"x" * 2000 + b"%d" % size
+                properties = f"UNIQ_KEY\x01{size}\x02{wait}k\x01{'x' * size}\x02"
+                answer = await client.ask(RequestCode.SEND_MESSAGE, body, **send, properties=properties)
+                if answer.code:
+                    assert (answer.code, "32767 bytes" in (answer.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True)
+                    break
+                sent.append(body)
+            await client.done(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=1000\n")
+            refused = await client.ask(RequestCode.SEND_MESSAGE, sent[0], **send, properties="")
+            assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+            for _ in range(len(sent)):  # some are delivered in each turn
+                clock.advance(6)
+            assert [one.body for one in await client.messages("T")] == sent
+            await client.close()
+
+    asyncio.run(test())
+
+
+def test_a_message_that_is_popped_again_may_have_the_longest_properties() -> None:
+    async def test() -> None:
+        clock = mqtool.VirtualClock()
+        async with asyncio.timeout(60), mqtool.Broker(clock=clock) as broker:
+            client = WireClient(broker.address)
+            send: dict[str, Any] = {"producerGroup": "P", "topic": "T", "defaultTopic": "TBW102", "queueId": 0}
+            send |= {"defaultTopicQueueNums": 4, "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "reconsumeTimes": 0}
+            size = 32_767
+            while True:
+                text = f"UNIQ_KEY\x01u\x02k\x01{'x' * size}\x02"
+                if not (await client.ask(RequestCode.SEND_MESSAGE, b"one", **send, properties=text)).code:
+                    break
+                size -= 1
+            for _ in range(3):
+                clock.advance(5)
+                fields: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": -1, "maxMsgNums": 32}
+                fields |= {"invisibleTime": 2000, "pollTime": 0, "bornTime": clock(), "initMode": 0, "order": False}
+                answer = await client.ask(RequestCode.POP_MESSAGE, **fields, expType="TAG", exp="*")
+                assert [one.body for one in messages_in(answer.body)] == [b"one"]
+            await client.close()
+
+    asyncio.run(test())
+
+
 def test_what_clients_say_of_themselves_is_only_so_long() -> None:
     async def test(client: WireClient) -> None:
         long = "x" * 300
