@@ -38,7 +38,9 @@ from mqtool.formats.plain_acl import PUB
 from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
 from mqtool.formats.property_names import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
+    CLUSTER,
     DELAY,
+    MSG_REGION,
     PGROUP,
     REAL_QID,
     REAL_TOPIC,
@@ -46,6 +48,7 @@ from mqtool.formats.property_names import (
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
+    TRACE_ON,
     TRAN_MSG,
     TRAN_PREPARED_QUEUE_OFFSET,
     TRANSACTION_CHECK_TIMES,
@@ -62,7 +65,9 @@ _REAL_TOPIC, _REAL_QUEUE_ID = probe_of(REAL_TOPIC), probe_of(REAL_QID)
 _CHECK_TIMES, _IMMUNITY, _FIRST_HALF_OFFSET = map(
     probe_of, (TRANSACTION_CHECK_TIMES, CHECK_IMMUNITY_TIME_IN_SECONDS, TRAN_PREPARED_QUEUE_OFFSET)
 )
-_OF_A_COPY = (TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET, WAIT)
+_MARKS = (MSG_REGION, TRACE_ON, CLUSTER)
+"""Properties that a broker adds for information."""
+_OF_A_COPY = (TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET, WAIT, *_MARKS)
 """Properties in which a copy may differ from its original."""
 _WAITS_AGAIN = tuple(probe_of(name) for name in (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS))
 _MARK_TAG = build_properties({TAGS: "d"})
@@ -343,6 +348,9 @@ class Transactions:
         if CHECK_IMMUNITY_TIME_IN_SECONDS in pairs:
             pairs.setdefault(TRAN_PREPARED_QUEUE_OFFSET, str(queue_offset))
         moved = self._move(half, HALF_TOPIC, build_properties(pairs), now)
+        if moved.status is PutStatus.PROPERTIES_SIZE_EXCEEDED:
+            pairs = {name: value for name, value in pairs.items() if name not in _MARKS}
+            moved = self._move(half, HALF_TOPIC, build_properties(pairs), now)
         if moved.status is PutStatus.PUT_OK:
             self._ask(half, pairs, moved)
 

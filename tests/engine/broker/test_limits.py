@@ -306,6 +306,33 @@ def test_what_was_acknowledged_and_waits_is_delivered_however_long_it_is(wait: s
     asyncio.run(test())
 
 
+def test_the_producer_of_a_half_message_with_the_longest_properties_is_asked_for_it() -> None:
+    async def test() -> None:
+        clock = mqtool.VirtualClock()
+        settings: dict[str, str | int | bool] = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
+        async with asyncio.timeout(60), mqtool.Broker(clock=clock, settings=settings) as broker:
+            client = WireClient(broker.address)
+            await client.done(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c", ("P",))))
+            send: dict[str, Any] = {"producerGroup": "P", "topic": "T", "defaultTopic": "TBW102", "queueId": 0}
+            send |= {"defaultTopicQueueNums": 4, "sysFlag": 4, "bornTimestamp": clock(), "flag": 0, "reconsumeTimes": 0}
+            size = 32_767
+            while True:
+                text = f"UNIQ_KEY\x01u\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02k\x01{'x' * size}\x02"
+                if not (await client.ask(RequestCode.SEND_MESSAGE, b"one", **send, properties=text)).code:
+                    break
+                size -= 1
+            for _ in range(2):
+                clock.advance(5)
+                check = await client.checks.get()
+            half = {"producerGroup": "P", "msgId": "u", "transactionId": "u"}
+            half |= {name: check.ext_fields[name] for name in ("tranStateTableOffset", "commitLogOffset")}
+            await client.end(half, 8)
+            assert [one.body for one in await client.messages("T")] == [b"one"]
+            await client.close()
+
+    asyncio.run(test())
+
+
 def test_a_message_that_is_popped_again_may_have_the_longest_properties() -> None:
     async def test() -> None:
         clock = mqtool.VirtualClock()
