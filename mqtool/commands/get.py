@@ -482,7 +482,8 @@ def _beside_units(store: "StoreReader", view: "QueueView", queue_offset: int) ->
         return None
     before = view.units(max(view.min_offset, min(queue_offset, view.max_offset) - 1), 1)
     after = view.units(queue_offset, 1)
-    start = int(before.physical_offset[0]) if len(before) else 0
+    is_before = len(before) and before.queue_offset[0] < queue_offset  # or else no file has the unit before
+    start = int(before.physical_offset[0]) if is_before else 0
     stop = int(after.physical_offset[0]) if len(after) and after.size[0] > 0 else None
     return _in_log(store, view.topic, view.queue_id, queue_offset, (start, stop))
 

@@ -231,7 +231,7 @@ def _start(queue: "QueueView | None", start: _Start) -> int:
 
 
 def _fault(fault: "UnreadableUnit") -> str:
-    outcome = "no message can be read" if fault.lost else "read anyway"
+    outcome = "shown anyway" if fault.shown else "no message can be read" if fault.lost else "read anyway"
     return f"queue offset {fault.queue_offset:,}: {fault.reason}; {outcome}"
 
 

@@ -150,6 +150,17 @@ def test_a_message_whose_queue_has_no_unit_for_it_is_found_in_the_log(tmp_path: 
     assert "the queue has no unit for queue offset 2" in ran.remarks
 
 
+def test_a_message_whose_units_are_in_no_file_is_found_in_the_log(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    (store / "consumequeue" / "log-x" / "0" / f"{400:020}").unlink()
+
+    ran = run("get", "-s", store, "log-x", 0, 25)
+
+    (row,) = ran.rows
+    assert (ran.status, row["topic"], row["queue_offset"]) == (Status.OK, "log-x", 25)
+    assert "the queue has no unit for queue offset 25: the message was found in the log" in ran.remarks
+
+
 def test_without_any_queue_the_place_in_a_queue_is_looked_up_in_the_log(tmp_path: Path) -> None:
     copy = copy_of(MIXED, tmp_path)
     shutil.rmtree(copy / "consumequeue")

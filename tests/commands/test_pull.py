@@ -231,6 +231,31 @@ def test_an_empty_unit_is_remarked_and_passed_over(tmp_path: Path) -> None:
     assert "queue offset 2: the unit is empty; no message can be read" in ran.remarks
 
 
+def test_units_that_no_file_has_are_told(tmp_path: Path) -> None:
+    store = copy_of(STORE, tmp_path)
+    (store / "consumequeue" / "log-x" / "0" / f"{400:020}").unlink()
+
+    ran = run("pull", "-s", store, "--topic", "log-x")
+
+    assert ran.status == Status.DAMAGE
+    assert [row["queue_offset"] for row in ran.rows] == [*range(20), *range(40, 91)]
+    assert "queue offset 20: no file holds the 20 units from here on; no message can be read" in ran.remarks
+
+
+def test_a_unit_that_leads_to_a_message_of_another_place_is_told(tmp_path: Path) -> None:
+    store = copy_of(STORE, tmp_path)
+    own, other = (store / "consumequeue" / name / "0" / f"{0:020}" for name in (TOPIC, "log-x"))
+    units = own.read_bytes()
+    own.write_bytes(units[:20] + other.read_bytes()[20:40] + units[60:80] + units[60:])
+
+    ran = run("pull", "-s", store, "--topic", TOPIC, "--queue", 0, "--limit", 4)
+
+    assert ran.status == Status.DAMAGE
+    assert [row["topic"] for row in ran.rows] == [TOPIC, "log-x", TOPIC, TOPIC]
+    assert "queue offset 1: the unit points to a message of log-x, queue 0; shown anyway" in ran.remarks
+    assert "queue offset 2: the unit points to a message whose queue offset is 3; read anyway" in ran.remarks
+
+
 def test_control_characters_never_reach_a_table(tmp_path: Path) -> None:
     evil = "\x1b[2J\x07"
     store = small_store(tmp_path, {"body": evil.encode(), "properties": properties({"TAGS": evil, "KEYS": evil})})

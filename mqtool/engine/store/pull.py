@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from mqtool.engine.store.queue_view import QueueView, UnitTable
+from mqtool.engine.store.queue_view import FileQueueView, QueueView, UnitTable
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import consume_queue
@@ -21,6 +21,7 @@ from mqtool.formats.codes import PullStatus
 from mqtool.formats.filters import Sql92Filter, TagFilter
 from mqtool.formats.inner_batch import inner_messages, is_inner_batch
 from mqtool.formats.message import Message, message_at
+from mqtool.formats.property_names import INNER_MULTI_DISPATCH
 from mqtool.formats.scan import MessageTable
 
 UNITS = 4096
@@ -63,6 +64,7 @@ class UnreadableUnit:
     physical_offset: int
     reason: str
     lost: bool = True
+    shown: bool = False  # another message, as a consumer gets it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +182,10 @@ class _PullWalk:
             self._take(units)
 
     def _take(self, units: UnitTable) -> None:
+        missing = int(units.queue_offset[0]) - self.next_offset
+        if missing > 0 and isinstance(self.queue, FileQueueView):
+            text = f"no file holds the {missing:,} units from here on"
+            self.faults.append(UnreadableUnit(self.next_offset, -1, text))
         wanted = self.subscription.matches_codes(units) & (units.size != consume_queue.PRE_BLANK_SIZE)
         rows = np.flatnonzero(wanted | (units.size <= 0))
         next_offsets = units.next_offset
@@ -198,9 +204,24 @@ class _PullWalk:
                     if not self.messages:
                         self.status = StoreStatus.MESSAGE_WAS_REMOVING
                 elif wanted[row] and self.subscription.matches_record(message):
+                    self._check_place(message, queue_offset)
                     self._add(message, queue_offset)
         if not self.is_full:
             self.next_offset = int(next_offsets[-1])
+
+    def _check_place(self, message: Message, queue_offset: int) -> None:
+        """Note if a unit leads to a message of another place."""
+        is_own = (message.topic, message.queue_id) == (self.queue.topic, self.queue.queue_id)
+        if is_own and message.queue_offset == queue_offset:
+            return
+        if self.queue.topic in message.properties.get(INNER_MULTI_DISPATCH, "").split(","):
+            return
+        if not is_own:
+            text = f"the unit points to a message of {message.topic}, queue {message.queue_id}"
+            self.faults.append(UnreadableUnit(queue_offset, message.position, text, shown=True))
+        elif not is_inner_batch(message):
+            text = f"the unit points to a message whose queue offset is {message.queue_offset:,}"
+            self.faults.append(UnreadableUnit(queue_offset, message.position, text, lost=False))
 
     def _read(self, units: UnitTable) -> Iterator[Message | None]:
         """Yield the message of each unit, looked up together."""

@@ -159,7 +159,7 @@ def test_a_queue_goes_on_behind_a_missing_file(tmp_path: Path) -> None:
     assert result.max_offset == 20_000_000 + len(units) // 20
     assert result.next_offset == result.max_offset
     assert len(result.messages) == 2 * (len(units) // 20)
-    assert len(result.faults) <= 20
+    assert sum(fault.lost for fault in result.faults) <= 20  # one for all places without a file
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(0, 30), st.booleans())
