@@ -457,11 +457,9 @@ def check_has_log(store: "StoreReader") -> None:
     Raises:
         NotFoundError: the store is such a file.
     """
-    if store.paths.single and not store.commit_log.segments:
-        raise NotFoundError(
-            f"{store.paths.single} is not a segment of a commit log: its name is not a 20-digit address; "
-            "give the store that it belongs to"
-        )
+    from mqtool.engine.repair import missing_log
+
+    missing_log.check_has_log(store)
 
 
 def require_log(store: "StoreReader") -> None:
@@ -470,13 +468,9 @@ def require_log(store: "StoreReader") -> None:
     Raises:
         NotFoundError: it is such a store, or a single file that is not a part of a log.
     """
-    check_has_log(store)
-    if store.commit_log.total_size:
-        return
-    from mqtool.engine.repair.missing_log import log_elsewhere
+    from mqtool.engine.repair.missing_log import require_messages
 
-    if gone := log_elsewhere(store):
-        raise NotFoundError(f"{store.root}: {gone.sentence}")
+    require_messages(store)
 
 
 def require_a_log(stores: "Sequence[StoreReader]") -> None:

@@ -9,7 +9,7 @@ Cost: linear in the bytes of a micro-batch; planning one reads the messages of i
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from mqtool.engine.repair.missing_log import require_messages
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError, UsageError
@@ -60,6 +61,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Return where a new query starts."""
         stores = self.options.names(self.options.stores())
+        self._require_messages(stores.values())
         if self.options.values.get("startingoffsets", EARLIEST).strip().lower() == LATEST:
             return {name: place_behind(end, []) for name, end in self._latest(stores).items()}
         starting, _ = places(self.options, list(stores.values()))
@@ -87,6 +89,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = _by_names(start, stores)
         for name in start.keys() - stores.keys():
             self._losses.tell(NotFoundError(f"{name} is gone: no store of this name exists any more"), "without it")
+        self._require_messages(store for name, store in stores.items() if name not in start)
         ends = self._latest(stores)
         if self._target is not None:
             ends = {name: min(ends[name], end, key=_offset) for name, end in self._target.items() if name in ends}
@@ -158,6 +161,14 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert isinstance(partition, StorePartition)
             yield from read_messages(partition.part, self.ask, schema)  # type: ignore[arg-type]
         spare_the_loaded()
+
+    def _require_messages(self, stores: Iterable[Store]) -> None:
+        """Make sure that stores whose first messages are to be read have not lost them all."""
+        for store in stores:
+            try:
+                require_messages(store.open())
+            except NotFoundError as error:
+                self._losses.tell(error, "without it")
 
     def _stores(self) -> dict[str, Store]:
         """Return the existing stores by name."""

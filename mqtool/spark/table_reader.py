@@ -11,6 +11,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from mqtool.engine.repair.missing_log import require_messages
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.spark.bounds import Bounds
 from mqtool.spark.ends import end_of_log
@@ -159,7 +160,8 @@ class StoreTableReader(NarrowedReader):
         self._starts, self._stops = places(options, self.stores)
         for path in self._starts.keys() & self._stops.keys():
             check_order(path, self._starts[path], self._stops[path])
-        if options.flag("failOnDataLoss", True):
+        self._fails_on_loss = options.flag("failOnDataLoss", True)
+        if self._fails_on_loss:
             self._check_addresses("startingOffsets", self._starts)
             self._check_addresses("endingOffsets", self._stops)
 
@@ -178,7 +180,14 @@ class StoreTableReader(NarrowedReader):
 
     @sentences()
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the parts of all stores."""
+        """Return the parts of all stores.
+
+        Raises:
+            NotFoundError: one held messages, which are to be read, and its log is gone.
+        """
+        if self.table == "messages" and self._fails_on_loss:
+            for store in self.stores:
+                require_messages(store.open())
         parts = [
             part for store in self.stores for part in TABLES[self.table].parts(store, store.open(), self._of(store))
         ]

@@ -1,6 +1,7 @@
 """What a query of the Spark source may say: options, columns, layouts, modes, filters, several stores."""
 
 import datetime
+import shutil
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,6 +146,22 @@ def test_an_address_that_the_log_does_not_have_is_told(name: str, tmp_path: Path
         read(root, None, failOnDataLoss="false", **places)
     for address in (first, last):
         read(root, None, **{name: f'{{"broker-a": {address}}}'})
+
+
+@pytest.mark.parametrize("is_emptied", [True, False])
+def test_a_store_whose_log_is_gone_is_no_empty_table(is_emptied: bool, tmp_path: Path) -> None:
+    root = copy_of(MIXED, tmp_path)
+    shutil.rmtree(root / "commitlog")
+    if is_emptied:
+        (root / "commitlog").mkdir()
+
+    with pytest.raises(NotFoundError, match="there is no log in this store, although it held messages") as raised:
+        read(root)
+    assert str(raised.value) in run("stats", "-s", root).remarks
+    assert read(root, failOnDataLoss="false") == []
+    assert read(root, table="config")
+    with pytest.raises(NotFoundError, match="is not a segment of a commit log"):
+        read(root / "config" / "topics.json")
 
 
 def test_options_are_read_in_any_case() -> None:

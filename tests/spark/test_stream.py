@@ -567,6 +567,26 @@ def test_stores_that_come_later_join_in(tmp_path: Path) -> None:
     assert not query.trigger()
 
 
+def test_a_store_whose_log_is_gone_ends_a_query_or_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored = write_store(tmp_path / "a", DRAFTS[:5], StoreSizes(segment=SEGMENT))
+    running = StreamQuery(tmp_path / "*")
+    running.trigger()
+    for number, name in enumerate(("b", "c")):
+        write_store(tmp_path / name, DRAFTS[:5], StoreSizes(segment=SEGMENT))
+        shutil.rmtree(tmp_path / name / "commitlog")
+        with pytest.raises(NotFoundError, match=r"there is no log in this store.*set failOnDataLoss=false to continue"):
+            (running.trigger if number else lambda: StreamQuery(tmp_path / "*"))()
+    lax = StreamQuery(tmp_path / "*", failOnDataLoss=False)
+
+    while lax.trigger():
+        pass
+
+    assert lax.offsets_read() == running.offsets_read() == [one.physical_offset for one in stored]
+    assert len(caplog.records) == 2
+
+
 def test_only_messages_are_a_stream(growing: Growing) -> None:
     growing.grow(100)
     source = RocketMQStore(CaseInsensitiveDict({"path": str(growing.root), "table": "index"}))

@@ -121,6 +121,30 @@ def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
     return Elsewhere(of_log, folders, is_all=False, copies=copies, lacking=lacking[copies[0]] if copies else ())
 
 
+def check_has_log(reader: StoreReader) -> None:
+    """Refuse a single file that is not a part of a commit log, where one is needed.
+
+    Raises:
+        NotFoundError: the store is such a file.
+    """
+    if reader.paths.single and not reader.commit_log.segments:
+        raise NotFoundError(
+            f"{reader.paths.single} is not a segment of a commit log: its name is not a 20-digit address; "
+            "give the store that it belongs to"
+        )
+
+
+def require_messages(reader: StoreReader) -> None:
+    """Refuse a store that held messages and whose log is gone, or is elsewhere, where messages are asked for.
+
+    Raises:
+        NotFoundError: it is such a store, or a single file that is not a part of a log.
+    """
+    check_has_log(reader)
+    if not reader.commit_log.total_size and (gone := log_elsewhere(reader)):
+        raise NotFoundError(f"{reader.root}: {gone.sentence}")
+
+
 def _segments_in(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if is_segment_name(file.name))
 
