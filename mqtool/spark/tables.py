@@ -22,8 +22,8 @@ from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.remote import place
-from mqtool.errors import FormatError, MqtoolError, NotFoundError, StoreChangedError
-from mqtool.formats import config_tables, consume_queue, index_file, timer
+from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, StoreChangedError
+from mqtool.formats import commit_log, config_tables, consume_queue, index_file, timer
 from mqtool.spark import messages
 from mqtool.spark.bounds import Bounds
 from mqtool.spark.messages import MAX_HEX, Batches, RowSelection, timestamps
@@ -69,7 +69,7 @@ class Ask:
         return messages.CORRUPT in self.columns or self.mode == "FAILFAST"
 
     def gone(self, error: MqtoolError) -> None:
-        """Report a file that is gone.
+        """Report a file that is gone, or that cannot be read.
 
         Raises:
             MqtoolError: in mode FAILFAST, or where a loss is to end the query.
@@ -265,12 +265,19 @@ def _text(name: str) -> str:
 
 # Index
 
+_SLOTS = "give the options set.maxHashSlotNum and set.maxIndexNum with the broker's values"
+
 
 def _index_parts(store: Store, reader: StoreReader, ask: Ask) -> list[FilePart]:
     def pieces() -> Iterator[FilePiece]:
         most = max(1, ask.max_partition // index_file.ENTRY_SIZE)
         for file in reader.index_files:
-            if file.shape is None or file.size < file.entries_at + index_file.ENTRY_SIZE:
+            if file.shape is None:
+                if file.header.entry_count > 1 or file.size != index_file.HEADER_SIZE:
+                    ask.gone(BadDataError(f"{file.path}: the number of its slots cannot be determined: {_SLOTS}"))
+                continue
+            if file.size < file.entries_at + index_file.ENTRY_SIZE:
+                ask.gone(BadDataError(f"{file.path} has {file.size:,} bytes: it ends before its entries"))
                 continue
             for first in range(1, file.entry_stop, most):  # entry 0 is never used
                 stop = min(first + most, file.entry_stop)
@@ -314,10 +321,19 @@ def _read_timer(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBatc
         units = np.frombuffer(data[: len(data) // timer.LOG_UNIT_SIZE * timer.LOG_UNIT_SIZE], timer.LOG_UNIT_DTYPE)
         other_units = np.flatnonzero(units["size"] != timer.LOG_UNIT_SIZE)
         units = units[: other_units[0]] if len(other_units) else units
+        rest = data[len(units) * timer.LOG_UNIT_SIZE :]
+        if np.frombuffer(rest, np.uint8).any() and not _ends_timer_file(rest):
+            ask.gone(BadDataError(f"{piece.path}: {len(rest):,} bytes at its end are not units"))
         if len(units):
             positions = piece.start_offset + np.arange(len(units)) * timer.LOG_UNIT_SIZE
             fixed_columns = {"store": part.store.path, "file": piece.name, "position": positions}
             yield _batch(fixed_columns | _columns_of(units, slice(None)), ask, schema)
+
+
+def _ends_timer_file(rest: bytes) -> bool:
+    """Return whether a blank unit begins here: the next one did not fit."""
+    size = timer.LOG_END_SIZE
+    return len(rest) >= size and bool(timer.LOG_END.parse(rest[:size]).magic_code == commit_log.MAGIC_BLANK)
 
 
 # What is small: a part a store, rows of Python
@@ -327,9 +343,9 @@ def _whole_store(store: Store, _reader: StoreReader, _ask: Ask) -> list[FilePart
     return [FilePart(store)]
 
 
-def _from_rows(rows: Callable[[StoreReader], Iterator[Rows]]) -> Callable[[FilePart, Ask, Schema], Iterator[Any]]:
+def _from_rows(rows: Callable[[StoreReader, Ask], Iterator[Rows]]) -> Callable[[FilePart, Ask, Schema], Iterator[Any]]:
     def read(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
-        table_rows = [{"store": part.store.path, **row} for row in rows(part.store.open())]
+        table_rows = [{"store": part.store.path, **row} for row in rows(part.store.open(), ask)]
         columns = {
             name: [
                 row.get(name.replace("_time", "_timestamp") if name.endswith("_time") else name) for row in table_rows
@@ -348,7 +364,7 @@ def _from_rows(rows: Callable[[StoreReader], Iterator[Rows]]) -> Callable[[FileP
     return read
 
 
-def _segments(reader: StoreReader) -> Iterator[Rows]:
+def _segments(reader: StoreReader, _ask: Ask) -> Iterator[Rows]:
     log = reader.commit_log
     for segment in log.segments:
         first = None
@@ -368,12 +384,12 @@ def _segments(reader: StoreReader) -> Iterator[Rows]:
         }
 
 
-def _config(reader: StoreReader) -> Iterator[Rows]:
+def _config(reader: StoreReader, ask: Ask) -> Iterator[Rows]:
     for name in config_tables.TABLES:
         try:
             table = reader.config_table(name)
         except MqtoolError as error:
-            _log.warning("%s; it is left out", error)
+            ask.gone(error)
             continue
         if table is not None:
             for row in _config_rows(name, table):
@@ -402,7 +418,7 @@ def _config_rows(name: str, table: config_tables.Table) -> list[Rows]:
     return [table]
 
 
-def _findings(reader: StoreReader) -> Iterator[Rows]:
+def _findings(reader: StoreReader, _ask: Ask) -> Iterator[Rows]:
     for finding in verify_store(reader, most=None):
         yield finding_row(finding)
 

@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, Status, UsageError
+from mqtool.formats import timer
 from mqtool.formats.compression import decompress
 from mqtool.spark.bounds import Bounds
 from mqtool.spark.source import RocketMQStore
@@ -333,6 +334,29 @@ def test_what_is_no_text_and_no_time_is_shown_as_dump_shows_it(tmp_path: Path) -
 
 
 # Modes.
+
+
+def test_a_file_of_another_table_that_cannot_be_read_ends_a_query_in_mode_failfast(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = copy_of("timer-550-clean", tmp_path)
+    index, timer_log = min((root / "index").iterdir()), min((root / "timerlog").iterdir())
+    whole = {table: len(read(root, table=table, mode="FAILFAST")) for table in ("index", "config", "timer")}
+    index.write_bytes(index.read_bytes()[:50])
+    for path in (root / "config").glob("topics.json*"):
+        path.write_text("{")
+    apply_ops(root, [{"op": "write", "file": f"timerlog/{timer_log.name}", "at": 2 * timer.LOG_UNIT_SIZE, "hex": "7f"}])
+
+    for table, name in (("config", "topics.json"), ("timer", timer_log.name)):
+        caplog.clear()
+        assert 0 < len(read(root, table=table)) < whole[table]
+        assert [name in record.message and "left out" in record.message for record in caplog.records] == [True]
+        with pytest.raises(BadDataError, match=name):
+            read(root, table=table, mode="FAILFAST")
+    sizes = {"set_maxHashSlotNum": 100, "set_maxIndexNum": 250}
+    for options, sentence in (({}, "the number of its slots cannot be determined"), (sizes, "has 50 bytes: it ends")):
+        with pytest.raises(BadDataError, match=f"{index.name}.*{sentence}"):
+            read(root, None, table="index", mode="FAILFAST", **options)
 
 
 @pytest.fixture
