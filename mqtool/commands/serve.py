@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _FEW_CONNECTIONS = 1000
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command(short_help="Run a name server and a broker.")
@@ -117,7 +118,7 @@ def command(
     config: Path | None,
     settings: tuple[str, ...],
 ) -> int:
-    """Run a name server and a broker until stopped by Ctrl-C or SIGTERM.
+    """Run a name server and a broker until stopped by Ctrl-C, SIGTERM or SIGHUP.
 
     Brokers and clients of RocketMQ 4.x and 5.x register with it and ask it for routes. One line on standard
     output says when it is ready, and where. It listens on 127.0.0.1 unless --host says otherwise. TLS is off
@@ -300,7 +301,7 @@ async def _serve(
 
     def stop() -> None:
         # A second signal must not kill what is about to end.
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _ENDING:
             signal.signal(number, signal.SIG_IGN)
         stopping.set()
 
@@ -309,8 +310,9 @@ async def _serve(
         if not loop.is_closed():  # as it may be for one that had come before it was ignored
             loop.call_soon_threadsafe(stop)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, tell)
+    for number in _ENDING:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, tell)
     brokers = [broker] if broker else []
     async with Cluster(name_server, brokers, split_addresses(name_servers)) as cluster:
         ready = [f"name server {cluster.name_server_address}"] if name_server else []

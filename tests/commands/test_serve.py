@@ -96,7 +96,7 @@ def ask(address: str, *commands: RemotingCommand) -> list[RemotingCommand]:
     return asyncio.run(asked())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_says_where_it_is_answers_and_ends_cleanly(number: signal.Signals) -> None:
     [first, *_] = exchanges("broker_registration-5.3.3", RequestCode.REGISTER_BROKER)
     with serving() as (process, address):
@@ -117,7 +117,7 @@ def test_two_signals_that_come_at_once_end_it_without_a_traceback() -> None:
     with serving() as (process, _):
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCONT):
             process.send_signal(number)
         output, errors = process.communicate(timeout=60)
 
