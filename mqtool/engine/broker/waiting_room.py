@@ -4,8 +4,8 @@ A waiting request has a key (what it waits for), a session (with which it ends) 
 something arrives that it may wait for, when it is woken, and at its deadline; the result is passed to its callback.
 Woken requests are examined by the next ``tick``, which is due at once: what arrives together is answered together.
 
-Cost: constant for each request that is added or removed; an arrival examines the pulls that wait for its queue, and one
-request of each group that waits for its topic.
+Cost: constant for each request that is added or removed; an arrival is compared with the filters of all that wait for
+its queue or topic, by the next ticks if they are many.
 (Rules: remoting.md 3.4, 5.6. RocketMQ: ``PullRequestHoldService``, ``PopLongPollingService``, ``GroupCommitService``.)
 """
 
@@ -13,7 +13,7 @@ import heapq
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
 from mqtool.engine.broker.sessions import Session
@@ -44,6 +44,10 @@ _FAILED = object()
 _FEW_TIMES = 1000
 _AT_ONCE = 8
 """Maximum number of waiting requests that one tick examines, so that others get their turn."""
+_COMPARED_AT_ONCE = 256
+"""Maximum number of filters that are compared with an arrival at once, or by one tick."""
+_MANY_CODES = 64
+"""So many different hashes of tags arrive before the first is compared with all that wait; more wake all of them."""
 
 Look = Callable[[bool, int], Any]
 """Returns the result, given whether the deadline has passed, and the time (ms); None: keep waiting."""
@@ -93,12 +97,37 @@ class Waiting:
         self.offset = offset
 
 
+class _Arrivals:
+    """Messages of one queue that are not compared with all that wait yet."""
+
+    __slots__ = ("codes", "next_offset")
+
+    def __init__(self) -> None:
+        self.codes: set[int] | None = set()
+        self.next_offset = 0
+
+    def add(self, next_offset: int, tags_code: int) -> None:
+        self.next_offset = next_offset
+        if self.codes is not None:
+            self.codes.add(tags_code)
+            if len(self.codes) > _MANY_CODES:
+                self.codes = None
+
+    def may_be_for(self, waiting: Waiting) -> bool:
+        return self.next_offset > waiting.offset and (
+            self.codes is None or any(map(waiting.wanted.matches_code, self.codes))
+        )
+
+
 class WaitingRoom:
     """All waiting requests."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, dict[Waiting, None]] = {}
         self._keys_of_topic: dict[str, Counter[Hashable]] = {}  # of requests served in turn
+        self._counts_of_topic: Counter[str] = Counter()  # of these requests, each once for each of its topics
+        self._arrivals: dict[tuple[str, int], _Arrivals] = {}  # by topic and queue id
+        self._comparison: Iterator[None] | None = None
         self._by_session: dict[Session, dict[Waiting, None]] = {}
         self._by_time: dict[int, dict[Waiting, None]] = {}
         self._times: list[int] = []  # a heap
@@ -136,6 +165,7 @@ class WaitingRoom:
             at_time[waiting] = None
         for topic in waiting.topics:
             self._keys_of_topic.setdefault(topic, Counter())[key] += 1
+            self._counts_of_topic[topic] += 1
 
     def take(self, key: Hashable, offset: int) -> Waiting | None:
         """Remove and return the request with a key and an offset, None if there is none; its callback is not called."""
@@ -164,15 +194,59 @@ class WaitingRoom:
             tags_code: of the message.
             now: the time, in ms.
         """
-        for waiting in self._by_key.get((topic, queue_id), ()):
+        pulls, keys = self._by_key.get((topic, queue_id), ()), self._keys_of_topic.get(topic, ())
+        if not pulls and not keys:
+            return
+        if len(pulls) + self._counts_of_topic.get(topic, 0) > _COMPARED_AT_ONCE or (topic, queue_id) in self._arrivals:
+            self._arrivals.setdefault((topic, queue_id), _Arrivals()).add(next_offset, tags_code)
+            return
+        for waiting in pulls:
             if next_offset > waiting.offset and waiting.wanted.matches_code(tags_code):
                 self._woken[waiting] = None
-        for key in self._keys_of_topic.get(topic, ()):
-            kind_topic, wanted_queue = key[1], key[3]  # type: ignore[index]
-            if key in self._woken_keys or (kind_topic == topic and wanted_queue not in (-1, queue_id)):
-                continue
-            if any(waiting.wanted.matches_code(tags_code) for waiting in self._by_key[key]):
+        for key in keys:
+            if self._may_wake(key, topic, queue_id) and any(
+                waiting.wanted.matches_code(tags_code) for waiting in self._by_key[key]
+            ):
                 self._woken_keys[key] = None
+
+    def _may_wake(self, key: Hashable, topic: str, queue_id: int) -> bool:
+        """Return whether the requests of a key, served in turn, are not woken and wait for this queue among others."""
+        kind_topic, wanted_queue = key[1], key[3]  # type: ignore[index]
+        return key not in self._woken_keys and (kind_topic != topic or wanted_queue in (-1, queue_id))
+
+    def _compare(self, topic: str, queue_id: int, arrivals: _Arrivals) -> Iterator[None]:
+        """Wake the requests that want one of several messages; yield after each that is compared."""
+        for waiting in self._present((topic, queue_id)):
+            if arrivals.may_be_for(waiting):
+                self._woken[waiting] = None
+            yield
+        for key in [*self._keys_of_topic.get(topic, ())]:
+            if self._may_wake(key, topic, queue_id):
+                for waiting in self._present(key):
+                    if arrivals.may_be_for(waiting):
+                        self._woken_keys[key] = None
+                        break
+                    yield
+            yield
+
+    def _present(self, key: Hashable) -> Iterator[Waiting]:
+        """Yield the requests with a key, except for those that are gone when it is their turn."""
+        for waiting in [*self._by_key.get(key, ())]:
+            if waiting in self._by_key.get(key, ()):
+                yield waiting
+
+    def _compare_some(self) -> None:
+        """Compare some of the arrivals with what waits; what arrives in the meantime is compared afterwards."""
+        left = _COMPARED_AT_ONCE
+        while left > 0 and (self._comparison or self._arrivals):
+            if self._comparison is None:
+                (topic, queue_id), arrivals = next(iter(self._arrivals.items()))
+                del self._arrivals[topic, queue_id]
+                self._comparison = self._compare(topic, queue_id, arrivals)
+            compared = sum(1 for _ in itertools.islice(self._comparison, left))
+            if compared < left:
+                self._comparison = None
+            left -= max(1, compared)
 
     def wake(self, key: Hashable) -> None:
         """Examine the requests with a key again."""
@@ -217,6 +291,8 @@ class WaitingRoom:
             if self._first_alarms.get(key) == time:
                 del self._first_alarms[key]
                 self.wake(key)
+        if self._arrivals or self._comparison:
+            self._compare_some()
         for waiting in [*itertools.islice(self._woken, _AT_ONCE)]:
             if waiting in self._woken:
                 del self._woken[waiting]
@@ -239,7 +315,7 @@ class WaitingRoom:
 
     def next_tick(self, now: int) -> int | None:
         """Return when there is something to examine."""
-        if self._woken or self._woken_keys:
+        if self._woken or self._woken_keys or self._arrivals or self._comparison:
             return now
         while self._times and not self._by_time[self._times[0]]:
             self._pop_time()
@@ -296,10 +372,11 @@ class WaitingRoom:
         for topic in waiting.topics:
             keys = self._keys_of_topic[topic]
             keys[waiting.key] -= 1
+            self._counts_of_topic[topic] -= 1
             if not keys[waiting.key]:
                 del keys[waiting.key]
                 if not keys:
-                    del self._keys_of_topic[topic]
+                    del self._keys_of_topic[topic], self._counts_of_topic[topic]
 
     def _pop_time(self) -> None:
         """Remove the first time, at which nothing waits."""

@@ -1,9 +1,13 @@
 """The waiting room: whatever waits is told once, of what came, at its deadline or not at all, and leaves nothing."""
 
+from contextlib import ExitStack
+from unittest import mock
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from mqtool.engine.broker import waiting_room
 from mqtool.engine.broker.sessions import Session
 from mqtool.engine.broker.waiting_room import CALLS, FLUSHES, NOTIFICATIONS, POPS, PULLS, Waiting, WaitingRoom, WaitKind
 from mqtool.engine.store.live_pull import PullFilter
@@ -143,6 +147,73 @@ class RoomOverTime(RuleBasedStateMachine):
 
 
 TestWaitingRoom = RoomOverTime.TestCase
+
+
+class CrowdedRoomOverTime(RoomOverTime):
+    """The same where two that wait are too many to be compared with an arrival at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lowered = ExitStack()
+        for name in ("_COMPARED_AT_ONCE", "_MANY_CODES"):
+            self.lowered.enter_context(mock.patch.object(waiting_room, name, 1))
+
+    @rule(tags_codes=st.lists(st.integers(0, 2), max_size=4))
+    def arrive_together(self, tags_codes: list[int]) -> None:
+        """Several messages come before a tick, and somebody may leave meanwhile."""
+        concerned = [one for one in self.here() if any(self.is_concerned(one, TOPIC, 0, code) for code in tags_codes)]
+        for one in concerned:
+            one.has_something = True
+        for code in tags_codes:
+            self.room.arrived(TOPIC, 0, self.now + 1, code, self.now)
+        if concerned:
+            self.room.tick(self.now)
+            self.close(0)
+        while self.room.next_tick(self.now) == self.now:
+            self.room.tick(self.now)
+        assert all(one.told for one in concerned if one in self.all)
+
+    def teardown(self) -> None:
+        while self.room.next_tick(self.now) == self.now:
+            self.room.tick(self.now)
+        super().teardown()
+        self.lowered.close()
+
+
+TestCrowdedRoom = CrowdedRoomOverTime.TestCase
+
+
+@pytest.mark.parametrize("kind", [PULLS, POPS])
+def test_a_message_that_thousands_wait_for_in_vain_is_compared_in_several_ticks(kind: WaitKind) -> None:
+    compared = 0
+
+    class Counted(PullFilter):
+        def matches_code(self, tags_code: int) -> bool:
+            nonlocal compared
+            compared += 1
+            return super().matches_code(tags_code)
+
+    room, session = WaitingRoom(), Session("192.0.2.1", "192.0.2.1:1")
+    others = [One(kind, session, 1000, Counted(frozenset({number})), 0, 0) for number in range(5000)]
+    wants = One(kind, session, 1000, Counted(frozenset({9999})), 0, 0)
+    for one in (*others, wants):
+        one.has_something = one is wants
+        room.add(one.waiting)
+
+    most = []
+    for _ in range(50):
+        before = compared
+        room.arrived(TOPIC, 0, 1, 9999, 0)
+        most.append(compared - before)
+    while room.next_tick(0) == 0:
+        before = compared
+        room.tick(0)
+        most.append(compared - before)
+
+    assert max(most) < 300
+    assert compared < 6000
+    assert wants.told == [("something", 0)]
+    assert not any(one.told for one in others)
 
 
 def test_thousands_that_are_woken_at_once_are_looked_at_in_several_ticks() -> None:
