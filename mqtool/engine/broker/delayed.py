@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.config_files import load_table
+from mqtool.engine.broker.copies import is_for_later
 from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.state import BrokerState
-from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.engine.store.append_result import AppendResult
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.bodies import version_members
 from mqtool.formats.config_tables import DataVersion, Dialect, Table, build_table, data_version, delay_offsets
@@ -34,6 +35,7 @@ from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
+    from mqtool.engine.store.live_queue import Unit
     from mqtool.engine.store.message_store import MessageStore
 
 
@@ -45,6 +47,7 @@ _AT_ONCE = 8
 _READ_AT_ONCE = 256
 _AGAIN_MS = 1000
 """How long to wait if the store refuses messages."""
+_FOR_EVER = 1 << 63
 
 
 def delay_level(message: NewMessage) -> int:
@@ -89,7 +92,8 @@ class DelayedMessages:
         """Level and queue offset of messages that were delivered before a crash."""
         self._next_save = now + state.settings.delay_offset_interval_ms
         self._due: dict[int, int] = {}  # when the first message is due, by level with messages
-        for level in range(1, len(self._levels) + 1):
+        left = {queue_id + 1 for topic, queue_id in store.queues() if topic == SCHEDULE_TOPIC}
+        for level in sorted(left.union(range(1, len(self._levels) + 1))):  # the setting may have had more levels
             self._take_up(level, now)
         if store.was_recovered and (not table or "dataVersion" in table):  # not from 4.x: since when is not known
             self._find_delivered(self._version.timestamp if table else 0)
@@ -205,6 +209,7 @@ class DelayedMessages:
         store = self._store
         queue = store.queue(SCHEDULE_TOPIC, level - 1)
         assert queue is not None
+        longest = self._levels[level - 1] if level <= len(self._levels) else _FOR_EVER
         done = 0
         while done < most:
             units = queue.units(self._offsets[level], most - done)
@@ -212,12 +217,12 @@ class DelayedMessages:
                 break
             for unit in units:
                 # A clock that was set back must not delay messages for longer than their level says.
-                if now < unit.tags_code <= now + self._levels[level - 1]:
+                if now < unit.tags_code <= now + longest:
                     self._due[level] = unit.tags_code
                     return done
                 if (level, unit.queue_offset) in self._delivered:
                     self._delivered.remove((level, unit.queue_offset))
-                elif self._is_refused(store.log.read(unit.physical_offset, unit.size), now):
+                elif self._is_refused(unit, now):
                     self._due[level] = now + _AGAIN_MS
                     return done
                 self._offsets[level] = unit.queue_offset + 1
@@ -228,15 +233,16 @@ class DelayedMessages:
             del self._due[level]
         return done
 
-    def _is_refused(self, record: memoryview, now: int) -> bool:
+    def _is_refused(self, unit: "Unit", now: int) -> bool:
         """Store a message in its real topic; return whether to try again later."""
         try:
-            message = parse_stored(record).message
+            message = parse_stored(self._store.log.read(unit.physical_offset, unit.size)).message
             message.topic = message.pairs.get(_REAL_TOPIC, b"").decode("utf-8", "replace")
-            message.queue_id = int(message.pairs[_REAL_QUEUE_ID])
+            message.queue_id = int(message.pairs.get(_REAL_QUEUE_ID, b""))
         except (FormatError, ValueError):  # its segment is gone, or it was not a delayed message
             return False
         if message.topic == HALF_TOPIC:
             return False
         message.store_host = self._state.store_host
-        return self._store.append(message, now, is_again=True).status is PutStatus.SERVICE_NOT_AVAILABLE
+        status = self._store.append(message, now, is_again=True).status
+        return is_for_later(status, message, unit.physical_offset)

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
+from mqtool.engine.broker.copies import is_for_later
 from mqtool.engine.broker.intake import Intake
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
@@ -239,7 +240,7 @@ class ReviveLog:
             if status is PutStatus.PROPERTIES_SIZE_EXCEEDED:  # with the time of its first pop
                 message.properties = stored.message.properties
                 status = self._store.append(message, now, is_again=True).status
-            if status is PutStatus.SERVICE_NOT_AVAILABLE:
+            if is_for_later(status, message, stored.physical_offset):
                 return None
             point.done.add(offset)
             count += 1

@@ -19,6 +19,7 @@ from mqtool.formats.config_tables import delay_offsets, parse_table
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import SCHEDULE_TOPIC
+from tests.builders import Draft, write_store
 from tests.engine.broker.asking import SETTINGS, broker_at_work
 from tests.engine.store.live import NOW, half_full, new_message
 from tests.golden import manifest
@@ -207,3 +208,66 @@ def test_delayed_messages_that_cannot_be_read_hold_up_nothing_else_and_come_when
     lines = [one.getMessage() for one in caplog.records if one.levelname in ("WARNING", "ERROR")]
     assert lines == [f"what is due waits until this works again: {lines[0].split(': ', 1)[1]}"]
     assert "was truncated" in lines[0]
+
+
+def test_messages_of_a_level_that_is_no_longer_set_come_when_their_time_is_over(tmp_path: Path) -> None:
+    async def test() -> None:
+        clock, store = mqtool.VirtualClock(), tmp_path / "store"
+        for levels in ("1s 5s 30s", "2s"):
+            settings: dict[str, str | int | bool] = {"messageDelayLevel": levels}
+            async with asyncio.timeout(60), mqtool.Broker(store, clock=clock, settings=settings) as broker:
+                client = WireClient(broker.address)
+                if levels == "2s":
+                    clock.advance(20)
+                    assert await client.messages("T") == []
+                    clock.advance(11)
+                    assert [one.body for one in await client.messages("T")] == [b"one"]
+                else:
+                    await client.send(b"one", topic="T", pairs={"DELAY": "3"})
+                await client.close()
+
+    asyncio.run(test())
+
+
+def test_what_waits_and_cannot_be_stored_in_its_topic_is_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        clock = mqtool.VirtualClock()
+        settings: dict[str, str | int | bool] = {"enableLmq": True, "enableMultiDispatch": True}
+        async with asyncio.timeout(60), mqtool.Broker(tmp_path / "s", clock=clock, settings=settings) as broker:
+            client = WireClient(broker.address)
+            light, size = ",".join(f"%LMQ%{number}" for number in range(100)), 32_767
+            send: dict[str, Any] = {"producerGroup": "P", "topic": "T", "defaultTopic": "TBW102", "queueId": 0}
+            send |= {"defaultTopicQueueNums": 4, "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "reconsumeTimes": 0}
+            for wait in ("TIMER_DELAY_SEC\x015", "DELAY\x011"):
+                while True:
+                    text = f"UNIQ_KEY\x01u\x02{wait}\x02INNER_MULTI_DISPATCH\x01{light}\x02k\x01{'x' * size}\x02"
+                    if not (await client.ask(RequestCode.SEND_MESSAGE, b"one", **send, properties=text)).code:
+                        break
+                    size -= 1
+            await client.send(b"two", topic="T", pairs={"DELAY": "1"})
+            clock.advance(7)
+            assert [one.body for one in await client.messages("T")] == [b"two"]
+            await client.close()
+
+    asyncio.run(test())
+    said = [record.getMessage() for record in caplog.records if "is not delivered to the topic 'T'" in record.message]
+    assert len(said) == 2
+    assert all("PROPERTIES_SIZE_EXCEEDED; it is in the log at" in text for text in said)
+
+
+def test_a_message_of_a_level_that_names_no_queue_is_passed_over(tmp_path: Path) -> None:
+    draft = Draft(SCHEDULE_TOPIC, 0, b"sent there directly", {"DELAY": "1", "REAL_TOPIC": "T"}, store_timestamp=NOW)
+    write_store(tmp_path / "store", [draft])
+
+    async def test() -> None:
+        clock = mqtool.VirtualClock(NOW + 10_000)
+        async with asyncio.timeout(60), mqtool.Broker(tmp_path / "store", clock=clock) as broker:
+            client = WireClient(broker.address)
+            await client.send(b"two", topic="T", pairs={"DELAY": "1"})
+            clock.advance(2)
+            assert [one.body for one in await client.messages("T")] == [b"two"]
+            await client.close()
+
+    asyncio.run(test())
