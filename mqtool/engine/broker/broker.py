@@ -160,7 +160,7 @@ class BrokerController:
         )
         self.pop_requests = PopRequests(reading, pops)
         self.group_requests = GroupRequests(groups, offsets, pops.orders)
-        self.acknowledgements = Acknowledgements(store, topics, pops)
+        self.acknowledgements = Acknowledgements(store, state, topics, pops)
         self.recalls = Recalls(intake, state, topics)
         self.client_requests = ClientRequests(state, topics, groups, self.clients)
         self.offset_requests = OffsetRequests(reading, self.clients)

@@ -212,7 +212,7 @@ class Topics:
         return config
 
     def of_group(self, topic: str, queue_count: int, is_of_unit: bool, now: int) -> TopicConfig:
-        """Return the retry or dead letter topic of a group, created if missing, beyond any limit."""
+        """Return a topic for messages that are put again, as of a group's retries; beyond any limit."""
         known = self._configs.get(topic)
         if known is None:
             known = _of_group(topic, queue_count, is_of_unit)

@@ -31,8 +31,6 @@ from mqtool.engine.broker.topics import Topics
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import commit_log
-from mqtool.formats.codes import Perm
-from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.plain_acl import PUB
 from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
@@ -338,10 +336,7 @@ class Transactions:
             return
         times = _number(find_property(properties, _CHECK_TIMES))
         if times >= settings.transaction_check_max or age > self._kept_ms:
-            if self._topics.get(GIVEN_UP_TOPIC) is None:
-                self._topics.put(
-                    [TopicConfig(GIVEN_UP_TOPIC, 1, 1, int(Perm.READ | Perm.WRITE), False, "SINGLE_TAG", 0, {})], now
-                )
+            self._topics.of_group(GIVEN_UP_TOPIC, 1, False, now)
             self._move(half, GIVEN_UP_TOPIC, properties, now)
             return
         pairs = parse_properties(properties) | {TRANSACTION_CHECK_TIMES: str(times + 1)}

@@ -674,3 +674,78 @@ def test_a_name_server_keeps_only_so_many_kv_configs() -> None:
             await client.close()
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_nobody_hides_messages_for_longer_than_a_timer_may_wait(in_order: bool) -> None:
+    async def test(client: WireClient) -> None:
+        for _ in range(2):
+            await client.send(b"one", topic="T")
+        longest = 259_200_000
+        pop: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0, "maxMsgNums": 1, "pollTime": 0}
+        pop |= {"bornTime": int(time.time() * 1000), "initMode": 0, "order": in_order, "expType": "TAG", "exp": "*"}
+        for hidden in (longest + 1, 1 << 62):
+            refused = await client.ask(RequestCode.POP_MESSAGE, **pop, invisibleTime=hidden)
+            said = f"{hidden} ms is longer than timerMaxDelaySec" in (refused.remark or "")
+            assert (refused.code, said) == (ResponseCode.INVALID_PARAMETER, True)
+        [(_, given)] = await client.pop("T", "G", 1, longest, in_order=in_order)
+        change = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+        refused = await client.ask(change, **given, invisibleTime=longest + 1)
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        await client.done(change, **given, invisibleTime=longest)
+
+    on_broker(test)
+
+
+def test_half_messages_are_put_aside_also_where_there_are_as_many_topics_as_may_be(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        clock = mqtool.VirtualClock()
+        settings: dict[str, str | int | bool] = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
+        settings |= {"transactionCheckMax": 1}
+        async with asyncio.timeout(60), mqtool.Broker(clock=clock, settings=settings) as broker:
+            client = WireClient(broker.address)
+            await client.send(b"one", topic="T", pairs={"TRAN_MSG": "true", "PGROUP": "P"}, bornTimestamp=clock())
+            with lowered(MAX_TOPICS=1):
+                for _ in range(3):
+                    clock.advance(5)
+            assert [one.body for one in await client.messages("TRANS_CHECK_MAX_TIME_TOPIC")] == [b"one"]
+            await client.close()
+
+    asyncio.run(test())
+    assert not caplog.records
+
+
+def test_topics_with_fewer_than_no_queues_and_rights_that_are_none_are_refused() -> None:
+    async def test(client: WireClient) -> None:
+        fields: dict[str, Any] = {"topic": "T", "defaultTopic": "TBW102", "readQueueNums": 2, "writeQueueNums": 2}
+        fields |= {"perm": 6, "topicFilterType": "SINGLE_TAG", "order": False}
+        for wrong in ({"readQueueNums": -1}, {"writeQueueNums": -1}, {"perm": -1}, {"perm": 999}):
+            refused = await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **(fields | wrong))
+            said = "fewer than 0 queues, or a perm that is not in 0..15" in (refused.remark or "")
+            assert (refused.code, said) == (ResponseCode.INVALID_PARAMETER, True)
+        for right in ({"readQueueNums": 0, "writeQueueNums": 0}, {"perm": 0}, {"perm": 7}):
+            await client.done(RequestCode.UPDATE_AND_CREATE_TOPIC, **(fields | right))
+
+    on_broker(test)
+
+
+def test_what_is_sent_back_goes_to_a_queue_that_its_group_reads() -> None:
+    async def test() -> None:
+        clock = mqtool.VirtualClock()
+        async with asyncio.timeout(60), mqtool.Broker(clock=clock) as broker:
+            client = WireClient(broker.address)
+            sent = [await client.send(b"%d" % number, topic="T") for number in range(4)]
+            for count in (1, 5):  # the topic was made when there was one
+                group = build_body({"groupName": "G", "retryQueueNums": count})
+                await client.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group)
+                await client.done(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c", (), (consumer("G"),))))
+            for one in sent:
+                at = int(one["msgId"][-16:], 16)
+                await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, offset=at, group="G", delayLevel=1)
+            clock.advance(2)
+            assert [one.body for one in await client.messages("%RETRY%G")] == [b"0", b"1", b"2", b"3"]
+            await client.close()
+
+    asyncio.run(test())

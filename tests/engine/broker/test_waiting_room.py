@@ -187,15 +187,15 @@ TestCrowdedRoom = CrowdedRoomOverTime.TestCase
 def test_a_message_that_thousands_wait_for_in_vain_is_compared_in_several_ticks(kind: WaitKind) -> None:
     compared = 0
 
-    class Counted(PullFilter):
+    class CountedFilter(PullFilter):
         def matches_code(self, tags_code: int) -> bool:
             nonlocal compared
             compared += 1
             return super().matches_code(tags_code)
 
     room, session = WaitingRoom(), Session("192.0.2.1", "192.0.2.1:1")
-    others = [One(kind, session, 1000, Counted(frozenset({number})), 0, 0) for number in range(5000)]
-    wants = One(kind, session, 1000, Counted(frozenset({9999})), 0, 0)
+    others = [One(kind, session, 1000, CountedFilter(frozenset({number})), 0, 0) for number in range(5000)]
+    wants = One(kind, session, 1000, CountedFilter(frozenset({9999})), 0, 0)
     for one in (*others, wants):
         one.has_something = one is wants
         room.add(one.waiting)

@@ -6,9 +6,10 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from mqtool.engine.broker.operations.checks import no_such_queue
+from mqtool.engine.broker.operations.checks import check_invisible_time, no_such_queue
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.pops import PoppedMessage, Pops
+from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.topics import Topics
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.formats.pop import ORDER_QUEUE_ID, Acknowledgement, parse_receipt
@@ -43,8 +44,9 @@ class Acknowledgements:
     Each returns up to where the log must be flushed before the consumer may get its answer; 0 for at once.
     """
 
-    def __init__(self, store: "MessageStore", topics: Topics, pops: Pops) -> None:
+    def __init__(self, store: "MessageStore", state: BrokerState, topics: Topics, pops: Pops) -> None:
         self._store = store
+        self._state = state
         self._topics = topics
         self._pops = pops
 
@@ -90,9 +92,10 @@ class Acknowledgements:
         """Hide a message for a new time; with ``is_suspended``, its redelivery does not count as an attempt.
 
         Raises:
-            OperationRefusedError: there is no such message, or the change cannot be stored.
+            OperationRefusedError: there is no such message, the time is too long, or the change cannot be stored.
             FormatError: the receipt is invalid.
         """
+        check_invisible_time(invisible_ms, self._state.settings)
         low, high = self._kept(popped.topic, popped.queue_id)
         if not low <= popped.offset < high:
             raise OperationRefusedError(Reason.NO_MESSAGE, f"there is no message {popped.offset}")

@@ -1,6 +1,7 @@
-"""Checks before a group may read a topic."""
+"""Checks before a group may read a topic, or hide messages."""
 
 from mqtool.engine.broker.operations.refusal import Forbids, OperationRefusedError, Reason
+from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.topics import Topics
 from mqtool.formats.codes import Perm
@@ -39,6 +40,14 @@ def checked_topic(topics: Topics, name: str, queue_id: int) -> TopicConfig:
     if not 0 <= queue_id < topic.read_queue_count:
         raise OperationRefusedError(Reason.BAD_ARGUMENT, no_such_queue(topic, queue_id))
     return topic
+
+
+def check_invisible_time(invisible_ms: int, settings: BrokerSettings) -> None:
+    """Check whether messages may be hidden for so long; raises ``OperationRefusedError``."""
+    most = settings.timer_max_delay_seconds
+    if invisible_ms > most * 1000:
+        text = f"the invisible time of {invisible_ms} ms is longer than timerMaxDelaySec, {most} s"
+        raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
 
 
 def no_such_queue(topic: TopicConfig, queue_id: int) -> str:

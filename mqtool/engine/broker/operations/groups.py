@@ -43,8 +43,8 @@ class GroupRequests:
                 raise OperationRefusedError(Reason.BAD_ARGUMENT, f"{text} than %|a-zA-Z0-9_-")
         for table in tables:
             count = table.get("retryQueueNums") or 0
-            if not isinstance(count, int) or count > MAX_QUEUES:
-                text = f"retryQueueNums of the group [{table['groupName']}] is not a number up to {MAX_QUEUES:,}"
+            if not isinstance(count, int) or not 0 <= count <= MAX_QUEUES:
+                text = f"retryQueueNums of the group [{table['groupName']}] is not a number from 0 to {MAX_QUEUES:,}"
                 raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
         for table in tables:
             self._groups.update(table, now)

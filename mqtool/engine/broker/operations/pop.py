@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from mqtool.engine.broker.limits import check_name
-from mqtool.engine.broker.operations.checks import checked_group, no_such_queue
+from mqtool.engine.broker.operations.checks import check_invisible_time, checked_group, no_such_queue
 from mqtool.engine.broker.operations.filters import wanted_by_expression
 from mqtool.engine.broker.operations.reading import ReadingParts
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
@@ -94,6 +94,7 @@ class PopRequests:
             raise OperationRefusedError(
                 Reason.NOT_POSSIBLE, "pop message is forbidden because timerWheelEnable is false"
             )
+        check_invisible_time(request.invisible_ms, self._state.settings)
         self._check(request.group, request.topic, request.queue_id, now)
         wanted = _wanted(kind, expression)
         if request.queue_id >= 0 or not self._offsets.of(request.group, request.topic):

@@ -209,7 +209,9 @@ class Sends:
         pairs.setdefault(ORIGIN_MESSAGE_ID, offset_message_id(host_text(*message.store_host), physical_offset))
         pairs[WAIT] = "false"
         times = message.reconsume_times
-        message.topic, message.queue_id = retry_topic, next(self._rotation) % group.retry_queue_count
+        # The topic may have fewer queues than the setting, which was changed later: nobody reads the others.
+        count = max(1, min(group.retry_queue_count, config.read_queue_count))
+        message.topic, message.queue_id = retry_topic, next(self._rotation) % count
         if times >= (group.retry_max_times if most_times is None else most_times) or delay_level < 0:
             self._send_to_dlq(message, group_name, is_of_unit, now)
             pairs[DELAY] = "0"

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
 from mqtool.engine.broker.topics import MAX_QUEUES, Topics, fault_of_name
+from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, is_system_topic
 
 if TYPE_CHECKING:
     from mqtool.engine.store.live_queue import LiveQueue
     from mqtool.engine.store.message_store import MessageStore
+
+_ALL_PERMS = int(Perm.PRIORITY | Perm.READ | Perm.WRITE | Perm.INHERIT)
 
 
 class TopicRequests:
@@ -45,6 +48,10 @@ class TopicRequests:
                 raise OperationRefusedError(Reason.BAD_ARGUMENT, fault)
             if max(config.read_queue_count, config.write_queue_count) > MAX_QUEUES:
                 text = f"The topic[{config.topic}] would have more than {MAX_QUEUES:,} queues."
+                raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
+            if min(config.read_queue_count, config.write_queue_count) < 0 or not 0 <= config.perm <= _ALL_PERMS:
+                text = f"fewer than 0 queues, or a perm that is not in 0..{_ALL_PERMS}"
+                text = f"The topic[{config.topic}] would have {text}"
                 raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
             known = self._topics.get(config.topic)
             if known is not None and known.is_batch != config.is_batch:  # its queues would be in other files
