@@ -54,7 +54,8 @@ ROOMS = {
     "mqtool.errors": RoomRow(),
     "mqtool.formats": RoomRow(),
     "mqtool.engine.__init__": RoomRow(),
-    "mqtool.engine.store": RoomRow(("mqtool.formats",)),
+    "mqtool.engine.intervals": RoomRow(),
+    "mqtool.engine.store": RoomRow(("mqtool.engine.intervals", "mqtool.formats")),
     "mqtool.engine.repair": _repair("rebuild.config"),
     "mqtool.engine.repair.verify": _repair("rebuild"),
     "mqtool.engine.repair.rebuild": _repair("verify"),
@@ -64,10 +65,11 @@ ROOMS = {
     "mqtool.engine.repair.salvage": _repair("verify", "rebuild", "recover", "compare"),
     "mqtool.engine.repair.doctor": _repair("verify", "recover", "rebuild", "java_recovery"),
     "mqtool.engine.broker": RoomRow(
-        ("mqtool.engine.repair", "mqtool.engine.store", "mqtool.formats"), when_called=("mqtool.engine.replication",)
+        ("mqtool.engine.intervals", "mqtool.engine.repair", "mqtool.engine.store", "mqtool.formats"),
+        when_called=("mqtool.engine.replication",),
     ),
     "mqtool.engine.replication": RoomRow(("mqtool.engine.store", "mqtool.formats")),
-    "mqtool.engine.name_server": RoomRow(("mqtool.formats",)),
+    "mqtool.engine.name_server": RoomRow(("mqtool.engine.intervals", "mqtool.formats")),
     "mqtool.engine.client": RoomRow(("mqtool.formats",)),
     "mqtool.engine.remoting": RoomRow(("mqtool.engine.streams", "mqtool.formats")),
     "mqtool.engine.streams": RoomRow(("mqtool.formats.peer",)),  # it knows no protocol
@@ -76,7 +78,9 @@ ROOMS = {
     "mqtool.engine.doors": RoomRow(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.server_configs": RoomRow(("mqtool.engine",)),
     "mqtool.engine.role_keeper": RoomRow(("mqtool.engine", "mqtool.formats")),
-    "mqtool.engine.pulsar": RoomRow(("mqtool.engine.broker", "mqtool.engine.store", "mqtool.formats")),
+    "mqtool.engine.pulsar": RoomRow(
+        ("mqtool.engine.broker", "mqtool.engine.intervals", "mqtool.engine.store", "mqtool.formats")
+    ),
     "mqtool.engine.pulsar_server": RoomRow(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.replication_server": RoomRow(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.registrar": RoomRow(("mqtool.engine", "mqtool.formats")),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from mqtool.engine.broker.config_files import save_data
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.topics import has_messages_of_all
+from mqtool.engine.intervals import is_time
 from mqtool.errors import BadDataError, FormatError
 from mqtool.formats.plain_acl import DENY, Account, PlainAcl, build_acl, parse_acl
 from mqtool.formats.topics import RETRY_PREFIX
@@ -54,7 +55,7 @@ class AccessControl:
 
     def tick(self, now: int) -> None:
         """Look at the file once a second."""
-        if now >= self._next_look:
+        if is_time(self._next_look, LOOK_INTERVAL_MS, now):
             self._next_look = now + LOOK_INTERVAL_MS
             self.look()
 

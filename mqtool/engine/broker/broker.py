@@ -49,6 +49,7 @@ from mqtool.engine.broker.timers import Timers
 from mqtool.engine.broker.topics import Topics, has_messages_of_all
 from mqtool.engine.broker.transactions import Transactions
 from mqtool.engine.broker.waiting_room import WaitingRoom
+from mqtool.engine.intervals import is_time
 from mqtool.engine.store.file_kinds import CONFIG, CONSUME_QUEUE
 from mqtool.errors import FormatError, MqtoolError, NotFoundError
 from mqtool.formats.new_message import Host
@@ -244,7 +245,7 @@ class BrokerController:
 
     def tick(self, now: int) -> None:
         """Do what is due."""
-        if now >= self._next_store_tick:
+        if is_time(self._next_store_tick, _STORE_INTERVAL, now):
             self._next_store_tick = now + _STORE_INTERVAL
             self.store.tick(now)
         elif self.store.has_much_to_write:
@@ -264,7 +265,7 @@ class BrokerController:
 
     def next_tick(self, now: int) -> int:
         """Return when something is due."""
-        if self.store.has_much_to_write:
+        if self.store.has_much_to_write or is_time(self._next_store_tick, _STORE_INTERVAL, now):
             return now
         soonest = self._next_store_tick
         for ticker in self._tickers:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from mqtool.engine.broker.sessions import ConsumersChanged, Session
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
+from mqtool.engine.intervals import is_time
 from mqtool.formats.bodies import ConsumerData, Subscription
 
 SILENCE_MS = 120_000
@@ -166,7 +167,7 @@ class Clients:
 
     def tick(self, now: int) -> None:
         """Forget silent clients."""
-        if now < self._next_look:
+        if not is_time(self._next_look, LOOK_INTERVAL_MS, now):
             return
         self._next_look = now + LOOK_INTERVAL_MS
         silent = now - SILENCE_MS

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mqtool.engine.broker.config_files import load_table
 from mqtool.engine.broker.limits import MAX_OFFSETS, check_room
 from mqtool.engine.broker.saves import Saves
+from mqtool.engine.intervals import is_time
 from mqtool.errors import WriteError
 from mqtool.formats.bodies import version_members
 from mqtool.formats.config_tables import DataVersion, Table, build_table_in_pieces, consumer_offsets, data_version
@@ -228,7 +229,7 @@ class ConsumerOffsets:
 
     def tick(self, now: int) -> None:
         """Save the offsets every 5 s."""
-        if now >= self._next_keep:
+        if is_time(self._next_keep, KEEP_INTERVAL_MS, now):
             self._next_keep = now + KEEP_INTERVAL_MS
             try:
                 self.keep(now)

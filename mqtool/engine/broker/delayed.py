@@ -16,6 +16,7 @@ from mqtool.engine.broker.copies import is_for_later
 from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.state import BrokerState
+from mqtool.engine.intervals import is_time
 from mqtool.engine.store.append_result import AppendResult
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.bodies import version_members
@@ -140,8 +141,9 @@ class DelayedMessages:
             if due <= now and left > 0:
                 self._due[level] = self._due.pop(level)  # behind the others, next time
                 left -= self._deliver(level, left, now)
-        if now >= self._next_save:
-            self._next_save = now + self._state.settings.delay_offset_interval_ms
+        interval = self._state.settings.delay_offset_interval_ms
+        if is_time(self._next_save, interval, now):
+            self._next_save = now + interval
             self._to_save = self._store.log.end_offset, dict(self._offsets), now
         if self._to_save and self._to_save[0] <= self._store.flushed_offset:
             _, offsets, taken_at = self._to_save

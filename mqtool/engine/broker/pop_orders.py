@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mqtool.engine.broker.config_files import load_table
 from mqtool.engine.broker.saves import Saves
+from mqtool.engine.intervals import is_time
 from mqtool.errors import FormatError, WriteError
 from mqtool.formats.config_tables import Table, build_table_in_pieces
 
@@ -153,7 +154,7 @@ class PopOrders:
 
     def tick(self, now: int) -> None:
         """Save changes every 5 s."""
-        if now >= self._next_keep:
+        if is_time(self._next_keep, KEEP_INTERVAL_MS, now):
             self._next_keep = now + KEEP_INTERVAL_MS
             try:
                 self.keep(now)

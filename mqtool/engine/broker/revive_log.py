@@ -21,6 +21,7 @@ from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.timers import Timers
 from mqtool.engine.broker.topics import Topics, revive_topic
+from mqtool.engine.intervals import is_time
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError, WriteError
 from mqtool.formats.new_message import NewMessage
@@ -189,7 +190,7 @@ class ReviveLog:
 
     def tick(self, now: int) -> None:
         """Handle the check points whose time is over."""
-        if now < self._not_before:
+        if not is_time(self._not_before, _AGAIN_MS, now):
             return
         has_revived, left = False, _AT_ONCE
         for queue_id, pending in self._pending.items():

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from mqtool.engine.broker.config_files import save_data
 from mqtool.engine.broker.sessions import Session
 from mqtool.engine.broker.waiting_room import SAVES, Waiting, WaitingRoom
+from mqtool.engine.intervals import is_time
 from mqtool.errors import MqtoolError
 
 log = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class Saves:
 
     def tick(self, now: int) -> None:
         """Retry what has failed."""
-        if self._not_before is not None and now >= self._not_before:
+        if self._not_before is not None and is_time(self._not_before, _AGAIN_MS, now):
             self._not_before = None
             self._tell()
 

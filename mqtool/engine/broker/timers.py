@@ -28,6 +28,7 @@ from mqtool.engine.broker.limits import MAX_OF_POPS, MAX_TIMERS
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.timer_files import PRECISION_MS, Timed, replace_file, write_timer_files
+from mqtool.engine.intervals import is_time
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.disk import writing
 from mqtool.engine.store.file_kinds import TIMER_CHECK
@@ -268,7 +269,7 @@ class Timers:
     def tick(self, now: int) -> None:
         """Deliver what is due, and save the progress."""
         self._keep()
-        if now < self._not_before or not self._waiting or self._waiting[0][0] > now:
+        if not is_time(self._not_before, _AGAIN_MS, now) or not self._waiting or self._waiting[0][0] > now:
             return
         due = 0
         for _ in range(_AT_ONCE):
@@ -336,7 +337,7 @@ class Timers:
 
     def finish(self, now: int) -> None:
         """Deliver everything that is due: no file records which messages of an unfinished second are delivered."""
-        while self._waiting and self._waiting[0][0] <= now and self._not_before <= now:
+        while self._waiting and self._waiting[0][0] <= now and is_time(self._not_before, _AGAIN_MS, now):
             self.tick(now)
 
     def stop(self, now: int) -> None:

@@ -28,6 +28,7 @@ from mqtool.engine.broker.limits import MAX_OPEN
 from mqtool.engine.broker.sessions import TransactionCheck
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.topics import Topics
+from mqtool.engine.intervals import is_time
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import commit_log
@@ -305,9 +306,10 @@ class Transactions:
         """Check half messages that have waited too long, and note the progress."""
         self._commit_progress()
         if not self._due:
-            if now < self._next_check:
+            interval = self._state.settings.transaction_check_interval_ms
+            if not is_time(self._next_check, interval, now):
                 return
-            self._next_check = now + self._state.settings.transaction_check_interval_ms
+            self._next_check = now + interval
             self._due.extend(offset for offset, copies in self._open.items() if offset == copies[-1])
         for _ in range(min(len(self._due), _AT_ONCE)):
             offset = self._due.popleft()

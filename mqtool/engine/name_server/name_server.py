@@ -6,6 +6,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from mqtool.engine.intervals import is_time
 from mqtool.engine.name_server.kv_configs import KvConfigs
 from mqtool.engine.name_server.refusal import NameServerReason, NameServerRefusedError
 from mqtool.engine.name_server.route_table import SILENCE_MS, LiveBroker, RouteTable
@@ -73,8 +74,9 @@ class NameServer:
 
     def tick(self, now: int) -> None:
         """Forget the brokers that are silent."""
-        if now >= self._next_scan:
-            self._next_scan = now + self.settings.scan_interval_ms
+        interval = self.settings.scan_interval_ms
+        if is_time(self._next_scan, interval, now):
+            self._next_scan = now + interval
             self.routes.expire(now)
 
     def next_tick(self) -> int:

@@ -17,6 +17,7 @@ from mqtool.engine.broker.limits import check_room
 from mqtool.engine.broker.operations.refusal import OperationRefusedError as NotDoneError
 from mqtool.engine.broker.operations.send import NewTopic
 from mqtool.engine.broker.settings import Role
+from mqtool.engine.intervals import is_time
 from mqtool.engine.pulsar.entries import (
     ToStore,
     batch_body,
@@ -205,7 +206,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self.broker.tick(now)
         for durable in self.topics.tick(now):
             self._look_at(durable.queue)
-        if now >= self._next_sweep:
+        if is_time(self._next_sweep, _SWEEP_MS, now):
             self._sweep(now)
         self._dispatch(now)
         return self.outbox.take()

@@ -12,6 +12,7 @@ from mqtool.engine.broker.consumer_offsets import UNKNOWN
 from mqtool.engine.broker.limits import MAX_QUEUES_IN_ALL, check_name, check_room
 from mqtool.engine.broker.settings import Role
 from mqtool.engine.broker.topics import MAX_QUEUES, fault_of_name, may_be_sent_to
+from mqtool.engine.intervals import is_time
 from mqtool.engine.pulsar.catalogue import Catalogue, KnownTopic
 from mqtool.engine.pulsar.cursor import Cursor
 from mqtool.engine.pulsar.cursor_files import INTERVAL_MS, CursorFiles, CursorKey, Kept
@@ -639,7 +640,7 @@ class PulsarTopics:
 
     def tick(self, now: int) -> list[Durable]:
         """Save changes once a second; return the subscriptions that were moved elsewhere."""
-        if now < self._next_save:
+        if not is_time(self._next_save, INTERVAL_MS, now):
             return []
         self._next_save = now + INTERVAL_MS
         moved, is_any, held = [], False, 0

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mqtool.engine.intervals import is_time
 from mqtool.errors import UsageError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Retention:
 
     def look(self, now: int) -> None:
         """Take a look at clock and disk, when it is time for that; ``now`` in ms."""
-        if now < self._next_look:
+        if not is_time(self._next_look, self._clean_interval, now):
             return
         self._next_look = now + self._clean_interval
         used = [self._usage(folder) for folder in self._folders]
@@ -92,7 +93,8 @@ class Retention:
 
     def may_delete(self, log: "LiveLog", now: int) -> bool:
         """Return whether the oldest segment is to be deleted now; the last never is."""
-        if not self._left or not (self._is_due or self._is_forced) or now < self._next_deletion:
+        is_due = self._is_due or self._is_forced
+        if not self._left or not is_due or not is_time(self._next_deletion, self._delete_interval, now):
             return False
         segment = log.first_segment()
         if segment is None or segment.start_offset + log.file_size > log.flushed_offset:

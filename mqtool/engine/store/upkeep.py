@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mqtool.engine.intervals import is_time
 from mqtool.errors import MqtoolError, WriteError
 
 if TYPE_CHECKING:
@@ -93,10 +94,10 @@ class Upkeep:
     def flush_is_due(self, now: int) -> bool:
         """Return whether it is time to ``flush`` a log whose producers do not wait for it, and start to count again."""
         waiting = self._log.end_offset - self._log.flushed_offset
-        if now - self._last_thorough >= self._flush_thorough:
+        if is_time(self._last_thorough + self._flush_thorough, self._flush_thorough, now):
             self._last_thorough = self._last_flush = now
             return waiting > 0
-        if now - self._last_flush >= self._flush_interval and waiting >= self._flush_least:
+        if waiting >= self._flush_least and is_time(self._last_flush + self._flush_interval, self._flush_interval, now):
             self._last_flush = now
             return True
         return False
@@ -114,7 +115,7 @@ class Upkeep:
 
     def queue_flush_is_due(self, now: int) -> bool:
         """Return whether it is time to ``flush_queues``, and start to count again."""
-        if now - self._last_queue_flush < self._queue_interval:
+        if not is_time(self._last_queue_flush + self._queue_interval, self._queue_interval, now):
             return False
         self._last_queue_flush = now
         return True

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ from mqtool.engine.broker.config_files import load_table, save_data
 from mqtool.engine.broker.saves import Round
 from mqtool.engine.repair.findings import Severity
 from mqtool.errors import MqtoolError, WriteError
-from mqtool.formats.bodies import ConsumerData, Heartbeat, build_heartbeat
+from mqtool.formats.bodies import ConsumerData, Heartbeat, build_heartbeat, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import Outgoing, RemotingCommand
 from tests.engine.broker.asking import Asking, broker_at_work
-from tests.wire_client import WireClient
+from tests.wire_client import WireClient, consumer
 
 _PATIENCE = 30.0
 
@@ -356,3 +357,37 @@ def test_who_wants_no_answer_gets_none(tmp_path: Path) -> None:
         sent = asking.door.handle(command, asking.client, asking.now)
         assert not any(one.is_response for _, one in sent)
         assert finish(asking, take(asking)) == []
+
+
+def test_a_clock_that_was_set_back_stops_nothing_that_is_done_at_intervals(tmp_path: Path) -> None:
+    async def test() -> None:
+        set_back = 0
+        settings: dict[str, str | int | bool] = {"transactionTimeOut": 1, "transactionCheckInterval": 1}
+        settings |= {"flushCommitLogThoroughInterval": 1}
+        broker = mqtool.Broker(
+            tmp_path / "store", clock=lambda: time.time_ns() // 1_000_000 - set_back, settings=settings
+        )
+        async with asyncio.timeout(20), broker:
+            client = WireClient(broker.address)
+            await client.done(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c", ("P",), (consumer("G"),))))
+            set_back = 3_600_000
+            half = {"TRAN_MSG": "true", "PGROUP": "P", "CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}
+            await client.send(b"one", topic="T", pairs=half)
+            await client.send(b"two", topic="T")
+            await client.done(
+                RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=1
+            )
+            await client.checks.get()
+            offsets = tmp_path / "store" / "config" / "consumerOffset.json"
+            while not offsets.exists() or '"T@G"' not in offsets.read_text():
+                await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+            while (
+                parse_body((await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"][
+                    "remainHowManyDataToFlush"
+                ]
+                != "0 B"
+            ):
+                pass
+            await client.close()
+
+    asyncio.run(test())
