@@ -21,6 +21,8 @@ def other_protocol(data: bytes | bytearray) -> str | None:
         return "HTTP/2, like gRPC clients: they need the proxy of RocketMQ"
     if data.startswith((b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"CONN", b"DELE", b"PATC", b"TRAC")):
         return "HTTP"
+    if data.startswith((b"PROXY ", b"\r\n\r\n\0\r\nQ")):
+        return "the PROXY protocol of load balancers, which has to be turned off there"
     if data.startswith(b"\x16\x03"):
         return "TLS, which is not enabled here: see tls.server.mode, certPath and keyPath"
     if len(data) >= _HEAD_SIZE + len(_PULSAR_CONNECT):

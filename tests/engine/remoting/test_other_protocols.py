@@ -27,6 +27,8 @@ CLIENT_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(32)
     ("first", "said"),
     [
         (HTTP2, "it speaks HTTP/2, like gRPC clients"),
+        (b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n", "it speaks the PROXY protocol"),
+        (b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + bytes(12), "it speaks the PROXY protocol"),
         (PULSAR, "it speaks the Pulsar protocol"),
         (b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n", "it speaks HTTP"),
         (b"DELETE /topics HTTP/1.1\r\n\r\n", "it speaks HTTP"),
