@@ -157,7 +157,18 @@ class BrokerController:
         self.copied_tables = CopiedTables(topics, groups, offsets, self.delayed, self.request_modes, self.timers)
         revive_log = ReviveLog(intake, state, topics, groups, offsets, self.timers, now)
         self.pops = pops = Pops(
-            store, state, topics, offsets, revive_log, room, self.broker_stats, saves, self.delete_queues, config, now
+            store,
+            state,
+            topics,
+            groups,
+            offsets,
+            revive_log,
+            room,
+            self.broker_stats,
+            saves,
+            self.delete_queues,
+            config,
+            now,
         )
         self.pop_requests = PopRequests(reading, pops)
         self.group_requests = GroupRequests(groups, offsets, pops.orders)
@@ -199,9 +210,9 @@ class BrokerController:
         intake.add_put_hook([DELAY.encode()], self.delayed.put_hook)
         intake.add_put_hook(TIMER_NAMES, self.timers.put_hook)
         topics.on_delete += [
+            pops.delete_topics,  # by the offsets
             offsets.delete_topics,
             pops.orders.delete_topics,
-            pops.delete_topics,
             self.request_modes.delete_topics,
             self.broker_stats.forget_topics,
         ]

@@ -17,6 +17,7 @@ from mqtool.engine.broker.pop_orders import OrderInfo, PopOrders
 from mqtool.engine.broker.revive_log import ReviveLog
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.state import BrokerState
+from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.topics import Topics
 from mqtool.engine.broker.waiting_room import NOTIFICATIONS, POPS, WaitingRoom
 from mqtool.engine.store.append_result import AppendResult, PutStatus
@@ -109,6 +110,7 @@ class Pops:
         store: "MessageStore",
         state: BrokerState,
         topics: Topics,
+        groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
         log: ReviveLog,
         room: WaitingRoom,
@@ -126,6 +128,7 @@ class Pops:
         self._store = store
         self._state = state
         self._topics = topics
+        self._groups = groups
         self._offsets = offsets
         self._broker_stats = broker_stats
         self._turns = itertools.count()
@@ -318,18 +321,29 @@ class Pops:
                 self._room.wake((kind.name, topic, group, queue_number))
 
     def delete_topics(self, topics: Collection[str], now: int) -> None:
-        """Delete the retry topics of deleted topics."""
-        if names := [name for name in self._topics.configs if _is_of_retries(name, topics)]:
+        """Delete the retry topics of deleted topics.
+
+        Names are ambiguous: ``%RETRY%a_b_c`` may be that of a group and a topic in two ways, or of the group a_b_c.
+        """
+        if names := [name for name in self._topics.configs if self._is_of_retries(name, topics)]:
             self._delete_queues(names)
             self._topics.delete_all(names, now)
 
+    def _is_of_retries(self, name: str, topics: Collection[str]) -> bool:
+        """Return whether a topic is for what groups did not acknowledge of some topics, and for nothing else."""
+        if not name.startswith(RETRY_PREFIX) or self._groups.get(name.removeprefix(RETRY_PREFIX)) is not None:
+            return False
+        owners = [*_owners(name)]
+        read = {topic for group, topic in owners if self._offsets.of(group, topic)}
+        possible = read or {topic for _, topic in owners if topic in topics or self._topics.get(topic) is not None}
+        return bool(possible) and possible.issubset(topics)
 
-def _is_of_retries(name: str, topics: Collection[str]) -> bool:
-    """Return whether a topic is for what a group did not acknowledge of one of some topics."""
-    if not name.startswith(RETRY_PREFIX):
-        return False
-    first = len(RETRY_PREFIX) + 1  # a group has a name
-    return any(name[at] in "_+" and name[at + 1 :] in topics for at in range(first, len(name) - 1))
+
+def _owners(retry_topic: str) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of group and topic whose retry topic may have this name."""
+    for at in range(len(RETRY_PREFIX) + 1, len(retry_topic) - 1):  # a group has a name
+        if retry_topic[at] in "_+":
+            yield retry_topic[len(RETRY_PREFIX) : at], retry_topic[at + 1 :]
 
 
 def _records(parts: Sequence[bytes]) -> Iterator[memoryview]:

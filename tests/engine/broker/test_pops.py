@@ -448,3 +448,33 @@ def test_what_is_to_be_hidden_longer_than_a_timer_runs_is_not_given_out_and_is_s
             await client.close()
 
     asyncio.run(test())
+
+
+def test_the_retries_of_others_stay_when_a_topic_is_deleted() -> None:
+    async def test() -> None:
+        clock = mqtool.VirtualClock()
+        async with asyncio.timeout(60), mqtool.Broker(clock=clock) as broker:
+            client = WireClient(broker.address)
+            # Their retry topics end with the names of deleted topics: %RETRY%G_a_b, %RETRY%orders_b.
+            for topic, group in (("a_b", "G"), ("b", "orders"), ("b", "H")):
+                await client.send(b"one", topic=topic)
+                sent = await client.send(b"two", topic=topic)
+                asked: dict[str, Any] = {"consumerGroup": group, "topic": topic, "queueId": 0, "maxMsgNums": 9}
+                asked |= {"invisibleTime": 2000, "pollTime": 0, "bornTime": clock(), "initMode": 0, "order": False}
+                await client.done(RequestCode.POP_MESSAGE, **asked, expType="TAG", exp="*")
+            await client.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"orders_b"}')
+            back = {"offset": int(sent["msgId"][-16:], 16), "group": "orders_b", "delayLevel": 1}
+            await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, **back)
+            for _ in range(4):
+                clock.advance(2)
+            for name in ("G_a_b", "orders_b", "H_b"):
+                assert b"two" in [one.body for one in await client.messages(f"%RETRY%{name}")]
+
+            await client.done(RequestCode.DELETE_TOPIC_IN_BROKER, topic="b")
+
+            for name, is_there in (("G_a_b", True), ("orders_b", True), ("H_b", False)):
+                left = [one.body for one in await client.messages(f"%RETRY%{name}")]
+                assert (b"two" in left) == is_there, name
+            await client.close()
+
+    asyncio.run(test())

@@ -228,7 +228,8 @@ def test_nobody_waits_while_the_queues_of_a_deleted_topic_are_removed(removed: s
         async with asyncio.timeout(60), mqtool.Broker(tmp_path, clock=clock) as broker:
             client, other = WireClient(broker.address), WireClient(broker.address)
             await client.send(b"one", topic="Gone")
-            await client.send(b"again", topic="%RETRY%G_Gone")  # of pops
+            await client.send(b"again", topic="%RETRY%G_Gone")  # of pops, which make no group of this name
+            await client.done(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G_Gone", cleanOffset=True)
             await client.send(b"one", topic="T")
             clock.advance(1)  # now its queue has a file
             deleted = asyncio.ensure_future(client.done(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Gone"))
