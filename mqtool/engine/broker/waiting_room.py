@@ -44,6 +44,8 @@ _FAILED = object()
 _FEW_TIMES = 1000
 _AT_ONCE = 8
 """Maximum number of waiting requests that one tick examines, so that others get their turn."""
+_IN_TURN_AT_ONCE = 2
+"""Maximum number of requests served in turn that one tick examines: each may look at thousands of queues."""
 _COMPARED_AT_ONCE = 256
 """Maximum number of filters that are compared with an arrival at once, or by one tick."""
 _MANY_CODES = 64
@@ -138,6 +140,8 @@ class WaitingRoom:
         self._counts: Counter[str] = Counter()  # by the name of a kind
         self._woken: dict[Waiting, None] = {}
         self._woken_keys: dict[Hashable, None] = {}  # of requests served in turn
+        self._turns: dict[Hashable, Iterator[None]] = {}  # by key: its requests that are examined now
+        self._now = 0  # of the tick
 
     # Adding and removing
 
@@ -297,11 +301,7 @@ class WaitingRoom:
             if waiting in self._woken:
                 del self._woken[waiting]
                 self._try(waiting, now)
-        left = _AT_ONCE
-        for key in [*itertools.islice(self._woken_keys, _AT_ONCE)]:
-            if left > 0:
-                del self._woken_keys[key]
-                left -= self._serve_in_turn(key, now)
+        self._serve_in_turn(now)
         left = _AT_ONCE
         while left > 0 and self._times and self._times[0] <= now:
             due = self._by_time[self._times[0]]
@@ -315,7 +315,7 @@ class WaitingRoom:
 
     def next_tick(self, now: int) -> int | None:
         """Return when there is something to examine."""
-        if self._woken or self._woken_keys or self._arrivals or self._comparison:
+        if self._woken or self._woken_keys or self._turns or self._arrivals or self._comparison:
             return now
         while self._times and not self._by_time[self._times[0]]:
             self._pop_time()
@@ -339,15 +339,30 @@ class WaitingRoom:
             log.error("a waiting request is not answered: %s", error)
             return _FAILED
 
-    def _serve_in_turn(self, key: Hashable, now: int) -> int:
-        """Examine the requests with a key in turn, and return how many were examined."""
-        looked, nothing_for = 0, set()
-        for waiting in [*self._by_key.get(key, ())]:
+    def _serve_in_turn(self, now: int) -> None:
+        """Examine some requests of woken keys in turn; a key that is woken in the meantime begins again afterwards."""
+        self._now = now
+        for key in [*itertools.islice(self._woken_keys, _AT_ONCE)]:
+            if key not in self._turns:
+                del self._woken_keys[key]
+                self._turns[key] = self._turn_of(key)
+        left = _IN_TURN_AT_ONCE
+        for key in [*itertools.islice(self._turns, _IN_TURN_AT_ONCE)]:
+            turn = self._turns.pop(key)
+            looked = sum(1 for _ in itertools.islice(turn, left))
+            if looked == left:  # there may be more
+                self._turns[key] = turn
+                return
+            left -= looked
+
+    def _turn_of(self, key: Hashable) -> Iterator[None]:
+        """Examine the requests with a key; yield after each."""
+        nothing_for = set()
+        for waiting in self._present(key):
             if waiting.wanted not in nothing_for:
-                looked += 1
-                if not self._try(waiting, now):
+                if not self._try(waiting, self._now):
                     nothing_for.add(waiting.wanted)
-        return looked
+                yield
 
     def _tell(self, waiting: Waiting, result: Any, now: int) -> None:
         if waiting.then is not None and result is not _FAILED:

@@ -237,6 +237,35 @@ def test_thousands_that_are_woken_at_once_are_looked_at_in_several_ticks() -> No
     assert [one.told for one in (*pulls, *pops)] == [[("something", 0)]] * 4000
 
 
+def test_a_thousand_that_wait_for_the_same_are_looked_at_in_several_ticks_and_all_learn_what_comes_meanwhile() -> None:
+    room, session, looked = WaitingRoom(), Session("192.0.2.1", "192.0.2.1:1"), 0
+    pops = [One(POPS, session, 1000, PullFilter(frozenset({number})), -1, 0) for number in range(1000)]
+
+    def look(one: One) -> str | None:
+        nonlocal looked
+        looked += 1
+        return "something" if one.has_something else None
+
+    for one in pops:
+        one.waiting.look = lambda _is_due, _now, one=one: look(one)
+        room.add(one.waiting)
+    most = []
+    for number in (999, 0):  # the first one is looked at before there is something for it
+        pops[number].has_something = True
+        room.arrived(TOPIC, 0, 1, number, 0)
+        for _ in range(10):
+            before = looked
+            room.tick(0)
+            most.append(looked - before)
+    while room.next_tick(0) == 0:
+        before = looked
+        room.tick(0)
+        most.append(looked - before)
+
+    assert max(most) <= 4
+    assert [number for number, one in enumerate(pops) if one.told] == [0, 999]
+
+
 def test_thousands_whose_time_is_up_are_told_in_several_ticks() -> None:
     room = WaitingRoom()
     pulls = [One(PULLS, Session("192.0.2.1", f"192.0.2.1:{port}"), 1000, FILTERS[0], 0, 0) for port in range(1, 2001)]
