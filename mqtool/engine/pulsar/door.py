@@ -207,6 +207,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         for durable in self.topics.tick(now):
             self._look_at(durable.queue)
         if is_time(self._next_sweep, _SWEEP_MS, now):
+            for durable in self.topics.no_longer_permitted():
+                self._close_consumers(durable, now)
             self._sweep(now)
         self._dispatch(now)
         return self.outbox.take()
@@ -848,6 +850,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._check(session, RETRY_PREFIX + escape(body.subscription), SUB)
         if (schema := schema_of(body)) is not None:
             self.topics.register_reader(queue, schema)
+        self.topics.check_permissions(queue, body.subscription, is_durable=body.durable)
         if body.durable:
             self.topics.check_group(queue, body.subscription)
         existing = self.topics.subscription(queue, body.subscription)
@@ -1026,11 +1029,15 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     def unsubscribe(self, durable: Durable, now: int) -> None:
         """Delete a subscription and close its consumers."""
+        self._close_consumers(durable, now)
+        self.topics.unsubscribe(durable, now)
+
+    def _close_consumers(self, durable: Durable, now: int) -> None:
+        """Close the consumers of a subscription from this side: their clients subscribe again."""
         for consumer in [*durable.subscription.consumers]:
             if isinstance(consumer.receiver, PulsarSession):
                 self._leave(consumer.receiver, consumer.receiver.consumers[consumer.id], now)
                 consumer.receiver.say("close_consumer", consumer_id=consumer.id, request_id=NO_REQUEST)
-        self.topics.unsubscribe(durable, now)
 
     def _close_consumer(self, session: PulsarSession, body: Any, now: int) -> None:
         if (joined := session.consumers.get(body.consumer_id)) is not None:

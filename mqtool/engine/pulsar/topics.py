@@ -547,6 +547,41 @@ class PulsarTopics:
             text = f"Consumers of RocketMQ are connected in the group {escape(name)} of the same topic"
             raise PulsarRefusedError(PulsarError.CONSUMER_BUSY, text)
 
+    def check_permissions(self, queue: QueueTopic, name: str, *, is_durable: bool) -> None:
+        """Check that a topic may be read, and by the group of a subscription, as RocketMQ consumers are checked.
+
+        Raises:
+            PulsarRefusedError: it may not.
+        """
+        if text := self.fault_of_permissions(queue, name, is_durable=is_durable):
+            raise PulsarRefusedError(PulsarError.AUTHORIZATION, text)
+        if is_durable and not self._broker.groups.creates and self._broker.groups.get(escape(name)) is None:
+            text = f"Subscription group {escape(name)} does not exist, and is not created automatically"
+            raise PulsarRefusedError(PulsarError.SUBSCRIPTION_NOT_FOUND, text)
+
+    def fault_of_permissions(self, queue: QueueTopic, name: str, *, is_durable: bool) -> str:
+        """Return why a topic may not be read by the group of a subscription; empty if it may."""
+        topic, group, groups = queue.place.topic, escape(name), self._broker.groups
+        config = self._broker.topics.get(topic)
+        if not self._broker.settings.perm & Perm.READ:
+            return "This broker may not be read (brokerPermission)"
+        if config is not None and not config.perm & Perm.READ:
+            return f"The topic {topic} may not be read (perm {config.perm})"
+        if not is_durable:
+            return ""
+        if (known := groups.get(group)) is not None and not known.consume_enabled:
+            return f"The group {group} may not consume (consumeEnable)"
+        return "" if groups.is_readable(group, topic) else f"The group {group} may not read the topic {topic}"
+
+    def no_longer_permitted(self) -> list[Durable]:
+        """Return the subscriptions with consumers that administrators have forbidden to read."""
+        return [
+            durable
+            for durable in self._awake
+            if durable.subscription.consumers
+            and self.fault_of_permissions(durable.queue, durable.subscription.name, is_durable=durable.is_durable)
+        ]
+
     def unsubscribe(self, durable: Durable, now: int) -> None:
         """Delete a subscription; this is queued for saving when this returns."""
         self._stays(durable)

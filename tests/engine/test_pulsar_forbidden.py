@@ -1,0 +1,99 @@
+"""What administrators forbid to read is forbidden to Pulsar clients as well."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import mqtool
+from mqtool.formats.codes import RequestCode
+from tests.pulsar_wire import PulsarWire, connected
+from tests.wire_client import WireClient
+
+pytest.importorskip("google.protobuf")
+AUTHORIZATION, SUBSCRIPTION_NOT_FOUND = 4, 12
+WANTED: dict[str, Any] = {"topic": "t-partition-0", "subscription": "s", "subType": 1, "initialPosition": 1}
+
+
+async def set_topic(broker: mqtool.Broker, perm: int) -> None:
+    fields: dict[str, Any] = {"topic": "t", "defaultTopic": "TBW102", "perm": perm, "topicFilterType": "SINGLE_TAG"}
+    fields |= {"readQueueNums": 1, "writeQueueNums": 1, "order": False}
+    await administer(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, **fields)
+
+
+async def set_group(broker: mqtool.Broker, consumes: bool) -> None:
+    body = f'{{"groupName":"s","consumeEnable":{str(consumes).lower()}}}'.encode()
+    await administer(broker, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
+
+
+async def administer(broker: mqtool.Broker, code: RequestCode, body: bytes = b"", **fields: Any) -> None:
+    admin = WireClient(broker.address)
+    await admin.done(code, body, **fields)
+    await admin.close()
+
+
+def run(test: Callable[[mqtool.Broker], Awaitable[None]], **options: Any) -> None:
+    async def served() -> None:
+        async with asyncio.timeout(60), mqtool.Broker(pulsar=True, **options) as broker:
+            await test(broker)
+
+    asyncio.run(served())
+
+
+async def refusal(client: PulsarWire, consumer_id: int, **fields: Any) -> int:
+    """Return the error of a SUBSCRIBE, 0 if it succeeds."""
+    answer = await client.ask("subscribe", **WANTED | fields, consumer_id=consumer_id)
+    return int(answer.body.error) if answer.name == "error" else 0
+
+
+def test_a_topic_without_permission_to_read_is_read_by_nobody_until_it_has_it_again() -> None:
+    clock = mqtool.VirtualClock()
+
+    async def test(broker: mqtool.Broker) -> None:
+        await set_topic(broker, 6)
+        async with connected(broker.pulsar_url) as client:
+            assert await client.outcome("producer", topic="t-partition-0", producer_id=0) == ""
+            assert await refusal(client, 0) == 0
+            await set_topic(broker, 2)
+            client.send(0, b"secret")
+            clock.advance(2)
+            assert (await client.next("close_consumer")).consumer_id == 0
+            assert await refusal(client, 0) == AUTHORIZATION
+            assert await refusal(client, 1, subscription="reader", durable=False) == AUTHORIZATION
+            await set_topic(broker, 6)
+            assert await refusal(client, 0) == 0
+            client.say("flow", consumer_id=0, messagePermits=1)
+            assert (await client.next("message")).message_id.entryId == 0
+
+    run(test, clock=clock)
+
+
+def test_a_group_that_may_not_consume_does_not_as_a_subscription() -> None:
+    clock = mqtool.VirtualClock()
+
+    async def test(broker: mqtool.Broker) -> None:
+        await set_topic(broker, 6)
+        async with connected(broker.pulsar_url) as client:
+            assert await refusal(client, 0) == 0
+            await set_group(broker, consumes=False)
+            clock.advance(2)
+            assert (await client.next("close_consumer")).consumer_id == 0
+            assert await refusal(client, 0) == AUTHORIZATION
+            assert await refusal(client, 0, subscription="other") == 0
+            await set_group(broker, consumes=True)
+            assert await refusal(client, 1) == 0
+
+    run(test, clock=clock)
+
+
+def test_a_broker_that_makes_no_groups_makes_no_subscriptions() -> None:
+    async def test(broker: mqtool.Broker) -> None:
+        await set_topic(broker, 6)
+        async with connected(broker.pulsar_url) as client:
+            assert await refusal(client, 0) == SUBSCRIPTION_NOT_FOUND
+            assert await refusal(client, 0, durable=False, subscription="reader") == 0
+            await set_group(broker, consumes=True)
+            assert await refusal(client, 1) == 0
+
+    run(test, settings={"autoCreateSubscriptionGroup": False})
