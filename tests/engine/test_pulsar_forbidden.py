@@ -1,7 +1,8 @@
-"""What administrators forbid to read is forbidden to Pulsar clients as well."""
+"""What administrators forbid to read, and owners of a topic that were replaced: forbidden to Pulsar clients as well."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from tests.pulsar_wire import PulsarWire, connected
 from tests.wire_client import WireClient
 
 pytest.importorskip("google.protobuf")
-AUTHORIZATION, SUBSCRIPTION_NOT_FOUND = 4, 12
+EXCLUSIVE, WAITING, FENCING = 1, 2, 3
+AUTHORIZATION, SUBSCRIPTION_NOT_FOUND, FENCED = 4, 12, 25
 WANTED: dict[str, Any] = {"topic": "t-partition-0", "subscription": "s", "subType": 1, "initialPosition": 1}
 
 
@@ -97,3 +99,41 @@ def test_a_broker_that_makes_no_groups_makes_no_subscriptions() -> None:
             assert await refusal(client, 1) == 0
 
     run(test, settings={"autoCreateSubscriptionGroup": False})
+
+
+@pytest.mark.parametrize("second", [FENCING, WAITING])
+def test_an_owner_of_a_topic_that_was_replaced_is_fenced_off_after_restarts_as_well(
+    second: int, tmp_path: Path
+) -> None:
+    async def owner(client: PulsarWire, name: str, access: int, **fields: Any) -> Any:
+        wanted = {"topic": "t", "producer_id": 0, "producer_name": name, "producer_access_mode": access, **fields}
+        return (await client.ask("producer", **wanted)).body
+
+    async def started(use: Callable[[PulsarWire, PulsarWire], Awaitable[None]]) -> None:
+        async with (
+            asyncio.timeout(60),
+            mqtool.Broker(tmp_path / "store", pulsar=True) as broker,
+            connected(broker.pulsar_url) as first,
+            connected(broker.pulsar_url) as other,
+        ):
+            await use(first, other)
+
+    async def old(first: PulsarWire, _: PulsarWire) -> None:
+        assert (await owner(first, "old", EXCLUSIVE)).topic_epoch == 0
+
+    async def new(first: PulsarWire, other: PulsarWire) -> None:
+        assert (await owner(first, "between", EXCLUSIVE)).topic_epoch == 1
+        told = await owner(other, "new", second)
+        if second == WAITING:
+            assert not told.producer_ready
+            await other.ask("partitioned_metadata", topic="t")  # so that what comes later is not taken for an answer
+            await first.ask("close_producer", producer_id=0)
+            told = await other.next("producer_success")
+        assert (told.producer_ready, told.topic_epoch) == (True, 2)
+
+    async def old_again(first: PulsarWire, other: PulsarWire) -> None:
+        assert (await owner(first, "old", FENCING, topic_epoch=1)).error == FENCED
+        assert (await owner(other, "new", EXCLUSIVE, topic_epoch=2)).topic_epoch == 2
+
+    for use in (old, new, old_again):
+        asyncio.run(started(use))

@@ -1,7 +1,8 @@
 """Facts about topics that Pulsar needs and RocketMQ does not have: ``config/pulsarTopics.json``.
 
 For each topic: whether it is plain or has partitions; its generation, which rises when it is deleted and created again;
-its name if that is too long for RocketMQ; its schemas; whether it deduplicates; and whether it is terminated.
+its name if that is too long for RocketMQ; its schemas; whether it deduplicates; whether it is terminated; and the topic
+epoch of each queue that had exclusive producers.
 """
 
 import base64
@@ -35,6 +36,8 @@ class KnownTopic(NamedTuple):
     """In the order of their versions."""
     deduplicates: bool = False
     is_terminated: bool = False
+    epochs: tuple[tuple[int, int], ...] = ()
+    """Queues that had exclusive producers, and the topic epoch of the last one."""
 
 
 class Catalogue:
@@ -86,6 +89,11 @@ class Catalogue:
         self.put(topic, known._replace(schemas=(*known.schemas, schema)))
         return len(known.schemas)
 
+    def keep_epoch(self, topic: str, queue_id: int, epoch: int) -> None:
+        """Store the topic epoch of the last exclusive producer of a queue."""
+        known = self.get(topic)
+        self.put(topic, known._replace(epochs=tuple(sorted((dict(known.epochs) | {queue_id: epoch}).items()))))
+
     def delete_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
         """Start a new generation of the topic of this name."""
         self.put(topic, KnownTopic(self.get(topic).generation + 1))
@@ -126,6 +134,7 @@ def _parse(table: Table) -> dict[str, KnownTopic]:
                 schemas,
                 bool(row.get("deduplication", False)),
                 bool(row.get("terminated", False)),
+                tuple((int(queue_id), int(epoch)) for queue_id, epoch in row.get("epochs", ())),
             )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"it is not a catalogue of topics ({error})", 0) from error
@@ -139,6 +148,8 @@ def _row(known: KnownTopic) -> dict[str, Any]:
         row["deduplication"] = True
     if known.is_terminated:
         row["terminated"] = True
+    if known.epochs:
+        row["epochs"] = known.epochs
     return row
 
 

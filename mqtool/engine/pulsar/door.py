@@ -661,7 +661,10 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         def ready() -> None:
             self._producer_ready(session, body.request_id, producer, queue)
 
-        fenced = queue.producers.add(producer, body.topic_epoch if body.HasField("topic_epoch") else None, ready)
+        def owns() -> None:  # after it has waited
+            self._when_saved(session, body.request_id, ready, self.broker.saves.changes)
+
+        fenced = queue.producers.add(producer, body.topic_epoch if body.HasField("topic_epoch") else None, owns)
         session.producers[body.producer_id] = producer, queue
         self._clients += 1
         session.closed_producers.pop(body.producer_id, None)
@@ -1180,8 +1183,10 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._check_name(session, name, permission)
         return self.topics.open(name, now, create=create)
 
-    def _when_saved(self, session: PulsarSession, request_id: int, answer: Callable[[], None]) -> None:
-        """Answer once the tables that the request has changed are on disk."""
+    def _when_saved(
+        self, session: PulsarSession, request_id: int, answer: Callable[[], None], changes: int | None = None
+    ) -> None:
+        """Answer once the tables that the request has changed are on disk, or the first ``changes``."""
         saves = self.broker.saves
 
         def then(failure: MqtoolError | None, now: int) -> None:  # noqa: ARG001
@@ -1190,7 +1195,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             else:
                 session.refuse(request_id, PulsarError.METADATA, str(failure))
 
-        if changes := saves.changes_of_request:
+        if changes := saves.changes_of_request if changes is None else changes:
             saves.wait(changes, session, then, self._now)
         else:
             answer()

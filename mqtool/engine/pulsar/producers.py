@@ -61,9 +61,16 @@ class PulsarProducer:
 class Producers:
     """The producers of one topic, or of one of its partitions."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int = -1, keep: Callable[[int], None] = lambda _: None) -> None:
+        """Make it without any.
+
+        Args:
+            epoch: the topic epoch of the last owner, -1 for none.
+            keep: called with a new epoch: a former owner stays fenced off after a restart.
+        """
         self.by_name: dict[str, PulsarProducer] = {}
-        self._epoch = -1
+        self._epoch = epoch
+        self._keep = keep
         self._owner: PulsarProducer | None = None
         self._waiting: dict[PulsarProducer, Callable[[], None]] = {}
 
@@ -116,6 +123,7 @@ class Producers:
     def _own(self, producer: PulsarProducer, topic_epoch: int | None) -> None:
         self._epoch = self._epoch + 1 if topic_epoch is None else max(topic_epoch, self._epoch)
         producer.topic_epoch = self._epoch
+        self._keep(self._epoch)
         self._owner = producer
         self.by_name[producer.name] = producer
 

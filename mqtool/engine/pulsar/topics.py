@@ -3,6 +3,7 @@
 A topic here is one RocketMQ queue: a whole plain topic, or a partition. (Rules: pulsar.md 6.2, 8.)
 """
 
+import functools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -66,12 +67,14 @@ class TopicLocation(NamedTuple):
 class QueueTopic:
     """One queue as a Pulsar topic."""
 
-    def __init__(self, place: TopicLocation, generation: int, entries: QueueLog, rate: DispatchRate) -> None:
+    def __init__(
+        self, place: TopicLocation, generation: int, entries: QueueLog, rate: DispatchRate, producers: Producers
+    ) -> None:
         self.place = place
         self.rate = rate
         self.generation = generation
         self.log = entries
-        self.producers = Producers()
+        self.producers = producers
         self.subscriptions: dict[str, Durable] = {}
         self.deduplication: Deduplication | None = None
         """The state of its producers, if it drops messages that they resend."""
@@ -419,7 +422,9 @@ class PulsarTopics:
             full = name.full if name is not None else topic
             place = TopicLocation(topic, 0, -1, full) if known.is_plain else _partition(topic, queue_id, full)
             entries = QueueLog(self._broker.store, topic, queue_id, self._kept, self.most_body)
-            queue = QueueTopic(place, known.generation, entries, DispatchRate(self._rates_of_topic))
+            keep = functools.partial(self.catalogue.keep_epoch, topic, queue_id)
+            producers = Producers(dict(known.epochs).get(queue_id, -1), keep)
+            queue = QueueTopic(place, known.generation, entries, DispatchRate(self._rates_of_topic), producers)
             if known.deduplicates:
                 key = ProducersKey(topic, queue_id)
                 queue.deduplication = self._producer_files.load(key, known.generation, queue.log)
