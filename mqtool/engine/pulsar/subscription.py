@@ -36,6 +36,8 @@ MAX_UNACKED_IN_ALL = 200_000
 _MAX_DELAYED = 50_000
 _MAX_KNOWN, _FEW_KNOWN = 10_000, 100
 _MAX_CHUNKED = 1000
+_MAX_AHEAD = 20_000
+"""Entries that may be read ahead and wait for the only consumer that may get them."""
 
 
 class SubscriptionType(enum.IntEnum):
@@ -791,6 +793,7 @@ class _SharedDispatch(_Several):
         self._is_again: set[int] = set()
         self._turn = 0
         self._chunks: dict[str, PulsarConsumer] = {}  # the receiver of a first chunk gets all chunks
+        self._waiting: dict[PulsarConsumer, list[int]] = {}  # heaps of chunks that it cannot take yet
 
     def again(self, offsets: Iterable[tuple[int, int]]) -> None:
         for offset, _ in offsets:
@@ -802,15 +805,20 @@ class _SharedDispatch(_Several):
         self._is_again.discard(offset)
 
     def count_again(self) -> int:
-        return len(self._again)
+        return len(self._again) + self._count_waiting()
+
+    def _count_waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
 
     def moved(self) -> None:
         super().moved()
         self._again.clear()
         self._is_again.clear()
         self._chunks.clear()
+        self._waiting.clear()
 
     def removed(self, consumer: PulsarConsumer, now: int) -> None:
+        self.again((offset, 0) for offset in self._waiting.pop(consumer, ()))
         self._chunks = {
             uuid: consumer_of_chunk
             for uuid, consumer_of_chunk in self._chunks.items()
@@ -820,10 +828,18 @@ class _SharedDispatch(_Several):
 
     @property
     def has_more(self) -> bool:
-        return bool(self._is_again) or super().has_more
+        return bool(self._is_again or self._waiting) or super().has_more
+
+    def may_read_on(self, now: int) -> bool:
+        return super().may_read_on(now) and self._count_waiting() < _MAX_AHEAD
 
     def dispatch(self, now: int) -> None:
         self.take_due(now)
+        for owner in [owner for owner in self._waiting if owner.can_take]:
+            chunks = self._waiting[owner]
+            self.again((heapq.heappop(chunks), 0) for _ in range(min(len(chunks), owner.permits)))
+            if not chunks:
+                del self._waiting[owner]
         while (consumer := self._next_consumer()) is not None:
             headroom = max(1, min(consumer.permits, MAX_UNACKED - consumer.unacked))
             run = max(1, min(_RUN, -int(-headroom // max(consumer.average, 1.0))))
@@ -840,6 +856,9 @@ class _SharedDispatch(_Several):
             owner = self._chunks.setdefault(entry.chunk_of, consumer)
             if len(self._chunks) > _MAX_CHUNKED:
                 del self._chunks[next(iter(self._chunks))]
+            if not owner.can_take:
+                heapq.heappush(self._waiting.setdefault(owner, []), entry.offset)
+                return
             consumer = owner
         self.hand(consumer, entry, offset, 0)
 
@@ -981,7 +1000,7 @@ class _KeyShared(_Several):
                 self.hand(consumer, *next_entry, slot)
             if (following := self._first_of(slot)) is not None:
                 heapq.heappush(ready, (following, slot))
-        most = min(2000 * len(self.subscription.consumers), 20_000)
+        most = min(2000 * len(self.subscription.consumers), _MAX_AHEAD)
         while (
             len(self._is_again) < most
             and self.may_read_on(now)

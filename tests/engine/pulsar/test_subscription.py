@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from mqtool.engine.pulsar.cursor import Cursor
 from mqtool.engine.pulsar.entries import Entry
-from mqtool.engine.pulsar.filters import EntryFilter
+from mqtool.engine.pulsar.filters import EVERYTHING, EntryFilter
 from mqtool.engine.pulsar.refusal import PulsarRefusedError
 from mqtool.engine.pulsar.subscription import KeyPolicy, PulsarConsumer, PulsarSubscription, SubscriptionType
 
@@ -431,3 +431,33 @@ def test_what_a_consumer_leaves_behind_goes_to_another() -> None:
     subscription.dispatch(0)
 
     assert second.has == [1, 0, 2]
+
+
+def shared(subscription: PulsarSubscription, permits: int, wanted: EntryFilter = EVERYTHING) -> Taker:
+    taker = Taker()
+    consumer = PulsarConsumer(taker, len(subscription.consumers), f"c{len(subscription.consumers)}", wanted=wanted)
+    subscription.add(consumer, SubscriptionType.SHARED, 0)
+    subscription.flow(consumer, permits)
+    return taker
+
+
+def test_the_chunks_of_a_message_wait_for_their_consumer_and_others_are_served() -> None:
+    log = Entries()
+    for _ in range(4):
+        made = log.append(1, is_raw=False, key=b"k", deliver_at=0)
+        log.all[-1] = made._replace(chunk_of="u")
+    log.append(1, is_raw=False, key=b"k", deliver_at=0)
+    subscription = PulsarSubscription("s", log, Cursor(0), "persistent://public/default/t")
+    second, first = shared(subscription, 10), shared(subscription, 1)
+    owner = subscription.consumers[1]
+
+    subscription.dispatch(0)
+    assert (first.has, second.has) == ([0], [4])
+    subscription.redeliver(owner, [0])
+    subscription.flow(owner, 3)
+    subscription.dispatch(0)
+    assert (first.has, second.has) == ([0, 0, 1, 2], [4])
+    subscription.remove(owner, 0)
+    subscription.dispatch(0)
+
+    assert second.has == [4, 0, 1, 2, 3]
