@@ -34,6 +34,8 @@ MAX_UNACKED = 50_000
 """Unacknowledged messages of a Shared or Key_Shared consumer; at this limit it is blocked until half are left."""
 MAX_UNACKED_IN_ALL = 200_000
 _MAX_DELAYED = 50_000
+_MAX_DUE = 1000
+"""Delayed entries that become ready in one turn."""
 _MAX_KNOWN, _FEW_KNOWN = 10_000, 100
 _MAX_CHUNKED = 1000
 _MAX_AHEAD = 20_000
@@ -622,9 +624,9 @@ class _OneActive(_Dispatcher):
             if offset >= log_end:
                 return
             entry = subscription.readable(offset)
+            self.read_offset = entry.end if entry is not None else offset + 1
             if entry is None:
                 continue
-            self.read_offset = entry.end
             if slots and slots.end_at(slot := range_slot(entry.key)) == slot:
                 continue
             left = subscription.left_of(entry, offset)
@@ -641,7 +643,7 @@ class _Several(_Dispatcher):
         super().__init__(subscription)
         self.owners: dict[int, PulsarConsumer] = {}
         self.counts: dict[int, int] = {}  # how often redelivery of entries was requested
-        self._delayed: list[tuple[int, int]] = []  # a heap of times and offsets
+        self._delayed: list[tuple[int, int, int]] = []  # a heap of times, offsets and slots
         self._is_full = False
 
     # Redelivery
@@ -750,7 +752,8 @@ class _Several(_Dispatcher):
             self._is_full = True
         elif self.unacked < MAX_UNACKED_IN_ALL // 2:
             self._is_full = False
-        return not self._is_full and len(self._delayed) < _MAX_DELAYED and self.subscription.may_hold_more(now)
+        has_room = not self._is_full and len(self._delayed) < _MAX_DELAYED
+        return has_room and self.subscription.may_hold_more(now) and self.subscription.may_filter(now)
 
     def read_next(self, now: int) -> tuple[Entry, int] | None:
         """Return the next undelivered entry and where it starts; None at the end of the log or of this turn."""
@@ -760,26 +763,27 @@ class _Several(_Dispatcher):
             if offset >= end:
                 return None
             entry = self.subscription.readable(offset)
+            self.read_offset = entry.end if entry is not None else offset + 1
             if entry is None:
                 continue
-            self.read_offset = entry.end
             if entry.deliver_at <= now:
                 return entry, offset
-            heapq.heappush(self._delayed, (entry.deliver_at, entry.offset))
+            heapq.heappush(self._delayed, (entry.deliver_at, entry.offset, self.slot_of(entry)))
             self.due = self._delayed[0][0]
             if len(self._delayed) >= _MAX_DELAYED:
                 return None
         return None
 
     def take_due(self, now: int) -> None:
-        """Schedule the delayed entries that are due."""
-        while self._delayed and self._delayed[0][0] <= now:
-            offset = self._delayed[0][1]
-            self.again([(offset, self.slot_at(offset))])  # which reads it, and may fail
-            heapq.heappop(self._delayed)
-        self.due = self._delayed[0][0] if self._delayed else None
+        """Schedule the delayed entries that are due, if there are many a part of them: the next turn has more."""
+        for _ in range(_MAX_DUE):
+            if not self._delayed or self._delayed[0][0] > now:
+                break
+            _, offset, slot = heapq.heappop(self._delayed)
+            self.again([(offset, slot)])
+        self.due = max(self._delayed[0][0], now + 1) if self._delayed else None
 
-    def slot_at(self, offset: int) -> int:  # noqa: ARG002
+    def slot_of(self, entry: Entry) -> int:  # noqa: ARG002
         """Return the slot of an entry."""
         return 0
 
@@ -898,10 +902,6 @@ class _KeyShared(_Several):
 
     def slot_of(self, entry: Entry) -> int:
         return self._ranges.slot(entry.key) if self._ranges is not None else self._ring.slot(entry.key)
-
-    def slot_at(self, offset: int) -> int:
-        entry = self.subscription.log.entry(offset)
-        return self.slot_of(entry) if entry is not None else 0
 
     def _select(self, slot: int) -> PulsarConsumer | None:
         return self._ranges.select(slot) if self._ranges is not None else self._ring.select(slot)

@@ -461,3 +461,52 @@ def test_the_chunks_of_a_message_wait_for_their_consumer_and_others_are_served()
     subscription.dispatch(0)
 
     assert second.has == [4, 0, 1, 2, 3]
+
+
+def test_delayed_messages_that_become_due_at_once_are_read_as_they_are_given() -> None:
+    class CountedEntries(Entries):
+        reads = 0
+
+        def entry(self, offset: int) -> Entry | None:
+            self.reads += 1
+            return super().entry(offset)
+
+    log = CountedEntries()
+    for number in range(3000):
+        log.append(1, is_raw=False, key=b"k%d" % (number % 7), deliver_at=1000)
+    subscription = PulsarSubscription("s", log, Cursor(0), "persistent://public/default/t")
+    taker = joined(subscription, "c1", 3000)
+    while subscription.dispatch(0):
+        pass
+    now, turns = 1000, 0
+
+    while len(taker.given) < 3000:
+        log.reads = 0
+        subscription.dispatch(now)
+        assert log.reads <= 200, "a turn is short"
+        now, turns = now + 1, turns + 1
+
+    assert turns < 3000
+    assert [offset for offset in taker.has if offset % 7 == 3] == [*range(3, 3000, 7)]
+
+
+def test_a_filter_that_leaves_too_many_gaps_waits_for_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("cursor", "subscription"):
+        monkeypatch.setattr(f"mqtool.engine.pulsar.{module}.MAX_GAPS", 5)
+    monkeypatch.setattr("mqtool.engine.pulsar.subscription.FEW_GAPS", 2)
+    log = Entries()
+    for number in range(40):
+        made = log.append(1, is_raw=False, key=b"k", deliver_at=0)
+        log.all[-1] = made._replace(properties=(b"TAGS\1Tag%c\2" % b"AB"[number % 2],))
+    subscription = PulsarSubscription("s", log, Cursor(0), "persistent://public/default/t")
+    taker = shared(subscription, 100, EntryFilter("TagA"))
+
+    turns = [subscription.dispatch(0) for _ in range(10)]
+    assert turns[-1] is False, "it does not look again and again"
+    for offset in range(0, 40, 2):
+        assert taker.has[-1] >= offset
+        subscription.ack(offset)
+        subscription.dispatch(0)
+
+    assert taker.has == [*range(0, 40, 2)]
+    assert subscription.cursor.next_offset == 40
