@@ -362,7 +362,31 @@ class PulsarSubscription:
 
     def skip(self, count: int) -> None:
         """Acknowledge the next ``count`` unacknowledged messages."""
-        self.cursor.ack_until(min(self.cursor.skip(count), self.log.end))
+        end, passed, acked = self._end_of_skip(count), -1, 0
+        while acked != passed:  # acknowledged messages of batches do not count
+            passed, acked = acked, self._acked_of_batches(end)
+            end = self._end_of_skip(count + acked)
+        entry = self.log.entry(end) if end < self.log.end else None
+        if entry is None or entry.offset == end:
+            self.cursor.ack_until(end)
+        else:
+            skipped = end - entry.offset
+            self.cursor.ack_until(entry.offset)
+            self.cursor.ack_some(
+                entry.offset, entry.size, entry.messages, (1 << entry.messages) - 1 >> skipped << skipped
+            )
+
+    def _end_of_skip(self, count: int) -> int:
+        return min(self.cursor.skip(count), self.log.end)
+
+    def _acked_of_batches(self, end: int) -> int:
+        """Return how many messages before an offset are acknowledged while others of their batches are not."""
+        count = 0
+        for first, left in self.cursor.left.items():
+            if first < end and (size := self.log.size_at(first)) is not None and size[0] > 1:
+                passed = max(self.cursor.next_offset - first, 0)
+                count += (~left & (1 << min(size[0], end - first)) - 1 >> passed << passed).bit_count()
+        return count
 
     def move(self, offset: int) -> None:
         """Continue at an offset that was set elsewhere, with the present consumers."""

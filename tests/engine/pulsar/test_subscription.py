@@ -510,3 +510,24 @@ def test_a_filter_that_leaves_too_many_gaps_waits_for_acknowledgements(monkeypat
 
     assert taker.has == [*range(0, 40, 2)]
     assert subscription.cursor.next_offset == 40
+
+
+@pytest.mark.parametrize(
+    ("count", "left", "next_offset"),
+    [(0, [3, 5, 6], 1), (1, [5, 6], 1), (2, [6], 1), (3, [], 7), (4, [], 8), (9, [], 9)],
+)
+def test_a_skip_counts_what_is_not_acknowledged_and_brings_nothing_back(
+    count: int, left: list[int], next_offset: int
+) -> None:
+    log = Entries()
+    for size in (1, 6, 1, 1):
+        log.append(size, is_raw=False, key=b"k", deliver_at=0)
+    subscription = PulsarSubscription("s", log, Cursor(1), "persistent://public/default/t")
+    subscription.ack(1, 0b110101)
+    subscription.ack(1, 0b111110)
+
+    subscription.skip(count)
+
+    bits = subscription.cursor.left.get(1, 0)
+    assert [1 + index for index in range(6) if bits >> index & 1] == left
+    assert subscription.cursor.next_offset == next_offset
