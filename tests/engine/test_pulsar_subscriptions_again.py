@@ -85,6 +85,26 @@ def test_subscriptions_of_a_topic_that_was_deleted_skip_nothing_of_the_next_one_
     again.store.close()
 
 
+def test_messages_that_are_removed_are_told_while_nobody_is_connected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = PulsarLife(tmp_path / "store")
+    life.subscription()
+    while life.store.log.first_segment() is None:
+        life.send(1000)
+    remove = life.store.log.remove_first()
+    log = life.subscription().queue.log
+    assert 0 < log.start < log.end
+
+    life.topics.tick(NOW + 1000)
+
+    [state] = life.topics.states()
+    assert (state.consumer_offset, state.backlog) == (log.start, log.end - log.start)
+    assert f"{log.start} messages were removed" in caplog.text
+    remove()
+    life.store.close()
+
+
 @pytest.mark.parametrize("is_durable", [True, False])
 def test_a_reader_and_consumers_do_not_share_a_position(is_durable: bool, tmp_path: Path) -> None:
     async def test() -> None:

@@ -431,13 +431,20 @@ class PulsarSubscription:
         gaps = len(self.cursor.spans)
         return self._is_wanted is None or gaps < FEW_GAPS or (gaps < MAX_GAPS and self.may_hold_more(now))
 
+    def pass_removed(self) -> bool:
+        """Move past messages that were removed from the start of the log, and tell whether there were any."""
+        start = self.log.start
+        if self.cursor.next_offset >= start:
+            return False
+        self.lost += self.cursor.open_before(start)
+        self.cursor.ack_until(start)
+        return True
+
     def dispatch(self, now: int) -> bool:
         """Deliver what may be delivered; return whether the next turn has more right away."""
         if not self.consumers:
             return False
-        if self.cursor.next_offset < (start := self.log.start):
-            self.lost += self.cursor.open_before(start)
-            self.cursor.ack_until(start)
+        self.pass_removed()
         if self._pace.retry_at is not None and now < self._pace.retry_at:
             return False
         for consumer in self.consumers:

@@ -155,6 +155,7 @@ class PulsarTopics:
         self._held = HeldInAll()
         self._held_asleep = 0
         self._next_save = now + INTERVAL_MS
+        self._log_start = broker.store.log.min_offset
         self.most_body = broker.store.config.number("maxMessageSize", 4 << 20)
         self.most_message = self.most_body - ROOM
         self._kept = KeptEntries()
@@ -496,9 +497,13 @@ class PulsarTopics:
         return durable
 
     def follow_all(self, queue: QueueTopic) -> None:
-        """Move the subscriptions of a queue that have no consumers to the current offsets of their groups."""
+        """Move the subscriptions of a queue that have no consumers to where they are now.
+
+        That is the current offset of the group, and past messages that were removed.
+        """
         for name in queue.subscriptions:
-            self.subscription(queue, name)
+            if (durable := self.subscription(queue, name)) is not None and durable.subscription.pass_removed():
+                self._wake(durable)  # which is told, and saved
 
     def subscribe(self, queue: QueueTopic, name: str, offset: int, now: int, *, is_durable: bool) -> Durable:
         """Return a subscription; a new one starts at an offset.
@@ -686,6 +691,10 @@ class PulsarTopics:
         moved, is_any, held = [], False, 0
         for queue in self._deduplicating:
             self._save_producers(queue)
+        if self._log_start != (log_start := self._broker.store.log.min_offset):
+            self._log_start = log_start
+            for queue in self.queues.values():
+                self.follow_all(queue)
         for durable in [*self._awake]:
             has_consumers = bool(durable.subscription.consumers)
             if durable.expires_at is not None and now >= durable.expires_at and not has_consumers:
