@@ -7,11 +7,13 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.sessions import Session
@@ -22,6 +24,7 @@ from mqtool.engine.pulsar_server import PulsarServer
 from mqtool.errors import MqtoolError
 
 _MAX_BODY = 1 << 16
+_MAX_DIGITS = 20
 _DONE, _BAD = 204, 400
 
 
@@ -37,6 +40,13 @@ class _Asked(NamedTuple):
     """Where the client has reached the pages."""
     page: str
     """The same with the port."""
+
+    def number(self, name: str) -> int:
+        """A number in the path."""
+        text = self.path[name]
+        if not (text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS):
+            raise AdminError(_BAD, f"{name} is not a number")
+        return int(text)
 
     @property
     def topic(self) -> PulsarTopicName:
@@ -143,13 +153,13 @@ PAGES: list[tuple[str, str, Callable[[_Asked], Any]]] = [
     ),
     (
         "POST",
-        _SUBSCRIPTION + "/skip/{count:int}",
-        lambda ask: ask.admin.skip(ask.topic, ask.path["subscription"], int(ask.path["count"]), ask.now),
+        _SUBSCRIPTION + "/skip/{count}",
+        lambda ask: ask.admin.skip(ask.topic, ask.path["subscription"], ask.number("count"), ask.now),
     ),
     (
         "POST",
-        _SUBSCRIPTION + "/resetcursor/{timestamp:int}",
-        lambda ask: ask.admin.reset(ask.topic, ask.path["subscription"], int(ask.path["timestamp"]), ask.now),
+        _SUBSCRIPTION + "/resetcursor/{timestamp}",
+        lambda ask: ask.admin.reset(ask.topic, ask.path["subscription"], ask.number("timestamp"), ask.now),
     ),
     (
         "POST",
@@ -157,7 +167,7 @@ PAGES: list[tuple[str, str, Callable[[_Asked], Any]]] = [
         lambda ask: ask.admin.reset(ask.topic, ask.path["subscription"], ask.position, ask.now),
     ),
     ("GET", _SCHEMA, lambda ask: ask.admin.schema(ask.topic)),
-    ("GET", _SCHEMA + "/{version:int}", lambda ask: ask.admin.schema(ask.topic, int(ask.path["version"]))),
+    ("GET", _SCHEMA + "/{version}", lambda ask: ask.admin.schema(ask.topic, ask.number("version"))),
     (
         "GET",
         _LOOKUP,
@@ -167,7 +177,7 @@ PAGES: list[tuple[str, str, Callable[[_Asked], Any]]] = [
 """Method, path, and the function that answers: with nothing, a text, or JSON."""
 
 
-_FOR_CLIENTS = frozenset((_TOPIC + "/partitions", _LOOKUP, _SCHEMA, _SCHEMA + "/{version:int}"))
+_FOR_CLIENTS = frozenset((_TOPIC + "/partitions", _LOOKUP, _SCHEMA, _SCHEMA + "/{version}"))
 """Pages for clients that may produce to a topic, or consume from it; the others are for administrators."""
 
 
@@ -184,7 +194,8 @@ def pulsar_admin(server: PulsarServer) -> HttpServer:
                 saves.begin_request()
                 host, port = request.scope["server"]
                 host = f"[{host}]" if ":" in host else host
-                asked = _Asked(admin, request.path_params, request.query_params, body, now, host, f"{host}:{port}")
+                path_parts = {name: unquote(part) for name, part in request.path_params.items()}
+                asked = _Asked(admin, path_parts, request.query_params, body, now, host, f"{host}:{port}")
                 client = request.client.host if request.client else ""
                 token = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
                 identity = admin.check_access(token, client, now)
@@ -205,7 +216,18 @@ def pulsar_admin(server: PulsarServer) -> HttpServer:
         return page
 
     routes = [Route(path, page_of(path, answer), methods=[method]) for method, path, answer in PAGES]
-    return HttpServer(Starlette(routes=routes))
+    return HttpServer(_encoded(Starlette(routes=routes)))
+
+
+def _encoded(pages: ASGIApp) -> ASGIApp:
+    """Return pages that get paths as they were sent: a slash within a name is not one between names."""
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["path"] = scope["raw_path"].decode("latin-1")
+        await pages(scope, receive, send)
+
+    return run
 
 
 async def _body(request: Request) -> Any:

@@ -159,6 +159,19 @@ def test_clients_find_topics_over_http(broker: mqtool.Broker) -> None:
     assert body == b"by a client that knows the pages only"
 
 
+def test_names_with_slashes_and_percent_signs_are_those_that_clients_use(broker: mqtool.Broker, client: Any) -> None:
+    for name, path in (("a/b", "a%2Fb"), ("a%2Fb", "a%252Fb"), ("\u00fc", "%C3%BC")):
+        topic = f"persistent://public/default/{name}"
+        client.subscribe(topic, name, initial_position=EARLIEST).close()
+        client.create_producer(topic).send(b"body")
+
+        assert ask(broker, "GET", f"{TOPIC}{path}/subscriptions")[0] == 200
+        assert ask(broker, "GET", f"{TOPIC}{path}/stats")[1]["subscriptions"][name]["msgBacklog"] == 1
+        assert ask(broker, "GET", f"/lookup/v2/topic/persistent/public/default/{path}")[0] == 200
+        assert ask(broker, "DELETE", f"{TOPIC}{path}/subscription/{path}")[0] == 204
+        assert ask(broker, "DELETE", f"{TOPIC}{path}?force=true")[0] == 204
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
@@ -174,6 +187,8 @@ def test_clients_find_topics_over_http(broker: mqtool.Broker) -> None:
         ("PUT", TOPIC + "t/partitions", b" " * 100_000, 413),
         ("PUT", TOPIC + "t/partitions", "two", 400),
         ("PUT", TOPIC + "t/subscription/s", {"ledgerId": "1"}, 400),
+        pytest.param("POST", f"{TOPIC}t/subscription/s/skip/{'9' * 6000}", None, 400, id="a number that is too long"),
+        ("POST", TOPIC + "t/subscription/s/resetcursor/-1", None, 400),
         ("PATCH", TOPIC + "t/partitions", None, 405),
         ("GET", "/nothing", None, 404),
     ],
