@@ -1,10 +1,13 @@
 """What administrators forbid to read, and owners of a topic that were replaced: forbidden to Pulsar clients as well."""
 
 import asyncio
+import itertools
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 
 import mqtool
@@ -99,6 +102,45 @@ def test_a_broker_that_makes_no_groups_makes_no_subscriptions() -> None:
             assert await refusal(client, 1) == 0
 
     run(test, settings={"autoCreateSubscriptionGroup": False})
+
+
+def test_clients_lose_what_their_accounts_lose_while_they_are_connected(tmp_path: Path) -> None:
+    clock = mqtool.VirtualClock()
+    key = "secret" * 8
+    (tmp_path / "key").write_text(key)
+    accounts = tmp_path / "plain_acl.yml"
+    modified = itertools.count(1_800_000_000)
+
+    def allow(*rows: str) -> None:
+        accounts.write_text("accounts:\n" + "".join(f"- {{secretKey: 12345678, {row}}}\n" for row in rows))
+        os.utime(accounts, (now := next(modified), now))
+
+    both = "topicPerms: [t=PUB|SUB], groupPerms: [s=SUB]"
+    allow(f"accessKey: first-account, {both}", f"accessKey: second-account, {both}")
+
+    async def test(broker: mqtool.Broker) -> None:
+        tokens = [jwt.encode({"sub": f"{name}-account"}, key, "HS256") for name in ("first", "second")]
+        url = broker.pulsar_url
+        async with connected(url, tokens[0]) as first, connected(url, tokens[1]) as second:
+            for client in (first, second):
+                assert await client.outcome("producer", topic="t", producer_id=0) == ""
+                assert await refusal(client, 0, topic="t") == 0
+            allow("accessKey: first-account, topicPerms: [t=SUB], groupPerms: [s=SUB]")
+            clock.advance(10)
+            await second.closed()
+            await first.next("close_producer")
+            assert "may not do this" in await first.outcome("producer", topic="t", producer_id=0)
+            allow("accessKey: first-account, topicPerms: [t=SUB]")
+            clock.advance(10)
+            assert (await first.next("close_consumer")).consumer_id == 0
+            assert await refusal(first, 0, topic="t") == AUTHORIZATION
+
+    options = {
+        "aclEnable": True,
+        "rocketmq.acl.plain.file": str(accounts),
+        "tokenSecretKey": f"file://{tmp_path / 'key'}",
+    }
+    run(test, clock=clock, settings=options)
 
 
 @pytest.mark.parametrize("second", [FENCING, WAITING])

@@ -99,6 +99,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._now = now
         self._started = now
         self._access = broker.access
+        self._checked_accounts = broker.access.acl if broker.access is not None else None
         self._tokens = Tokens(broker.settings) if broker.access is not None else None
         self.is_of_slave = broker.state.role is Role.SLAVE
         if self.is_of_slave:
@@ -209,6 +210,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if is_time(self._next_sweep, _SWEEP_MS, now):
             for durable in self.topics.no_longer_permitted():
                 self._close_consumers(durable, now)
+            self._check_accounts(now)
             self._sweep(now)
         self._dispatch(now)
         return self.outbox.take()
@@ -352,6 +354,26 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _check_name(self, session: PulsarSession, name: PulsarTopicName, permission: int) -> None:
         place = self.topics.place_of(name)
         self._check(session, place.topic if place is not None else rocketmq_topic(name), permission)
+
+    def _check_accounts(self, now: int) -> None:
+        """Close the clients of accounts that are gone, and what others may no longer do, if accounts have changed."""
+        if self._access is None or self._access.acl is self._checked_accounts:
+            return
+        self._checked_accounts = self._access.acl
+        for session in [*self._sessions.values()]:
+            identity, host = session.identity, session.host
+            if not session.is_connected or self._access.trusts(host):
+                continue
+            if identity not in self._access.acl.accounts:
+                self.hang_up(session.peer, "it has no account any more")
+                continue
+            for id, (producer, queue) in [*session.producers.items()]:  # noqa: A001
+                if not self.allows(identity, host, queue.place.topic, PUB):
+                    self._close(session, id, producer)
+            for joined in [*session.consumers.values()]:
+                group = RETRY_PREFIX + escape(joined.durable.subscription.name)
+                if not all(self.allows(identity, host, topic, SUB) for topic in (joined.queue.place.topic, group)):
+                    self._send_away(session, joined, now)
 
     def _sweep(self, now: int) -> None:
         """Ping silent clients, and close the connections of those that stay silent."""
@@ -573,15 +595,15 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def terminate(self, topic: str, now: int) -> None:
         """Let a RocketMQ topic accept no more messages; its Pulsar producers are closed, and new ones refused."""
         self.topics.terminate(topic, now)
-        for queue in [*self.topics.queues.values()]:
-            if queue.place.topic == topic:
-                self._close_producers(queue)
-                self._look_at(queue)
+        queues = {queue for queue in self.topics.queues.values() if queue.place.topic == topic}
+        self._close_producers(queues)
+        for queue in queues:
+            self._look_at(queue)
 
-    def _close_producers(self, queue: QueueTopic) -> None:
+    def _close_producers(self, queues: Collection[QueueTopic]) -> None:
         for session in [*self._sessions.values()]:
-            for id, (producer, of) in [*session.producers.items()]:  # noqa: A001
-                if of is queue:
+            for id, (producer, queue) in [*session.producers.items()]:  # noqa: A001
+                if queue in queues:
                     self._close(session, id, producer)
 
     def _topics_deleted(self, topics: Collection[str], now: int) -> None:
@@ -589,13 +611,12 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self._topic_deleted(topic, now)
 
     def _topic_deleted(self, topic: str, now: int) -> None:
-        for queue in self.topics.delete_topic(topic, now):
-            self._close_producers(queue)
-            for session in [*self._sessions.values()]:
-                for joined in [*session.consumers.values()]:
-                    if joined.queue is queue:
-                        self._leave(session, joined, now)
-                        session.say("close_consumer", consumer_id=joined.consumer.id, request_id=NO_REQUEST)
+        gone = {*self.topics.delete_topic(topic, now)}
+        self._close_producers(gone)
+        for session in [*self._sessions.values()]:
+            for joined in [*session.consumers.values()]:
+                if joined.queue in gone:
+                    self._send_away(session, joined, now)
 
     # Producers
 
@@ -1036,11 +1057,14 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self.topics.unsubscribe(durable, now)
 
     def _close_consumers(self, durable: Durable, now: int) -> None:
-        """Close the consumers of a subscription from this side: their clients subscribe again."""
         for consumer in [*durable.subscription.consumers]:
             if isinstance(consumer.receiver, PulsarSession):
-                self._leave(consumer.receiver, consumer.receiver.consumers[consumer.id], now)
-                consumer.receiver.say("close_consumer", consumer_id=consumer.id, request_id=NO_REQUEST)
+                self._send_away(consumer.receiver, consumer.receiver.consumers[consumer.id], now)
+
+    def _send_away(self, session: PulsarSession, joined: Joined, now: int) -> None:
+        """Close a consumer from this side: its client subscribes again."""
+        self._leave(session, joined, now)
+        session.say("close_consumer", consumer_id=joined.consumer.id, request_id=NO_REQUEST)
 
     def _close_consumer(self, session: PulsarSession, body: Any, now: int) -> None:
         if (joined := session.consumers.get(body.consumer_id)) is not None:
