@@ -9,7 +9,7 @@ from mqtool.engine.pulsar.frames import PADDING, Command, PulsarFrameDecoder
 from mqtool.engine.pulsar.session import Frame
 from mqtool.engine.streams.server import Limits, StreamServer
 from mqtool.engine.streams.tls import TlsMode, TlsSettings
-from mqtool.errors import FormatError
+from mqtool.errors import FormatError, MqtoolError
 from mqtool.formats.peer import Buffer, Peer
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,9 @@ class PulsarServer(StreamServer[Command, Frame]):
             self.rules.take(command, self.rules.session(peer), now)
         except FormatError as error:
             self.end(peer, error.reason)
+        except (MqtoolError, OSError) as error:
+            log.warning("%s of %s failed: %s", command.name, peer, error)
+            self.end(peer, "request failed")
         except Exception:
             log.exception("%s of %s failed", command.name, peer)
             self.end(peer, "request failed")

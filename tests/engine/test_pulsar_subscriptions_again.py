@@ -1,6 +1,7 @@
 """Subscriptions whose name, or topic, was there before, and those of topics that get more partitions."""
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.new_message import NewMessage
+from tests.engine.test_pulsar_deduplication import DoorAtWork
 from tests.pulsar_wire import PulsarWire, connected
 from tests.wire_client import WireClient
 
@@ -173,3 +175,27 @@ def test_a_subscription_gets_all_of_the_partitions_that_a_topic_gets_later(tmp_p
             assert (await client.next("message")).message_id.partition == 2
 
     asyncio.run(test())
+
+
+def test_a_queue_that_has_lost_units_is_told_and_nothing_of_it_is_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    door = DoorAtWork(tmp_path / "store")
+    door.produce()
+    for _ in range(5):
+        door.send_by_rocketmq()
+    door.store.write_units()
+    [file] = (tmp_path / "store" / "consumequeue" / "t" / "0").iterdir()
+    os.truncate(file, 2 * 20)
+    door.send_by_rocketmq()
+    door.store.write_units()
+    door.say("subscribe", topic="t", subscription="s", subType=1, initialPosition=1, consumer_id=1, request_id=1)
+
+    told = door.say("flow", consumer_id=1, messagePermits=10)
+
+    assert told == []
+    [durable] = door.door.topics.queues["t", 0].subscriptions.values()
+    assert durable.subscription.backlog == 6
+    assert f"cannot deliver to subscription s of persistent://public/default/t: {file} has lost units" in caplog.text
+    assert "Traceback" not in caplog.text
+    door.close()

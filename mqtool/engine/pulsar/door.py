@@ -264,7 +264,11 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     if subscription.dispatch(now):
                         self._ready.add(key)
                     self._tell_end(durable)
-                except Exception:  # of a disk, perhaps: other subscriptions continue
+                except (MqtoolError, OSError) as error:  # of a disk, perhaps: other subscriptions continue
+                    log.warning(
+                        "cannot deliver to subscription %s of %s: %s", subscription.name, subscription.topic, error
+                    )
+                except Exception:
                     log.exception("cannot deliver to subscription %s of %s", subscription.name, subscription.topic)
                 next_due = subscription.next_tick()
                 if next_due is None:
