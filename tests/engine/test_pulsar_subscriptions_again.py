@@ -12,6 +12,7 @@ import mqtool
 from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.broker.operations.send import NewTopic
 from mqtool.engine.pulsar.door import PulsarDoor
+from mqtool.engine.pulsar.frames import parse_frame
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.formats.codes import RequestCode
@@ -198,4 +199,26 @@ def test_a_queue_that_has_lost_units_is_told_and_nothing_of_it_is_skipped(
     assert durable.subscription.backlog == 6
     assert f"cannot deliver to subscription s of persistent://public/default/t: {file} has lost units" in caplog.text
     assert "Traceback" not in caplog.text
+    door.close()
+
+
+def test_acknowledgements_are_saved_and_a_failover_takes_place_although_the_clock_was_set_back(tmp_path: Path) -> None:
+    door = DoorAtWork(tmp_path / "store")
+    door.produce()
+    for number in range(3):
+        door.send(number)
+    for consumer_id in (1, 2):
+        wanted: dict[str, Any] = {"topic": "t", "subscription": "s", "subType": 2, "initialPosition": 1}
+        door.say("subscribe", **wanted, consumer_id=consumer_id, request_id=consumer_id)
+        door.say("flow", consumer_id=consumer_id, messagePermits=10)
+    [durable] = door.door.topics.queues["t", 0].subscriptions.values()
+    past = NOW - 3_600_000
+
+    assert door.door.next_tick(past) == past
+    told = [parse_frame(b"".join(frame)[4:]).name for now in (past, past + 1000) for _, frame in door.door.tick(now)]
+    durable.subscription.ack_until(0)
+    door.door.tick(past + 2000)
+
+    assert told.count("message") == 3
+    assert not durable.subscription.cursor.is_changed, "it is saved"
     door.close()

@@ -63,6 +63,8 @@ log = logging.getLogger(__name__)
 
 _PING_MS, _GONE_MS, _PROBE_MS = 30_000, 60_000, 5_000
 _SWEEP_MS = 1_000
+_SET_BACK_MS = 1_000
+"""A clock that goes back by more was set back."""
 _NEWEST_PROTOCOL = 21
 _LATEST = (1 << 63) - 1
 _MAX_PATTERN = 1000
@@ -160,7 +162,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         Raises:
             FormatError: it violates the protocol; the connection is to be closed.
         """
-        self._now = session.last_heard = now
+        self._time_is(now)
+        session.last_heard = now
         session.pinged_at = None
         if session.probes:
             self._answered(session, now)
@@ -203,7 +206,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     def tick(self, now: int) -> Iterable[tuple[Peer, Frame]]:
         """Do what is due."""
-        self._now = now
+        self._time_is(now)
         self.broker.tick(now)
         for durable in self.topics.tick(now):
             self._look_at(durable.queue)
@@ -215,9 +218,23 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._dispatch(now)
         return self.outbox.take()
 
+    def _time_is(self, now: int) -> None:
+        """Note the time. If the clock was set back, what is due in a moment must not wait until it was due before."""
+        if now < self._now - _SET_BACK_MS:
+            self._next_sweep = now
+            self.topics.set_back(now)
+            for queue in self.topics.queues.values():
+                for durable in queue.subscriptions.values():
+                    durable.subscription.set_back(now)
+                    self._look_at(queue)
+            for session in self._sessions.values():
+                session.last_heard = min(session.last_heard, now)
+                session.probed_at = session.probed_at and min(session.probed_at, now)
+        self._now = now
+
     def next_tick(self, now: int) -> int:
         """Return when something is due."""
-        if self._ready or self.outbox.waiting:
+        if self._ready or self.outbox.waiting or now < self._now - _SET_BACK_MS:
             return now
         dues = [self.broker.next_tick(now)]
         if self._sessions:

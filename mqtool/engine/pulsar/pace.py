@@ -27,6 +27,11 @@ class ReadPace:
         self.retry_at = now + self._wait_ms
         self._wait_ms = min(2 * self._wait_ms, _LONGEST_WAIT_MS)
 
+    def set_back(self, now: int) -> None:
+        """Wait no longer than before: the clock was set back."""
+        if self.retry_at is not None:
+            self.retry_at = min(self.retry_at, now + self._wait_ms)
+
     def succeeded(self) -> None:
         """Note a turn without an error."""
         if self.retry_at is not None or self.most < _MOST:
@@ -62,7 +67,7 @@ class DispatchRate:
     def wait_ms(self, now: int) -> int:
         """Return how long to wait before the next delivery, 0 for not at all."""
         rates = self._rates()
-        passed = now - self._at
+        passed = max(now - self._at, 0)  # the clock may have been set back
         self._at = now
         if not self._left:
             self._left = [*map(float, rates)]

@@ -470,6 +470,12 @@ class PulsarSubscription:
             return False
         return self._reads_left > 0
 
+    def set_back(self, now: int) -> None:
+        """Wait no longer than before: the clock was set back."""
+        self._pace.set_back(now)
+        if isinstance(self._dispatcher, _OneActive):
+            self._dispatcher.set_back(now)
+
     def next_tick(self) -> int | None:
         """Return when something is due."""
         if self._pace.retry_at is not None:
@@ -619,6 +625,10 @@ class _OneActive(_Dispatcher):
         self.active = chosen
         self.due = now + _FAILOVER_DELAY_MS if chosen is not None and is_failover else None
         self.moved()
+
+    def set_back(self, now: int) -> None:
+        if self.due is not None:
+            self.due = min(self.due, now + _FAILOVER_DELAY_MS)
 
     def moved(self) -> None:
         self.read_offset = self.cursor.next_offset

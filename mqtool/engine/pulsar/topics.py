@@ -716,6 +716,10 @@ class PulsarTopics:
             self._broker.offsets.keep(now)
         return moved
 
+    def set_back(self, now: int) -> None:
+        """Save at the next tick: the clock was set back."""
+        self._next_save = now
+
     def next_tick(self) -> int | None:
         """Return when something is due."""
         return self._next_save if self.queues else None

@@ -179,3 +179,23 @@ def test_settings_limit_what_a_running_broker_gives_out(tmp_path: Path) -> None:
     assert given == 30
     broker.stop(now)
     store.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_clock_that_was_set_back_holds_nothing_up(kind: SubscriptionType) -> None:
+    log = Entries()
+    for _ in range(200):
+        log.append(1, is_raw=False, key=b"k", deliver_at=0)
+    subscription = PulsarSubscription("s", log, Cursor(0), TOPIC, -1, [DispatchRate(lambda: Rates(50, 0))])
+    taker = joined(subscription, kind)
+    taker.now = 10_000_000
+    live(subscription, taker, taker.now + 1500)
+    given = len(taker.given)
+    assert 0 < given < 200
+
+    taker.now -= 1_000_000
+    subscription.set_back(taker.now)
+    subscription.dispatch(taker.now)
+    live(subscription, taker, taker.now + 4000)
+
+    assert len(taker.given) == 200
