@@ -1,6 +1,7 @@
 """The official Python client of Apache Pulsar, and clients of RocketMQ, on the same topics of a broker."""
 
 import json
+import random
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -98,6 +99,21 @@ def test_topics_of_rocketmq_with_several_queues_have_partitions(broker: mqtool.B
     assert partitions[0] == "persistent://public/default/wide-partition-0"
     assert len(partitions) > 1
     assert body == [b"made by sending"]
+
+
+def test_a_reader_comes_to_an_end_that_no_client_can_be_given(broker: mqtool.Broker) -> None:
+    client = client_of(broker)
+    reader = client.create_reader("t", pulsar.MessageId.earliest)
+    with mqtool.Producer("shop", broker.name_server_address) as others:
+        others.send(mqtool.ProducerMessage("t", b"short"))
+        others.send(mqtool.ProducerMessage("t", random.Random(1).randbytes(4 << 20)))  # too long for Pulsar clients
+
+    bodies = []
+    while reader.has_message_available():
+        bodies.append(reader.read_next(WAIT_MS).data())
+    client.close()
+
+    assert bodies == [b"short"]
 
 
 def test_a_client_with_tls_is_told_to_come_with_tls(tmp_path: Path) -> None:

@@ -219,6 +219,8 @@ class Entry(NamedTuple):
     """Its size on the wire, in bytes."""
     properties: tuple[bytes, ...] = ()
     """The properties of each of its messages, as stored; empty for a raw one."""
+    is_slow: bool = False
+    """It was too long for clients and had to be compressed, which takes milliseconds."""
 
     @property
     def end(self) -> int:
@@ -252,8 +254,8 @@ def entry_of(records: Sequence[StoredMessage], most: int) -> Entry:
         metadata.compression, metadata.uncompressed_size = compression.ZLIB, len(body)
         payload = build_payload(metadata.SerializeToString(), zlib.compress(body, 1))
         if len(payload) <= longest_payload(most):
-            return entry._replace(payload=payload, length=len(payload))
-    return _nothing(records)
+            return entry._replace(payload=payload, length=len(payload), is_slow=True)
+    return _nothing(records)._replace(is_slow=True)
 
 
 def _nothing(records: Sequence[StoredMessage]) -> Entry:

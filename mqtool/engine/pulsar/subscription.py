@@ -487,6 +487,8 @@ class PulsarSubscription:
         """Return the unacknowledged entry at an offset; None if it is not for consumers, or not now."""
         self._reads_left -= 1
         entry = self.log.entry(offset)
+        if entry is not None and entry.is_slow:
+            self._reads_left = 0  # others have their turn
         if entry is None:
             after = self.log.next_readable(offset)
             self.lost += after - offset

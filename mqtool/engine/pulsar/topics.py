@@ -51,6 +51,8 @@ EARLIEST = (1 << 64) - 1
 """Ledger and entry of the id that means the earliest position."""
 _KEPT_AFTER_SEEK_MS = 60_000
 _MAX_KEPT_AFTER_SEEK = 10_000
+_MAX_BACK = 10
+"""Entries from the end of a queue among which the last one for consumers is looked for."""
 
 
 class TopicLocation(NamedTuple):
@@ -106,8 +108,16 @@ class QueueTopic:
         return left if left not in (0, everything) else None
 
     def last_entry(self) -> Entry | None:
-        """Return the last entry, None if there is none."""
-        return self.log.entry(self.log.end - 1) if self.log.end > self.log.start else None
+        """Return the last entry that consumers can be given, None if there is none among the last ones."""
+        offset = self.log.end - 1
+        for _ in range(_MAX_BACK):
+            if offset < self.log.start:
+                break
+            entry = self.log.entry(offset)
+            if entry is not None and not entry.is_marker:
+                return entry
+            offset = entry.offset - 1 if entry is not None else offset - 1
+        return None
 
     def offset_at(self, timestamp: int) -> int:
         """Return the offset of the first message stored at a time (ms) or later."""

@@ -531,3 +531,19 @@ def test_a_skip_counts_what_is_not_acknowledged_and_brings_nothing_back(
     bits = subscription.cursor.left.get(1, 0)
     assert [1 + index for index in range(6) if bits >> index & 1] == left
     assert subscription.cursor.next_offset == next_offset
+
+
+def test_after_an_entry_that_takes_long_to_read_others_have_their_turn() -> None:
+    log = Entries()
+    for is_marker in (False, True, False, False):
+        made = log.append(1, is_raw=False, key=b"k", deliver_at=0, is_marker=is_marker)
+        log.all[-1] = made._replace(is_slow=made.offset < 3)
+    subscription = PulsarSubscription("s", log, Cursor(0), "persistent://public/default/t")
+    taker = shared(subscription, 10)
+
+    turns = []
+    while subscription.dispatch(0):
+        turns.append([*taker.has])
+
+    assert turns == [[0], [0], [0, 2]]
+    assert taker.has == [0, 2, 3]
