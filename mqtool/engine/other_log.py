@@ -7,7 +7,9 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
+from mqtool.engine.broker.following import STATUS
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.replication.comparing import ComparedRange
@@ -115,20 +117,29 @@ async def members(name_server: RemotingClient, settings: BrokerSettings) -> dict
     return dict(broker.addresses) if broker and broker.cluster == settings.cluster_name else {}
 
 
-async def epoch_at(client: RemotingClient) -> int:
-    """Return the epoch that a broker knows, 0 if it knows none or cannot be asked; closes the client."""
+class KnownEpoch(NamedTuple):
+    """What a broker knows of the last change of roles; as values they are ordered by the right to be the master."""
+
+    epoch: int = 0  # 0 if it knows none, or cannot be asked
+    is_master: bool = False  # by that change; a slave has only learned of it
+
+
+async def epoch_at(client: RemotingClient) -> KnownEpoch:
+    """Return the epoch that a broker knows; closes the client."""
     from mqtool.engine.broker.kept_role import EPOCH  # loads numpy
 
     try:
         answer = await OtherLog(client).ask(RequestCode.GET_BROKER_RUNTIME_INFO)
-        text = str(parse_body(answer.body)["table"].get(EPOCH, "0"))
-        return int(text) if text.isdecimal() else 0
+        table = parse_body(answer.body)["table"]
+        text = str(table.get(EPOCH, "0"))
+        epoch = int(text) if text.isdecimal() else 0
+        return KnownEpoch(epoch, epoch > 0 and STATUS not in table)
     except UnavailableError:  # most likely its own address, from before
-        return 0
+        return KnownEpoch()
     except (MqtoolError, KeyError, TypeError, AttributeError) as error:
         reason = str(error) if isinstance(error, NotToldError) else "its answer cannot be read"
         log.warning("%s was not asked whether there is another master: %s", client.addresses[0], reason)
-        return 0
+        return KnownEpoch()
     finally:
         with contextlib.suppress(MqtoolError):
             await client.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mqtool.engine.broker.settings import Role
 from mqtool.engine.name_server.name_server import MasterAddress, NameServer, Registering
 from mqtool.engine.name_server.refusal import NameServerRefusedError
-from mqtool.engine.other_log import Connect, epoch_at, members
+from mqtool.engine.other_log import Connect, KnownEpoch, epoch_at, members
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import Registration, build_registration
@@ -126,8 +126,11 @@ class Registrar:
     async def _step_down_for(self, others: Sequence[str]) -> None:
         """Stop being the master if another broker knows a higher epoch: at the start no name server knew of it."""
         epochs = await asyncio.gather(*(epoch_at(self._connect(address)) for address in others))
-        address, epoch = max(zip(others, epochs, strict=True), key=lambda answer: answer[1], default=("", 0))
-        if epoch > self._broker.state.epoch:
+        answers = zip(others, epochs, strict=True)
+        address, (epoch, is_master) = max(answers, key=lambda answer: answer[1], default=("", KnownEpoch()))
+        state = self._broker.state
+        # Two that started on copies of one store at the same time did not see each other: one of them steps down.
+        if epoch > state.epoch or (epoch == state.epoch and is_master and address < state.address):
             self._broker.role_changes.step_down(epoch, address)
 
     @property

@@ -1,7 +1,8 @@
 """A broker in its current role: when the role changes it restarts in its process, on the same ports.
 
 Before it becomes a master it asks the name servers for others of its name, and these for the epoch of the last
-change of roles that they know: if that is higher than its own, another has become the master.
+change of roles that they know: if that is higher than its own, or another is the master by the same change, this one is
+not the master.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from mqtool.engine.broker.kept_role import KeptRole, read_role, with_kept_role, write_role
 from mqtool.engine.broker.roles import role_of
 from mqtool.engine.broker.settings import BrokerSettings, Role
-from mqtool.engine.other_log import connecting, epoch_at, members
+from mqtool.engine.other_log import KnownEpoch, connecting, epoch_at, members
 from mqtool.engine.recovering import recover_store
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import MqtoolError, UnavailableError
@@ -152,8 +153,11 @@ class RoleKeeper:
 
     async def _if_it_is_the_master(self, settings: BrokerSettings, epoch: int) -> tuple[BrokerSettings, int]:
         """Return settings and epoch of a broker that is to be a master, or those of a slave where that is another."""
-        address, master_epoch = max(await self._epochs(settings), key=lambda answer: answer[1], default=("", 0))
-        if master_epoch <= epoch:
+        address, (master_epoch, is_master) = max(
+            await self._epochs(settings), key=lambda answer: answer[1], default=("", KnownEpoch())
+        )
+        # The same epoch has one that runs on a copy of this store, or of which this store is a copy.
+        if master_epoch < epoch or (master_epoch == epoch and not is_master):
             return settings, epoch
         configured = self._config.settings
         if role_of(configured) is not Role.SLAVE:
@@ -170,7 +174,7 @@ class RoleKeeper:
         write_role(self._config.store, KeptRole(role, number, master_epoch, role, number))
         return configured, master_epoch
 
-    async def _epochs(self, settings: BrokerSettings) -> list[tuple[str, int]]:
+    async def _epochs(self, settings: BrokerSettings) -> list[tuple[str, KnownEpoch]]:
         """Return the addresses of others of its name that answer, and the epoch that each knows."""
         connect = connecting(settings, self._config.tls)
         listed = await asyncio.gather(*(self._others(name_server, settings) for name_server in self._name_servers))

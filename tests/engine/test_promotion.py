@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,46 @@ async def test_a_master_of_which_an_earlier_promotion_knew_nothing_is_a_slave_ag
             ("a", Role.ASYNC_MASTER),
             ("b", Role.SLAVE),
         ]
+
+
+@pytest.mark.parametrize("is_at_once", [False, True])
+@on_a_loop
+async def test_of_a_promoted_store_and_its_copy_one_is_the_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_at_once: bool
+) -> None:
+    """A new slave was started on a copy of the master's store, with the settings that the master has."""
+    async with names() as name_server, AdminClient([name_server]) as admin:
+        async with master_of(tmp_path / "a", name_server) as first, slave_of(tmp_path / "b", name_server):
+            client = WireClient(first.address)
+            await client.send(b"one")
+            await client.close()
+            await until_it_follows(admin, 1, (await stats(admin, 0))["commitLogMaxOffset"])
+            await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
+        shutil.copytree(tmp_path / "b", tmp_path / "c")
+        if is_at_once:  # no name server knows either of them when they ask
+
+            async def nobody(*_: Any) -> dict[int, str]:
+                return {}
+
+            monkeypatch.setattr(role_keeper, "members", nobody)
+        async with slave_of(tmp_path / "b", name_server) as second, slave_of(tmp_path / "c", name_server) as third:
+            while {role.role for folder in "bc" if (role := read_role(tmp_path / folder))} != {
+                Role.ASYNC_MASTER,
+                Role.SLAVE,
+            }:
+                await asyncio.sleep(0.05)
+            await until_it_follows(admin)
+            [master] = await admin.masters("broker-a")
+            accepted = []
+            for broker in (second, third):
+                client = WireClient(broker.address)
+                with contextlib.suppress(MqtoolError, AssertionError):
+                    await client.send(b"two")
+                    accepted.append(broker.address)
+                await client.close()
+            assert accepted == [master.address]
+            if not is_at_once:
+                assert accepted == [second.address]
 
 
 @pytest.mark.parametrize("is_set_as_slave", [False, True])

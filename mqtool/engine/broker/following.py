@@ -3,6 +3,9 @@
 import enum
 from dataclasses import dataclass
 
+STATUS = "replicationStatus"
+"""Key in a broker's runtime information that only slaves have."""
+
 
 class FollowingStatus(enum.StrEnum):
     """What a slave is doing."""
@@ -40,7 +43,7 @@ class Following:
     def texts(self) -> dict[str, str]:
         """Return it as part of the broker's runtime information (GET_BROKER_RUNTIME_INFO)."""
         return {
-            "replicationStatus": self.status,
+            STATUS: self.status,
             "replicationReason": self.reason,
             "replicationUnchecked": self.unchecked,
             "replicationMaster": self.master_address,

@@ -71,7 +71,7 @@ class RoleChanges:
         """Stop being the master, because another broker has become it; a broker that is set to be a slave becomes one.
 
         Args:
-            epoch: of the other master, above that of this broker.
+            epoch: of the other master, not below that of this broker.
             address: of a broker that knows it.
         """
         if self._is_stopped or self._is_changing or self.is_replaced:  # a promotion is under way and tells this broker
@@ -80,7 +80,7 @@ class RoleChanges:
         if role is Role.SLAVE:
             log.warning("there is another master since epoch %d, according to %s", epoch, address)
             try:
-                self.become(role, broker_id, epoch)
+                self._change(KeptRole(role, broker_id, epoch, role, broker_id))
             except OperationRefusedError as error:
                 log.error("%s", error)
             return
@@ -124,17 +124,19 @@ class RoleChanges:
             raise OperationRefusedError(
                 Reason.BAD_ARGUMENT, f"{role} with the id {broker_id}: the id of a master must be {MASTER_ID}"
             )
+        self._change(KeptRole(role, broker_id, epoch, *state.configured))
+        return self._store.log.end_offset
+
+    def _change(self, kept: KeptRole) -> None:
         if self._is_changing or self.on_change is None:
             raise OperationRefusedError(
                 Reason.NOT_POSSIBLE, "the role of this broker is already being changed, or cannot be changed"
             )
-        kept = KeptRole(role, broker_id, epoch, *state.configured)
         try:
             write_role(self._store.root, kept)
         except MqtoolError as error:
             raise OperationRefusedError(Reason.NOT_POSSIBLE, str(error)) from None
-        self._is_changing, state.epoch = True, epoch
+        self._is_changing, self._state.epoch = True, kept.epoch
         self._store.take_only_copies()
-        log.warning("this broker becomes %s, id %d, epoch %d", role, broker_id, epoch)
+        log.warning("this broker becomes %s, id %d, epoch %d", kept.role, kept.broker_id, kept.epoch)
         self.on_change(kept)
-        return self._store.log.end_offset
