@@ -399,6 +399,47 @@ async def test_a_topic_that_was_deleted_is_not_made_again_by_a_promotion(tmp_pat
         await slave.close()
 
 
+@pytest.mark.parametrize("deleted", ["topic", "group"])
+@on_a_loop
+async def test_a_topic_or_group_that_was_deleted_and_made_again_skips_nothing_after_a_promotion(
+    tmp_path: Path, deleted: str
+) -> None:
+    async with (
+        names() as name_server,
+        AdminClient([name_server]) as admin,
+        master_of(tmp_path / "a", name_server) as first,
+        slave_of(tmp_path / "b", name_server) as second,
+    ):
+        await until_it_follows(admin)
+        client, slave = WireClient(first.address), WireClient(second.address)
+        fields: dict[str, Any] = {"consumerGroup": "G", "topic": "Orders", "queueId": 0}
+
+        async def offset_of_slave() -> str | None:
+            return (await slave.ask(RequestCode.QUERY_CONSUMER_OFFSET, **fields)).ext_fields.get("offset")
+
+        for number in range(5):
+            await client.send(b"old %d" % number)
+        await client.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"G"}')
+        await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, **fields, commitOffset=5)
+        while await offset_of_slave() != "5":
+            await asyncio.sleep(0.05)
+        if deleted == "topic":
+            await client.done(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Orders")
+        else:
+            await client.done(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", cleanOffset=True)
+            await client.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"G"}')
+        for number in range(5):
+            await client.send(b"new %d" % number)
+        await until_it_follows(admin, 1, (await stats(admin, 0))["commitLogMaxOffset"])
+        while await offset_of_slave() == "5":
+            await asyncio.sleep(0.05)
+        await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
+
+        assert await offset_of_slave() in {None, "0"}
+        for one in (client, slave):
+            await one.close()
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 @on_a_loop
 async def test_the_plan_says_where_a_slave_would_wait_for_other_slaves_than_its_master(

@@ -217,6 +217,7 @@ class BrokerController:
             self.broker_stats.forget_topics,
         ]
         store.dispatcher.on_arrival = self.arrived
+        store.dispatcher.on_restart = lambda topic, now: offsets.delete_topics([topic], now)
         store.dispatcher.queues.batch_topics = topics.batch_topics
 
     @property

@@ -52,6 +52,7 @@ class ConsumerOffsets:
         self._pulled: dict[Key, dict[int, int]] = {}
         self._pulled_count = 0
         self._resets: dict[Key, dict[int, int]] = {}
+        self._copied: set[Key] = set()  # those in the table of the master that was last taken over
         self._is_changed = False
         self._next_keep = now + KEEP_INTERVAL_MS
 
@@ -154,6 +155,9 @@ class ConsumerOffsets:
     def merge(self, table: Table) -> None:
         """Take over the offsets of a master: all queues of each topic and group that it knows.
 
+        Those that it has deleted since the last time are forgotten: a new group of that name would skip messages.
+        Others, which groups have committed here alone, stay.
+
         Raises:
             FormatError: it is not a table of offsets.
         """
@@ -166,6 +170,8 @@ class ConsumerOffsets:
                 self._count += len(queues) - len(before or ())
                 self._offsets[key] = queues
                 self._is_changed = True
+        self._delete(self._copied - offsets_by_key.keys())
+        self._copied = {*offsets_by_key}
 
     def limit(self, store: "MessageStore") -> None:
         """Limit offsets to the end of their queue: messages that were lost, or cut, have not been read."""

@@ -1,7 +1,8 @@
 """The tables of a master, copied by its slave as a whole.
 
 Topics, groups and request modes that the master does not have are dropped, and nothing is written if nothing has
-changed. Consumer offsets are replaced by topic and group; those that the master does not know stay.
+changed. Consumer offsets are replaced by topic and group; those that the master has deleted since the last copy are
+forgotten, others that it does not know stay.
 (Rules: replication.md 6. RocketMQ: ``SlaveSynchronize``.)
 """
 

@@ -76,6 +76,8 @@ class Dispatcher:
         """Called for each message that can now be read: topic, queue id, the offset after it, tags code, the time."""
         self.let_go: Callable[[str, int], object] | None = None
         """Releases the queues of a topic that was deleted on the broker that wrote the log."""
+        self.on_restart: Callable[[str, int], None] | None = None
+        """Called after that: topic, and the time."""
         self.is_indexed = is_indexed
         self.next_offset = next_offset
         """Address after the last message that was taken."""
@@ -181,6 +183,8 @@ class Dispatcher:
                 "the queues of %s restart at %s in the log: the topic was deleted there", topic, physical_offset
             )
             self.let_go(topic, self.reached.last_start)
+            if self.on_restart is not None:
+                self.on_restart(topic, self._timestamp)
             queue = self.make_queue(topic, queue_id)
         if not queue.next_offset and self._log.min_offset:  # those before it were before the log's beginning
             queue.begin_at(queue_offset)
