@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "slave_id",
     type=click.IntRange(min=1),
     metavar="ID",
-    help="The slave. Default: the one with the longest log.",
+    help="The slave. Default: the one with the longest log of those that match their master's.",
 )
 @wire_options
 @confirmation_options

@@ -147,6 +147,7 @@ class Slave:
             except StoppedError as error:
                 self._say("log", f"replication has stopped: this log does not match the log of the master: {error}")
                 self._set(FollowingStatus.STOPPED, str(error))
+                self._following.misfit = str(error)
                 await self._wait(_LOOK_AGAIN_SECONDS)
             except DiskFullError as error:
                 self._say("log", f"replication has stopped until there is disk space: {error}")
@@ -309,6 +310,7 @@ class Slave:
                     break
                 await self._stop_or_cut(misfit, ours, masters)
         self._said.pop("check", None)
+        following.misfit = ""
         self._go_on_with(self._life)
         return None
 

@@ -22,6 +22,7 @@ from mqtool.engine.client_runtime import promotion
 from mqtool.engine.client_runtime.admin_client import AdminClient
 from mqtool.engine.client_runtime.promotion import plan_promotion, promote
 from mqtool.engine.cluster import Cluster
+from mqtool.engine.other_log import NotToldError, OtherLog
 from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from mqtool.engine.streams.tls import TlsSettings
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, Status, UnavailableError, UsageError
@@ -511,6 +512,97 @@ async def test_the_plan_without_a_master_says_what_other_slaves_have_or_may_have
             assert plan.slave.broker_id == 2
             assert [said for said in plan.remarks if said.startswith("slave 1")] == []
             await silent.close()
+
+
+async def store_and_another(folder: Path, name_server: str) -> None:
+    """Make two stores, in the folders a and c: the second has the first message of the other, and five of its own."""
+    for name, texts in (("a", [b"both"]), ("c", [b"other %d" % number for number in range(5)])):
+        async with master_of(folder / name, name_server) as broker:
+            client = WireClient(broker.address)
+            for text in texts:
+                await client.send(text)
+            await client.close()
+        if name == "a":
+            shutil.copytree(folder / "a", folder / "c")
+
+
+@on_a_loop
+async def test_a_slave_with_other_messages_than_its_master_is_not_chosen_because_its_log_is_longer(
+    tmp_path: Path,
+) -> None:
+    async with names() as name_server, AdminClient([name_server]) as admin:
+        await store_and_another(tmp_path, name_server)
+        async with slave_of(tmp_path / "b", name_server), slave_of(tmp_path / "c", name_server, 2) as other:
+            async with master_of(tmp_path / "a", name_server) as first:
+                client = WireClient(first.address)
+                await client.send(b"acknowledged")
+                await client.close()
+                await until_it_follows(admin, 1, (await stats(admin, 0))["commitLogMaxOffset"])
+                while other.following is None or not other.following.misfit:
+                    await asyncio.sleep(0.05)
+                assert (await plan_promotion(admin, "broker-a")).slave.broker_id == 1
+            differs = (
+                "slave {} has other messages than slave {}: one of them is not a copy of their master, compare them "
+                "before you choose one with --slave; slave {} will not follow"
+            )
+            plan = await plan_promotion(admin, "broker-a")
+            assert (plan.slave.broker_id, plan.remarks[0]) == (1, differs.format(2, 1, 2))
+            plan = await plan_promotion(admin, "broker-a", 2)
+            assert plan.remarks[0].startswith(
+                "slave 2 is not a copy of its master, whose messages are lost: it ends at"
+            )
+            assert plan.remarks[1] == differs.format(1, 2, 1)
+
+
+@on_a_loop
+async def test_a_slave_that_was_not_compared_and_has_other_messages_does_not_become_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with names() as name_server, AdminClient([name_server]) as admin:
+        await store_and_another(tmp_path, name_server)
+
+        async def refuse(*_: Any) -> None:
+            raise NotToldError("it refused request 28")
+
+        monkeypatch.setattr(OtherLog, "ask", refuse)
+        async with master_of(tmp_path / "a", name_server) as first, slave_of(tmp_path / "c", name_server) as second:
+            client = WireClient(first.address)
+            await client.send(b"acknowledged")
+            await until_it_follows(admin)
+            plan = await plan_promotion(admin, "broker-a")
+            assert plan.remarks[-1] == (
+                f"the log of {second.address} was not compared with that of its master: it refused request 28"
+            )
+            with pytest.raises(UnavailableError, match=f"{second.address} has other messages than {first.address}"):
+                await promote(admin, plan, lambda _: None)
+            await client.send(b"later")
+            assert await bodies(first) == [b"both", b"acknowledged", b"later"]
+            await client.close()
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+@on_a_loop
+async def test_the_plan_says_that_a_slave_does_not_have_the_beginning_of_the_log(tmp_path: Path, is_dead: bool) -> None:
+    async with names() as name_server, AdminClient([name_server]) as admin, contextlib.AsyncExitStack() as running:
+        master = await running.enter_async_context(master_of(tmp_path / "a", name_server))
+        client = WireClient(master.address)
+        for _ in range(20):
+            await client.send(b"x" * 100_000)
+        await client.close()
+        end = (await stats(admin, 0))["commitLogMaxOffset"]
+        if is_dead:
+            shutil.copytree(tmp_path / "a", tmp_path / "c")
+        async with slave_of(tmp_path / "b", name_server) as slave:
+            await until_it_follows(admin, 1, end)
+            said = (
+                f"the log of {slave.address} begins 1,048,576 bytes after that of {master.address}: the messages "
+                "before are lost to groups that have not consumed them yet, and not on the new master"
+            )
+            if is_dead:
+                await running.aclose()
+                await running.enter_async_context(slave_of(tmp_path / "c", name_server, 2))
+                said = "slave 2 has 1,048,576 bytes of older messages: they are not on the new master"
+            assert said in (await plan_promotion(admin, "broker-a", 1)).remarks
 
 
 @on_a_loop

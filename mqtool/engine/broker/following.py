@@ -29,6 +29,8 @@ class Following:
     status: FollowingStatus = FollowingStatus.SEARCHING
     reason: str = ""
     """Why it is not following."""
+    misfit: str = ""
+    """Why the log did not match its master's when the two were last compared; empty if it did."""
     unchecked: str = ""
     """Why the logs could not be compared before the first report; empty if they were."""
     last_read_timestamp: int = 0
@@ -45,6 +47,7 @@ class Following:
         return {
             STATUS: self.status,
             "replicationReason": self.reason,
+            "replicationMisfit": self.misfit,
             "replicationUnchecked": self.unchecked,
             "replicationMaster": self.master_address,
             "replicationHaAddress": self.ha_address,

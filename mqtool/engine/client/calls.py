@@ -41,6 +41,7 @@ from mqtool.formats.headers import (
     DeleteTopicInNameServer,
     GetRoute,
     GetRunningInfo,
+    LogBlocks,
     OffsetResponse,
     Pull,
     PullResponse,
@@ -484,6 +485,15 @@ def change_role(step: str, role: str = "", broker_id: int = 0, epoch: int = 0) -
         RequestCode.CHANGE_ROLE,
         lambda answer: int(answer.ext_fields.get("maxOffset", "0")),
         ChangeRole(step, role, broker_id, epoch),
+    )
+
+
+def log_checksum(start: int, end: int) -> Call[int]:
+    """The CRC-32 of a range of the log of an mqtool broker, of at most 16 MiB."""
+    return _ask(
+        RequestCode.GET_LOG_CHECKSUMS,
+        lambda answer: int(parse_body(answer.body)["checksums"][0]),
+        LogBlocks(start, end, end - start),
     )
 
 

@@ -3,6 +3,9 @@
 If the old master answers and is an mqtool broker, it stops accepting messages, the slave copies the rest, and they swap
 roles. A RocketMQ master cannot be told to stop: it has to be stopped by hand first. No slave is promoted automatically.
 
+Logs are the same up to where one ends if they have the same bytes before that: each record contains its own address and
+time, so logs that have diverged do not become equal again.
+
 Cost: some requests to each broker of the name, one for each queue of a group whose offset differs, and if the old
 master is dead, one for each topic that groups read.
 """
@@ -27,11 +30,13 @@ _COPY_SECONDS = 20.0
 _SWAP_SECONDS = 90.0
 _LOOK_SECONDS = 0.2
 _MAX_GROUPS_TOLD = 20
+_COMPARED_SIZE = 1 << 20
 _OUR_SETTING = "haDialect"
 """Settings that only mqtool brokers have."""
 _OF_SYNC_MASTER = ("inSyncReplicas", "haDialect")
 """Settings that say for how many slaves the sends of a SYNC_MASTER wait; each broker uses its own."""
-_EPOCH, _STATUS, _END = "replicationEpoch", "replicationStatus", "commitLogMaxOffset"
+_EPOCH, _STATUS, _UNCHECKED = "replicationEpoch", "replicationStatus", "replicationUnchecked"
+_MISFIT, _BEGIN, _END = "replicationMisfit", "commitLogMinOffset", "commitLogMaxOffset"
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Promotion:
 async def plan_promotion(
     admin: "AdminClient", broker_name: str, slave_id: int | None = None, clock: Callable[[], int] = wall_clock
 ) -> Promotion:
-    """Plan to promote a slave: the one with an id, or the one with the longest log.
+    """Plan to promote a slave: the one with an id, or the one with the longest log of those that match their master's.
 
     Each change of roles has a higher epoch than those known to the brokers that answer. If no master is among them,
     there may be higher ones elsewhere: then the epoch is the time in seconds.
@@ -83,7 +88,7 @@ async def plan_promotion(
     if master is None:
         epoch = max(epoch, clock() // 1000)
         repeats = await _most_repeated(admin, slave.broker.address)
-        return _without_master(slave, epoch, repeats, _of_other_slaves(slave, all_stats))
+        return _without_master(slave, epoch, repeats, await _of_other_slaves(admin, slave, all_stats))
     settings = await admin.request(master.broker.address, calls.broker_settings())
     if _OUR_SETTING not in settings:
         raise UsageError(
@@ -98,6 +103,13 @@ async def plan_promotion(
         f"{master.broker.address} accepts no messages until {slave.broker.address} has the {lag:,} bytes that it lacks",
         "delayed messages of the last seconds may be delivered again",
     ]
+    if (missing := _lacks_at_begin(slave, master)) > 0:
+        remarks.append(
+            f"the log of {slave.broker.address} begins {missing:,} bytes after that of {master.broker.address}: the "
+            "messages before are lost to groups that have not consumed them yet, and not on the new master"
+        )
+    if reason := slave.stats.get(_UNCHECKED):
+        remarks.append(f"the log of {slave.broker.address} was not compared with that of its master: {reason}")
     role = settings.get("brokerRole", "ASYNC_MASTER")
     if role == "SYNC_MASTER":
         slave_settings = await admin.request(slave.broker.address, calls.broker_settings())
@@ -122,7 +134,10 @@ def _chosen(broker_name: str, all_stats: "list[BrokerStats]", slave_id: int | No
     answering = [broker_stats for broker_stats in slaves if not broker_stats.error]
     if not answering:
         raise UnavailableError(f"no slave of {broker_name} answers: {slaves[0].error}")
-    return max(answering, key=lambda broker_stats: int(broker_stats.stats.get(_END, "0")))
+    return max(
+        answering,
+        key=lambda broker_stats: (not broker_stats.stats.get(_MISFIT), int(broker_stats.stats.get(_END, "0"))),
+    )
 
 
 async def _most_repeated(admin: "AdminClient", slave: str) -> dict[str, int]:
@@ -142,7 +157,22 @@ async def _most_repeated(admin: "AdminClient", slave: str) -> dict[str, int]:
     return {group: count for group, count in sorted(repeats.items()) if count}
 
 
-def _of_other_slaves(slave: "BrokerStats", all_stats: "list[BrokerStats]") -> list[str]:
+def _lacks_at_begin(slave: "BrokerStats", other: "BrokerStats") -> int:
+    """Return how many bytes another broker has before the first that a slave has; 0 or less for none."""
+    end = min(int(slave.stats.get(_BEGIN, "0")), int(other.stats.get(_END, "0")))
+    return end - max(int(other.stats.get(_BEGIN, "0")), 0)
+
+
+async def _are_same(admin: "AdminClient", one: str, other: str, start: int, end: int) -> bool:
+    """Return whether the logs of two mqtool brokers that both have a range are the same up to its end."""
+    if start >= end:
+        return True
+    call = calls.log_checksum(max(start, end - _COMPARED_SIZE), end)
+    checksums = [await admin.request(address, call) for address in (one, other)]
+    return checksums[0] == checksums[1]
+
+
+async def _of_other_slaves(admin: "AdminClient", slave: "BrokerStats", all_stats: "list[BrokerStats]") -> list[str]:
     """Return remarks on data that other slaves have, or may have, and that is lost if their master is dead."""
     remarks, end = [], int(slave.stats.get(_END, "0"))
     for other in all_stats:
@@ -154,6 +184,19 @@ def _of_other_slaves(slave: "BrokerStats", all_stats: "list[BrokerStats]") -> li
                 f"slave {number} does not answer: if it has more than slave {slave.broker.broker_id}, that is lost, "
                 "and it will not follow"
             )
+            continue
+        if (missing := _lacks_at_begin(slave, other)) > 0:
+            remarks.append(f"slave {number} has {missing:,} bytes of older messages: they are not on the new master")
+        try:
+            is_same = _STATUS not in other.stats or await _is_prefix(admin, slave, other)
+        except MqtoolError as error:
+            remarks.append(f"slave {number} was not compared with slave {slave.broker.broker_id}: {error}")
+            continue
+        if not is_same:
+            remarks.append(
+                f"slave {number} has other messages than slave {slave.broker.broker_id}: one of them is not a copy of "
+                f"their master, compare them before you choose one with --slave; slave {number} will not follow"
+            )
         elif (more := int(other.stats.get(_END, "0")) - end) > 0:
             remarks.append(
                 f"slave {number} has {more:,} bytes more: they are lost, and it will not follow until its log is cut; "
@@ -162,9 +205,19 @@ def _of_other_slaves(slave: "BrokerStats", all_stats: "list[BrokerStats]") -> li
     return remarks
 
 
+async def _is_prefix(admin: "AdminClient", slave: "BrokerStats", other: "BrokerStats") -> bool:
+    """Return whether the shorter of the logs of two slaves is the beginning of the longer one, as far as both go."""
+    begins = [int(broker_stats.stats.get(_BEGIN, "0")) for broker_stats in (slave, other)]
+    ends = [int(broker_stats.stats.get(_END, "0")) for broker_stats in (slave, other)]
+    return await _are_same(admin, slave.broker.address, other.broker.address, max(*begins, 0), min(ends))
+
+
 def _without_master(slave: "BrokerStats", epoch: int, repeats: dict[str, int], of_other_slaves: list[str]) -> Promotion:
     copied = slave.stats.get("replicationCopiedTimestamp", "0")
+    number = slave.broker.broker_id
+    misfit = slave.stats.get(_MISFIT)
     remarks = [
+        *([f"slave {number} is not a copy of its master, whose messages are lost: {misfit}"] if misfit else []),
         *of_other_slaves,
         "no master answers: messages that it had and the slave does not have are lost; how many is unknown",
         "if it is still running, cut off from here, stop it first: otherwise there are two masters",
@@ -200,6 +253,7 @@ async def promote(admin: "AdminClient", plan: Promotion, say: Callable[[str], No
         end = await admin.request(master.address, calls.change_role("stop"))
         try:
             await _until_it_has(admin, slave.address, end)
+            await _check_copy(admin, master.address, slave.address, end)
             say(f"{slave.address} has everything up to {end:,}")
             moved = await _copy_offsets(admin, master.address, slave.address)
             say(f"copied consumer offsets: {moved:,} of them had changed since the slave last copied them")
@@ -252,6 +306,20 @@ async def _until_it_has(admin: "AdminClient", address: str, end: int) -> None:
             lack = f"{end - slave_end:,} bytes"
             raise UnavailableError(f"{address} still lacks {lack} after {_CATCH_UP_SECONDS:.0f} s; nothing was changed")
         await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _check_copy(admin: "AdminClient", master: str, slave: str, end: int) -> None:
+    """Check that a slave has the log of its master, and nothing else.
+
+    Raises:
+        UnavailableError: it has not: it followed without a comparison, or other messages are at the master's addresses.
+    """
+    stats = [await admin.request(address, calls.runtime_info()) for address in (master, slave)]
+    start = max(0, *(int(broker_stats.get(_BEGIN, "0")) for broker_stats in stats))
+    if int(stats[1].get(_END, "0")) != end or not await _are_same(admin, master, slave, start, end):
+        raise UnavailableError(
+            f"{slave} has other messages than {master}: those of its master would be lost; nothing was changed"
+        )
 
 
 async def _copy_offsets(admin: "AdminClient", master: str, slave: str) -> int:
