@@ -17,6 +17,7 @@ from mqtool.engine.broker.following import FollowingStatus
 from mqtool.engine.broker.kept_role import KeptRole, read_role, with_kept_role, write_role
 from mqtool.engine.broker.roles import role_of
 from mqtool.engine.broker.settings import BrokerSettings, Role
+from mqtool.engine.client import calls
 from mqtool.engine.client.calls import Call
 from mqtool.engine.client_runtime import promotion
 from mqtool.engine.client_runtime.admin_client import AdminClient
@@ -368,6 +369,35 @@ async def test_a_master_that_was_replaced_while_no_name_server_told_it_steps_dow
                 await asyncio.sleep(1)
                 [master] = await admin.masters("broker-a")
             assert master.address != old.address
+
+
+@pytest.mark.parametrize("is_set_as_slave", [False, True])
+@on_a_loop
+async def test_a_master_steps_down_although_the_promotion_was_killed_before_it_told_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_set_as_slave: bool
+) -> None:
+    (tmp_path / "a" / "config").mkdir(parents=True)
+    if is_set_as_slave:  # and was promoted some time ago
+        write_role(tmp_path / "a", KeptRole(Role.ASYNC_MASTER, 0, 1, Role.SLAVE, 2))
+    made = functools.partial(slave_of, number=2) if is_set_as_slave else master_of
+    async with (
+        names() as name_server,
+        made(tmp_path / "a", name_server) as first,
+        slave_of(tmp_path / "b", name_server) as second,
+        AdminClient([name_server]) as admin,
+    ):
+        await until_it_follows(admin)
+        await admin.request(first.address, calls.change_role("stop"))
+        await admin.request(second.address, calls.change_role("become", "ASYNC_MASTER", 0, 2))
+
+        if is_set_as_slave:
+            while (role := read_role(tmp_path / "a")) is None or role.role is not Role.SLAVE:
+                await asyncio.sleep(0.05)
+        else:
+            while "restart it with brokerRole=SLAVE and a brokerId above 0" not in caplog.text:
+                await asyncio.sleep(0.05)
+        while [master.address for master in await admin.masters("broker-a")] != [second.address]:
+            await asyncio.sleep(0.05)
 
 
 @on_a_loop

@@ -27,6 +27,7 @@ class RoleChanges:
         self._state = state
         self._is_changing = False
         self._is_stopped = False
+        self._seen_epoch = 0  # of another master, while this one was stopped
         self.is_replaced = False
         """Whether another broker has become the master in the meantime: this one accepts no messages any more."""
 
@@ -74,7 +75,10 @@ class RoleChanges:
             epoch: of the other master, not below that of this broker.
             address: of a broker that knows it.
         """
-        if self._is_stopped or self._is_changing or self.is_replaced:  # a promotion is under way and tells this broker
+        if self._is_changing or self.is_replaced:
+            return
+        if self._is_stopped and self._seen_epoch != epoch:  # the promotion under way tells this broker, or has ended
+            self._seen_epoch = epoch
             return
         role, broker_id = self._state.configured
         if role is Role.SLAVE:
