@@ -626,7 +626,8 @@ async def test_the_plan_says_that_a_slave_does_not_have_the_beginning_of_the_log
             await until_it_follows(admin, 1, end)
             said = (
                 f"the log of {slave.address} begins 1,048,576 bytes after that of {master.address}: the messages "
-                "before are lost to groups that have not consumed them yet, and not on the new master"
+                "before are lost to groups that have not consumed them yet, and not on the new master; a slave that "
+                "starts on a copy of the master's store, or empty with haStartAtFirstByte=true, has them"
             )
             if is_dead:
                 await running.aclose()

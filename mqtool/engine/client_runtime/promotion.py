@@ -106,7 +106,8 @@ async def plan_promotion(
     if (missing := _lacks_at_begin(slave, master)) > 0:
         remarks.append(
             f"the log of {slave.broker.address} begins {missing:,} bytes after that of {master.broker.address}: the "
-            "messages before are lost to groups that have not consumed them yet, and not on the new master"
+            "messages before are lost to groups that have not consumed them yet, and not on the new master; a slave "
+            "that starts on a copy of the master's store, or empty with haStartAtFirstByte=true, has them"
         )
     if reason := slave.stats.get(_UNCHECKED):
         remarks.append(f"the log of {slave.broker.address} was not compared with that of its master: {reason}")
