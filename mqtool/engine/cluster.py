@@ -228,6 +228,7 @@ class _RunningBroker:
         self._clock = clock
         self._flush_wanted = asyncio.Event()
         self._is_stopping = False
+        self._is_full = False  # of the disk, for the checkpoint
         self._saves_wanted = asyncio.Event()
         self._writer = ThreadPoolExecutor(1, "mqtool writer")
         self.servers: dict[str, StreamServer[Any, Any]] = {}
@@ -470,7 +471,7 @@ class _RunningBroker:
                 if store.flush_is_due(now):
                     await loop.run_in_executor(None, store.flush)
                 if store.queue_flush_is_due(now):
-                    await loop.run_in_executor(None, store.flush_queues)
+                    await loop.run_in_executor(None, self._flush_queues)
                 if store.has_expired and self._removal.done():  # of a gigabyte, perhaps: no flush waits for that
                     self._removal = loop.run_in_executor(None, store.remove_expired)
                 self._make_files()
@@ -478,6 +479,18 @@ class _RunningBroker:
                 log.exception("the store no longer accepts messages")
                 self._turn()
                 return
+
+    def _flush_queues(self) -> None:
+        try:
+            self.store.flush_queues()
+        except MqtoolError as error:
+            if self.store.failure is not None:
+                raise
+            if not self._is_full:
+                log.warning("%s; retrying", error)
+            self._is_full = True
+        else:
+            self._is_full = False
 
     def _make_files(self) -> None:
         """Have a thread make the files that are wanted; in the event loop."""

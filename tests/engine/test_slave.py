@@ -518,16 +518,24 @@ async def test_a_slave_can_be_started_on_a_copy_of_its_masters_store(tmp_path: P
 
 
 class SmallDisk(Disk):
-    """A disk on which the log of one store has no room beyond an address."""
+    """A disk on which the log of one store has no room beyond an address, in a segment, or its checkpoint has none."""
 
     room = 1 << 40
+    full_segment = ""
+    has_room_for_checkpoint = True
+
+    def write(self, path: Path, at: int, data: bytes) -> None:
+        if "slave" in path.parts and path.name == "checkpoint" and not self.has_room_for_checkpoint:
+            raise DiskFullError(f"no space left for {path}")
+        super().write(path, at, data)
 
     def open(self, path: Path) -> OpenFile:
         file = super().open(path)
         write = file.write
 
         def refuse(at: int, data: bytes | bytearray) -> None:
-            if "slave" in path.parts and path.parent.name == "commitlog" and any(data) and at + len(data) > self.room:
+            is_full = at + len(data) > self.room or path.name == self.full_segment
+            if "slave" in path.parts and path.parent.name == "commitlog" and any(data) and is_full:
                 raise DiskFullError(f"no space left for {path}")
             write(at, data)
 
@@ -565,6 +573,35 @@ async def test_a_slave_without_room_stops_acknowledging_says_so_and_goes_on_when
             await until(lambda: hand.reports[-1][-1:] == [len(log_of(tmp_path / "master"))])
         await client.close()
     assert log_of(tmp_path / "slave") == log_of(tmp_path / "master")
+
+
+@pytest.mark.parametrize("full", ["the next segment", "the checkpoint"])
+@on_a_loop
+async def test_a_slave_goes_on_without_a_new_start_when_there_is_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, full: str
+) -> None:
+    monkeypatch.setattr(message_store, "Disk", SmallDisk)
+    monkeypatch.setattr(slave_module, "_LOOK_AGAIN_SECONDS", 0.2)
+    if full == "the next segment":  # what is received ends with the unused end of a segment
+        monkeypatch.setattr(SmallDisk, "full_segment", f"{65_536:020}")
+    else:
+        monkeypatch.setattr(SmallDisk, "has_room_for_checkpoint", False)
+    async with (
+        mqtool.Broker(tmp_path / "master", role="master", settings=MASTER) as master,
+        mqtool.Broker(
+            tmp_path / "slave", role="slave", name_servers=[master.name_server_address], settings=SLAVE
+        ) as slave,
+    ):
+        await until(lambda: following_of(slave).status is FollowingStatus.FOLLOWING)
+        await send_all(master, *["x" * 3000] * 30)
+        await until(lambda: f"no space left for {tmp_path / 'slave'}" in caplog.text)
+        monkeypatch.setattr(SmallDisk, "full_segment", "")
+        monkeypatch.setattr(SmallDisk, "has_room_for_checkpoint", True)
+        await send_all(master, "later")
+        await until(lambda: log_of(tmp_path / "slave") == log_of(tmp_path / "master"))
+    assert "this broker is now" not in caplog.text
+    assert "no longer accepts messages" not in caplog.text
+    assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
 
 
 @pytest.mark.parametrize("known_by", ["account", "address", "nothing"])

@@ -303,7 +303,13 @@ class MessageStore:
     # The end
 
     def last_records(self, count: int) -> list[tuple[int, bytes]]:
-        """Return address and bytes of the last records, in order; on a slave the last may be incomplete."""
+        """Return address and bytes of the last records, in order; on a slave the last may be incomplete.
+
+        Raises:
+            RecoveryNeededError: the log ends in something else.
+            WriteError: the disk fails.
+        """
+        self.dispatcher.read_on()  # what was received before the disk was full
         end = self.dispatcher.next_offset
         records = records_before(self.log, min(end, self.end_offset), count)
         if end < self.end_offset:

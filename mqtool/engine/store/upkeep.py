@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqtool.engine.intervals import is_time
+from mqtool.engine.store.disk import DiskFullError
 from mqtool.errors import MqtoolError, WriteError
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class Upkeep:
         the checkpoint names.
 
         Raises:
+            DiskFullError: for the checkpoint: the next call tries again.
             WriteError: the disk failed, now or before.
         """
         with self._flushing:
@@ -135,7 +137,13 @@ class Upkeep:
                 health.fatal(self._log.flush)
             health.fatal(self._queues.files.sync)
             flushed, indexed = self._log.flushed_timestamp, index.full_timestamp
-            health.fatal(lambda: self._checkpoint.write(written, flushed, indexed))
+            try:
+                self._checkpoint.write(written, flushed, indexed)
+            except DiskFullError:  # the previous one stays, and is as true as before
+                raise
+            except MqtoolError as error:
+                health.failure = error
+                raise
 
     # Deleting
 
