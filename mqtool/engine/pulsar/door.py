@@ -221,7 +221,6 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _time_is(self, now: int) -> None:
         """Note the time. If the clock was set back, what is due in a moment must not wait until it was due before."""
         if now < self._now - _SET_BACK_MS:
-            self._next_sweep = now
             self.topics.set_back(now)
             for queue in self.topics.queues.values():
                 for durable in queue.subscriptions.values():
