@@ -327,6 +327,15 @@ class _Check:
             )
             for key in record.keys
         }
+        if any("system flag contradicts" in remark for remark in told.remarks):  # other bits of it may be damaged, too
+            rewritten |= {
+                key
+                for record in self.before.records.values()
+                if any(
+                    now._replace(sys_flag=record.sys_flag).digest() == record.digest() for now in by_body[record.body]
+                )
+                for key in record.keys
+            }
         return rewritten | {
             key
             for record in (*self.before.records.values(), *self.before.misplaced)

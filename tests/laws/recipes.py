@@ -2021,6 +2021,25 @@ _ROWS = {
             }
         ],
     ),
+    "a record that states another address and an impossible queue offset makes no queue in a new store": (
+        "txn-533-clean",
+        "salvage",
+        [
+            {
+                "op": "copy",
+                "file": "commitlog/00000000000000000000",
+                "at": 0,
+                "len": 32,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 6528,
+            }
+        ],
+    ),
+    "a system flag that is put right in part is told when messages are imported": (
+        "batchcq-533-kill",
+        "export | import",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 2009, "hex": "ffffff40"}],
+    ),
     "messages of another log that follow each other in a queue are not taken for damaged ones": (
         "mixed-550-kill",
         "recover",

@@ -454,7 +454,7 @@ class RecordEditor:
                 # The body does not show whether a message is part of a transaction.
                 flag = flag & ~layout.TRANSACTION_MASK | record.message.sys_flag & layout.TRANSACTION_MASK
                 self._edit(position, record_edits.with_flag(record.data, flag), reason)
-                self._tell("flag", f"the message at {position:,} is kept: {reason}, 0x{flag:x} is written")
+                self._tell("flag", f"the message at {position:,} is kept: {reason}, 0x{flag & 0xFFFFFFFF:x} is written")
 
     def repair_delay_levels(self, positions: Iterable[int]) -> None:
         """Write into delayed messages whose delay level is not a number, by address, that of their queue."""

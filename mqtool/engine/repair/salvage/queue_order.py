@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.store.dispatch import QueueKey
+from mqtool.formats.consume_queue import OFFSET_END
 from mqtool.formats.scan import Ints
 from mqtool.formats.topics import MAX_QUEUES
 
@@ -100,9 +101,13 @@ def arrange(
             # Impossible queue: the messages are of another one, if it lacks them.
             left += [(run, queue) for run in runs]
             continue
-        chosen = set(_chain(runs, most_missing))
-        chains[queue] = [run for number, run in enumerate(runs) if number in chosen]
-        left += [(run, queue) for number, run in enumerate(runs) if number not in chosen]
+        # What is not at the address it states has no place in a queue if it states an impossible one, too.
+        possible = [run for run in runs if not run.misplaced or 0 <= run.start < run.stop <= OFFSET_END]
+        if not possible:
+            continue
+        chosen = set(_chain(possible, most_missing))
+        chains[queue] = [run for number, run in enumerate(possible) if number in chosen]
+        left += [(run, queue) for number, run in enumerate(possible) if number not in chosen]
         order.found.update(run.position for run in chains[queue] if run.misplaced)
     lacking = _Lacking(chains)
     placed: dict[tuple[QueueKey, int], tuple[QueueKey, int]] = {}
