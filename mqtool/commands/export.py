@@ -26,7 +26,7 @@ from mqtool.commands._options import (
 )
 from mqtool.commands._output import Output, progress
 from mqtool.commands._query import topics_of
-from mqtool.errors import MqtoolError, Status
+from mqtool.errors import MqtoolError, Status, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.repair.salvage.transfer import ExportResult, RowSink
@@ -81,6 +81,8 @@ def command(
     from mqtool.engine.store.search import Query, Search
 
     require_log(store)
+    if into and not store.paths.single and into.resolve().is_relative_to(store.root.resolve()):
+        raise UsageError(f"{into} is inside the store, which is only read: choose another folder")
     form = format_of(form, into)
     output = Output("jsonl")
     query = Query(

@@ -406,6 +406,17 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     assert (tmp_path / "messages.jsonl").read_text() == "mine"
 
 
+def test_nothing_is_exported_into_the_store(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    before = snapshot(store)
+
+    ran = run("export", "-s", store, "--into", store / "commitlog" / "messages.jsonl")
+
+    assert ran.status == Status.USAGE
+    assert "is inside the store" in ran.remarks
+    assert snapshot(store) == before
+
+
 def test_parquet_needs_a_file() -> None:
     ran = run("export", "-s", golden_store("mixed-533-clean"), "-o", "parquet")
 
