@@ -124,9 +124,8 @@ class RepairCommand:
             for note in getattr(interrupt, "__notes__", ["interrupted"]):
                 self.output.remark(note)
             raise
-        self.output.remark(
-            f"done; `mqtool undo -s {self.root}` undoes it, `mqtool verify -s {self.root}` checks the store"
-        )
+        root = shlex.quote(str(self.root))
+        self.output.remark(f"done; `mqtool undo -s {root}` undoes it, `mqtool verify -s {root}` checks the store")
         return Status.GIVEN_UP if plan.losses else Status.OK
 
     def _is_wanted(self) -> bool:

@@ -1,6 +1,7 @@
 """``mqtool compare``."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +146,8 @@ def _tell_logs(logs: "Logs", left: "StoreReader", right: "StoreReader", output: 
         output.remark(f"either is suitable as the base of a repair: {reason}")
     else:
         output.remark(f"the better base of a repair is {base}, {(left if base == 'left' else right).root}: {reason}")
-    output.remark(f"`mqtool salvage --merge {left.root} {right.root} --into DIR` creates a store from what either has")
+    merge = shlex.join(["mqtool", "salvage", "--merge", str(left.root), str(right.root), "--into", "DIR"])
+    output.remark(f"`{merge}` creates a store from what either has")
 
 
 def _by_key(left: "StoreReader", right: "StoreReader", jobs: int, output: Output) -> int:

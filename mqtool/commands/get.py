@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -275,8 +276,8 @@ def _by_key(store: "StoreReader", name: str, position: int | None, output: Outpu
     if not search.index_files_used or search.scanned_size == search.total_size:
         raise NotFoundError(f"no message has the id or key {name}: the whole log was scanned; {place}")
     raise NotFoundError(
-        f"no message has the id or key {name}: it is not in the index files; {place}; `mqtool find --scan --key "
-        f"{name}` searches the whole log"
+        f"no message has the id or key {name}: it is not in the index files; {place}; `mqtool find "
+        f"-s {shlex.quote(str(store.root))} --scan --key {shlex.quote(name)}` searches the whole log"
     )
 
 

@@ -1,5 +1,6 @@
 """``mqtool import``."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -61,5 +62,6 @@ def command(
         output.remark(f"{topic}: {many} for queue offsets without a message")
     for remark in done.remarks:
         output.remark(remark)
-    output.remark(f"{done.messages:,} messages imported into {into}; `mqtool verify -s {into}` checks the new store")
+    check = f"`mqtool verify -s {shlex.quote(str(into))}` checks the new store"
+    output.remark(f"{done.messages:,} messages imported into {into}; {check}")
     return Status.GIVEN_UP if done.losses else Status.OK

@@ -1,5 +1,6 @@
 """``mqtool salvage``."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,7 +103,7 @@ def _tell_merge(merged: "Merge", roots: tuple[Path, Path], output: Output) -> No
         other = roots[1 - base]
         output.remark(
             f"the two diverge at {logs.parted_at:,}: what {other} has after it is left out; `mqtool export "
-            f"-s {other} --from {logs.parted_at}` writes it to a file"
+            f"-s {shlex.quote(str(other))} --from {logs.parted_at}` writes it to a file"
         )
     for row in plan.left_out[:_LISTED]:
         if row["count"] == 1 and row["physical_offset"] is not None:
@@ -141,4 +142,5 @@ def _summary(plan: "Salvage", into: Path, dry_run: bool) -> str:
         sentence += f", {placeholders:,} placeholders among the copied ones"
     if dry_run:
         return f"{sentence}; nothing was written"
-    return f"{sentence}; {into / 'salvage.jsonl'} has the details, `mqtool verify -s {into}` checks the new store"
+    check = f"`mqtool verify -s {shlex.quote(str(into))}` checks the new store"
+    return f"{sentence}; {into / 'salvage.jsonl'} has the details, {check}"

@@ -1,5 +1,7 @@
 """What all commands share: options, their help, and what a store may be."""
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,33 @@ def test_a_setting_in_a_file_that_nobody_knows_is_remarked_and_known_ones_are_no
         assert "myPluginsOwn" in ran.remarks
         assert "listenPort" not in ran.remarks
         assert "sendMessageThreadPoolNums" not in ran.remarks
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "recover --abnormal --yes -s STORE",
+        "salvage -s STORE --into NEW",
+        "import EXPORT --into NEW --set mappedFileSizeCommitLog=65536",
+        "compare STORE WHOLE",
+        "get -s STORE KEY",
+    ],
+)
+def test_commands_that_are_recommended_can_be_pasted_whatever_the_names(command: str, tmp_path: Path) -> None:
+    store, whole = copy_of("mixed-533-clean", tmp_path / "a b"), golden_store("mixed-533-clean")
+    (store / "commitlog" / f"{65_536:020}").write_bytes(bytes(65_536))
+    run("export", "-s", store, "--into", tmp_path / "a b" / "export.jsonl")
+    names = {"STORE": store, "WHOLE": whole, "NEW": tmp_path / "a b" / "new", "KEY": "no such key"}
+    names["EXPORT"] = tmp_path / "a b" / "export.jsonl"
+    given = [names.get(word, word) for word in command.split()]
+
+    ran = run(*given)
+
+    commands = [shlex.split(text) for text in re.findall(r"`(mqtool [^`]*)`", ran.remarks) if "-" in text]
+    assert commands
+    for words in commands:
+        assert {word for word in words if " " in word} <= {str(name) for name in names.values()}
+        assert any(" " in word for word in words)
 
 
 @pytest.mark.parametrize(

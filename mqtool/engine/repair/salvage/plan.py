@@ -9,6 +9,7 @@ Cost: linear in the log, which is read once for the plan and once more to copy; 
 import collections
 import contextlib
 import dataclasses
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -429,10 +430,11 @@ class Survey:
         remarks += [*of_other_logs(self.reader.config), *_not_copied(self.reader)]
         remarks += [*self._tell_of_batches(order), *_tell_of_edits(self.edits, order)]
         if self.doubtful_count:
+            verify = f"`mqtool verify -s {shlex.quote(str(self.reader.root))}` shows where"
             subject = "one message" if self.doubtful_count == 1 else f"{self.doubtful_count:,} messages"
             remarks.append(
                 f"{subject} did not match the CRC property, which is rewritten: body and topic are right, but times, "
-                f"hosts, keys or tags may be damaged; `mqtool verify -s {self.reader.root}` shows where"
+                f"hosts, keys or tags may be damaged; {verify}"
             )
         config = config_of(self.reader)
         size = int(config.settings["mappedFileSizeCommitLog"])
