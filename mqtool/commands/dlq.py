@@ -26,6 +26,7 @@ from mqtool.commands._options import (
     time_options,
 )
 from mqtool.commands._output import Output, counted
+from mqtool.commands._query import unread_remarks
 from mqtool.commands._repair import Confirmation, confirmation_options
 from mqtool.commands._rows import message_row
 from mqtool.commands._wire import source_options, wire_options
@@ -205,10 +206,11 @@ def show(chosen: DeadLetterSelection, body: str, source: "Brokers | StoreReader"
       mqtool dlq show -n localhost:9876 --group billing --since 2h
     """  # noqa: D301
     output.columns, output.always = _COLUMNS, ("body", "keys")
-    for row in _rows(source, chosen, body, output):
+    rows, is_damaged = _rows(source, chosen, body, output)
+    for row in rows:
         output.row(row)
     output.remark(counted(output.count, "dead letter"))
-    return Status.OK
+    return Status.DAMAGE if is_damaged else Status.OK
 
 
 @command.command(short_help="Write dead letters to a file.")
@@ -220,27 +222,33 @@ def show(chosen: DeadLetterSelection, body: str, source: "Brokers | StoreReader"
 @output_option
 def export(chosen: DeadLetterSelection, into: Path, source: "Brokers | StoreReader", output: Output) -> int:
     """Write the dead letters of a group to a file of JSON lines, which `mqtool send --jsonl` accepts."""
-    return export_rows(into, _rows(source, chosen, "base64", output), "dead letter", output)
+    rows, is_damaged = _rows(source, chosen, "base64", output)
+    status = export_rows(into, rows, "dead letter", output)
+    return Status.DAMAGE if is_damaged else status
 
 
 def _rows(
     source: "Brokers | StoreReader", chosen: DeadLetterSelection, body: str, output: Output
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], bool]:
+    """Return the chosen letters, and whether part of the store could not be read."""
     from mqtool.engine.client_runtime.dead_letters import origin_topic
 
+    is_damaged = False
     if isinstance(source, Brokers):
         source.remark(output)
         letters = source.admin(lambda admin: _letters(admin, chosen, output))
         pairs = [(letter.found.message, letter.found.broker.broker_name) for letter in letters]
     else:
-        pairs = [(message, "") for message in _stored_letters(source, chosen)]
-    return [
+        stored, is_damaged = _stored_letters(source, chosen, output)
+        pairs = [(message, "") for message in stored]
+    rows = [
         {"origin_topic": origin_topic(message), **message_row(message, body), "broker_name": broker_name or None}
         for message, broker_name in pairs
     ]
+    return rows, is_damaged
 
 
-def _stored_letters(store: "StoreReader", chosen: DeadLetterSelection) -> "list[Message]":
+def _stored_letters(store: "StoreReader", chosen: DeadLetterSelection, output: Output) -> "tuple[list[Message], bool]":
     from mqtool.commands._admin import stored_topics
     from mqtool.engine.store.queue_view import queue_keys
     from mqtool.engine.store.search import Search
@@ -250,13 +258,15 @@ def _stored_letters(store: "StoreReader", chosen: DeadLetterSelection) -> "list[
     if chosen.topic not in {name for name, _ in keys} | stored_topics(store).keys():
         raise _no_letters(chosen.group, {name for name, _ in keys})
     committed = _committed_in(store)
-    messages = Search(store, chosen.query()).messages(lambda _: None)
+    search = Search(store, chosen.query())
     letters = [
         message
-        for message in messages
+        for message in search.messages(lambda _: None)
         if chosen.takes(message, committed.get((chosen.topic, chosen.group, message.queue_id), 0))
     ]
-    return letters[: chosen.limit]
+    for remark in unread_remarks(search):
+        output.remark(remark)
+    return letters[: chosen.limit], search.is_damaged
 
 
 def _no_letters(group: str, topics: set[str]) -> NotFoundError:
@@ -357,7 +367,7 @@ def resend(
     every = chosen._replace(limit=None)
     stored: list[DeadLetter] | None = None
     if store is not None:
-        stored = _letters_of_store(open_store(store, config, settings), every, broker_name)
+        stored = _letters_of_store(open_store(store, config, settings), every, broker_name, output)
     elif broker_name is not None or config or settings:
         raise UsageError("--broker, -c and --set apply to a store: give -s DIR, or leave them out")
 
@@ -368,7 +378,9 @@ def resend(
     return brokers.admin(send)
 
 
-def _letters_of_store(store: "StoreReader", chosen: DeadLetterSelection, broker_name: str | None) -> "list[DeadLetter]":
+def _letters_of_store(
+    store: "StoreReader", chosen: DeadLetterSelection, broker_name: str | None, output: Output
+) -> "list[DeadLetter]":
     """Return the dead letters of a store with the addresses that they had at its broker."""
     from mqtool.engine.client_runtime.admin_queries import MasterBroker
     from mqtool.engine.client_runtime.browser import Browsed
@@ -387,7 +399,7 @@ def _letters_of_store(store: "StoreReader", chosen: DeadLetterSelection, broker_
             Browsed(message, b"", MasterBroker(cluster or message.properties.get(CLUSTER, "DefaultCluster"), name, "")),
             origin_topic(message),
         )
-        for message in _stored_letters(store, chosen)
+        for message in _stored_letters(store, chosen, output)[0]
     ]
 
 

@@ -22,13 +22,12 @@ from mqtool.commands._options import (
     range_options,
     require_log,
     tag_filter,
-    tell_holes,
     tell_may_be_live,
     time_options,
     topic_filter,
 )
 from mqtool.commands._output import Output, progress
-from mqtool.commands._query import topics_of
+from mqtool.commands._query import topics_of, unread_remarks
 from mqtool.commands._rows import message_columns, message_row
 from mqtool.commands._wire import source_options
 from mqtool.errors import Status, UsageError
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from mqtool.engine.store.search import Query, Search
     from mqtool.formats.message import Message
 
-_LISTED = 5
 _SNIPPET_FROM = 30
 
 
@@ -174,15 +172,12 @@ def command(
     except KeyboardInterrupt:
         output.remark(_summary(search, output.count, f"interrupted: continue with --from {search.position}"))
         raise
-    for remark in _remarks(store, search):
+    for remark in (*store.remarks, *unread_remarks(search)):
         output.remark(remark)
-    is_limited = output.count == limit
-    holes = [hole for hole in search.holes if not is_limited or hole.start_offset < search.position]
-    tell_holes(map(str, holes), output)
-    output.remark(_summary(search, output.count, "--limit is reached" if is_limited else ""))
+    output.remark(_summary(search, output.count, "--limit is reached" if output.count == limit else ""))
     if search.gaps or search.faulty_count:
         tell_may_be_live(store, output)
-    return Status.DAMAGE if search.gaps or search.faulty_count or holes or search.unread_count else Status.OK
+    return Status.DAMAGE if search.is_damaged else Status.OK
 
 
 class _FindQuery(NamedTuple):
@@ -274,22 +269,6 @@ def _row(message: "Message", query: "Query", body: str, output: Output) -> dict[
 def _place(regex: "re.Pattern[str]", text: str) -> int:
     match = regex.search(text)
     return match.start() if match else 0
-
-
-def _remarks(store: "StoreReader", search: "Search") -> list[str]:
-    remarks = [*store.remarks, *search.remarks[:_LISTED]]
-    if len(search.remarks) > _LISTED:
-        remarks.append(f"{len(search.remarks) - _LISTED:,} more like this; `mqtool verify` lists them")
-    if search.gaps:
-        first = search.gaps[0]
-        size = sum(gap.end - gap.start for gap in search.gaps)
-        remarks.append(
-            f"{size:,} bytes of log in {_count(len(search.gaps), 'gap')} hold no message that can be read, "
-            f"the first at {first.start_offset:,}: see `mqtool verify`"
-        )
-    if search.faulty_count:
-        remarks.append(f"{_count(search.faulty_count, 'damaged record')} skipped: see `mqtool verify`")
-    return remarks
 
 
 def _summary(search: "Search", count: int, stopped: str) -> str:

@@ -22,6 +22,7 @@ from mqtool.formats.config_tables import TopicConfig
 from tests.commands.running import Ran, run
 from tests.commands.test_serve import ask
 from tests.engine.client_runtime.test_push_consumer import until
+from tests.golden import copy_of, manifest
 
 COUNT = 12
 
@@ -155,6 +156,22 @@ def test_letters_that_cannot_be_copied_are_told_one_by_one(broker: mqtool.Broker
     assert [row["outcome"] for row in ran.rows if row["kind"] == "letter"] == ["failed", "sent"]
     assert "its original topic is unknown" in ran.rows[-2]["reason"]
     assert ran.remarks.endswith("mqtool: 1 dead letter resent and read back, 1 failed\n")
+
+
+def test_a_letter_of_a_store_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    store = copy_of("retry-533-clean", tmp_path)
+    letters = [one for one in manifest("retry-533-clean")["messages"] if one["topic"] == "%DLQ%GID_retry"]
+    with (store / "commitlog" / f"{0:020}").open("r+b") as segment:
+        segment.seek(letters[0]["phy"])
+        segment.write(bytes(100))
+
+    shown = run("dlq", "show", "--group", "GID_retry", "-s", store)
+    exported = run("dlq", "export", "--group", "GID_retry", "-s", store, "--into", tmp_path / "letters.jsonl")
+
+    assert [row["physical_offset"] for row in shown.rows] == [letters[1]["phy"]]
+    assert (shown.status, exported.status) == (Status.DAMAGE, Status.DAMAGE)
+    assert f"the first at {letters[0]['phy']:,}" in shown.remarks
+    assert f"the first at {letters[0]['phy']:,}" in exported.remarks
 
 
 def test_a_store_shows_and_exports_what_its_broker_does(broker: mqtool.Broker, tmp_path: Path) -> None:

@@ -274,6 +274,11 @@ class Search:
         """How many of the records that were scanned could not be read."""
         return self._matcher.faulty_count
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether part of what was searched could not be read; known when it is over."""
+        return bool(self.gaps or self.faulty_count or self.holes or self.unread_count)
+
     def indexed(self) -> Iterator[Message]:
         """Yield the messages that fit among those the index files name, in the order of the log."""
         for offset in self.hit_offsets:
