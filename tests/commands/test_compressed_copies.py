@@ -223,7 +223,11 @@ def test_of_a_segment_that_is_there_twice_the_plain_one_counts_and_a_remark_says
 
     assert ran.output == run("stats", "-s", store).output
     assert f"{0:020}.gz is not read" in ran.remarks
-    assert run("recover", "-s", copy, "--dry-run").status == run("recover", "-s", store, "--dry-run").status
+    recovered = run("recover", "-s", copy, "--dry-run")
+    assert recovered.status == run("recover", "-s", store, "--dry-run").status
+    assert f"{0:020}.gz is not read: there is another copy of it" in recovered.remarks
+    assert "a compressed copy of a segment, which is not read: brokers refuse to start with it" in recovered.output
+    assert f"{0:020}.gz is not read" in run("salvage", "-s", copy, "--into", tmp_path / "new").remarks
 
 
 def test_one_compressed_segment_is_read_by_itself(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from mqtool.engine.store.commit_log import ROWS, SLACK, CommitLog, heads_in
 from mqtool.engine.store.file_queue import is_segment_name, segment_name
 from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.packed import is_packed_name
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import NotPermittedError
@@ -327,7 +328,10 @@ def _removed(file: _PlacedFile, holders: dict[int, Path]) -> Removed:
     claim = file.claim
     is_named = file.named is not None
     if claim is None and not is_named:
-        reason = "not a segment: brokers refuse to start with it"
+        what = (
+            "a compressed copy of a segment, which is not read" if is_packed_name(file.path.name) else "not a segment"
+        )
+        reason = f"{what}: brokers refuse to start with it"
     elif claim is None:
         reason = "no record in it shows which segment it is, and it cannot be the one that its name says"
     elif claim in holders:

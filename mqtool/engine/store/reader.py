@@ -101,7 +101,7 @@ class StoreReader:
         """All messages, in order of arrival."""
         size, unpacks = self.config.size("mappedFileSizeCommitLog"), self.config.unpacks
         log = CommitLog(self.paths.commit_log, size, self.paths.single, unpacks)
-        self.remarks += [f"{path} is not read: there is another copy of it" for path in log.passed_over if unpacks]
+        self.remarks += [f"{path} is not read: there is another copy of it" for path in log.passed_over]
         log.remarks = self.remarks
         if self.paths.dledger:
             log.envelope = scan.DLEDGER
