@@ -72,7 +72,7 @@ def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: 
             for start in range(0, len(outside), _MAX_HITS)
         ]
         find_plan.remarks += [*reader.remarks, *search.remarks]
-        find_plan.holes += [(store, hole) for hole in search.holes]
+        find_plan.holes += [(store, hole) for hole in search.all_holes]
         find_plan.scan_size += search.scan_size
     return find_plan
 

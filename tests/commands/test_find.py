@@ -420,6 +420,7 @@ def test_messages_of_a_missing_segment_are_told_by_scan_and_by_index(tmp_path: P
 
     by_scan, by_index = find(copy, "--topic", topic), find(copy, "--key", key)
     behind = find(copy, "--topic", topic, "--from", 131_072)
+    before = find(copy, "--topic", topic, "--limit", 1)
 
     assert positions(by_scan, Status.DAMAGE)
     assert "no file holds the bytes from 65,536 to 131,072" in by_scan.remarks
@@ -427,6 +428,7 @@ def test_messages_of_a_missing_segment_are_told_by_scan_and_by_index(tmp_path: P
     assert positions(by_index, Status.DAMAGE) == []
     assert "an index entry refers to a place without a sound message" in by_index.remarks
     assert positions(behind)  # nothing is missing there
+    assert len(positions(before)) == 1  # nor before
 
 
 @pytest.mark.parametrize("command", ["find --topic TopicTest", "export", "dump commitlog"])

@@ -235,7 +235,7 @@ class Search:
 
     ``hit_offsets`` are the addresses that index entries name, ``scan_size`` is how many of the ``total_size`` bytes of
     the log must be scanned; ``position``, ``scanned_size``, ``faulty_count``, ``gaps`` (ranges without a record),
-    ``holes`` (ranges to be scanned that no file has) and ``unread_count`` (entries without a sound message) say how it
+    ``all_holes`` (ranges to be scanned that no file has) and ``unread_count`` (entries without a sound message) say how it
     went.
     """
 
@@ -261,7 +261,8 @@ class Search:
         asked = list(_without(start, stop, covered))
         holes = holes_of(reader.commit_log)
         self.ranges = [(first, last) for first, last, _ in _both(asked, runs_of(reader.commit_log))]
-        self.holes = [LogHole(first, last, holes[number].path) for first, last, number in _both(asked, holes)]
+        self.all_holes = [LogHole(first, last, holes[number].path) for first, last, number in _both(asked, holes)]
+        self._is_over = False
         self.end_offset = end
         self.total_size = sum(
             min(segment.end_offset, end) - segment.start_offset for segment in _below(reader.commit_log, end)
@@ -273,6 +274,11 @@ class Search:
     def faulty_count(self) -> int:
         """How many of the records that were scanned could not be read."""
         return self._matcher.faulty_count
+
+    @property
+    def holes(self) -> list[LogHole]:
+        """Those of ``all_holes`` that were to be scanned so far."""
+        return [hole for hole in self.all_holes if self._is_over or hole.start_offset < self.position]
 
     @property
     def is_damaged(self) -> bool:
@@ -301,6 +307,7 @@ class Search:
             # A record in a range may be hidden behind damage, and an entry knows it all the same.
             yield from self._read_all([offset for offset in hits[before:next_hit] if offset not in seen])
         yield from self._read_all(hits[next_hit:])
+        self._is_over = True
 
     def _read_all(self, offsets: Iterable[int]) -> Iterator[Message]:
         for offset in offsets:
