@@ -2035,6 +2035,14 @@ _ROWS = {
             }
         ],
     ),
+    "what bridges the beginning of a log has the time of the first message, not of a later one": (
+        "ext-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 41857, "hex": "e1"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 215, "hex": "02"},
+        ],
+    ),
     "a system flag that is put right in part is told when messages are imported": (
         "batchcq-533-kill",
         "export | import",

@@ -660,10 +660,10 @@ class _Builder:
         if piece.last_start < 0:
             return
         if self.like is placeholder.PLAIN:
+            first_timestamp = int(piece.samples.times[0])
             for hole in self.holes:  # in front of the first sound message
-                hole.like = (
-                    piece.like if hole.after < 0 else piece.like._replace(store_timestamp=hole.like.store_timestamp)
-                )
+                timestamp = first_timestamp if hole.after < 0 else hole.like.store_timestamp
+                hole.like = piece.like._replace(store_timestamp=timestamp)
         self.like, self.like_at = piece.like, base + piece.last_start
         if self.cut and self.holes and self.holes[0].start < base + piece.last_start:
             self._cut_off(piece)
