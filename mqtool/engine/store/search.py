@@ -235,8 +235,8 @@ class Search:
 
     ``hit_offsets`` are the addresses that index entries name, ``scan_size`` is how many of the ``total_size`` bytes of
     the log must be scanned; ``position``, ``scanned_size``, ``faulty_count``, ``gaps`` (ranges without a record),
-    ``all_holes`` (ranges to be scanned that no file has) and ``unread_count`` (entries without a sound message) say how it
-    went.
+    ``all_holes`` (ranges to be scanned that no file has) and ``unread_count`` (entries without a sound message) say how
+    it went.
     """
 
     def __init__(self, reader: StoreReader, query: Query, use_index: bool = True) -> None:
