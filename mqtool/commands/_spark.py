@@ -21,7 +21,7 @@ from mqtool.commands._options import (
     tell_may_be_live,
 )
 from mqtool.commands._output import Output, progress
-from mqtool.errors import MqtoolError, Status, UsageError
+from mqtool.errors import MqtoolError, Status, StoreChangedError, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.store.holes import LogHole
@@ -186,7 +186,11 @@ class Job:
         return row if len(self.stores) > 1 else {name: value for name, value in row.items() if name != "store"}
 
     def tell(self, summary: str) -> None:
-        """Tell in the end what was done, and how fast."""
+        """Tell in the end what was done, and how fast.
+
+        Raises:
+            StoreChangedError: a segment became shorter, so that tasks left out what is in it now, and what was.
+        """
         from mqtool.engine.store.remote import RemotePath, place
 
         seconds = time.monotonic() - self._started
@@ -204,6 +208,12 @@ class Job:
             )
         if self.into is not None:
             self.output.remark(f"written to {self.into}")
+        for segment in self._segments:
+            with contextlib.suppress(FileNotFoundError):  # it is gone
+                if segment.path.stat().st_size < segment.size:
+                    raise StoreChangedError(
+                        f"{segment.path} was truncated while the job ran, so part of it may be left out: try again"
+                    )
 
     def holes(
         self, since: int | None, until: int | None, start: int = 0, stop: int | None = None

@@ -20,7 +20,7 @@ from mqtool.commands._spark import Finder, Job
 from mqtool.commands.spark import _topics_of
 from mqtool.engine.repair.verify.store import Level
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import NotFoundError, Status, UsageError
+from mqtool.errors import NotFoundError, Status, StoreChangedError, UsageError
 from mqtool.spark import rebuild, verify
 from mqtool.spark.session import package_into
 from mqtool.spark.stores import Store, opened_once
@@ -440,3 +440,8 @@ def test_segments_that_went_while_a_job_ran_are_told(tmp_path: Path, capsys: pyt
     job.tell("counted")
 
     assert f"a segment disappeared while the job ran, {first} first" in capsys.readouterr().err
+
+    second = min((store / "commitlog").iterdir())
+    os.truncate(second, 1000)
+    with pytest.raises(StoreChangedError, match=f"{second.name} was truncated while the job ran"):
+        job.tell("counted")
