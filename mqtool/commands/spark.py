@@ -158,13 +158,16 @@ def find(
             # Of limit(0) Spark makes a plan that reads nothing, and counts nothing.
             ordered = frame.select("store", "position", "record").orderBy("store", "position")
             rows = ordered.limit(max(1, limit)).collect()[:limit]
-        count, unread = observed.get["found"] or 0, observed.get["unread"] or 0
+        count, unread, astray = (observed.get[name] or 0 for name in ("found", "unread", "astray"))
     job.output.columns = message_columns(job.output.width, body)
     for row in rows:
         message = message_of(bytes(row["record"]), row["position"])
         job.output.row(job.named({"store": row["store"], **message_row(message, body)}))
     for remark in planned.remarks:
         job.output.remark(remark)
+    if astray:
+        entries = "an index entry refers to a place" if astray == 1 else f"{astray:,} index entries refer to places"
+        job.output.remark(f"{entries} without a sound message")
     if unread:
         places = "a place" if unread == 1 else f"{unread:,} places"
         job.output.remark(f"{places} of the log could not be read: see `mqtool spark verify`")
@@ -172,7 +175,7 @@ def find(
     job.tell_holes(planned.holes)
     shown = f", {len(rows):,} shown: --limit is reached" if job.into is None and len(rows) < count else ""
     job.tell(f"{count:,} message{'s' * (count != 1)} found{shown}")
-    return Status.DAMAGE if unread or planned.holes else Status.OK
+    return Status.DAMAGE if unread or astray or planned.holes else Status.OK
 
 
 @command.command("stats", short_help="Count messages and bytes by topic, queue, tag, hour, size or producer.")

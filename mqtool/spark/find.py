@@ -31,6 +31,7 @@ _PLACE = {"position": "bigint", "record": "binary"}
 """The columns of the table ``messages``, the actual address of a message, and its whole record."""
 _FOUND = spark_schema({**{name: BUILDERS[name].type for name in _COLUMNS}, **_PLACE})
 """A row with a ``_corrupt_record`` is not a match, but a place that could not be read."""
+_ASTRAY = "INDEX-ENTRY"
 _MAX_HITS = 1000
 
 
@@ -81,13 +82,16 @@ def messages(spark: Any, items: Sequence[FindTask]) -> tuple[Any, Any]:
     """Return the DataFrame of the messages that fit, each once, and an observation of it.
 
     Items share no message, so nothing is shuffled. The observation counts, while the DataFrame is read, the messages
-    (``found``) and the places that were scanned and could not be read (``unread``).
+    (``found``), the places that were scanned and could not be read (``unread``), and those without a sound message to
+    which index entries refer (``astray``).
     """
     from pyspark.sql import Observation, functions
 
     observed = Observation("find")
     is_message = functions.col(CORRUPT).isNull()
-    counts = [functions.count_if(is_message).alias("found"), functions.count_if(~is_message).alias("unread")]
+    is_astray = functions.col(CORRUPT)["code"] == _ASTRAY
+    conditions = {"found": is_message, "unread": ~is_message & ~is_astray, "astray": ~is_message & is_astray}
+    counts = [functions.count_if(condition).alias(name) for name, condition in conditions.items()]
     rows = spread(spark, items, find, _FOUND).observe(observed, *counts)
     return rows.where(is_message).drop(CORRUPT), observed
 
@@ -135,12 +139,13 @@ def _pieces(item: FindTask) -> Iterator[scan.MessageTable | UnreadablePlace]:
     if not left:
         return
     reader = item.store.open()
+    start_offset = item.part.start_offset if item.part else 0
     for offset in sorted(left):
         try:
             record = reader.record_at(offset)
         except (NotFoundError, FormatError):
             if is_wanted(reader.commit_log, item.query, offset):
-                yield UnreadablePlace(offset - (item.part.start_offset if item.part else 0), "LOG-MAGIC")
+                yield UnreadablePlace(offset - start_offset, _ASTRAY)
             continue
         yield scan.gather(memoryview(record), offset, np.zeros(1, np.int64))
 

@@ -108,6 +108,21 @@ class TestOnSpark:
         assert many.returncode == one.status == Status.DAMAGE
         assert "a place of the log could not be read" in many.stderr
 
+    def test_find_tells_of_an_index_entry_that_refers_to_a_damaged_message_as_find_does(self, tmp_path: Path) -> None:
+        store = copy_of(STORE, tmp_path)
+        message = next(one for one in manifest(STORE)["messages"] if one["uniq_key"] and one["phy"] > 140_000)
+        with (store / "commitlog" / f"{131_072:020}").open("r+b") as file:
+            file.seek(message["phy"] - 131_072)
+            file.write(b"\0\0\0\1")
+
+        asked = ("find", "--key", message["uniq_key"], "-s", store)
+        one, many = run(*asked), job(*asked)
+
+        assert rows_of(many.stdout) == one.rows == []
+        assert many.returncode == one.status == Status.DAMAGE
+        for remarks in (one.remarks, many.stderr):
+            assert "an index entry refers to a place without a sound message" in remarks
+
     def test_what_is_exported_can_be_imported(self, tmp_path: Path) -> None:
         store, into = golden_store(STORE), tmp_path / "out"
 

@@ -116,7 +116,7 @@ def test_what_find_finds_is_found(spark: Any, use_index: bool) -> None:
         found, observed = find.messages(spark, planned.items)
         rows = found.collect()
         assert sorted(row["position"] for row in rows) == positions
-        assert observed.get == {"found": len(positions), "unread": 0}
+        assert observed.get == {"found": len(positions), "unread": 0, "astray": 0}
         found, observed = find.messages(spark, planned.items)
         assert [row["position"] for row in found.orderBy("store", "position").limit(1).collect()] == positions[:1]
         assert observed.get["found"] == len(positions)  # however few are shown
@@ -159,7 +159,7 @@ def test_an_index_entry_that_leads_to_no_sound_message_is_counted_as_by_the_comm
         planned = find.plan([(Store(str(copy)), search.query)], SMALL, True)
         rows, observed = find.messages(spark, planned.items)
         assert rows.collect() == []
-        assert observed.get == {"found": 0, "unread": search.unread_count + len(search.gaps)}
+        assert observed.get == {"found": 0, "unread": len(search.gaps), "astray": 1}
         assert search.unread_count == 1
 
 
@@ -424,7 +424,7 @@ def test_of_stores_without_any_message_nothing_is_told_and_that_is_counted(spark
             assert {count for seen in observations for count in seen.get.values()} == {0}
     found, observed = find.messages(spark, find.plan([(empty, Query())], SMALL, True).items)
     assert found.orderBy("store").limit(1).collect() == []
-    assert observed.get == {"found": 0, "unread": 0}
+    assert observed.get == {"found": 0, "unread": 0, "astray": 0}
 
 
 def test_progress_is_what_is_saved_and_what_the_log_tells(spark: Any) -> None:
