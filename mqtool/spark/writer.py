@@ -30,9 +30,9 @@ from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.compression import Compression, compress
 from mqtool.formats.hosts import parse_host
-from mqtool.formats.properties import build_properties
+from mqtool.formats.properties import NAME_SEPARATOR, PAIR_SEPARATOR, build_properties
 from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
-from mqtool.spark.messages import BUILDERS
+from mqtool.spark.messages import BUILDERS, CORRUPT
 from mqtool.spark.options import Options, choose
 from mqtool.spark.sentences import sentences
 from mqtool.spark.stores import plain_path
@@ -141,11 +141,13 @@ def whole_row(row: Mapping[str, Any]) -> Row:
     A body that does not match its CRC is taken as the producer gave it, and compressed again where a flag says so.
 
     Raises:
-        ValueError: there is no topic or body.
+        ValueError: there is no topic or body, it is damaged, or no message can have its properties.
     """
     values = {name: value for name, value in row.items() if value is not None}
     if any(name not in values for name in _NEEDED):
         raise ValueError("topic or body is null; filter out the rows that have a _corrupt_record")
+    if CORRUPT in values:
+        raise ValueError(f"it is damaged ({values[CORRUPT]['code']}); filter out the rows that have a {CORRUPT}")
     now = int(time.time() * 1000)
     full_row = {**_DEFAULTS, "store_timestamp": now, **values}
     full_row.setdefault("born_timestamp", full_row["store_timestamp"])
@@ -153,10 +155,7 @@ def whole_row(row: Mapping[str, Any]) -> Row:
     is_short = len(full_row["topic"].encode()) <= _SHORT_TOPIC
     full_row.setdefault("magic_code", commit_log.MAGIC_V1 if is_short else commit_log.MAGIC_V2)
     if "raw_properties" not in values:
-        pairs = dict(values.get("properties") or ())
-        if "properties" not in values:
-            pairs = {name: values[column] for column, name in _PROPERTY_COLUMNS.items() if column in values}
-        full_row["raw_properties"] = build_properties(pairs)
+        full_row["raw_properties"] = _raw_properties(values)
     body = full_row["body"]
     if "body_crc" not in values or (body and _crc(body) != values["body_crc"]):
         if full_row["sys_flag"] & commit_log.COMPRESSED:
@@ -164,6 +163,25 @@ def whole_row(row: Mapping[str, Any]) -> Row:
             body = compress(body, Compression(kind or Compression.ZLIB), _LEVEL)[0]
         full_row |= {"body": body, "body_crc": _crc(body)}
     return full_row
+
+
+def _raw_properties(values: Row) -> bytes:
+    """Return the properties of a row, in which tags and keys may be columns of their own.
+
+    Raises:
+        ValueError: a property is null or would end within itself, or a column says something else.
+    """
+    columns = {name: values[column] for column, name in _PROPERTY_COLUMNS.items() if column in values}
+    pairs = list(dict(values["properties"]).items()) if "properties" in values else list(columns.items())
+    for name, value in pairs:
+        if value is None:
+            raise ValueError(f"its property {name} is null")
+        if NAME_SEPARATOR in name or PAIR_SEPARATOR in name + value:
+            raise ValueError(f"the characters 1 and 2 separate properties: {name} cannot contain them")
+    for name, value in columns.items():
+        if (name, value) not in pairs:
+            raise ValueError(f"its properties and a column have different {name}: leave one of them out")
+    return build_properties(dict(pairs))
 
 
 def _crc(body: bytes) -> int:

@@ -15,7 +15,7 @@ from mqtool.errors import BadDataError, UsageError
 from mqtool.spark.schemas import spark_schema
 from mqtool.spark.source import RocketMQStore
 from mqtool.spark.writer import StoreWriter
-from tests.golden import golden_store, manifest
+from tests.golden import copy_of, golden_store, manifest
 from tests.spark.reading import batches, reader
 
 MIXED = "mixed-533-clean"
@@ -124,6 +124,43 @@ def test_columns_that_no_message_has_are_refused(tmp_path: Path) -> None:
         writer(tmp_path / "new", spark_schema({"topic": "string", "body": "binary", "tag": "string"}))
     with pytest.raises(UsageError, match="body is missing"):
         writer(tmp_path / "new", StructType([StructField("topic", spark_schema({"x": "string"})["x"].dataType)]))
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"properties": {"a": None}}, "its property a is null"),
+        ({"properties": {"a": "b\2KEYS\1k"}}, "the characters 1 and 2 separate properties: a cannot contain them"),
+        ({"tags": "A\2KEYS\1k"}, "the characters 1 and 2 separate properties: TAGS cannot contain them"),
+        ({"properties": {"KEYS": "k"}, "keys": "other"}, "its properties and a column have different KEYS"),
+        ({"properties": {"a": "b"}, "keys": "k"}, "its properties and a column have different KEYS"),
+    ],
+)
+def test_properties_that_would_be_others_are_refused(row: dict[str, Any], why: str, tmp_path: Path) -> None:
+    names = {"topic": "string", "body": "binary", "tags": "string", "keys": "string"}
+    schema = spark_schema({**names, "properties": "map<string,string>"})
+    rows = [{"topic": "T", "body": b"", **row, "properties": [*row.get("properties", {}).items()] or None}]
+
+    with pytest.raises(BadDataError, match=f"row 0 of a partition is not a message: {why}"):
+        write(writer(tmp_path / "new", schema), [[batch_of(rows, schema)]])
+
+
+def test_a_damaged_message_is_not_written_as_a_sound_one(tmp_path: Path) -> None:
+    root = copy_of(MIXED, tmp_path)
+    damaged = manifest(MIXED)["messages"][3]
+    with (root / "commitlog" / f"{0:020}").open("r+b") as log:
+        log.seek(damaged["phy"] + 90)
+        log.write(b"\0\xff\0\xff")  # in its body
+    source = reader(root)
+    schema = source.schema  # type: ignore[attr-defined]
+    sound = reader(root, columns="all", mode="DROPMALFORMED")
+
+    with pytest.raises(BadDataError, match=r"row 3 of .* it is damaged \(LOG-CRC\); filter out"):
+        write(writer(tmp_path / "new", schema), list(batches(source)))
+    write(writer(tmp_path / "other", schema, renumber="true"), list(batches(sound)))
+
+    assert codes(tmp_path / "other") == []
+    assert len(told(tmp_path / "other")) == len(manifest(MIXED)["messages"]) - 1
 
 
 def test_what_fails_leaves_nothing_behind(tmp_path: Path) -> None:
