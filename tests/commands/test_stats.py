@@ -178,6 +178,18 @@ def test_noise_after_the_last_message_is_remarked_and_no_message_is_lost(tmp_pat
     assert [row["code"] for row in run("verify", "-s", store).rows if row["severity"] != "note"] == ["LOG-NOISE"]
 
 
+def test_damage_where_counting_stops_is_not_noise_after_the_log(tmp_path: Path) -> None:
+    store = copy_of(STORE, tmp_path)
+    message = manifest(STORE)["messages"][5]
+    apply_ops(store, [{"op": "write", "file": f"commitlog/{0:020}", "at": message["phy"], "hex": "ff" * 8}])
+
+    ran = run("stats", "-s", store, "--to", message["phy"] + 50)
+
+    assert f"@{message['phy']}: 50 bytes hold no message that can be read" in ran.remarks
+    assert ran.status == Status.DAMAGE
+    assert sum(row["message_count"] for row in ran.rows) == 5
+
+
 def test_messages_of_a_segment_whose_name_puts_it_over_another_are_counted_once(tmp_path: Path) -> None:
     store = copy_of(STORE, tmp_path)
     log = store / "commitlog"

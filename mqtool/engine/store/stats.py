@@ -341,7 +341,7 @@ def count_messages(
         finally:
             counter.stop.set()
     noise = next((gap for gap in pending if not is_unused(gap)), None)
-    if noise and not store.is_live and _is_of_a_record(log, noise):
+    if noise and ((not store.is_live and _is_of_a_record(log, noise)) or _goes_on(log, stop_offset, kernels)):
         result.gaps.append(noise)
         noise = None
     return dataclasses.replace(result, noise=noise)
@@ -350,6 +350,13 @@ def count_messages(
 def _is_of_a_record(log: CommitLog, gap: Gap) -> bool:
     """Return whether a record at the end of a log was not written completely: ``verify`` calls other bytes noise."""
     return gap.stop is scan.Stop.BLANK or log.begins(gap.segment, gap.start, commit_log.MESSAGE_MAGICS)
+
+
+def _goes_on(log: CommitLog, offset: int, kernels: Any) -> bool:
+    """Return whether a log has a message at an address or after it."""
+    later = (segment for segment in log.segments if segment.end_offset > offset)
+    starts = ((segment, max(0, offset - segment.start_offset)) for segment in later)
+    return any(log.resync(segment, start, segment.size, kernels) is not None for segment, start in starts)
 
 
 class _Part(NamedTuple):
