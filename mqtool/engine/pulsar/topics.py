@@ -166,6 +166,7 @@ class PulsarTopics:
         self._held_asleep = 0
         self._next_save = now + INTERVAL_MS
         self._log_start = broker.store.log.min_offset
+        self._checked_permissions = broker.topics.version, broker.groups.version, broker.settings.perm
         self.most_body = broker.store.config.number("maxMessageSize", 4 << 20)
         self.most_message = self.most_body - ROOM
         self._kept = KeptEntries()
@@ -594,7 +595,12 @@ class PulsarTopics:
         return "" if groups.is_readable(group, topic) else f"The group {group} may not read the topic {topic}"
 
     def no_longer_permitted(self) -> list[Durable]:
-        """Return the subscriptions with consumers that administrators have forbidden to read."""
+        """Return the subscriptions with consumers that administrators have forbidden to read since the last call."""
+        broker = self._broker
+        permissions = broker.topics.version, broker.groups.version, broker.settings.perm
+        if permissions == self._checked_permissions:
+            return []
+        self._checked_permissions = permissions
         return [
             durable
             for durable in self._awake
