@@ -142,7 +142,13 @@ class RouteTable:
             return
         del self._brokers[broker_name]
         self._leave_cluster(broker)
-        self._drop_queues(broker_name, lambda _: True)
+        topics = self._served.pop(broker_name, ())
+        self._count -= len(topics)
+        for topic in topics:
+            queues = self._topics[topic]
+            del queues[broker_name]
+            if not queues:
+                del self._topics[topic]
 
     def _leave_cluster(self, broker: BrokerData) -> None:
         names = self._clusters.get(broker.cluster, set())
@@ -240,11 +246,16 @@ class RouteTable:
 
     def set_writable(self, broker_name: str, writable: bool) -> int:
         """Allow or forbid writing to all topics of a broker until it says otherwise; return how many these are."""
-        topics = self._served.get(broker_name, ())
+        topics, write = self._served.get(broker_name, ()), int(Perm.WRITE)
+        changed: dict[tuple[int, ...], QueueData] = {}  # nearly all are alike
         for topic in topics:
-            queue = self._topics[topic][broker_name]
-            perm = queue.perm | Perm.WRITE if writable else queue.perm & ~Perm.WRITE
-            self._topics[topic][broker_name] = replace(queue, perm=int(perm))
+            queues = self._topics[topic]
+            queue = queues[broker_name]
+            if bool(queue.perm & write) != writable:
+                kind = queue.read_queue_count, queue.write_queue_count, queue.perm, queue.topic_sys_flag
+                if kind not in changed:
+                    changed[kind] = replace(queue, perm=queue.perm ^ write)
+                queues[broker_name] = changed[kind]
         return len(topics)
 
     def _put(self, topic: str, queue: QueueData) -> None:
