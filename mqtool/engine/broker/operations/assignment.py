@@ -65,6 +65,8 @@ class Assignments:
             return share(count, len(members), index)
         if not 0 < mode.share_count < len(members) - 1:
             return [_ALL_QUEUES]
+        if count <= 0:
+            return []
         if len(members) > count:
             return [index % count]
         shared = ((index + step) % len(members) for step in range(mode.share_count + 1))

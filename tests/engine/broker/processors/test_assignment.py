@@ -1,5 +1,6 @@
 """Queues shared out by the broker, held against what RocketMQ's own strategies gave."""
 
+import asyncio
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mqtool
 from mqtool.engine.broker.operations.assignment import STRATEGIES
 from mqtool.engine.broker.request_modes import BY_PULL, RequestMode
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_body, build_heartbeat
@@ -18,6 +20,7 @@ from mqtool.formats.codes import RequestCode
 from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.peer import Peer
 from tests.engine.broker.asking import Asking, broker_at_work
+from tests.wire_client import WireClient, consumer
 
 
 @pytest.mark.parametrize(
@@ -130,3 +133,26 @@ def test_modes_outlive_a_restart_and_end_with_their_topic(tmp_path: Path) -> Non
         asking.broker.topics.delete("T", asking.now)
     with broker_at_work(tmp_path) as asking:
         assert asking.broker.request_modes.get("T", "G") == BY_PULL
+
+
+def test_who_pops_a_topic_without_queues_is_assigned_none(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with asyncio.timeout(60), mqtool.Broker() as broker:
+            clients = [WireClient(broker.address) for _ in range(3)]
+            await clients[0].make_topic("T", readQueueNums=0, writeQueueNums=0)
+            for number, client in enumerate(clients):
+                await client.done(
+                    RequestCode.HEART_BEAT, build_heartbeat(Heartbeat(f"c{number}", (), (consumer("G"),)))
+                )
+            mode = {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 1}
+            await clients[0].done(RequestCode.SET_MESSAGE_REQUEST_MODE, build_body(mode))
+            asked = {"topic": "T", "consumerGroup": "G", "clientId": "c2", "strategyName": "AVG"}
+            answer = await clients[2].ask(
+                RequestCode.QUERY_ASSIGNMENT, build_body({**asked, "messageModel": "CLUSTERING"})
+            )
+            assert (answer.code, orjson.loads(answer.body)) == (0, {"messageQueueAssignments": []})
+            for client in clients:
+                await client.close()
+
+    asyncio.run(test())
+    assert not caplog.records
