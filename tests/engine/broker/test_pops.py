@@ -463,7 +463,7 @@ def test_the_retries_of_others_stay_when_a_topic_is_deleted() -> None:
                 asked |= {"invisibleTime": 2000, "pollTime": 0, "bornTime": clock(), "initMode": 0, "order": False}
                 await client.done(RequestCode.POP_MESSAGE, **asked, expType="TAG", exp="*")
             await client.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"orders_b"}')
-            back = {"offset": int(sent["msgId"][-16:], 16), "group": "orders_b", "delayLevel": 1}
+            back: dict[str, Any] = {"offset": int(sent["msgId"][-16:], 16), "group": "orders_b", "delayLevel": 1}
             await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, **back)
             for _ in range(4):
                 clock.advance(2)

@@ -1,5 +1,6 @@
 """The waiting room: whatever waits is told once, of what came, at its deadline or not at all, and leaves nothing."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from unittest import mock
 
@@ -241,13 +242,16 @@ def test_a_thousand_that_wait_for_the_same_are_looked_at_in_several_ticks_and_al
     room, session, looked = WaitingRoom(), Session("192.0.2.1", "192.0.2.1:1"), 0
     pops = [One(POPS, session, 1000, PullFilter(frozenset({number})), -1, 0) for number in range(1000)]
 
-    def look(one: One) -> str | None:
-        nonlocal looked
-        looked += 1
-        return "something" if one.has_something else None
+    def counted(one: One) -> Callable[[bool, int], str | None]:
+        def look(is_due: bool, now: int) -> str | None:
+            nonlocal looked
+            looked += 1
+            return one.look(is_due, now)
+
+        return look
 
     for one in pops:
-        one.waiting.look = lambda _is_due, _now, one=one: look(one)
+        one.waiting.look = counted(one)
         room.add(one.waiting)
     most = []
     for number in (999, 0):  # the first one is looked at before there is something for it
