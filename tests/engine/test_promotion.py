@@ -371,6 +371,35 @@ async def test_a_master_that_was_replaced_while_no_name_server_told_it_steps_dow
             assert master.address != old.address
 
 
+@on_a_loop
+async def test_of_two_promotions_at_once_one_is_refused(tmp_path: Path) -> None:
+    async with (
+        names() as name_server,
+        master_of(tmp_path / "a", name_server) as first,
+        slave_of(tmp_path / "b", name_server) as second,
+        slave_of(tmp_path / "c", name_server, 2) as third,
+        AdminClient([name_server]) as admin,
+    ):
+        for number in (1, 2):
+            await until_it_follows(admin, number)
+        plans = [await plan_promotion(admin, "broker-a", number) for number in (1, 2)]
+        assert plans[0].epoch == plans[1].epoch
+        outcomes = await asyncio.gather(
+            *(promote(admin, plan, lambda _: None) for plan in plans), return_exceptions=True
+        )
+        [refusal] = [outcome for outcome in outcomes if outcome is not None]
+        number = 1 + outcomes.index(None)
+        assert f"this broker has already stopped for slave {number} to become the master" in str(refusal)
+        accepted = []
+        for broker in (first, second, third):
+            client = WireClient(broker.address)
+            with contextlib.suppress(MqtoolError, AssertionError):
+                await client.send(b"after")
+                accepted.append(broker.address)
+            await client.close()
+        assert accepted == [plans[number - 1].slave.address]
+
+
 @pytest.mark.parametrize("is_set_as_slave", [False, True])
 @on_a_loop
 async def test_a_master_steps_down_although_the_promotion_was_killed_before_it_told_it(

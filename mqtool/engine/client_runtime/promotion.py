@@ -251,7 +251,7 @@ async def promote(admin: "AdminClient", plan: Promotion, say: Callable[[str], No
     slave, master = plan.slave, plan.master
     become = calls.change_role("become", plan.role, MASTER, plan.epoch)
     if master is not None:
-        end = await admin.request(master.address, calls.change_role("stop"))
+        end = await admin.request(master.address, calls.change_role("stop", "", slave.broker_id, plan.epoch))
         try:
             await _until_it_has(admin, slave.address, end)
             await _check_copy(admin, master.address, slave.address, end)

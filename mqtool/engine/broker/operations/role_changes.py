@@ -27,20 +27,31 @@ class RoleChanges:
         self._state = state
         self._is_changing = False
         self._is_stopped = False
+        self._stopped_for = (0, 0)  # id and epoch
         self._seen_epoch = 0  # of another master, while this one was stopped
         self.is_replaced = False
         """Whether another broker has become the master in the meantime: this one accepts no messages any more."""
 
-    def stop_messages(self) -> int:
+    def stop_messages(self, slave_id: int = 0, epoch: int = 0) -> int:
         """Stop accepting messages, and return the end of the log.
 
+        Args:
+            slave_id: of the slave that is to become the master; the same promotion may be tried again.
+            epoch: of that change.
+
         Raises:
-            OperationRefusedError: this is not a master.
+            OperationRefusedError: this is not a master, or stopped for another slave, which may be the master by now.
         """
         if self._state.role is Role.SLAVE:
             raise OperationRefusedError(Reason.NOT_POSSIBLE, "this broker is a slave: it accepts no messages")
+        if self._is_stopped and self._stopped_for != (slave_id, epoch):
+            raise OperationRefusedError(
+                Reason.NOT_POSSIBLE,
+                f"this broker has already stopped for slave {self._stopped_for[0]} to become the master: promote that "
+                "one, or restart this broker if that promotion was ended",
+            )
         self._store.take_only_copies()
-        self._is_stopped = True
+        self._is_stopped, self._stopped_for = True, (slave_id, epoch)
         log.warning("messages are no longer accepted: another broker is to become the master")
         return self._store.log.end_offset
 

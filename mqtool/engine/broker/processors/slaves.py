@@ -84,7 +84,7 @@ def change_role(broker: "BrokerController", request: "BrokerRequest") -> "Answer
     step, role, broker_id, epoch = parse_header(ChangeRole, request.command.ext_fields)
     changes = broker.role_changes
     if step == "stop":
-        end = changes.stop_messages()
+        end = changes.stop_messages(broker_id, epoch)
     elif step == "go on":
         end = changes.take_messages()
     elif step == "become" and role in {*Role}:
