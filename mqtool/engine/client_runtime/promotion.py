@@ -88,7 +88,14 @@ async def plan_promotion(
     if master is None:
         epoch = max(epoch, clock() // 1000)
         repeats = await _most_repeated(admin, slave.broker.address)
-        return _without_master(slave, epoch, repeats, await _of_other_slaves(admin, slave, all_stats))
+        remarks = await _of_other_slaves(admin, slave, all_stats)
+        settings = await admin.request(slave.broker.address, calls.broker_settings())
+        if (replicas := settings.get("inSyncReplicas", "1")) != "1":
+            remarks.append(
+                f"the new master is an ASYNC_MASTER: its sends wait for no slave, whatever "
+                f"inSyncReplicas={replicas} says, until it is restarted with brokerRole=SYNC_MASTER"
+            )
+        return _without_master(slave, epoch, repeats, remarks)
     settings = await admin.request(master.broker.address, calls.broker_settings())
     if _OUR_SETTING not in settings:
         raise UsageError(
@@ -213,13 +220,13 @@ async def _is_prefix(admin: "AdminClient", slave: "BrokerStats", other: "BrokerS
     return await _are_same(admin, slave.broker.address, other.broker.address, max(*begins, 0), min(ends))
 
 
-def _without_master(slave: "BrokerStats", epoch: int, repeats: dict[str, int], of_other_slaves: list[str]) -> Promotion:
+def _without_master(slave: "BrokerStats", epoch: int, repeats: dict[str, int], remarks: list[str]) -> Promotion:
     copied = slave.stats.get("replicationCopiedTimestamp", "0")
     number = slave.broker.broker_id
     misfit = slave.stats.get(_MISFIT)
     remarks = [
         *([f"slave {number} is not a copy of its master, whose messages are lost: {misfit}"] if misfit else []),
-        *of_other_slaves,
+        *remarks,
         "no master answers: messages that it had and the slave does not have are lost; how many is unknown",
         "if it is still running, cut off from here, stop it first: otherwise there are two masters",
     ]
