@@ -92,7 +92,7 @@ async def plan_promotion(
         settings = await admin.request(slave.broker.address, calls.broker_settings())
         if (replicas := settings.get("inSyncReplicas", "1")) != "1":
             remarks.append(
-                f"the new master is an ASYNC_MASTER: its sends wait for no slave, whatever "
+                "the new master is an ASYNC_MASTER: its sends wait for no slave, whatever "
                 f"inSyncReplicas={replicas} says, until it is restarted with brokerRole=SYNC_MASTER"
             )
         return _without_master(slave, epoch, repeats, remarks)
@@ -171,12 +171,12 @@ def _lacks_at_begin(slave: "BrokerStats", other: "BrokerStats") -> int:
     return end - max(int(other.stats.get(_BEGIN, "0")), 0)
 
 
-async def _are_same(admin: "AdminClient", one: str, other: str, start: int, end: int) -> bool:
+async def _are_same(admin: "AdminClient", left: str, right: str, start: int, end: int) -> bool:
     """Return whether the logs of two mqtool brokers that both have a range are the same up to its end."""
     if start >= end:
         return True
     call = calls.log_checksum(max(start, end - _COMPARED_SIZE), end)
-    checksums = [await admin.request(address, call) for address in (one, other)]
+    checksums = [await admin.request(address, call) for address in (left, right)]
     return checksums[0] == checksums[1]
 
 
