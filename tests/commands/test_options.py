@@ -14,7 +14,7 @@ from mqtool.engine.client_runtime.admin_queries import check_known
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.errors import NotFoundError, Status
 from tests.commands.running import run
-from tests.golden import copy_of, golden_store
+from tests.golden import copy_of, golden_store, manifest
 from tests.retention import COMMANDS as READING
 from tests.retention import moments, taking, wrong_at
 
@@ -111,6 +111,22 @@ def test_a_setting_in_a_file_that_nobody_knows_is_remarked_and_known_ones_are_no
         assert "myPluginsOwn" in ran.remarks
         assert "listenPort" not in ran.remarks
         assert "sendMessageThreadPoolNums" not in ran.remarks
+
+
+@pytest.mark.parametrize("command", ["stats", "find --topic Multi", "export", "dump commitlog"])
+def test_messages_of_a_segment_that_is_there_twice_are_read_once(command: str, tmp_path: Path) -> None:
+    name = "multipath-533-clean"
+    store = copy_of(name, tmp_path)
+    first = store / "commitlog-a" / f"{131_072:020}"
+    second = store / "commitlog-b" / first.name
+    second.write_bytes(first.read_bytes())
+    folders = [f"--set=storePathCommitLog={store / 'commitlog-a'},{store / 'commitlog-b'}"]
+
+    ran = run(*command.split(), "-s", store, *folders)
+
+    count = sum(row["message_count"] for row in ran.rows) if command == "stats" else len(ran.rows)
+    assert (ran.status, count) == (Status.OK, len(manifest(name)["messages"]))
+    assert f"{second} is not read: {first} is the same segment" in ran.remarks
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,7 @@ def _walk(ask: DumpRequest, log: CommitLog, start_offset: int, stop_offset: int)
     """Yield messages and gaps of a range; says which addresses no file has."""
     kernels = _Kernels(ask, log, start_offset, stop_offset)
     before = None
-    for segment in log.segments:
+    for segment in ask.store.segments_once():
         if segment.end_offset <= start_offset or segment.start_offset >= stop_offset:
             continue
         if before and before.end_offset < segment.start_offset:

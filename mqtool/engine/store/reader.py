@@ -4,6 +4,7 @@ import collections
 import contextlib
 import copy
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.index_file import DEFAULT_SHAPE, IndexFile, Shape, infer_shape
 from mqtool.engine.store.index_file import NAME_WIDTH as INDEX_NAME_WIDTH
 from mqtool.engine.store.locks import is_locked, shows_locks
+from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import read_file, reading
 from mqtool.engine.store.packed import READ_PACKED, ArchivePath, is_archive, opened_archive
 from mqtool.engine.store.paths import StoreConfig, StorePaths
@@ -108,6 +110,18 @@ class StoreReader:
         if log.inferred and log.segments and log.file_size != 1 << 30:
             self.remarks.append(f"assuming {log.file_size:,}-byte segments (mappedFileSizeCommitLog, inferred)")
         return log
+
+    def segments_once(self) -> list[MappedFile]:
+        """Return the segments, of several files of one only the first of the longest; ``remarks`` name the others."""
+        segments: list[MappedFile] = []
+        for _, files in itertools.groupby(self.commit_log.segments, lambda segment: segment.start_offset):
+            same = sorted(files, key=lambda segment: -segment.size)
+            segments.append(same[0])
+            for other in same[1:]:
+                remark = f"{other.path} is not read: {same[0].path} is the same segment"
+                if remark not in self.remarks:
+                    self.remarks.append(remark)
+        return segments
 
     @property
     def is_packed(self) -> bool:

@@ -12,6 +12,7 @@ import dataclasses
 import errno
 import fnmatch
 import functools
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -265,7 +266,9 @@ class Search:
         self._is_over = False
         self.end_offset = end
         self.total_size = sum(
-            min(segment.end_offset, end) - segment.start_offset for segment in _below(reader.commit_log, end)
+            min(segment.end_offset, end) - segment.start_offset
+            for segment in reader.segments_once()
+            if segment.start_offset < end
         )
         self.scan_size = sum(end - begin for begin, end in self.ranges)
         self.kernels = scan.kernels_for(self.scan_size)
@@ -384,9 +387,12 @@ class Search:
 
     def _scan(self, start: int, stop: int, progress: Progress) -> Iterator[Message]:
         before = self.scanned_size
-        pieces = self._reader.tables(start, stop, self.kernels)
+        log = self._reader.commit_log
+        pieces: Iterator[MessageTable | Gap] = itertools.chain.from_iterable(
+            log.tables_of(segment, start, stop, self.kernels) for segment in self._reader.segments_once()
+        )
         if stop >= self.end_offset and self._reader.is_live:
-            pieces = settled(self._reader.commit_log, pieces)
+            pieces = settled(log, pieces)
         for piece in pieces:
             if isinstance(piece, Gap):
                 self._unused.append(piece)
@@ -494,10 +500,6 @@ def _last_data(segment: MappedFile) -> int:
                     return min(end, segment.size) if error.errno == errno.ENXIO else segment.size
         finally:
             os.close(descriptor)
-
-
-def _below(log: CommitLog, end: int) -> list[MappedFile]:
-    return [segment for segment in log.segments if segment.start_offset < end]
 
 
 def is_wanted(log: CommitLog, query: Query, offset: int) -> bool:
