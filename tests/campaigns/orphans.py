@@ -53,7 +53,9 @@ class Subjects:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         ports = [free_port(), free_port()]
-        self.serve = ["serve", "--namesrv-port", str(ports[0]), "--port", str(ports[1]), "-s"]
+        # Golden stores are old, and a broker deletes what is older than this at a certain hour.
+        keep = "--set=fileReservedTime=1000000"
+        self.serve = ["serve", keep, "--namesrv-port", str(ports[0]), "--port", str(ports[1]), "-s"]
         self._count = 0
         self.all: dict[str, Callable[[], list[str]]] = {
             "serve, a new store": lambda: [*self.serve, str(self._new("new"))],
