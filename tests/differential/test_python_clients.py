@@ -504,6 +504,20 @@ def test_lite_pull(target: BrokerTarget, topic: str) -> None:
         assert other.poll(500) == []
 
 
+def test_all_queues_of_a_first_commit_are_committed(target: BrokerTarget, topic: str) -> None:
+    """RocketMQ brokers forget all but one of a group's first commits in a topic that come at the same time."""
+    with producer(target) as sending:
+        queues = sending.queues(topic)
+    for number in range(15):
+        made = mqtool.LitePullConsumer(f"{topic}-{number}", target.name_server)
+        made.assign(queues)
+        with made:
+            for queue in queues:
+                made.seek(queue, 0)
+            made.commit(dict.fromkeys(queues, 1))
+            assert {queue: made.committed(queue) for queue in queues} == dict.fromkeys(queues, 1)
+
+
 def test_iterating_and_batches(target: BrokerTarget, topic: str) -> None:
     send(target, topic, BODIES)
     seen: list[bytes] = []

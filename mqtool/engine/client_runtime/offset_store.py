@@ -88,9 +88,19 @@ class BrokerOffsets(_Noted):
 
     async def commit(self, queues: Collection[MessageQueue]) -> None:
         """Commit to the brokers, and wait for their answers; if one refuses, the others are still asked."""
-        noted = [(queue, self._offsets[queue]) for queue in queues]
-        asked = (self._ask(queue, offset) for queue, offset in noted)
-        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        # Of a group's first commits in a topic that come at the same time, RocketMQ brokers forget all but one.
+        committed = {(queue.broker_name, queue.topic) for queue in self._told}
+        first: list[MessageQueue] = []
+        others: list[MessageQueue] = []
+        for queue in queues:
+            place = queue.broker_name, queue.topic
+            (others if place in committed else first).append(queue)
+            committed.add(place)
+        noted = {queue: self._offsets[queue] for queue in queues}
+        outcomes: list[BaseException | None] = []
+        for part in (first, others):
+            asked = (self._ask(queue, noted[queue]) for queue in part)
+            outcomes += await asyncio.gather(*asked, return_exceptions=True)
         for error in filter(None, outcomes):
             raise error
 
