@@ -372,7 +372,8 @@ class LitePullConsumer(Consumer):
         What ``auto_commit`` commits is sent without waiting for an answer.
 
         Args:
-            offsets: the next offsets of some queues; by default those after everything that was returned.
+            offsets: the next offsets of some queues; by default those after everything that was returned. Queues that
+                this consumer does not hold, or has not started to pull, are left out, and logged.
 
         Raises:
             UsageError: the consumer is not running.
@@ -388,6 +389,8 @@ class LitePullConsumer(Consumer):
         self._note_returned()
         wanted = self._returned_up_to if offsets is None else offsets
         queues = [queue for queue in wanted if queue in self._held or queue in self._sought]
+        for queue in offsets.keys() - set(queues) if offsets else ():
+            log.warning("the offset of %s is not committed: this consumer does not hold the queue", queue)
         for queue in queues:
             self._offsets.update(queue, wanted[queue], increase_only=False)
         return queues

@@ -144,6 +144,19 @@ def test_offsets_can_be_committed_by_queue_and_found_by_time(broker: mqtool.Brok
         assert one.offset_for_timestamp(queue, message.store_timestamp + 1) > message.queue_offset - 25
 
 
+def test_a_commit_for_a_queue_that_is_not_held_is_logged(
+    broker: mqtool.Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(broker, BODIES)
+    with consumer(broker) as one:
+        first, second, *_ = one.fetch_message_queues("Orders")
+        one.assign([first])
+        polled(one, 1)
+        one.commit({first: 1, second: 1})
+        assert (one.committed(first), one.committed(second)) == (1, None)
+    assert f"the offset of {second} is not committed: this consumer does not hold the queue" in caplog.messages
+
+
 def test_of_paused_queues_nothing_is_pulled(broker: mqtool.Broker) -> None:
     send(broker, [b"before"])
     with consumer(broker) as one:
