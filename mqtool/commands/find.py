@@ -26,7 +26,7 @@ from mqtool.commands._options import (
     time_options,
     topic_filter,
 )
-from mqtool.commands._output import Output, progress
+from mqtool.commands._output import Output, counted, progress
 from mqtool.commands._query import topics_of, unread_remarks
 from mqtool.commands._rows import message_columns, message_row
 from mqtool.commands._wire import source_options
@@ -208,23 +208,23 @@ async def _find_on_brokers(admin: "AdminClient", wanted: _FindQuery, body: str, 
     chosen = matching(wanted.topics, known, "topic") if wanted.topics else None
     topics = sorted(chosen if chosen is not None else {name for name in known if not is_system_topic(name)})
     output.columns, output.always = _columns(wanted.query, output.width, body), _always(wanted.query)
-    looked = f"{_count(len(topics), 'topic')} looked up by key" if wanted.has_keys else ""
+    looked = f"{counted(len(topics), 'topic')} looked up by key" if wanted.has_keys else ""
     messages = _with_keys(browser, wanted, topics) if wanted.has_keys else None
     if messages is None:
         places = await browser.starts(await browser.places(topics), wanted.query.since)
         size = sum(place.max_offset - place.min_offset for place in places)
         output.remark(
-            f"pulling {_count(size, 'message')} in {_count(len(places), 'queue')} of "
-            f"{_count(len(topics), 'topic')}, or fewer if --limit is reached"
+            f"pulling {counted(size, 'message')} in {counted(len(places), 'queue')} of "
+            f"{counted(len(topics), 'topic')}, or fewer if --limit is reached"
         )
         messages = browser.search(places, wanted.query)
-        looked = f"{_count(len(places), 'queue')} pulled"
+        looked = f"{counted(len(places), 'queue')} pulled"
     async with contextlib.aclosing(messages):
         while output.count != wanted.limit and (hit := await anext(messages, None)):
             output.row(_row(hit.message, wanted.query, body, output))
     for remark in browser.remarks:
         output.remark(remark)
-    count_text = _count(output.count, "message") if output.count else "no message"
+    count_text = counted(output.count, "message") if output.count else "no message"
     output.remark(f"{count_text} found; {looked}{'; --limit is reached' if output.count == wanted.limit else ''}")
     return Status.DAMAGE if browser.remarks else Status.OK
 
@@ -272,14 +272,10 @@ def _place(regex: "re.Pattern[str]", text: str) -> int:
 
 
 def _summary(search: "Search", count: int, stopped: str) -> str:
-    asked = _count(search.index_files_used, "index file")
+    asked = counted(search.index_files_used, "index file")
     ways = [f"{asked} searched"] if search.index_files_used else []
     if search.scanned_size or not (ways or stopped):
         ways.append(f"{search.scanned_size:,} of {search.total_size:,} bytes of log scanned")
-    count_text = _count(count, "message") if count else "no message"
+    count_text = counted(count, "message") if count else "no message"
     parts = [f"{count_text} found", *([", ".join(ways)] if ways else []), *([stopped] if stopped else [])]
     return "; ".join(parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.config_files import load_table
-from mqtool.engine.broker.copies import is_for_later
+from mqtool.engine.broker.copies import deliver_copy
 from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.state import BrokerState
@@ -246,5 +246,4 @@ class DelayedMessages:
         if message.topic == HALF_TOPIC:
             return False
         message.store_host = self._state.store_host
-        status = self._store.append(message, now, is_again=True).status
-        return is_for_later(status, message, unit.physical_offset)
+        return deliver_copy(self._store, message, now, unit.physical_offset)

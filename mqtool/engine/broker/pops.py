@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.broker_stats import BrokerStatsManager
 from mqtool.engine.broker.consumer_offsets import UNKNOWN, ConsumerOffsets
+from mqtool.engine.broker.copies import BROKER_MARKS
 from mqtool.engine.broker.pop_orders import OrderInfo, PopOrders
 from mqtool.engine.broker.revive_log import ReviveLog
 from mqtool.engine.broker.saves import Saves
@@ -34,7 +35,7 @@ from mqtool.formats.pop import (
     topic_flag,
 )
 from mqtool.formats.properties import add_property, build_properties, parse_properties
-from mqtool.formats.property_names import CLUSTER, FIRST_POP_TIME, MSG_REGION, POP_CK, TRACE_ON
+from mqtool.formats.property_names import FIRST_POP_TIME, POP_CK
 from mqtool.formats.record_head import queue_offset
 from mqtool.formats.stored_message import parse_stored, record_ends
 from mqtool.formats.topics import RETRY_PREFIX
@@ -49,7 +50,7 @@ _AGAIN_MS = 1000
 """How long to wait if deliveries cannot be recorded."""
 _RETRY_FIRST = 5
 """Every fifth pop reads the retry topic before the queues, all others after them."""
-_MARKS = {MSG_REGION, TRACE_ON, CLUSTER, FIRST_POP_TIME}
+_MARKS = {*BROKER_MARKS, FIRST_POP_TIME}
 """Properties that a broker adds for information; they make room for a receipt."""
 _ASTRAY = (StoreStatus.OFFSET_TOO_SMALL, StoreStatus.OFFSET_OVERFLOW_BADLY, StoreStatus.OFFSET_FOUND_NULL)
 

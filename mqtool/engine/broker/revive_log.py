@@ -15,14 +15,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
-from mqtool.engine.broker.copies import is_for_later
+from mqtool.engine.broker.copies import deliver_copy
 from mqtool.engine.broker.intake import Intake
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.timers import Timers
 from mqtool.engine.broker.topics import Topics, revive_topic
 from mqtool.engine.intervals import is_time
-from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.engine.store.append_result import AppendResult
 from mqtool.errors import FormatError, NotFoundError, WriteError
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.pop import (
@@ -237,11 +237,7 @@ class ReviveLog:
             if stored is None:
                 continue
             message = self._again(point, stored.message, now)
-            status = self._store.append(message, now, is_again=True).status
-            if status is PutStatus.PROPERTIES_SIZE_EXCEEDED:  # with the time of its first pop
-                message.properties = stored.message.properties
-                status = self._store.append(message, now, is_again=True).status
-            if is_for_later(status, message, stored.physical_offset):
+            if deliver_copy(self._store, message, now, stored.physical_offset, stored.message.properties):
                 return None
             point.done.add(offset)
             count += 1

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.config_files import sync_folder
-from mqtool.engine.broker.copies import copy_key, is_for_later
+from mqtool.engine.broker.copies import copy_key, deliver_copy
 from mqtool.engine.broker.delayed import with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.broker.limits import MAX_OF_POPS, MAX_TIMERS
@@ -313,11 +313,7 @@ class Timers:
             properties=marked,
             store_host=self._state.store_host,
         )
-        status = self._store.append(message, now, is_again=True).status
-        if status is PutStatus.PROPERTIES_SIZE_EXCEEDED:  # with the marks
-            message.properties = properties
-            status = self._store.append(message, now, is_again=True).status
-        return is_for_later(status, message, stored.physical_offset)
+        return deliver_copy(self._store, message, now, stored.physical_offset, properties)
 
     def _keep(self) -> None:
         """Queue the progress of delivery to be written as soon as the delivered messages are on disk."""

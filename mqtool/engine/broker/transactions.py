@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from mqtool.engine.broker.acl import AccessControl, Need
 from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
-from mqtool.engine.broker.copies import CopyKey, copy_key
+from mqtool.engine.broker.copies import BROKER_MARKS, CopyKey, copy_key
 from mqtool.engine.broker.delayed import delay_level, with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.broker.intake import Intake
@@ -37,9 +37,7 @@ from mqtool.formats.plain_acl import PUB
 from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
 from mqtool.formats.property_names import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
-    CLUSTER,
     DELAY,
-    MSG_REGION,
     PGROUP,
     REAL_QID,
     REAL_TOPIC,
@@ -47,7 +45,6 @@ from mqtool.formats.property_names import (
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
-    TRACE_ON,
     TRAN_MSG,
     TRAN_PREPARED_QUEUE_OFFSET,
     TRANSACTION_CHECK_TIMES,
@@ -64,9 +61,7 @@ _REAL_TOPIC, _REAL_QUEUE_ID = probe_of(REAL_TOPIC), probe_of(REAL_QID)
 _CHECK_TIMES, _IMMUNITY, _FIRST_HALF_OFFSET = map(
     probe_of, (TRANSACTION_CHECK_TIMES, CHECK_IMMUNITY_TIME_IN_SECONDS, TRAN_PREPARED_QUEUE_OFFSET)
 )
-_MARKS = (MSG_REGION, TRACE_ON, CLUSTER)
-"""Properties that a broker adds for information."""
-_OF_A_COPY = (TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET, WAIT, *_MARKS)
+_OF_A_COPY = (TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET, WAIT, *BROKER_MARKS)
 """Properties in which a copy may differ from its original."""
 _WAITS_AGAIN = tuple(probe_of(name) for name in (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS))
 _MARK_TAG = build_properties({TAGS: "d"})
@@ -346,7 +341,7 @@ class Transactions:
             pairs.setdefault(TRAN_PREPARED_QUEUE_OFFSET, str(queue_offset))
         moved = self._move(half, HALF_TOPIC, build_properties(pairs), now)
         if moved.status is PutStatus.PROPERTIES_SIZE_EXCEEDED:
-            pairs = {name: value for name, value in pairs.items() if name not in _MARKS}
+            pairs = {name: value for name, value in pairs.items() if name not in BROKER_MARKS}
             moved = self._move(half, HALF_TOPIC, build_properties(pairs), now)
         if moved.status is PutStatus.PUT_OK:
             self._ask(half, pairs, moved)

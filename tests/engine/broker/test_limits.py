@@ -278,6 +278,16 @@ def test_a_message_whose_time_is_no_number_or_beyond_all_is_refused_not_delivere
     on_broker(test)
 
 
+async def send_longest(client: WireClient, send: dict[str, Any], properties: str) -> None:
+    """Send a message whose properties are as long as the broker accepts."""
+    size = 32_767
+    while True:
+        text = f"{properties}k\x01{'x' * size}\x02"
+        if not (await client.ask(RequestCode.SEND_MESSAGE, b"one", **send, properties=text)).code:
+            return
+        size -= 1
+
+
 @pytest.mark.parametrize("wait", ["TIMER_DELAY_SEC\x015\x02", "DELAY\x011\x02"], ids=["time", "level"])
 def test_what_was_acknowledged_and_waits_is_delivered_however_long_it_is(wait: str) -> None:
     async def test() -> None:
@@ -315,12 +325,7 @@ def test_the_producer_of_a_half_message_with_the_longest_properties_is_asked_for
             await client.done(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c", ("P",))))
             send: dict[str, Any] = {"producerGroup": "P", "topic": "T", "defaultTopic": "TBW102", "queueId": 0}
             send |= {"defaultTopicQueueNums": 4, "sysFlag": 4, "bornTimestamp": clock(), "flag": 0, "reconsumeTimes": 0}
-            size = 32_767
-            while True:
-                text = f"UNIQ_KEY\x01u\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02k\x01{'x' * size}\x02"
-                if not (await client.ask(RequestCode.SEND_MESSAGE, b"one", **send, properties=text)).code:
-                    break
-                size -= 1
+            await send_longest(client, send, "UNIQ_KEY\x01u\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02")
             for _ in range(2):
                 clock.advance(5)
                 check = await client.checks.get()
@@ -340,12 +345,7 @@ def test_a_message_that_is_popped_again_may_have_the_longest_properties() -> Non
             client = WireClient(broker.address)
             send: dict[str, Any] = {"producerGroup": "P", "topic": "T", "defaultTopic": "TBW102", "queueId": 0}
             send |= {"defaultTopicQueueNums": 4, "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "reconsumeTimes": 0}
-            size = 32_767
-            while True:
-                text = f"UNIQ_KEY\x01u\x02k\x01{'x' * size}\x02"
-                if not (await client.ask(RequestCode.SEND_MESSAGE, b"one", **send, properties=text)).code:
-                    break
-                size -= 1
+            await send_longest(client, send, "UNIQ_KEY\x01u\x02")
             for _ in range(3):
                 clock.advance(5)
                 fields: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": -1, "maxMsgNums": 32}
