@@ -22,12 +22,12 @@ _LONGEST_FRAME = 1 << 23
 class PulsarWireClient:
     """One connection."""
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None, **connect: Any) -> None:
         plain = socket.create_connection((host, port), _PATIENCE_SECONDS)
         self.socket = tls.wrap_socket(plain, server_hostname=host) if tls else plain
         self.told: list[Command] = []
         self._frames = PulsarFrameDecoder(_LONGEST_FRAME)
-        self.say("connect", client_version="wire", protocol_version=21)
+        self.say("connect", client_version="wire", protocol_version=21, **connect)
 
     def __enter__(self) -> Self:
         return self

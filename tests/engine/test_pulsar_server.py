@@ -4,7 +4,7 @@ import json
 import random
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
 from tests.commands.running import run
+from tests.engine.client_runtime.test_push_consumer import until
 from tests.engine.remoting.test_tls import settings, with_certificate
+from tests.pulsar_client import PulsarWireClient
 
 pulsar = pytest.importorskip("pulsar")
 WAIT_MS = 30_000
@@ -99,6 +101,20 @@ def test_topics_of_rocketmq_with_several_queues_have_partitions(broker: mqtool.B
     assert partitions[0] == "persistent://public/default/wide-partition-0"
     assert len(partitions) > 1
     assert body == [b"made by sending"]
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%billing", "%DLQ%billing"])
+def test_topics_of_groups_are_refused_instead_of_created_under_another_name(broker: mqtool.Broker, topic: str) -> None:
+    client = client_of(broker)
+
+    with pytest.raises(pulsar.NotAllowedError):
+        client.subscribe(topic, "s")
+    with pytest.raises(pulsar.NotAllowedError):
+        client.create_producer(topic)
+    client.close()
+
+    with mqtool.AdminClient(broker.name_server_address) as admin:
+        assert not [one for one in admin.topics() if "billing" in one.settings.topic]
 
 
 def test_a_reader_comes_to_an_end_that_no_client_can_be_given(broker: mqtool.Broker) -> None:
@@ -190,7 +206,7 @@ def token_of(name: str, key: bytes = KEY, **claims: Any) -> str:
     return jwt.encode({"sub": name, **claims}, key, "HS256")
 
 
-def client_with(broker: mqtool.Broker, token: str, seconds: int = 30) -> Any:
+def client_with(broker: mqtool.Broker, token: str | Callable[[], str], seconds: int = 30) -> Any:
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     authentication = pulsar.AuthenticationToken(token) if token else None
     return pulsar.Client(broker.pulsar_url, authentication, logger=quiet, operation_timeout_seconds=seconds)
@@ -228,6 +244,53 @@ def test_nobody_comes_in_without_a_token_that_is_valid(guarded: mqtool.Broker, t
     with pytest.raises((pulsar.AuthenticationError, pulsar.ConnectError, pulsar.Timeout)):
         client.create_producer("t")
     client.close()
+
+
+def test_a_token_that_expires_is_replaced_on_the_open_connection(tmp_path: Path) -> None:
+    clock = mqtool.VirtualClock()
+    with mqtool.Broker(tmp_path / "store", pulsar=True, settings=with_accounts(tmp_path), clock=clock) as broker:
+        made: list[str] = []
+
+        def new_token() -> str:
+            made.append(token_of("everyone", exp=clock() // 1000 + 60))
+            return made[-1]
+
+        def expire() -> None:
+            before = len(made)
+            clock.advance(61)
+            until(lambda: len(made) > before)
+
+        client = client_with(broker, new_token)
+        producer = client.create_producer("t")
+        consumer = client.subscribe("t", "s", initial_position=EARLIEST)
+        for number in range(3):
+            producer.send(b"%d" % number)
+            assert bodies(consumer, 1) == [b"%d" % number], "no new connection: what came before does not come again"
+            expire()
+        client.close()
+
+
+@pytest.mark.parametrize("answer", ["", "no token", token_of("producer"), token_of("everyone", exp=1_700_000_000)])
+def test_a_client_without_another_token_of_its_account_is_disconnected(tmp_path: Path, answer: str) -> None:
+    clock = mqtool.VirtualClock()
+    with mqtool.Broker(tmp_path / "store", pulsar=True, settings=with_accounts(tmp_path), clock=clock) as broker:
+        host, port = broker.pulsar_url.removeprefix("pulsar://").split(":")
+        token = token_of("everyone", exp=clock() // 1000 + 60)
+        own: dict[str, Any] = {"auth_method_name": "token", "auth_data": token.encode()}
+        refreshing = own | {"feature_flags": {"supports_auth_refresh": True}}
+        with PulsarWireClient(host, int(port), **own) as old, PulsarWireClient(host, int(port), **refreshing) as client:
+            for one in (old, client):
+                one.ping()
+            clock.advance(61)
+            assert old.is_closed()
+            assert client.next("auth_challenge").body.challenge.auth_data == b"PulsarAuthRefresh"
+            client.ping()
+            if answer:
+                response = {"auth_method_name": "token", "auth_data": answer.encode()}
+                client.say("auth_response", response=response)
+            else:
+                clock.advance(11)
+            assert client.is_closed()
 
 
 def test_pages_are_for_administrators_but_for_lookups(guarded: mqtool.Broker) -> None:

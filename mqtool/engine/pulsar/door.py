@@ -62,6 +62,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PING_MS, _GONE_MS, _PROBE_MS = 30_000, 60_000, 5_000
+_REFRESH_MS = 10_000
+"""How long a client has to replace its expired token."""
+_REFRESH = b"PulsarAuthRefresh"
+"""The challenge that makes clients fetch a new token."""
 _SWEEP_MS = 1_000
 _SET_BACK_MS = 1_000
 """A clock that goes back by more was set back."""
@@ -126,6 +130,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._commands: dict[str, Callable[[PulsarSession, Any, int], None]] = {
             "ping": lambda session, _, __: session.say("pong"),
             "pong": lambda _, __, ___: None,
+            "auth_response": self._refreshed,
             "partitioned_metadata": self._partitions,
             "lookup": self._lookup,
             "producer": self._producer,
@@ -229,6 +234,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             for session in self._sessions.values():
                 session.last_heard = min(session.last_heard, now)
                 session.probed_at = session.probed_at and min(session.probed_at, now)
+                session.challenged_at = session.challenged_at and min(session.challenged_at, now)
         self._now = now
 
     def next_tick(self, now: int) -> int:
@@ -327,6 +333,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             return
         session.is_connected = True
         session.is_cpp = body.client_version.startswith("Pulsar-CPP")
+        session.can_refresh = body.feature_flags.supports_auth_refresh
         session.say(
             "connected",
             server_version="mqtool",
@@ -337,6 +344,26 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 "supports_get_partitioned_metadata_without_auto_creation": True,
             },
         )
+
+    def _token_expired(self, session: PulsarSession, now: int) -> None:
+        """Ask a client for a new token, and close its connection if it cannot send one or has not done so in time."""
+        if session.is_connected and session.can_refresh and session.challenged_at is None:
+            session.challenged_at = now
+            session.say(
+                "auth_challenge",
+                server_version="mqtool",
+                challenge={"auth_method_name": "token", "auth_data": _REFRESH},
+                protocol_version=_NEWEST_PROTOCOL,
+            )
+        elif session.challenged_at is None or now >= session.challenged_at + _REFRESH_MS:
+            self.hang_up(session.peer, "its token is invalid or has expired")
+
+    def _refreshed(self, session: PulsarSession, body: Any, now: int) -> None:
+        token = body.response.auth_data if body.response.auth_method_name == "token" else b""
+        claim = self.identify(_text(token), session.host, now)
+        if claim.identity != session.identity:
+            raise PulsarRefusedError(PulsarError.AUTHENTICATION, "The new token is of another account than the old one")
+        session.expires_at, session.challenged_at = claim.expires_at, None
 
     def identify(self, token: str, host: str, now: int) -> TokenClaim:
         """Return the identity of a client from its host and its token, and until when that is valid.
@@ -402,7 +429,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         for session in [*self._sessions.values()]:
             silent = now - session.last_heard
             if session.expires_at is not None and now >= session.expires_at:
-                self.hang_up(session.peer, "its token is invalid or has expired")
+                self._token_expired(session, now)
             elif silent >= _GONE_MS:
                 self.hang_up(session.peer, "silent for a minute")
             elif session.probed_at is not None and now >= session.probed_at + _PROBE_MS:

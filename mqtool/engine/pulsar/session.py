@@ -70,7 +70,11 @@ class PulsarSession(Session):
         self.reached_host = ""
         """The host of this side, as the client sees it."""
         self.is_connected = False
-        self.expires_at: int | None = None  # ms: when its token, and so the connection, expires
+        self.expires_at: int | None = None  # ms: when its token expires
+        self.can_refresh = False
+        """Whether the client sends a new token if it is asked for one; otherwise its connection ends with the token."""
+        self.challenged_at: int | None = None
+        """When it was asked for a new token that it has not sent yet (ms)."""
         self.is_cpp = False
         """The client is the C++ client, or one of a language that wraps it."""
         self.is_backed_up = False

@@ -28,6 +28,7 @@ from mqtool.engine.pulsar.names import (
     parse_topic,
     pulsar_topic,
     rocketmq_topic,
+    unescape,
 )
 from mqtool.engine.pulsar.pace import DispatchRate, Rates
 from mqtool.engine.pulsar.producers import Producers
@@ -219,9 +220,9 @@ class PulsarTopics:
             return None
 
     def is_hidden(self, topic: str) -> bool:
-        """Tell whether a topic is internal to RocketMQ."""
+        """Tell whether a topic is internal to RocketMQ, or has the name of such a topic for Pulsar clients."""
         return (
-            topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+            (unescape(topic) or topic).startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
             or self._broker.topics.is_system(topic)
             or not may_be_sent_to(topic)
         )

@@ -30,10 +30,14 @@ MESSAGES = {
     "Schema": "1 name s!, 3 schema_data b!, 4 type i32!, 5 properties KeyValue*",
     "MessageId": "1 ledgerId u64!, 2 entryId u64!, 3 partition i32=-1, 4 batch_index i32=-1, 5 ack_set i64*, "
     "6 batch_size i32",
-    "FeatureFlags": "4 supports_topic_watchers bool=false, "
+    "FeatureFlags": "1 supports_auth_refresh bool=false, 4 supports_topic_watchers bool=false, "
     "5 supports_get_partitioned_metadata_without_auto_creation bool=false",
-    "Connect": "1 client_version s!, 3 auth_data b, 4 protocol_version i32=0, 5 auth_method_name s",
+    "Connect": "1 client_version s!, 3 auth_data b, 4 protocol_version i32=0, 5 auth_method_name s, "
+    "10 feature_flags FeatureFlags",
     "Connected": "1 server_version s!, 2 protocol_version i32=0, 3 max_message_size i32, 4 feature_flags FeatureFlags",
+    "AuthData": "1 auth_method_name s, 2 auth_data b",
+    "AuthChallenge": "1 server_version s, 2 challenge AuthData, 3 protocol_version i32=0",
+    "AuthResponse": "1 client_version s, 2 response AuthData, 3 protocol_version i32=0",
     "Subscribe": "1 topic s!, 2 subscription s!, 3 subType i32!, 4 consumer_id u64!, 5 request_id u64!, "
     "6 consumer_name s, 7 priority_level i32, 8 durable bool=true, 9 start_message_id MessageId, "
     "11 read_compacted bool, 12 schema Schema, 13 initialPosition i32=0, 15 force_topic_creation bool=true, "
@@ -104,6 +108,7 @@ MESSAGES = {
     "29 get_last_message_id GetLastMessageId, 30 get_last_message_id_response GetLastMessageIdResponse, "
     "31 active_consumer_change ActiveConsumerChange, 32 get_topics GetTopics, "
     "33 get_topics_response GetTopicsResponse, 34 get_schema GetSchema, 35 get_schema_response GetSchemaResponse, "
+    "36 auth_challenge AuthChallenge, 37 auth_response AuthResponse, "
     "38 ack_response AckResponse, "
     "39 get_or_create_schema GetOrCreateSchema, 40 get_or_create_schema_response GetOrCreateSchemaResponse, "
     "50 new_transaction Request, 52 add_partitions Request, 54 add_subscriptions Request, 56 end_transaction Request, "
