@@ -47,6 +47,10 @@ _ROOM = 1024
 _ELEMENT = struct.Struct(">iiiii")
 _SHORT = struct.Struct(">h")
 _PRODUCER = "rocketmq"
+_OF_SINGLE = (
+    "partition_key", "partition_key_b64_encoded", "ordering_key", "event_time", "null_value", "null_partition_key",
+)  # fmt: skip
+"""What a message of a batch and one outside a batch have in common."""
 MAX_OF_BATCH = 1 << 15
 """Messages of a batch; one with more is stored raw."""
 ROOM = 1 << 16
@@ -266,8 +270,10 @@ def _entry_of(records: Sequence[StoredMessage], most: int) -> Entry:
     first = records[0]
     pairs = pairs_of(first.message.properties)
     try:
-        if len(records) > 1 or INDEX in pairs:
+        if len(records) > 1 or OF_BATCH in pairs:
             return _stored_batch(records, pairs, most)
+        if INDEX in pairs:
+            return _stored_apart(first, pairs, most)
         if RAW in pairs:
             return _stored_raw(first)
         if SINGLE in pairs:
@@ -316,12 +322,17 @@ def sticky_key(metadata: Any) -> bytes:
 
 
 def sender_of(entry: Entry) -> tuple[str, int] | None:
-    """Return the producer of an entry and its highest sequence id; None for RocketMQ messages and markers.
+    """Return the producer of an entry and its highest sequence id, None if there is none.
 
-    All chunks of a message have the same sequence id: it is returned for the last one only.
+    RocketMQ messages, markers, and messages that are separated from their batch have none. All chunks of a message
+    have the same sequence id: it is returned for the last one only.
     """
-    if entry.is_marker or (entry.properties and SINGLE not in pairs_of(entry.properties[0])):
+    if entry.is_marker:
         return None
+    if entry.properties:
+        pairs = pairs_of(entry.properties[0])
+        if SINGLE not in pairs or (INDEX in pairs and OF_BATCH not in pairs):
+            return None
     metadata = metadata_of(entry.payload)
     if is_followed_by_chunks(metadata):
         return None
@@ -364,6 +375,18 @@ def _stored_batch(records: Sequence[StoredMessage], pairs: Mapping[bytes, bytes]
     return _entry(records, metadata, build_batch_body(messages))
 
 
+def _stored_apart(record: StoredMessage, pairs: Mapping[bytes, bytes], most: int) -> Entry:
+    """Return a message of a batch without the first one, which has their common metadata: a resent dead letter."""
+    single = parse(SingleMetadata, base64.b64decode(pairs.get(SINGLE, b""), validate=True))
+    _restore_properties(single, pairs)
+    metadata = _metadata_of_rocketmq(record)
+    metadata.properties.extend(single.properties)
+    for field in _OF_SINGLE:
+        if single.HasField(field):
+            setattr(metadata, field, getattr(single, field))
+    return _entry([record], metadata, _plain_body(record, most))
+
+
 def _stored_raw(record: StoredMessage) -> Entry:
     payload = record.message.body
     metadata = parse(MessageMetadata, split_payload(payload).metadata)
@@ -371,9 +394,7 @@ def _stored_raw(record: StoredMessage) -> Entry:
 
 
 def _of_rocketmq(record: StoredMessage, pairs: Mapping[bytes, bytes], most: int) -> Entry:
-    metadata = MessageMetadata(
-        producer_name=_PRODUCER, sequence_id=record.queue_offset, publish_time=max(record.store_timestamp, 0)
-    )
+    metadata = _metadata_of_rocketmq(record)
     words = pairs.get(_KEYS, b"").split()
     if key := pairs.get(_SHARDING_KEY) or (words[0] if words else b""):
         metadata.partition_key = key
@@ -381,6 +402,12 @@ def _of_rocketmq(record: StoredMessage, pairs: Mapping[bytes, bytes], most: int)
         if name not in _RESERVED or name == _UNIQUE_KEY:
             metadata.properties.add(key=name, value=value)
     return _entry([record], metadata, _plain_body(record, most))
+
+
+def _metadata_of_rocketmq(record: StoredMessage) -> Any:
+    return MessageMetadata(
+        producer_name=_PRODUCER, sequence_id=record.queue_offset, publish_time=max(record.store_timestamp, 0)
+    )
 
 
 def _plain_body(record: StoredMessage, most: int) -> bytes:

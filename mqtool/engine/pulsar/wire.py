@@ -94,9 +94,11 @@ MESSAGES = {
     "MessageMetadata": "1 producer_name s!, 2 sequence_id u64!, 3 publish_time u64!, 4 properties KeyValue*, "
     "6 partition_key b, 8 compression i32=0, 9 uncompressed_size u32=0, 11 num_messages_in_batch i32=1, "
     "12 event_time u64=0, 13 encryption_keys b*, 17 partition_key_b64_encoded bool=false, 18 ordering_key b, "
-    "19 deliver_at_time i64, 20 marker_type i32, 24 highest_sequence_id u64=0, 26 uuid s, 27 num_chunks_from_msg i32, "
-    "29 chunk_id i32",
-    "SingleMetadata": "1 properties KeyValue*, 2 partition_key b, 3 payload_size i32!, 5 event_time u64=0",
+    "19 deliver_at_time i64, 20 marker_type i32, 24 highest_sequence_id u64=0, 25 null_value bool=false, 26 uuid s, "
+    "27 num_chunks_from_msg i32, 29 chunk_id i32, 30 null_partition_key bool=false",
+    "SingleMetadata": "1 properties KeyValue*, 2 partition_key b, 3 payload_size i32!, 5 event_time u64=0, "
+    "6 partition_key_b64_encoded bool=false, 7 ordering_key b, 9 null_value bool=false, "
+    "10 null_partition_key bool=false",
     "BaseCommand": "1 type i32!, 2 connect Connect, 3 connected Connected, 4 subscribe Subscribe, 5 producer Producer, "
     "6 send Send, 7 send_receipt SendReceipt, 8 send_error SendError, 9 message Message, 10 ack Ack, 11 flow Flow, "
     "12 unsubscribe Unsubscribe, 13 success Success, 14 error Error, 15 close_producer CloseProducer, "

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqtool.engine.pulsar import compression
-from mqtool.engine.pulsar.entries import RAW, Record, ToStore, entry_of, to_store
+from mqtool.engine.pulsar.entries import RAW, Record, ToStore, entry_of, sender_of, to_store
+from mqtool.engine.pulsar.entries import metadata_of as metadata_of_payload
 from mqtool.engine.pulsar.frames import ChecksumError, Payload, build_batch_body, build_payload
 from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata
 from mqtool.errors import FormatError
@@ -93,6 +94,30 @@ def test_consumers_of_rocketmq_see_keys_tags_and_properties() -> None:
     assert (pairs[b"color"], pairs[b"TAGS"], pairs[b"KEYS"]) == (b"red", b"TagA", b"order 7")
     assert b"DELAY" not in pairs, "what RocketMQ goes by is nothing that others can set"
     assert contents(entry_of(stored(to_store(payload, MOST)), MOST).payload) == contents(payload)
+
+
+def test_a_copy_of_one_message_of_a_batch_keeps_all_that_is_its_own() -> None:
+    removal = SingleMetadata(
+        partition_key=b"/wA=",
+        partition_key_b64_encoded=True,
+        ordering_key=b"\xff",
+        event_time=5,
+        null_value=True,
+        payload_size=0,
+    )
+    removal.properties.add(key=b"empty", value=b"")
+    first = Payload(SingleMetadata(payload_size=5).SerializeToString(), b"first")
+    body = build_batch_body([first, Payload(removal.SerializeToString(), b"")])
+    payload = build_payload(metadata_of([], num_messages_in_batch=2).SerializeToString(), body)
+
+    entry = entry_of(stored(to_store(payload, MOST))[1:], MOST)
+
+    metadata = metadata_of_payload(entry.payload)
+    assert (metadata.null_value, metadata.event_time, metadata.ordering_key) == (True, 5, b"\xff")
+    assert (metadata.partition_key, metadata.partition_key_b64_encoded) == (b"/wA=", True)
+    assert [(pair.key, pair.value) for pair in metadata.properties] == [(b"empty", b"")]
+    assert (entry.offset, entry.size, entry.messages, entry.is_batch, entry.key) == (41, 1, 1, False, b"\xff")
+    assert sender_of(entry) is None, "its producer is not known"
 
 
 @pytest.mark.parametrize(
