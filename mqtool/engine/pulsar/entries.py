@@ -275,7 +275,7 @@ def _entry_of(records: Sequence[StoredMessage], most: int) -> Entry:
         if INDEX in pairs:
             return _stored_apart(first, pairs, most)
         if RAW in pairs:
-            return _stored_raw(first)
+            return _stored_raw(first, most)
         if SINGLE in pairs:
             metadata = parse(MessageMetadata, base64.b64decode(pairs[SINGLE], validate=True))
             _restore_properties(metadata, pairs)
@@ -387,8 +387,8 @@ def _stored_apart(record: StoredMessage, pairs: Mapping[bytes, bytes], most: int
     return _entry([record], metadata, _plain_body(record, most))
 
 
-def _stored_raw(record: StoredMessage) -> Entry:
-    payload = record.message.body
+def _stored_raw(record: StoredMessage, most: int) -> Entry:
+    payload = _plain_body(record, most)  # of a copy that a RocketMQ client has made, it may be compressed
     metadata = parse(MessageMetadata, split_payload(payload).metadata)
     return _entry([record], metadata, b"", payload)
 

@@ -16,6 +16,7 @@ from mqtool.engine.pulsar.entries import metadata_of as metadata_of_payload
 from mqtool.engine.pulsar.frames import ChecksumError, Payload, build_batch_body, build_payload
 from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata
 from mqtool.errors import FormatError
+from mqtool.formats.compression import Compression, compress
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import pairs_of
 from mqtool.formats.stored_message import StoredMessage
@@ -146,6 +147,17 @@ def test_what_cannot_be_taken_apart_is_stored_as_it_came(fields: dict[str, Any],
     assert [one.body for one in entry.records] == [payload]
     assert RAW in pairs_of(entry.records[0].properties)
     assert entry_of(stored(entry), MOST).payload == payload
+
+
+def test_a_copy_of_a_chunk_that_a_rocketmq_client_has_compressed_is_read() -> None:
+    metadata = metadata_of([], uuid="u", chunk_id=0, num_chunks_from_msg=2)
+    payload = build_payload(metadata.SerializeToString(), b"half" * 100)
+    [record] = to_store(payload, MOST).records
+    body, sys_flag = compress(record.body, Compression.ZLIB, 5)
+
+    copied = NewMessage("T", 0, body, record.properties, sys_flag=sys_flag)
+
+    assert entry_of([StoredMessage(copied, 0, 40, 0, 0)], MOST).payload == payload
 
 
 def test_an_entry_of_more_messages_than_are_counted_is_refused_and_never_given_out() -> None:
