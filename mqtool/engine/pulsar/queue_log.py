@@ -106,7 +106,11 @@ class QueueLog:
         records: list[StoredMessage] = []
         for number in range(count):
             stored = self._record(first + number)
-            if stored is None or place_in_batch(pairs_of(stored.message.properties)) != (number, count):
+            if (
+                stored is None
+                or place_in_batch(pairs_of(stored.message.properties)) != (number, count)
+                or _times_of(stored) != _times_of(record)  # copies that came one by one were entries of their own
+            ):
                 break
             records.append(stored)
         entry = entry_of(records if len(records) == count else [record], self._most)
@@ -130,3 +134,8 @@ class QueueLog:
         except (NotFoundError, FormatError):
             return None
         return record if record.queue_offset == offset else None
+
+
+def _times_of(record: StoredMessage) -> tuple[int, int]:
+    """Return when a message was sent and stored: all messages of a batch have the same times."""
+    return record.message.born_timestamp, record.store_timestamp

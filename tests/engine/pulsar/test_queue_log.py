@@ -94,6 +94,21 @@ def test_a_batch_that_a_producer_of_rocketmq_has_made_up_is_read_once(tmp_path: 
     assert log.reads < 4 * count
 
 
+def test_copies_of_a_batch_that_come_one_by_one_stay_the_entries_that_they_were(tmp_path: Path) -> None:
+    own = [b"%b\1%d/2\2%b\1%b\2%b\1%b\2" % (INDEX, number, SINGLE, OF_ONE, OF_BATCH, OF_ENTRY) for number in (0, 1)]
+    store, log = queue_of(tmp_path, (b"another", b"%b\x010/5\2" % INDEX, 0), (b"first", own[0], 0))
+    first = log.entry(1)
+    log.entry(0)  # as another subscription does
+    store.append(NewMessage("t", 0, b"second", own[1], 0, 0, NOW + 1, HOST, HOST), NOW + 1)
+    second = log.entry(2)
+    store.close()
+
+    assert first is not None
+    assert second is not None
+    assert (first.offset, first.size) == (1, 1)
+    assert (second.offset, second.size) == (2, 1), "an acknowledgement of the first one is none of the second"
+
+
 def test_a_body_of_rocketmq_that_would_fill_the_memory_comes_as_it_is_stored(tmp_path: Path) -> None:
     bomb = zlib.compress(bytes(64 << 20))
     store, log = queue_of(tmp_path, (bomb, b"", int(SysFlag.COMPRESSED)))
