@@ -25,7 +25,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.campaigns.kills import JAVA, LATER, PLAIN, JavaClient, KillProducers, check, verify
+from mqtool import aio
+from tests.campaigns.kills import JAVA, LATER, PLAIN, QUEUES, JavaClient, KillProducers, check, verify
 from tests.campaigns.kills import _pull as pull
 from tests.campaigns.kills import _until_delivered as until_delivered
 from tests.ports import free_port
@@ -131,6 +132,10 @@ async def run_kills(folder: Path, kills: int, seed: int, java: str | None = None
         await one.start()
         await one.until_ready()
     producers = KillProducers(f"127.0.0.1:{port}")
+    if java:
+        # A client that asks for the route of a new topic while only the slave is registered never asks again.
+        async with aio.AdminClient(name_server) as admin:
+            await admin.create_topic(JAVA, queues=QUEUES)
     client = JavaClient(name_server, java, folder) if java else None
     try:
         for kill in range(kills):
