@@ -11,6 +11,7 @@ import mqtool
 from mqtool.engine.repair.findings import Severity
 from tests.differential.conftest import REQUIRED, jars
 from tests.engine.remoting.test_tls import settings, with_certificate
+from tests.engine.test_pulsar_server import token_of, with_accounts
 from tests.interop import PULSAR_POM, PULSAR_VERSION, run_pulsar_scenarios
 
 pulsar = pytest.importorskip("pulsar")
@@ -93,6 +94,16 @@ def test_java_clients_work_where_there_is_only_a_port_for_tls(tmp_path: Path) ->
         rows = [*run_pulsar_scenarios("java", url, admin_url, tmp_path / "work", *names, trusted=trusted)]
 
     assert {row["scenario"] for row in rows if row["ok"]} == {f"java/{name}" for name in names}, rows
+
+
+@pytest.mark.xdist_group("interop")
+def test_java_clients_are_let_in_with_a_token_and_refused_with_a_wrong_one_or_none(tmp_path: Path) -> None:
+    jars(PULSAR_VERSION, PULSAR_POM)
+    with mqtool.Broker(tmp_path / "store", pulsar=True, settings=with_accounts(tmp_path)) as broker:
+        url, admin_url, token = broker.pulsar_url, broker.pulsar_admin_url, token_of("everyone")
+        rows = [*run_pulsar_scenarios("java", url, admin_url, tmp_path / "work", "token_auth", token=token)]
+
+    assert [row["ok"] for row in rows] == [True], rows
 
 
 @pytest.mark.xdist_group("interop")

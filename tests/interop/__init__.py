@@ -56,7 +56,7 @@ def run_scenarios(
 
 
 def run_pulsar_scenarios(
-    kind: str, url: str, admin_url: str, work: Path, *names: str, trusted: Path | None = None
+    kind: str, url: str, admin_url: str, work: Path, *names: str, trusted: Path | None = None, token: str = ""
 ) -> Iterator[dict[str, Any]]:
     """Run scenarios of one kind of client of Apache Pulsar, the usual ones if none is named, and yield a row for each.
 
@@ -67,6 +67,7 @@ def run_pulsar_scenarios(
         work: a folder for classes and logs.
         names: of the scenarios.
         trusted: the file of the certificates that clients with TLS trust.
+        token: of an account, for the scenario ``token_auth``.
 
     Raises:
         RuntimeError: the client ended before all of them were done.
@@ -79,6 +80,7 @@ def run_pulsar_scenarios(
         "CGO_ENABLED": "0",  # a compiler of C would take minutes for zstd
         "PULSAR_ADMIN": admin_url,
         "PULSAR_MAX_MESSAGE": str((4 << 20) - (1 << 16)),
+        "PULSAR_TOKEN": token,
         "PULSAR_TRUST": str(trusted or ""),
         "PULSAR_VERSION": PULSAR_VERSION,
         "PYTHON": sys.executable,
