@@ -3,7 +3,8 @@
 A transactional message is kept in ``HALF_TOPIC`` as a half message until its producer commits it, which stores it again
 in its real topic, or rolls it back; either way an op message in ``OP_TOPIC`` marks the half message of that queue
 offset as closed. A half message without that mark is moved to the end of the queue at intervals, with a counter, and
-one of its producers is asked; after the maximum number of checks it is put aside.
+one of its producers is asked; after the maximum number of checks it is put aside. A round of checks takes many ticks,
+each of bounded cost.
 
 Unlike RocketMQ, a mark is stored at once and separately (as 4.x does, and 5.x reads), a moved half message is marked
 too, and the end of a transaction is accepted only once: no message is delivered twice because of a check. The progress
@@ -66,7 +67,9 @@ _OF_A_COPY = (TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET, WAIT, *BROKER
 _WAITS_AGAIN = tuple(probe_of(name) for name in (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS))
 _MARK_TAG = build_properties({TAGS: "d"})
 _AT_ONCE = 4
-"""Maximum number of half messages per tick, so that others get their turn."""
+"""Maximum number of half messages that one tick checks, so that others get their turn."""
+_LOOKED_AT_ONCE = 1024
+"""Maximum number of half messages, most of them closed since, and of marks that one tick looks at."""
 _READ_AT_ONCE = 256
 _TOO_MANY = AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
 
@@ -94,11 +97,18 @@ class Transactions:
         self._access = access
         self._open: dict[int, list[int]] = {}
         """The queue offsets of all copies of a half message, of which the last counts, by each of these offsets."""
-        self._marks: dict[int, int] = {}
-        """The queue offset of a half message by that of its mark, in order."""
+        self._marks: deque[tuple[int, int]] = deque()
+        """The queue offsets of marks and of their half messages, in order of the marks."""
         self._next_mark = 0
         self._next_check = now + state.settings.transaction_check_interval_ms
-        self._due: deque[int] = deque()  # not reached by a check yet
+        self._checked: deque[int] = deque()
+        """The queue offsets of half messages that a check has left as they are, in order, and closed ones."""
+        self._new: deque[int] = deque()
+        """Those that no check has reached yet, in order: all after the others."""
+        self._unchecked = 0  # so many of both are left for this round, the checked ones of the last round first
+        self._checked_again: deque[int] = deque()  # in this round
+        self._low = self._first_open = 0  # no half message before it is open: as found so far, and by the last round
+        self._is_noting = False  # marks of half messages before it
         self._rotation = itertools.count()
         self._kept_ms = store.config.number("fileReservedTime", 72) * 3_600_000
         self._progress: tuple[int, int, int] | None = None
@@ -108,6 +118,7 @@ class Transactions:
             self._open_again(closed, now)
         if store.was_recovered:
             self._mark_last(now)
+        self._new.extend(sorted(filter(self._is_last, self._open)))
 
     def _take_up(self) -> set[int]:
         """Return the queue offsets of the half messages that have marks."""
@@ -117,12 +128,10 @@ class Transactions:
         self._next_mark, _ = self._range(OP_TOPIC)
         for message in self._read(OP_TOPIC, self._next_mark):
             # One number in 4.x, several separated by commas in 5.x.
-            for number in message.message.body.split(b","):
-                if number.isdigit():
-                    half = int(number)
-                    self._marks[message.queue_offset] = max(half, self._marks.get(message.queue_offset, 0))
-                    if self._open.pop(half, None):
-                        closed.add(half)
+            halves = [int(number) for number in message.message.body.split(b",") if number.isdigit()]
+            if halves:
+                self._marks.append((message.queue_offset, max(halves)))
+            closed.update(half for half in halves if self._open.pop(half, None))
         return closed
 
     def _open_again(self, closed: set[int], now: int) -> None:
@@ -216,6 +225,7 @@ class Transactions:
     def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
         """Note a half message."""
         self._open[next_offset - 1] = [next_offset - 1]
+        self._new.append(next_offset - 1)
 
     # The end of a transaction
 
@@ -292,32 +302,61 @@ class Transactions:
         )
         result = self._store.append(mark, now)
         if result.status is PutStatus.PUT_OK:
-            self._marks[result.queue_offset] = queue_offset
+            self._marks.append((result.queue_offset, queue_offset))
         return result.status
 
     # Checks
 
     def tick(self, now: int) -> None:
-        """Check half messages that have waited too long, and note the progress."""
+        """Check half messages that have waited too long, and note the progress; a limited number at once."""
         self._commit_progress()
-        if not self._due:
+        if self._is_noting:
+            self._note_some()
+            return
+        if not self._unchecked:
             interval = self._state.settings.transaction_check_interval_ms
             if not is_time(self._next_check, interval, now):
                 return
             self._next_check = now + interval
-            self._due.extend(offset for offset, copies in self._open.items() if offset == copies[-1])
-        for _ in range(min(len(self._due), _AT_ONCE)):
-            offset = self._due.popleft()
-            if offset in self._open:
-                self._check(offset, now)
-        if not self._due:
-            self.note_progress()
+            self._checked, self._checked_again = self._checked_again, self._checked
+            self._unchecked = len(self._checked) + len(self._new)
+            self._low = self._end()
+        self._check_some(now)
+        if not self._unchecked:
+            self._first_open = self._low
+            self._note_some()
 
     def next_tick(self, now: int) -> int | None:
         """Return when the next check is due, None while there is nothing to check."""
-        if self._due:
+        if self._unchecked or self._is_noting:
             return now
         return self._next_check if self._open or self._marks else None
+
+    def _check_some(self, now: int) -> None:
+        checked = 0
+        for _ in range(min(self._unchecked, _LOOKED_AT_ONCE)):
+            self._unchecked -= 1
+            offset = (self._checked or self._new).popleft()
+            if not self._is_last(offset):
+                continue
+            try:
+                self._check(offset, now)
+            finally:
+                if self._is_last(offset):
+                    self._checked_again.append(offset)
+                    self._low = min(self._low, offset)
+            checked += 1
+            if checked == _AT_ONCE:
+                return
+
+    def _is_last(self, queue_offset: int) -> bool:
+        """Return whether a half message is open, and not copied."""
+        copies = self._open.get(queue_offset)
+        return copies is not None and copies[-1] == queue_offset
+
+    def _end(self) -> int:
+        queue = self._store.queue(HALF_TOPIC, 0)
+        return queue.next_offset if queue else 0
 
     def _check(self, queue_offset: int, now: int) -> None:
         settings = self._state.settings
@@ -393,19 +432,27 @@ class Transactions:
         )
 
     def note_progress(self) -> None:
-        """Note the offsets before which all half messages and all marks are closed."""
-        store = self._store
-        queue = store.queue(HALF_TOPIC, 0)
-        if queue is None:
-            return
-        first_open = min(self._open_ends(), default=queue.next_offset)
-        for mark, half in list(self._marks.items()):
-            if half >= first_open:
-                break
-            self._next_mark = mark + 1
-            del self._marks[mark]
-        self._progress = store.log.end_offset, first_open, self._next_mark
+        """Note the offsets before which all half messages and all marks are closed: of all at once, for the end."""
+        self._first_open = min((copies[-1] for copies in self._open.values()), default=self._end())
+        self._note_some()
+        while self._is_noting:
+            self._note_some()
         self._commit_progress()
+
+    def _note_some(self) -> None:
+        """Pass some of the marks of half messages before the first open one; note the progress after the last."""
+        for _ in range(_LOOKED_AT_ONCE):
+            if not self._marks or self._marks[0][1] >= self._first_open:
+                break
+            mark, _half = self._marks.popleft()
+            self._next_mark = mark + 1
+        else:
+            self._is_noting = True
+            return
+        self._is_noting = False
+        if self._store.queue(HALF_TOPIC, 0) is not None:
+            self._progress = self._store.log.end_offset, self._first_open, self._next_mark
+            self._commit_progress()
 
     def _commit_progress(self) -> None:
         """Commit these offsets, once their messages and marks are on disk."""
@@ -417,9 +464,6 @@ class Transactions:
         for topic, offset in ((HALF_TOPIC, first_open), (OP_TOPIC, next_mark)):
             if offsets.get(TRANSACTION_GROUP, topic, 0) != offset:
                 offsets.commit(TRANSACTION_GROUP, topic, 0, offset)
-
-    def _open_ends(self) -> Iterator[int]:
-        return (copies[-1] for copies in self._open.values())
 
 
 def _copied(halves: Iterable[StoredMessage]) -> set[int]:

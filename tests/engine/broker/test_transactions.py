@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mqtool.engine.broker.consumer_offsets import UNKNOWN as NO_OFFSET
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import CheckTransaction, Send, build_header, parse_header
+from mqtool.formats.new_message import NewMessage
 from mqtool.formats.peer import Peer
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.remoting import ONEWAY, Outgoing, RemotingCommand
 from mqtool.formats.stored_message import StoredMessage, parse_stored
-from mqtool.formats.topics import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
+from mqtool.formats.topics import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
+from tests.cost import counted
 from tests.engine.broker.asking import Asking, broker_at_work
 from tests.golden import copy_of, manifest
 from tests.traces import exchanges
@@ -282,6 +285,58 @@ def test_the_producers_of_a_group_are_asked_in_turn(tmp_path: Path) -> None:
             asked += Counter(peer for peer, _ in asking.door.tick(asking.now))
 
         assert asked == dict.fromkeys(peers, 2)
+
+
+def test_no_tick_looks_at_all_half_messages(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        transactions, count = asking.broker.transactions, 3000
+        for _ in range(count):
+            asking.store.append(NewMessage(HALF_TOPIC, 0, b"half", b"", born_timestamp=asking.now), asking.now)
+
+        def steps() -> int:
+            with counted() as counting:
+                transactions.tick(asking.now)
+            return counting.total
+
+        # All are open.
+        asking.now += INTERVAL
+        most = steps()
+        # All are closed, and so are their marks, in the middle of a round and at its end.
+        for number in range(count):
+            if number in transactions._open:
+                transactions._done(number, asking.now)
+        while transactions.next_tick(asking.now) == asking.now:
+            most = max(most, steps())
+        asking.now += INTERVAL
+        while transactions.next_tick(asking.now) == asking.now:
+            most = max(most, steps())
+
+        assert most < 3 * count
+        assert open_count(asking) == 0
+        assert not transactions._marks
+
+
+def test_half_messages_that_wait_longer_stay_in_order_and_hold_up_the_progress(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        register(asking)
+        patient = begin(asking, "patient", CHECK_IMMUNITY_TIME_IN_SECONDS="600")
+        for name in "ab":
+            begin(asking, name)
+        begin(asking, "also patient", CHECK_IMMUNITY_TIME_IN_SECONDS="600")
+
+        asked = [[parse_stored(command.body).message.body for command in checks(asking)] for _ in range(3)]
+
+        assert asked == [[b"a", b"b"]] * 3
+        offsets = asking.broker.offsets
+        assert offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) == NO_OFFSET
+        end_sent(asking, patient, COMMIT)
+        assert len(checks(asking)) == 2
+        asking.store.flush()
+        asking.broker.transactions.tick(asking.now)
+        assert offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) == 3
+        asking.now += 600_000
+        register(asking)
+        assert [parse_stored(command.body).message.body for command in checks(asking)] == [b"also patient", b"a", b"b"]
 
 
 # Anything at any time
