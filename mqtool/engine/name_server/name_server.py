@@ -86,9 +86,16 @@ class NameServer:
     # Brokers
 
     def register(
-        self, broker: Registering, registration: Registration, peer: Peer, now: int, *, is_own: bool = False
+        self,
+        broker: Registering,
+        registration: Registration,
+        peer: Peer,
+        now: int,
+        *,
+        is_own: bool = False,
+        digest: bytes = b"",
     ) -> Registered:
-        """Take a broker's registration in.
+        """Take a broker's registration in; ``digest`` is for ``register_again``.
 
         Raises:
             NameServerRefusedError: it does not count.
@@ -99,9 +106,34 @@ class NameServer:
         live = LiveBroker(peer, now, silence_ms or SILENCE_MS, registration.version, ha_address)
         delete_others = self.settings.delete_topic_with_registration
         if not self.routes.register(
-            data, broker_id, live, registration, delete_others=delete_others, is_limited=not is_own
+            data,
+            broker_id,
+            live,
+            registration,
+            delete_others=delete_others,
+            is_limited=not is_own,
+            digest=self._kind_of(digest),
         ):
             raise NameServerRefusedError(NameServerReason.NOT_POSSIBLE, "register broker failed")
+        return self._registered(broker)
+
+    def register_again(self, broker: Registering, peer: Peer, now: int, digest: bytes) -> Registered | None:
+        """Take in a registration with the same body as the last one, by its digest.
+
+        Returns None where it may change anything: then its body has to be read. Most change nothing, and reading the
+        body of a broker with many topics takes most of the time of a registration.
+        """
+        data = BrokerData(broker.cluster, broker.broker_name, {broker.broker_id: broker.address}, broker.acts_as_master)
+        silence_ms = broker.silence_ms or SILENCE_MS
+        is_same = self.routes.register_again(data, peer, now, silence_ms, self._kind_of(digest))
+        return self._registered(broker) if is_same else None
+
+    def _kind_of(self, digest: bytes) -> bytes:
+        """Return a digest that also tells by which setting the registration is taken in."""
+        return digest and digest + bytes([self.settings.delete_topic_with_registration])
+
+    def _registered(self, broker: Registering) -> Registered:
+        name, cluster, broker_id = broker.broker_name, broker.cluster, broker.broker_id
         master = self.routes.master(cluster, name) if broker_id else None
         order = self.kv.of(ORDER_NAMESPACE) if self.settings.return_order_config else None
         return Registered(MasterAddress(*master) if master else None, order)

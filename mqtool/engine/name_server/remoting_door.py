@@ -3,6 +3,7 @@
 (Rules: remoting.md 2. RocketMQ: ``DefaultRequestProcessor``, ``ClientRequestProcessor``.)
 """
 
+import hashlib
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -131,7 +132,6 @@ def _register_broker(rules: NameServer, request: NameServerRequest) -> RemotingC
     header = parse_header(RegisterBroker, command.ext_fields)
     if header.body_crc32 and zlib.crc32(command.body) & 0x7FFFFFFF != header.body_crc32:
         return command.answer(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
-    registration = parse_registration(command.body, compressed=header.compressed)
     broker = Registering(
         header.broker_name,
         header.broker_addr,
@@ -141,7 +141,13 @@ def _register_broker(rules: NameServer, request: NameServerRequest) -> RemotingC
         header.heartbeat_timeout_millis,
         bool(header.enable_acting_master),
     )
-    master, order = rules.register(broker, registration, request.peer, request.now)
+    digest = hashlib.sha256(command.body, usedforsecurity=False)
+    digest.update(repr((broker, header.compressed)).encode("utf-8", "replace"))
+    registered = rules.register_again(broker, request.peer, request.now, digest.digest())
+    if registered is None:
+        registration = parse_registration(command.body, compressed=header.compressed)
+        registered = rules.register(broker, registration, request.peer, request.now, digest=digest.digest())
+    master, order = registered
     response = RegisterBrokerResponse(master.ha_address, master.address) if master else RegisterBrokerResponse()
     return command.answer(ext_fields=build_header(response), body=build_kv_table(order) if order else b"")
 

@@ -53,6 +53,8 @@ class RouteTable:
         self._clusters: dict[str, set[str]] = {}  # names of brokers
         self._live: dict[BrokerKey, LiveBroker] = {}
         self._filter_servers: dict[BrokerKey, list[str]] = {}
+        self._digests: dict[BrokerKey, bytes] = {}
+        """Of the last registrations, while nothing else has changed the topics of the broker."""
 
     # Brokers
 
@@ -65,12 +67,13 @@ class RouteTable:
         *,
         delete_others: bool = False,
         is_limited: bool = True,
+        digest: bytes = b"",
     ) -> bool:
         """Take a registration in; ``broker`` has just the address under ``broker_id``.
 
-        ``delete_others`` drops topics that a registration of more than one topic does not name. Returns False, and
-        takes nothing in, where another broker holds the id with newer tables, or the first word of a broker is of a
-        single topic: its full list comes soon.
+        ``delete_others`` drops topics that a registration of more than one topic does not name; ``digest`` is that of
+        the request, for ``register_again``. Returns False, and takes nothing in, where another broker holds the id
+        with newer tables, or the first word of a broker is of a single topic: its full list comes soon.
 
         Raises:
             LimitError: there are too many brokers or topics, or a name is too long; nothing is taken in.
@@ -103,11 +106,35 @@ class RouteTable:
         if broker_id == MASTER_ID:
             if delete_others and len(registration.topics) > 1 and not registration.has_mappings:
                 self._drop_queues(broker.broker_name, lambda topic: topic not in registration.topics)
-            for config in registration.topics.values():
+            name, kinds = broker.broker_name, _QueueKinds(broker.broker_name)
+            for topic, config in registration.topics.items():
                 # Versions that did not change leave alone what was changed here, a wiped permission to write.
-                if is_new or changed or broker.broker_name not in self._topics.get(config.topic, ()):
-                    self._put(config.topic, _queue_data(broker.broker_name, config))
+                if name not in (queues := self._topics.get(topic, {})):
+                    self._put(topic, kinds[_kind(config)])
+                elif is_new or changed:
+                    queues[name] = kinds[_kind(config)]
+        if digest:
+            self._digests[key] = digest
+        else:
+            self._digests.pop(key, None)
         return True
+
+    def register_again(self, broker: BrokerData, peer: Peer, now: int, silence_ms: int, digest: bytes) -> bool:
+        """Note that a broker registers by the same request as last time; return False if that may change anything."""
+        [(broker_id, address)] = broker.addresses.items()
+        key, known = (broker.cluster, address), self._brokers.get(broker.broker_name)
+        live = self._live.get(key)
+        if live is None or known is None or self._digests.get(key) != digest:
+            return False
+        if known.addresses.get(broker_id) != address or replace(broker, addresses=known.addresses) != known:
+            return False
+        live.peer, live.last_heard, live.silence_ms = peer, now, silence_ms
+        return True
+
+    def _forget_digests(self, broker_name: str) -> None:
+        if broker := self._brokers.get(broker_name):
+            for address in broker.addresses.values():
+                self._digests.pop((broker.cluster, address), None)
 
     def _check(self, broker: BrokerData, live: LiveBroker, registration: Registration) -> None:
         """Check that there is room for a registration; raises ``LimitError``."""
@@ -159,6 +186,7 @@ class RouteTable:
     def _forget_live(self, key: BrokerKey) -> None:
         self._live.pop(key, None)
         self._filter_servers.pop(key, None)
+        self._digests.pop(key, None)
 
     def drop_peer(self, peer: Peer) -> None:
         """Forget the brokers that registered over a connection."""
@@ -237,6 +265,7 @@ class RouteTable:
             if queue.broker_name in self._brokers:
                 self._check_entries(queue.broker_name not in self._topics.get(topic, ()))
                 self._put(topic, queue)
+                self._forget_digests(queue.broker_name)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, or that the brokers of one cluster serve it."""
@@ -280,6 +309,7 @@ class RouteTable:
             self._drop_queue(topic, broker_name)
 
     def _drop_queue(self, topic: str, broker_name: str) -> None:
+        self._forget_digests(broker_name)
         del self._topics[topic][broker_name]
         if not self._topics[topic]:
             del self._topics[topic]
@@ -289,5 +319,19 @@ class RouteTable:
         self._count -= 1
 
 
-def _queue_data(broker_name: str, config: TopicConfig) -> QueueData:
-    return QueueData(broker_name, config.read_queue_count, config.write_queue_count, config.perm, config.sys_flag)
+Kind = tuple[int, int, int, int]
+
+
+def _kind(config: TopicConfig) -> Kind:
+    return config.read_queue_count, config.write_queue_count, config.perm, config.sys_flag
+
+
+class _QueueKinds(dict[Kind, QueueData]):
+    """How a broker serves topics, made once for all topics that are alike: nearly all are."""
+
+    def __init__(self, broker_name: str) -> None:
+        self._broker_name = broker_name
+
+    def __missing__(self, kind: Kind) -> QueueData:
+        queue = self[kind] = QueueData(self._broker_name, *kind)
+        return queue

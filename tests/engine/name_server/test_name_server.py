@@ -5,6 +5,7 @@ import json
 import os
 import threading
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -36,6 +37,7 @@ from mqtool.formats.config_tables import DataVersion, TopicConfig, parse_table
 from mqtool.formats.peer import Peer
 from mqtool.formats.remoting import RESPONSE, Outgoing, RemotingCommand
 from mqtool.formats.settings import build_settings, parse_settings
+from tests.cost import counted
 from tests.traces import exchanges
 
 START = 1_700_000_000_000
@@ -214,6 +216,86 @@ def test_topics_missing_in_a_registration_go_only_where_the_setting_says_so() ->
 
         assert (asked.route("Old") is not None) is kept
         assert asked.route("Stays")
+
+
+def test_a_registration_without_changes_is_not_read_again() -> None:
+    asked = Asked()
+    topics = [topic_of(f"T{number}") for number in range(500)]
+
+    def steps(**changes: Any) -> int:
+        with counted() as counting:
+            assert asked.register(*topics, **changes).code == 0
+        return counting.total
+
+    with counted() as building:  # of the request
+        build_registration(Registration(VERSION, {topic.topic: topic for topic in topics}))
+    first = steps()
+    again = steps()
+    changed = steps(version=VERSION._replace(counter=2))
+
+    assert first - building.total > 500
+    assert again - building.total < 500
+    assert changed - building.total > 500
+
+
+CHANGES: dict[str, Callable[[Asked], object]] = {
+    "nothing": lambda asked: asked.now,
+    "a topic is deleted": lambda asked: asked.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"}),
+    "a topic is deleted in its cluster": lambda asked: asked.ask(
+        RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T", "clusterName": "C"}
+    ),
+    "a topic is added": lambda asked: asked.ask(
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+        {"topic": "Added"},
+        build_route(TopicRoute([QueueData("broker-a", 1, 1, 6, 0)], [])),
+    ),
+    "writing is forbidden": lambda asked: asked.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"}),
+    "another broker takes its place": lambda asked: asked.register(
+        topic_of("T", queues=9), address="10.0.0.9:10911", version=VERSION._replace(counter=9)
+    ),
+    "it takes another name": lambda asked: asked.register(topic_of("T"), name="broker-b"),
+    "it becomes a slave": lambda asked: asked.register(topic_of("T"), broker_id=1),
+    "a slave registers": lambda asked: asked.register(topic_of("T"), broker_id=1, address="10.0.0.2:10911"),
+    "a slave that may act as master registers": lambda asked: asked.register(
+        topic_of("T"), broker_id=1, address="10.0.0.2:10911", enableActingMaster="true"
+    ),
+    "it moves to another cluster": lambda asked: asked.register(topic_of("T"), cluster="D"),
+    "it unregisters": lambda asked: asked.ask(RequestCode.UNREGISTER_BROKER, identity()),
+    "its connection ends": lambda asked: asked.server.closed(asked.client, asked.now),
+    "it is silent": lambda asked: asked.wait(300_000),
+    "another broker serves the topic": lambda asked: asked.register(
+        topic_of("T"), name="broker-b", address="10.0.0.5:10911"
+    ),
+    "it registers one more topic": lambda asked: asked.ask(
+        RequestCode.REGISTER_BROKER,
+        identity() | {"haServerAddr": ""},
+        build_registration(Registration(VERSION._replace(counter=5), {"New": topic_of("New")})),
+    ),
+}
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_registration_by_the_same_request_has_the_effect_of_one_that_is_read(change: str, deletes: bool) -> None:
+    def state(*, is_read: bool) -> list[object]:
+        asked = Asked(delete_topic_with_registration=deletes)
+        asked.register(topic_of("T"))
+        asked.now += 1000
+        CHANGES[change](asked)
+        if is_read:
+            asked.server.rules.routes._digests.clear()
+        asked.now += 1000
+        answer = asked.register(topic_of("T"))
+        names = ("T", "Filler", "Added", "New")
+        now = [answer.code, answer.ext_fields, *map(asked.route, names), cluster_of(asked)]
+        asked.wait(119_000)
+        return [*now, cluster_of(asked)]
+
+    assert state(is_read=False) == state(is_read=True)
+
+
+def cluster_of(asked: Asked) -> object:
+    return parse_cluster_info(asked.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body)
 
 
 def test_a_slave_learns_where_its_master_is_and_brings_no_topics() -> None:
