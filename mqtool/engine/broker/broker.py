@@ -300,12 +300,11 @@ class BrokerController:
 
         Pulls that wait there are answered: a recreated queue might have other messages at their offsets.
         """
-        names = {*topics}
-        keys = [key for key in self.store.queues() if key[0] in names]
-        for key in keys:
-            self.room.wake(key)
-        for topic in dict.fromkeys(topic for topic, _ in keys):
-            self._delete_queues_of(topic)
+        for topic in dict.fromkeys(topics):
+            if keys := self.store.queues_of(topic):
+                for key in keys:
+                    self.room.wake(key)
+                self._delete_queues_of(topic)
 
     def _delete_queues_of(self, topic: str) -> None:
         if remove := self.store.let_go_topic(topic):

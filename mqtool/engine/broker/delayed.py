@@ -93,7 +93,7 @@ class DelayedMessages:
         """Level and queue offset of messages that were delivered before a crash."""
         self._next_save = now + state.settings.delay_offset_interval_ms
         self._due: dict[int, int] = {}  # when the first message is due, by level with messages
-        left = {queue_id + 1 for topic, queue_id in store.queues() if topic == SCHEDULE_TOPIC}
+        left = {queue_id + 1 for _, queue_id in store.queues_of(SCHEDULE_TOPIC)}
         for level in sorted(left.union(range(1, len(self._levels) + 1))):  # the setting may have had more levels
             self._take_up(level, now)
         if store.was_recovered and (not table or "dataVersion" in table):  # not from 4.x: since when is not known

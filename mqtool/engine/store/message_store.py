@@ -281,6 +281,10 @@ class MessageStore:
         """Return topic and id of all queues."""
         return list(self._queues)
 
+    def queues_of(self, topic: str) -> list[QueueKey]:
+        """Return topic and id of the queues of a topic; cost: linear in these."""
+        return self.dispatcher.queues.of_topic(topic)
+
     def offset_at(self, queue: LiveQueue, timestamp: int, boundary: Boundary = Boundary.LOWER) -> int:
         """Return the queue offset for a time (ms), by the store times of messages."""
         queue_offset = queue.offset_of_time(timestamp, boundary, self.log)

@@ -120,7 +120,7 @@ class Opened:
     def _load_queues(self, noted: int) -> None:
         if self.was_left:
             log_end.find_end_again(self.log, noted)
-        reader, queues = self._reader, self.queues.by_key
+        reader = self._reader
         extensions = reader.consume_queue_exts
         for kind, keys, folder in (
             (LiveQueue, reader.consume_queues, reader.paths.consume_queue),
@@ -132,12 +132,12 @@ class Opened:
                     queue: LiveQueue = LiveExtendedQueue(key, place, self._files, extension.segments)
                 else:
                     queue = kind(key, place, self._files)
-                queues[key] = queue
+                self.queues.add(queue)
                 if self.was_left:
                     queue.load_until(noted)
                 else:
                     queue.load()
-        last = {queue: queue.units(queue.next_offset - 1, 1) for queue in queues.values()}
+        last = {queue: queue.units(queue.next_offset - 1, 1) for queue in self.queues.by_key.values()}
         if not self.was_left:
             with_unit = max((units[0].physical_offset for units in last.values() if units), default=-1)
             log_end.find_end(self.log, with_unit, noted if self._has_no_queue(noted) else -1)

@@ -25,6 +25,7 @@ class QueueTable:
         self.batch_topics = batch_topics
         self.files = files
         self.by_key: dict[QueueKey, LiveQueue] = {}
+        self._of_topics: dict[str, dict[QueueKey, None]] = {}
         self.waiting: dict[LiveQueue, None] = {}
         """With units to be written."""
         self.leaving: dict[str, Callable[[], None]] = {}
@@ -40,9 +41,19 @@ class QueueTable:
         is_batch = topic in self.batch_topics
         kind = LiveBatchQueue if is_batch else LiveQueue
         folder = self._root / ("batchconsumequeue" if is_batch else "consumequeue") / topic / str(queue_id)
-        queue = self.by_key[topic, queue_id] = kind((topic, queue_id), folder, self.files)
+        queue = kind((topic, queue_id), folder, self.files)
+        self.add(queue)
         self._new[queue] = reached
         return queue
+
+    def add(self, queue: LiveQueue) -> None:
+        """Add a queue that has files."""
+        self.by_key[queue.key] = queue
+        self._of_topics.setdefault(queue.key[0], {})[queue.key] = None
+
+    def of_topic(self, topic: str) -> list[QueueKey]:
+        """Return topic and id of the queues of a topic."""
+        return list(self._of_topics.get(topic, ()))
 
     def has_no_room_for(self, topic: str) -> bool:
         """Return whether a new queue of a topic has to wait: for other new ones, or until the one before is gone."""
@@ -81,8 +92,11 @@ class QueueTable:
         return is_all
 
     def let_go(self, topic: str) -> list[LiveQueue]:
-        """Take the queues of a topic out, and return them; what waits for them to be written is dropped."""
-        queues = [self.by_key.pop(key) for key in list(self.by_key) if key[0] == topic]
+        """Take the queues of a topic out, and return them; what waits for them to be written is dropped.
+
+        Cost: linear in the queues of the topic.
+        """
+        queues = [self.by_key.pop(key) for key in self._of_topics.pop(topic, ())]
         for queue in queues:
             self.waiting.pop(queue, None)
             self._new.pop(queue, None)

@@ -13,6 +13,7 @@ from mqtool.engine.store.paths import StoreConfig
 from mqtool.formats.bodies import parse_body, topic_members
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import TopicConfig, topics
+from tests.cost import counted
 from tests.engine.broker.asking import SETTINGS, Asking, broker_at_work
 from tests.engine.store.live import NOW, half_full, new_message
 from tests.traces import exchanges
@@ -31,6 +32,24 @@ def test_recorded_requests_are_answered_alike(name: str, tmp_path: Path) -> None
             assert exchange.answer is not None
             theirs = exchange.answer.command
             assert (answer.code, answer.ext_fields, answer.body) == (theirs.code, theirs.ext_fields, theirs.body)
+
+
+def test_the_cost_of_deleting_queues_does_not_grow_with_other_topics(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        queues = asking.store.dispatcher.queues
+
+        def steps(count: int) -> int:
+            for name in (*map(str, range(count)), "gone"):
+                queues.make(name, 0, asking.store.dispatcher.reached)
+            queues._new.clear()  # as if all were written
+            with counted() as counting:
+                asking.broker.delete_queues(["gone"])
+            assert asking.store.queue("gone", 0) is None
+            for topic, _ in asking.store.queues():
+                queues.let_go(topic)
+            return counting.total
+
+        assert steps(1000) < steps(1) + 100
 
 
 def test_a_topic_is_made_changed_listed_and_deleted_with_its_queues(tmp_path: Path) -> None:
