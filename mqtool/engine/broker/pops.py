@@ -191,10 +191,14 @@ class Pops:
         if request.is_in_order and (free_at := self.orders.blocked_until(key, request.attempt_id, now)):
             popped.free_at = min(free_at, popped.free_at or free_at)
             return
-        offset = self.cursor(topic, group, queue_id, request.init_mode)
+        offset = offsets.get(group, topic, queue_id)
+        if queue is None or offset == queue.next_offset:  # so it is with most of the thousands that a topic may have
+            return
+        if offset == UNKNOWN:
+            offset = self._first(queue, request.init_mode)
         room = request.max_count - popped.count
-        if room <= 0 or queue is None:
-            popped.rest += max(0, queue.next_offset - offset) if queue else 0
+        if room <= 0:
+            popped.rest += max(0, queue.next_offset - offset)
             return
         if not offsets.has_room(group, topic, queue_id):
             return

@@ -28,6 +28,7 @@ from mqtool.formats.properties import parse_properties
 from mqtool.formats.property_names import POP_CK
 from mqtool.formats.remoting import Outgoing, RemotingCommand
 from mqtool.formats.stored_message import StoredMessage, parse_stored
+from tests.cost import counted
 from tests.engine.broker.asking import Asking, body_of, broker_at_work
 from tests.engine.store.live import NOW, new_message
 from tests.wire_client import WireClient
@@ -448,6 +449,25 @@ def test_what_is_to_be_hidden_longer_than_a_timer_runs_is_not_given_out_and_is_s
             await client.close()
 
     asyncio.run(test())
+
+
+def test_a_pop_of_queues_without_new_messages_takes_few_steps_and_changes_nothing(tmp_path: Path) -> None:
+    queues = 100
+    with broker_at_work(tmp_path) as asking:
+        make_topic(asking, queues=queues)
+        for queue_id in range(queues):
+            send(asking, str(queue_id), queue_id)
+        while pop(asking, invisible=500_000):
+            pass
+        asking.broker.offsets.keep(asking.now)
+        with counted() as counting:
+            assert pop(asking) == []
+
+        assert counting.total < 30 * queues
+        assert not asking.broker.offsets._is_changed
+
+        send(asking, "new", queues - 1)
+        assert [given.name for given in pop(asking)] == ["new"]
 
 
 def test_the_retries_of_others_stay_when_a_topic_is_deleted() -> None:
