@@ -168,6 +168,8 @@ def main() -> None:
     repair_streams()
     # numpy's linear algebra, of which nothing is used, would take a third of its start to make ready for threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it is while this module is loaded
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = sys.argv[1:]
     entry = COMMANDS.get(arguments[0]) if arguments else None
     if "_MQTOOL_COMPLETE" in os.environ or not hasattr(os, "fork") or (entry and not entry.in_child):

@@ -451,6 +451,17 @@ def test_an_interrupt_from_the_terminal_ends_with_130(surroundings: dict[str, st
     assert snapshot(store) == before
 
 
+def test_an_interrupt_while_the_program_is_loaded_ends_it_without_a_traceback(
+    surroundings: dict[str, str], tmp_path: Path
+) -> None:
+    # Whatever is loaded: it stands for all modules.
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+
+    ended = mqtool_at(surroundings, "serve", environment={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}, cwd=tmp_path)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
+
+
 UNREAD_ROWS = """
 os.set_blocking(1, False)
 with contextlib.suppress(BlockingIOError):
