@@ -117,7 +117,7 @@ class PulsarAdmin:
 
     def _check_space(self, tenant: str, namespace: str) -> None:
         self._check_is_master()
-        if (tenant, namespace) not in self._topics.spaces():
+        if not self._topics.has_space((tenant, namespace)):
             raise AdminError(NOT_FOUND, "Namespace does not exist")
 
     def _check_is_master(self) -> None:

@@ -73,6 +73,8 @@ _NEWEST_PROTOCOL = 21
 _LATEST = (1 << 63) - 1
 _MAX_PATTERN = 1000
 _FEW_DUES = 1000
+_DISPATCHED_AT_ONCE, _LOOKED_AT_AT_ONCE = 8, 200
+"""Subscriptions that have a turn in one call, and how many may be passed over because they have no consumers."""
 _OF_PARTITION = re.compile(r"-partition-\d+$")
 _REQUESTS = frozenset(
     ("subscribe", "producer", "unsubscribe", "seek", "get_last_message_id", "get_topics", "watch_topics")
@@ -111,7 +113,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if self.is_of_slave:
             log.warning("pulsarPort: a slave does not serve Pulsar clients; they are refused until it is a master")
         self._names = itertools.count()
-        self._ready: set[tuple[str, int]] = set()  # queues that may have something to deliver
+        self._ready: dict[Durable, None] = {}  # subscriptions that may have something to deliver, in turn
+        self._arrived_at: set[QueueTopic] = set()  # queues of which all subscriptions may have something
         self._dues: dict[Durable, int] = {}  # when waiting subscriptions may deliver something
         self._next_dues: list[tuple[int, int, Durable]] = []  # a heap of these, and of outdated ones
         self._order = itertools.count()
@@ -214,7 +217,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self._time_is(now)
         self.broker.tick(now)
         for durable in self.topics.tick(now):
-            self._look_at(durable.queue)
+            self._look_at(durable)
         if is_time(self._next_sweep, _SWEEP_MS, now):
             for durable in self.topics.no_longer_permitted():
                 self._close_consumers(durable, now)
@@ -230,7 +233,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             for queue in self.topics.queues.values():
                 for durable in queue.subscriptions.values():
                     durable.subscription.set_back(now)
-                    self._look_at(queue)
+                    self._look_at(durable)
             for session in self._sessions.values():
                 session.last_heard = min(session.last_heard, now)
                 session.probed_at = session.probed_at and min(session.probed_at, now)
@@ -239,7 +242,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     def next_tick(self, now: int) -> int:
         """Return when something is due."""
-        if self._ready or self.outbox.waiting or now < self._now - _SET_BACK_MS:
+        if self._ready or self._arrived_at or self.outbox.waiting or now < self._now - _SET_BACK_MS:
             return now
         dues = [self.broker.next_tick(now)]
         if self._sessions:
@@ -255,52 +258,65 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         session.is_backed_up = is_backed_up
         if not is_backed_up:
             for joined in session.consumers.values():
-                self._look_at(joined.queue)
+                self._look_at(joined.durable)
 
     # Delivery
 
     def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
         queue = self.topics.queues.get((topic, queue_id))
         if queue is not None and queue.subscriptions:
-            self._look_at(queue)
+            self._look_at_all_of(queue)
 
-    def _look_at(self, queue: QueueTopic) -> None:
+    def _look_at(self, durable: Durable) -> None:
+        """Schedule the deliveries of a subscription for the next turn."""
+        self._wake_up()
+        self._ready[durable] = None
+
+    def _look_at_all_of(self, queue: QueueTopic) -> None:
         """Schedule the deliveries of a queue for the next turn."""
-        if not self._ready and self.outbox.on_first is not None:
+        self._wake_up()
+        self._arrived_at.add(queue)
+
+    def _wake_up(self) -> None:
+        if not self._ready and not self._arrived_at and self.outbox.on_first is not None:
             self.outbox.on_first()
-        self._ready.add((queue.place.topic, queue.place.queue_id))
 
     def _dispatch(self, now: int) -> None:
         while (first_due := self._first_due()) is not None and first_due <= now:
             _, _, durable = heapq.heappop(self._next_dues)
             del self._dues[durable]
-            self._ready.add((durable.queue.place.topic, durable.queue.place.queue_id))
-        ready, self._ready = self._ready, set()
-        for key in ready:
-            queue_topic = self.topics.queues.get(key)
-            for durable in queue_topic.subscriptions.values() if queue_topic is not None else ():
-                subscription = durable.subscription
-                if not subscription.consumers:
-                    continue
-                try:
-                    if subscription.dispatch(now):
-                        self._ready.add(key)
-                    self._tell_end(durable)
-                except (MqtoolError, OSError) as error:  # of a disk, perhaps: other subscriptions continue
-                    log.warning(
-                        "cannot deliver to subscription %s of %s: %s", subscription.name, subscription.topic, error
-                    )
-                except Exception:
-                    log.exception("cannot deliver to subscription %s of %s", subscription.name, subscription.topic)
-                next_due = subscription.next_tick()
-                if next_due is None:
-                    self._dues.pop(durable, None)
-                elif self._dues.get(durable) != next_due:
-                    self._dues[durable] = next_due
-                    heapq.heappush(self._next_dues, (next_due, next(self._order), durable))
+            self._ready[durable] = None
+        for queue in self._arrived_at:
+            self._ready.update((durable, None) for durable in queue.subscriptions.values())
+        self._arrived_at.clear()
+        left = _DISPATCHED_AT_ONCE
+        for durable in [*itertools.islice(self._ready, _LOOKED_AT_AT_ONCE)]:
+            if not left:
+                break
+            del self._ready[durable]
+            if durable.subscription.consumers:
+                left -= 1
+                self._dispatch_to(durable, now)
         if len(self._next_dues) > 2 * len(self._dues) + _FEW_DUES:  # most are outdated
             self._next_dues = [(due, next(self._order), durable) for durable, due in self._dues.items()]
             heapq.heapify(self._next_dues)
+
+    def _dispatch_to(self, durable: Durable, now: int) -> None:
+        subscription = durable.subscription
+        try:
+            if subscription.dispatch(now):
+                self._ready[durable] = None
+            self._tell_end(durable)
+        except (MqtoolError, OSError) as error:  # of a disk, perhaps: other subscriptions continue
+            log.warning("cannot deliver to subscription %s of %s: %s", subscription.name, subscription.topic, error)
+        except Exception:
+            log.exception("cannot deliver to subscription %s of %s", subscription.name, subscription.topic)
+        next_due = subscription.next_tick()
+        if next_due is None:
+            self._dues.pop(durable, None)
+        elif self._dues.get(durable) != next_due:
+            self._dues[durable] = next_due
+            heapq.heappush(self._next_dues, (next_due, next(self._order), durable))
 
     def _first_due(self) -> int | None:
         """Return when the first waiting subscription may deliver something."""
@@ -560,7 +576,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         for topic, name in self.topics.topics_of(tuple(namespace.split("/", 1)), topics):
             if pattern is not None and not _is_meant(name, pattern):
                 continue
-            if self._access is None or self.may_see(session.identity, session.host, name):
+            if self._access is None or self.allows(session.identity, session.host, topic, ANY):
                 names[topic] = self.topics.full_names(topic, name)
                 count += len(names[topic])
                 check_list(count)
@@ -645,7 +661,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         queues = {queue for queue in self.topics.queues.values() if queue.place.topic == topic}
         self._close_producers(queues)
         for queue in queues:
-            self._look_at(queue)
+            self._look_at_all_of(queue)
 
     def _close_producers(self, queues: Collection[QueueTopic]) -> None:
         for session in [*self._sessions.values()]:
@@ -992,7 +1008,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         def answer() -> None:
             session.say("success", request_id=body.request_id)
             joined.awaits_end = True
-            self._look_at(queue)
+            self._look_at(durable)
 
         self._when_saved(session, body.request_id, answer)
 
@@ -1019,7 +1035,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             raise FormatError("a flow command without permits", 0)
         if (joined := session.consumers.get(body.consumer_id)) is not None:
             joined.durable.subscription.flow(joined.consumer, body.messagePermits)
-            self._look_at(joined.queue)
+            self._look_at(joined.durable)
 
     def _ack(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         joined = session.consumers.get(body.consumer_id)
@@ -1040,7 +1056,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     subscription.ack(id.entryId, left)
         if body.HasField("request_id"):
             session.say("ack_response", consumer_id=body.consumer_id, request_id=body.request_id)
-        self._look_at(joined.queue)
+        self._look_at(joined.durable)
 
     def _redeliver(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         joined = session.consumers.get(body.consumer_id)
@@ -1050,7 +1066,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             joined.consumer.epoch = body.consumer_epoch
         ids = [message_id.entryId for message_id in body.message_ids if message_id.ledgerId == joined.queue.generation]
         joined.durable.subscription.redeliver(joined.consumer, ids if body.message_ids else None)
-        self._look_at(joined.queue)
+        self._look_at(joined.durable)
 
     def _unsubscribe(self, session: PulsarSession, body: Any, now: int) -> None:
         joined = session.consumers.get(body.consumer_id)
@@ -1096,7 +1112,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         """Acknowledge the next ``count`` messages of a subscription."""
         durable.subscription.skip(count)
         self.topics.moved(durable, now)
-        self._look_at(durable.queue)
+        self._look_at(durable)
 
     def unsubscribe(self, durable: Durable, now: int) -> None:
         """Delete a subscription and close its consumers."""
@@ -1124,7 +1140,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         joined.durable.subscription.remove(joined.consumer, now)
         self.topics.left(joined.durable, now)
         self._dues.pop(joined.durable, None)
-        self._look_at(joined.queue)
+        self._look_at(joined.durable)
 
     def _dropped(self, session: PulsarSession, consumer: PulsarConsumer) -> None:
         del session.consumers[consumer.id]
@@ -1294,7 +1310,8 @@ def _sorted(topics: Mapping[str, list[str]]) -> list[str]:
 
 def _is_meant(name: PulsarTopicName, pattern: re.Pattern[str]) -> bool:
     """Tell whether a pattern matches a topic; for a partition, the name of its topic is matched."""
-    return pattern.fullmatch(_OF_PARTITION.sub("", "/".join(name))) is not None
+    text = "/".join(name)
+    return pattern.fullmatch(_OF_PARTITION.sub("", text) if "-partition-" in text else text) is not None
 
 
 def _size_of(policy: KeyPolicy, wanted: EntryFilter) -> int:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 from mqtool.errors import MqtoolError
 
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+_UNCHANGED = re.compile(r"[-a-zA-Z0-9_]*")
+"""What escaping leaves as it is: most names."""
 _ESCAPED = re.compile(r"%([0-9A-F]{2})")
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})")
 _SPACE_NAME = re.compile(r"[-=:.\w]+")
@@ -80,6 +82,8 @@ def escape(text: str) -> str:
     >>> escape("a.b"), escape("orders")
     ('a%2Eb', 'orders')
     """
+    if _UNCHANGED.fullmatch(text):
+        return text
     return "".join(
         [chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogateescape")]
     )
@@ -87,6 +91,8 @@ def escape(text: str) -> str:
 
 def unescape(text: str) -> str | None:
     """Return the unescaped text, None if ``escape`` cannot have produced this text."""
+    if _UNCHANGED.fullmatch(text):
+        return text
     raw = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text).encode("latin-1", "replace")
     unescaped = raw.decode("utf-8", "surrogateescape")
     return unescaped if escape(unescaped) == text else None

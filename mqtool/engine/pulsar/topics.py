@@ -171,6 +171,11 @@ class PulsarTopics:
         self.most_body = broker.store.config.number("maxMessageSize", 4 << 20)
         self.most_message = self.most_body - ROOM
         self._kept = KeptEntries()
+        self._names: dict[str, PulsarTopicName | None] = {}
+        """Names of topics, in whole lists of which they would take most of the time."""
+        self._named_for = broker.settings
+        self._spaces: dict[tuple[str, str], str] = {}
+        """Namespaces, and a topic in each."""
         self._left: dict[Durable, None] = {}
         """Subscriptions of readers that seek, in the order in which they left."""
         self._rate = DispatchRate(self._rates_in_all)
@@ -210,7 +215,17 @@ class PulsarTopics:
     # Names
 
     def name_of(self, topic: str) -> PulsarTopicName | None:
-        """Return the Pulsar name of a RocketMQ topic, None if it is hidden from Pulsar clients."""
+        """Return the Pulsar name of an existing RocketMQ topic, None if it is hidden from Pulsar clients."""
+        if self._named_for is not self._broker.settings:  # some topics have the names of broker and cluster
+            self._named_for = self._broker.settings
+            self._names.clear()
+        try:
+            return self._names[topic]
+        except KeyError:
+            name = self._names[topic] = self._name_of(topic)
+            return name
+
+    def _name_of(self, topic: str) -> PulsarTopicName | None:
         if self.is_hidden(topic):
             return None
         known = self.catalogue.get(topic)
@@ -233,6 +248,18 @@ class PulsarTopics:
             name.space for topic in self._broker.topics.configs if "|" in topic and (name := self.name_of(topic))
         }
 
+    def has_space(self, space: tuple[str, str]) -> bool:
+        """Tell whether a tenant and namespace exist. Cost: linear in the topics where it was not found before."""
+        configs = self._broker.topics.configs
+        if space == DEFAULT or self._spaces.get(space) in configs:
+            return True
+        self._spaces.pop(space, None)
+        for topic in configs:
+            if "|" in topic and (name := self.name_of(topic)) is not None and name.space == space:
+                self._spaces[space] = topic
+                return True
+        return False
+
     def parse(self, text: str, unknown_space: PulsarError = PulsarError.TOPIC_NOT_FOUND) -> PulsarTopicName:
         """Parse the topic name that a client sends.
 
@@ -244,7 +271,7 @@ class PulsarTopics:
         except TopicNameError as error:
             kind = PulsarError.NOT_ALLOWED if error.is_non_persistent else PulsarError.INVALID_TOPIC_NAME
             raise PulsarRefusedError(kind, str(error)) from None
-        if name.space != DEFAULT and name.space not in self.spaces():
+        if not self.has_space(name.space):
             raise PulsarRefusedError(unknown_space, "Namespace not found")
         topic = rocketmq_topic(name)
         if self.is_hidden(topic) or fault_of_name(topic):
@@ -317,6 +344,7 @@ class PulsarTopics:
         self._broker.topics.put([config], now)
         full = name.full if pulsar_topic(topic) is None else ""
         self.catalogue.put(topic, KnownTopic(self.catalogue.get(topic).generation, is_plain, full))
+        self._names.pop(topic, None)
 
     def deduplicate(self, topic: str, deduplicates: bool) -> None:
         """From now on drop messages that producers of a RocketMQ topic resend, or store them."""
@@ -667,6 +695,7 @@ class PulsarTopics:
     def delete_topic(self, topic: str, now: int) -> list[QueueTopic]:
         """Remove a deleted topic, and return its queues."""
         self._queue_counts.pop(topic, None)
+        self._names.pop(topic, None)
         gone = [queue for key, queue in self.queues.items() if key[0] == topic]
         for queue in gone:
             del self.queues[topic, queue.place.queue_id]
