@@ -13,6 +13,7 @@ from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.broker.operations.send import NewTopic
 from mqtool.engine.pulsar.door import PulsarDoor
 from mqtool.engine.pulsar.frames import parse_frame
+from mqtool.engine.pulsar.schemas import Schema
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.formats.codes import RequestCode
@@ -85,6 +86,44 @@ def test_subscriptions_of_a_topic_that_was_deleted_skip_nothing_of_the_next_one_
 
     assert again.topics.queues == {}
     assert again.subscription().subscription.cursor.next_offset == 0
+    again.store.close()
+
+
+def test_a_topic_that_was_deleted_before_a_kill_leaves_nothing_to_the_next_one(tmp_path: Path) -> None:
+    life = PulsarLife(tmp_path / "store")
+    life.send(4)
+    life.acknowledge(3)
+    life.topics.register("t", Schema(1, b"", ()))
+    life.topics.terminate("t", NOW)
+    config = tmp_path / "store" / "config"
+    facts = (config / "pulsarTopics.json").read_bytes()
+    life.broker.topic_requests.delete(["t"], NOW + 1500)
+    (config / "pulsarTopics.json").write_bytes(facts)  # the kill came before this was saved
+
+    again = life.killed()
+    again.send(4)
+
+    queue = again.subscription().queue
+    assert (queue.generation, again.topics.schemas("t")) == (2, ())
+    third = again.killed()
+    assert third.subscription().queue.generation == 2
+    assert not third.broker.topics.is_terminated("t")
+    third.store.close()
+
+
+def test_what_is_known_of_a_topic_stays_while_its_queues_do(tmp_path: Path) -> None:
+    life = PulsarLife(tmp_path / "store")
+    life.send(4)
+    life.acknowledge(3)
+    life.topics.register("t", Schema(1, b"", ()))
+    (tmp_path / "store" / "config" / "topics.json").unlink()
+    (tmp_path / "store" / "config" / "topics.json.bak").unlink(missing_ok=True)
+
+    again = life.killed()
+    again.send(1)
+
+    assert (again.subscription().queue.generation, again.subscription().queue.log.end) == (1, 5)
+    assert [*again.topics.schemas("t")] == [Schema(1, b"", ())]
     again.store.close()
 
 

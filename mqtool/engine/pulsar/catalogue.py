@@ -58,6 +58,10 @@ class Catalogue:
         """Return what is known of a topic."""
         return self._topics.get(topic, KnownTopic())
 
+    def topics(self) -> list[str]:
+        """Return the topics of which anything is known, even if they do not exist any more."""
+        return [*self._topics]
+
     def deduplicating(self) -> list[str]:
         """Return the topics that deduplicate."""
         return [topic for topic, known in self._topics.items() if known.deduplicates]

@@ -181,6 +181,7 @@ class PulsarTopics:
         self._rate = DispatchRate(self._rates_in_all)
         broker.topics.on_change.append(self._topics_changed)
         if broker.state.role is not Role.SLAVE:
+            self._finish_deletions(now)
             for key, kept in self._files.load():
                 self._take_up(key, kept, now)
             broker.topics.terminated.update(topic for topic in self.catalogue.terminated() if broker.topics.get(topic))
@@ -188,6 +189,16 @@ class PulsarTopics:
                 topic_config = broker.topics.get(topic)
                 for queue_id in range(topic_config.read_queue_count if topic_config is not None else 0):
                     self._queue(topic, queue_id)
+
+    def _finish_deletions(self, now: int) -> None:
+        """Start new generations of topics that are gone: a kill may have come after the table of topics was saved.
+
+        If there are queues, they continue with the next topic of this name, and so do the facts about it.
+        """
+        topics = self._broker.topics
+        gone = {topic for topic in self.catalogue.topics() if topics.get(topic) is None}
+        for topic in gone - {topic for topic, _ in self._broker.store.queues()} if gone else ():
+            self.catalogue.delete_topic(topic, now)
 
     def _take_up(self, key: CursorKey, kept: Kept, now: int) -> None:
         config = self._broker.topics.get(key.topic)
