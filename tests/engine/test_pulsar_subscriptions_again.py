@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +126,37 @@ def test_what_is_known_of_a_topic_stays_while_its_queues_do(tmp_path: Path) -> N
     assert (again.subscription().queue.generation, again.subscription().queue.log.end) == (1, 5)
     assert [*again.topics.schemas("t")] == [Schema(1, b"", ())]
     again.store.close()
+
+
+def test_a_reset_to_where_a_subscription_is_brings_back_what_was_acknowledged_after_it(tmp_path: Path) -> None:
+    life = PulsarLife(tmp_path / "store")
+    life.send(4)
+    durable = life.subscription()
+    life.topics.joined(durable)
+    durable.subscription.ack(2)
+    life.topics.tick(NOW + 1000)
+
+    life.broker.offsets.reset("s", "t", 0, 0)
+
+    assert [state.backlog for state in life.topics.states()] == [4]
+    durable.subscription.ack(2)
+    assert [state.backlog for state in life.topics.states()] == [3], "once"
+    life.store.close()
+
+
+def test_a_reset_is_left_to_rocketmq_consumers_of_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    life = PulsarLife(tmp_path / "store")
+    life.send(4)
+    life.acknowledge(3)
+    group = SimpleNamespace(subscriptions={"t": None})
+    monkeypatch.setattr(life.broker.clients, "group", lambda name: group if name == "s" else None)
+
+    life.broker.offsets.reset("s", "t", 0, 1)
+    [state] = life.topics.states()
+
+    assert state.consumer_offset == 1
+    assert life.broker.offsets.take_reset("s", "t", 0) == 1
+    life.store.close()
 
 
 def test_messages_that_are_removed_are_told_while_nobody_is_connected(

@@ -227,6 +227,7 @@ class PulsarSubscription:
         self.partition = partition
         self.kind = SubscriptionType.EXCLUSIVE
         self._is_wanted: Callable[[bytes], bool] | None = None
+        self._wanted_of = (-1, 0)  # the last entry of which some messages match, and which
         self.consumers: list[PulsarConsumer] = []
         self.given = 0
         """Messages that were sent to consumers."""
@@ -281,6 +282,7 @@ class PulsarSubscription:
         self.check(kind, consumer.policy, consumer.wanted)
         if not self.consumers:
             self._is_wanted = consumer.wanted.compiled()
+            self._wanted_of = -1, 0
             self.kind = kind
             if kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
                 self._dispatcher = _OneActive(self)
@@ -507,7 +509,11 @@ class PulsarSubscription:
         wanted = sum(self._is_wanted(properties) << place for place, properties in enumerate(entry.properties))
         if not entry.properties or wanted == (1 << entry.messages) - 1:
             return True
-        return bool(self.cursor.ack_some(entry.offset, entry.size, entry.messages, wanted))
+        self._wanted_of = entry.offset, wanted
+        left = self.cursor.ack_some(entry.offset, entry.size, entry.messages, wanted)
+        if left and not left & wanted:  # there was no room for their bits
+            self.cursor.ack(entry.offset, entry.size)
+        return bool(left & wanted)
 
     def given_before(self, offset: int) -> tuple[Entry, int] | None:
         """Return an entry to be redelivered, and its first unacknowledged offset; None if nothing of it is left."""
@@ -522,6 +528,8 @@ class PulsarSubscription:
         """Return which messages of an entry are not acknowledged if all before an offset are."""
         everything = (1 << entry.messages) - 1
         left = self.cursor.left.get(entry.offset, everything) & everything
+        if self._wanted_of[0] == entry.offset:
+            left &= self._wanted_of[1]
         behind = left >> (offset - entry.offset) << (offset - entry.offset)
         return behind or everything >> (offset - entry.offset) << (offset - entry.offset)
 

@@ -603,10 +603,13 @@ class PulsarTopics:
         Raises:
             PulsarRefusedError: there are some.
         """
-        group = self._broker.clients.group(escape(name))
-        if group is not None and queue.place.topic in group.subscriptions:
+        if self._has_rocketmq_consumers(escape(name), queue.place.topic):
             text = f"Consumers of RocketMQ are connected in the group {escape(name)} of the same topic"
             raise PulsarRefusedError(PulsarError.CONSUMER_BUSY, text)
+
+    def _has_rocketmq_consumers(self, group: str, topic: str) -> bool:
+        known = self._broker.clients.group(group)
+        return known is not None and topic in known.subscriptions
 
     def check_permissions(self, queue: QueueTopic, name: str, *, is_durable: bool) -> None:
         """Check that a topic may be read, and by the group of a subscription, as RocketMQ consumers are checked.
@@ -798,8 +801,10 @@ class PulsarTopics:
         """Move a subscription to where administrators or RocketMQ consumers have moved its group."""
         offsets, key = self._broker.offsets, durable.key
         offset = offsets.get(key.group, key.topic, key.queue_id)
-        offsets.take_reset(key.group, key.topic, key.queue_id)
-        if offset in (durable.committed, UNKNOWN):
+        reset = None
+        if not self._has_rocketmq_consumers(key.group, key.topic):  # these would not be notified of it
+            reset = offsets.take_reset(key.group, key.topic, key.queue_id)
+        if offset == UNKNOWN or (reset is None and offset == durable.committed):
             return False
         durable.subscription.move(min(offset, durable.queue.log.end))
         durable.committed = offset

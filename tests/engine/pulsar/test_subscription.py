@@ -512,6 +512,33 @@ def test_a_filter_that_leaves_too_many_gaps_waits_for_acknowledgements(monkeypat
     assert subscription.cursor.next_offset == 40
 
 
+@pytest.mark.parametrize("kind", [SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+def test_a_filter_passes_nothing_else_on_when_there_is_no_room_for_more_parts_of_batches(
+    kind: SubscriptionType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqtool.engine.pulsar.cursor.MAX_LEFT_BYTES", 250)  # two batches
+    log = Entries()
+    for _ in range(5):
+        made = log.append(3, is_raw=False, key=b"k", deliver_at=0)
+        log.all[-3:] = [made._replace(properties=tuple(b"TAGS\1Tag%c\2" % tag for tag in b"ABA"))] * 3
+    subscription = PulsarSubscription("s", log, Cursor(0), "persistent://public/default/t")
+    taker = Taker()
+    consumer = PulsarConsumer(taker, 0, "c1", wanted=EntryFilter("TagA"))
+    subscription.add(consumer, kind, 0)
+    subscription.flow(consumer, 100)
+
+    subscription.dispatch(0)
+    assert taker.given == [(offset, 0b101) for offset in range(0, 15, 3)]
+    for offset in range(0, 12, 3):
+        subscription.ack(offset)
+    subscription.redeliver(consumer, None)
+    subscription.dispatch(0)
+
+    assert taker.given[5:] == [(12, 0b101)]
+    subscription.ack(12)
+    assert subscription.backlog == 0
+
+
 @pytest.mark.parametrize(
     ("count", "left", "next_offset"),
     [(0, [3, 5, 6], 1), (1, [5, 6], 1), (2, [6], 1), (3, [], 7), (4, [], 8), (9, [], 9)],
