@@ -664,22 +664,20 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self._look_at_all_of(queue)
 
     def _close_producers(self, queues: Collection[QueueTopic]) -> None:
-        for session in [*self._sessions.values()]:
-            for id, (producer, queue) in [*session.producers.items()]:  # noqa: A001
-                if queue in queues:
-                    self._close(session, id, producer)
+        for queue in queues:
+            for producer in queue.producers.everyone:
+                self._close(producer.session, producer.id, producer)
 
     def _topics_deleted(self, topics: Collection[str], now: int) -> None:
         for topic in topics:
             self._topic_deleted(topic, now)
 
     def _topic_deleted(self, topic: str, now: int) -> None:
-        gone = {*self.topics.delete_topic(topic, now)}
+        gone = self.topics.delete_topic(topic, now)
         self._close_producers(gone)
-        for session in [*self._sessions.values()]:
-            for joined in [*session.consumers.values()]:
-                if joined.queue in gone:
-                    self._send_away(session, joined, now)
+        for queue in gone:
+            for durable in [*queue.subscriptions.values()]:
+                self._close_consumers(durable, now)
 
     # Producers
 

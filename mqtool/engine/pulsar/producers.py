@@ -74,6 +74,11 @@ class Producers:
         self._owner: PulsarProducer | None = None
         self._waiting: dict[PulsarProducer, Callable[[], None]] = {}
 
+    @property
+    def everyone(self) -> list[PulsarProducer]:
+        """All producers, first those that wait for exclusive access."""
+        return [*self._waiting, *self.by_name.values()]
+
     def add(
         self, producer: PulsarProducer, topic_epoch: int | None, then: Callable[[], None]
     ) -> list[PulsarProducer] | None:

@@ -364,6 +364,9 @@ class PulsarSubscription:
 
     def skip(self, count: int) -> None:
         """Acknowledge the next ``count`` unacknowledged messages."""
+        if count >= self.backlog:
+            self.cursor.ack_until(self.log.end)
+            return
         end, passed, acked = self._end_of_skip(count), -1, 0
         while acked != passed:  # acknowledged messages of batches do not count
             passed, acked = acked, self._acked_of_batches(end)

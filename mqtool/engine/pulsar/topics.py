@@ -159,6 +159,8 @@ class PulsarTopics:
         self._files = CursorFiles(config, broker.saves)
         self._producer_files = ProducerFiles(config, broker.saves)
         self.queues: dict[tuple[str, int], QueueTopic] = {}
+        self._used_queues: dict[str, list[int]] = {}
+        """Ids of ``queues``, by their topics."""
         self._queue_counts: dict[str, int] = {}
         """How many queues the topics of ``queues`` have."""
         self._deduplicating: set[QueueTopic] = set()
@@ -483,6 +485,7 @@ class PulsarTopics:
                 self._deduplicating.add(queue)
                 self._producer_files.save(key, known.generation, queue.deduplication)
             self.queues[topic, queue_id] = queue
+            self._used_queues.setdefault(topic, []).append(queue_id)
             if (config := self._broker.topics.get(topic)) is not None:
                 self._queue_counts.setdefault(topic, config.read_queue_count)
         return queue
@@ -710,9 +713,8 @@ class PulsarTopics:
         """Remove a deleted topic, and return its queues."""
         self._queue_counts.pop(topic, None)
         self._names.pop(topic, None)
-        gone = [queue for key, queue in self.queues.items() if key[0] == topic]
+        gone = [self.queues.pop((topic, queue_id)) for queue_id in self._used_queues.pop(topic, ())]
         for queue in gone:
-            del self.queues[topic, queue.place.queue_id]
             self._deduplicating.discard(queue)
             if queue.deduplication is not None:
                 self._producer_files.delete(ProducersKey(topic, queue.place.queue_id))

@@ -129,3 +129,41 @@ def test_a_request_in_a_namespace_parses_no_other_names(work: DoorAtWork, monkey
     assert partitions("t299") == 1
     work.broker.topic_requests.delete(["mine|own|t299"], NOW)
     assert partitions("t299") != 1
+
+
+def test_the_deletion_of_a_topic_looks_at_its_own_clients_only(work: DoorAtWork) -> None:
+    class CountedQueues(dict[Any, Any]):
+        passes = 0
+
+        def items(self) -> Any:
+            self.passes += 1
+            return super().items()
+
+    add_topics(work, [f"t{number}" for number in range(MANY)])
+    for number in range(MANY):
+        fields: dict[str, Any] = {"topic": f"t{number}", "subscription": "s", "subType": 1}
+        work.say("subscribe", **fields, consumer_id=number, request_id=number)
+        work.say("producer", topic=f"t{number}", producer_id=number, request_id=number)
+    queues = work.door.topics.queues = CountedQueues(work.door.topics.queues)
+    consumers = work.door.session(work.peer).consumers = CountedQueues(work.door.session(work.peer).consumers)
+
+    work.broker.topic_requests.delete(["t7", "t8"], NOW)
+
+    told = {(name, getattr(body, f"{name.removeprefix('close_')}_id")) for name, body, _ in work.say("ping")[:-1]}
+    assert told == {(f"close_{kind}", number) for kind in ("producer", "consumer") for number in (7, 8)}
+    assert (queues.passes, len(queues), len(consumers)) == (0, MANY - 2, MANY - 2)
+
+
+def test_a_skip_of_everything_reads_nothing(work: DoorAtWork, monkeypatch: pytest.MonkeyPatch) -> None:
+    work.produce()
+    for number in range(20):
+        work.send(number, highest=number, count=4)
+    queue = work.door.topics.queues["t", 0]
+    subscription = work.door.topics.subscribe(queue, "s", 0, NOW, is_durable=True).subscription
+    for number in range(20):
+        subscription.ack(4 * number, 0b1100)
+    reads = calls_of(monkeypatch, type(queue.log), "entry")
+
+    subscription.skip(subscription.backlog)
+
+    assert (subscription.backlog, subscription.cursor.left, reads) == (0, {}, [])
