@@ -170,15 +170,25 @@ class BatchElement(NamedTuple):
     properties: bytes
 
 
-def split_batch(batch: NewMessage) -> list[BatchElement]:
+MAX_OF_BATCH = 16_384
+"""Messages of a batch: all of them are stored before anything else is."""
+
+
+def split_batch(batch: NewMessage, most_bytes: int = 1 << 24) -> list[BatchElement]:
     """Return the messages of a batch, whose body is what ``CLIENT_BATCH`` describes.
 
     The properties of the batch are added to those of each.
 
+    Args:
+        batch: the batch.
+        most_bytes: of its messages with their properties, in total.
+
     Raises:
-        FormatError: the body is not a batch.
+        FormatError: the body is not a batch, or one of too many messages or bytes.
     """
-    body, elements, at = batch.body, [], 0
+    body, at = batch.body, 0
+    elements: list[BatchElement] = []
+    left = most_bytes - len(body)
     while at < len(body):
         try:
             size, _, _, flag, body_size = _ELEMENT.unpack_from(body, at)
@@ -189,6 +199,9 @@ def split_batch(batch: NewMessage) -> list[BatchElement]:
         end = properties_at + _SHORT.size + properties_size
         if body_size < 0 or properties_size < 0 or end != at + size or end > len(body):
             raise FormatError("no message of a batch starts here", at)
+        left -= len(batch.properties)
+        if left < 0 or len(elements) == MAX_OF_BATCH:
+            raise FormatError("the batch is too large from here on", at)
         properties = body[end - properties_size : end]
         if batch.properties:
             if properties and not properties.endswith(_PAIR):

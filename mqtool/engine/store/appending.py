@@ -50,6 +50,8 @@ _SYNC_FLUSH, _ASYNC_FLUSH = "SYNC_FLUSH", "ASYNC_FLUSH"
 _PUT_OK = PutStatus.PUT_OK  # faster than an attribute of an enum
 _NONE_OF_BATCH = frozenset((_DELAY, live_dispatch.BATCH_COUNT))
 """Properties that messages of a batch cannot have."""
+_GROWTH_OF_BATCH = 4
+"""How many times as long as a batch its records may be: each has the properties of the batch."""
 
 
 class Appender:
@@ -74,6 +76,8 @@ class Appender:
             UsageError: a setting makes no sense.
         """
         self._most_body = config.number("maxMessageSize", 4 << 20)
+        self.most_of_batch = _GROWTH_OF_BATCH * self._most_body + (1 << 16)
+        """Bytes of the records of a batch."""
         flush = config.settings.get("flushDiskType", _ASYNC_FLUSH)
         if flush.upper() not in (_SYNC_FLUSH, _ASYNC_FLUSH):  # a typo must not make messages less safe
             raise UsageError(f"flushDiskType={flush} is neither {_SYNC_FLUSH} nor {_ASYNC_FLUSH}")
@@ -157,7 +161,7 @@ class Appender:
         if queue is None or len(batch.body) > self._most_body or batch.sys_flag & commit_log.TRANSACTION_MASK:
             return _ILLEGAL
         try:
-            elements = split_batch(batch)
+            elements = split_batch(batch, self.most_of_batch)
         except FormatError:
             return _ILLEGAL
         all_pairs = _pairs_of_each(batch, elements)
@@ -173,7 +177,7 @@ class Appender:
         log, first = self._log, queue.next_offset
         overhead = record_size(batch, queue.topic, 0) - len(batch.body)
         sizes = [overhead + len(element.body) + len(element.properties) for element in elements]
-        if sum(sizes) + commit_log.BLANK_SIZE > log.file_size:
+        if sum(sizes) > min(self.most_of_batch, log.file_size - commit_log.BLANK_SIZE):
             return _ILLEGAL
         try:
             at = log.place(sum(sizes))

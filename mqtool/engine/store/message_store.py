@@ -196,6 +196,11 @@ class MessageStore:
         return self._appender.is_sync
 
     @property
+    def most_of_batch(self) -> int:
+        """Bytes that the records of a batch may have in total."""
+        return self._appender.most_of_batch
+
+    @property
     def clean_failure(self) -> MqtoolError | None:
         """Why what is old could not be removed; it is tried again."""
         return self._upkeep.clean_failure

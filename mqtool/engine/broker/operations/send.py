@@ -313,7 +313,7 @@ class Sends:
     def _append_inner_batch(self, message: NewMessage, now: int) -> AppendResult:
         """Store a batch as one record, as batch topics get them from 5.x clients."""
         try:
-            count = len(split_batch(message))
+            count = len(split_batch(message, self._store.most_of_batch))
         except FormatError:
             return AppendResult(PutStatus.MESSAGE_ILLEGAL)
         message.properties = add_property(message.properties, INNER_NUM, str(count))

@@ -14,6 +14,7 @@ from mqtool.formats.properties import build_properties, parse_properties
 from mqtool.formats.remoting import ONEWAY, RESPONSE, RemotingCommand
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import SCHEDULE_TOPIC
+from tests.builders import batch_element
 from tests.engine.broker.asking import Asking, broker_at_work
 from tests.engine.store.live import NOW
 from tests.golden import golden_store, manifest
@@ -144,6 +145,12 @@ def test_a_topic_comes_about_by_sending_to_it(tmp_path: Path) -> None:
         ({"body": bytes((4 << 20) + 1)}, ResponseCode.MESSAGE_ILLEGAL, "too long"),
         ({"properties": "a\1" + "b" * 32767}, ResponseCode.MESSAGE_ILLEGAL, "32767"),
         ({"batch": "true", "body": b"no batch"}, ResponseCode.MESSAGE_ILLEGAL, "batch"),
+        ({"batch": "true", "body": batch_element(b"") * 16_385}, ResponseCode.MESSAGE_ILLEGAL, "batch is too large"),
+        (
+            {"batch": "true", "body": batch_element(b"x") * 600, "properties": "a\1" + "b" * 30_000},
+            ResponseCode.MESSAGE_ILLEGAL,
+            "batch is too large",
+        ),
     ],
 )
 def test_what_cannot_be_stored_is_refused_with_the_code_of_the_protocol(
