@@ -39,6 +39,7 @@ NOTIFICATIONS = WaitKind("notifications", most_of_key=1024, is_in_turn=True)
 FLUSHES = WaitKind("flushes", most=1 << 30, most_of_key=1 << 30)  # as many as messages can be sent in the meantime
 SAVES = WaitKind("saves", most=1 << 30, most_of_key=1 << 30)
 CALLS = WaitKind("calls", most=1 << 30, most_of_key=64, is_told_of_end=True)
+PIECES = WaitKind("pieces", most=10_000, most_of_key=16)  # for their next turn
 
 _FAILED = object()
 _FEW_TIMES = 1000

@@ -5,7 +5,7 @@ and a query first adds waiting keys. (Rules: store.md 5. RocketMQ: ``IndexServic
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,6 +54,9 @@ class _Entries(NamedTuple):
 
 
 _NONE = _Entries(*(np.empty(0, np.int64) for _ in range(3)))
+
+_LOOKS_AT_ONCE = 1000
+"""Entries that a search examines before others get their turn."""
 
 
 class LiveIndexFile:
@@ -321,9 +324,20 @@ class LiveIndex:
         return file
 
     def find(self, topic: str, key: str, begin: int, end: int, most: int) -> list[int]:
-        """Return the addresses of messages that may have a key, the newest first.
+        """Return the addresses of messages that may have a key, the newest first; see ``find_in_pieces``."""
+        pieces = self.find_in_pieces(topic, key, begin, end, most)
+        while True:
+            try:
+                next(pieces)
+            except StopIteration as end_of_search:
+                addresses: list[int] = end_of_search.value
+                return addresses
 
-        Others with the same hash are among them: the caller compares topic and key.
+    def find_in_pieces(self, topic: str, key: str, begin: int, end: int, most: int) -> Generator[None, None, list[int]]:
+        """Return the addresses of messages that may have a key, the newest first; yield while that takes long.
+
+        Others with the same hash are among them: the caller compares topic and key. Producers choose their keys, so all
+        entries of a file may have the same slot.
 
         Args:
             topic: under which the messages are stored.
@@ -334,21 +348,26 @@ class LiveIndex:
         """
         with contextlib.suppress(WriteError):  # a full disk hides only new messages
             self.write(at_once=True)
-        hashed, offsets = key_hash(topic, key), list[int]()
-        for file in reversed(self._all):
+        hashed, offsets, looks = key_hash(topic, key), list[int](), 0
+        for file in [*reversed(self._all)]:
             # The times of entries are whole seconds: a second more on each side.
             if file.begin_timestamp <= end + 1000 and begin - 1000 <= file.end_timestamp:
-                for offset, timestamp in self._matches(file, hashed):
-                    if begin - 1000 <= timestamp <= end:
+                for entry_hash, offset, timestamp in self._chain(file, hashed):
+                    if entry_hash == hashed and begin - 1000 <= timestamp <= end:
                         offsets.append(offset)
                         if len(offsets) >= most:
+                            return offsets
+                    looks += 1
+                    if looks % _LOOKS_AT_ONCE == 0:
+                        yield
+                        if file not in self._all:  # expired in the meantime, and all older ones
                             return offsets
             if file.begin_timestamp < begin:
                 break
         return offsets
 
-    def _matches(self, file: LiveIndexFile, hashed: int) -> Iterator[tuple[int, int]]:
-        """Yield address and store time of the entries with a hash, the newest first."""
+    def _chain(self, file: LiveIndexFile, hashed: int) -> Iterator[tuple[int, int, int]]:
+        """Yield hash, address and store time of the entries in the slot of a hash, the newest first."""
         opened = self._files.get(file.path)
         slot_at = layout.HEADER_SIZE + layout.SLOT_SIZE * (hashed % self.shape.slots)
         entries_at = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots
@@ -357,8 +376,7 @@ class LiveIndex:
         while 0 < number < before:
             entry = opened.read(entries_at + number * layout.ENTRY_SIZE, layout.ENTRY_SIZE)
             entry_hash, offset, seconds, previous = _ENTRY.unpack(entry)
-            if entry_hash == hashed:
-                yield offset, file.begin_timestamp + seconds * 1000
+            yield entry_hash, offset, file.begin_timestamp + seconds * 1000
             before, number = number, previous
 
     def remove_expired(self, log_start: int) -> list[Callable[[], None]]:

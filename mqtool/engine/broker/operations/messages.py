@@ -4,10 +4,10 @@
 """
 
 import enum
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
+from mqtool.engine.broker.operations.steps import Steps
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.properties import find_property, probe_of
 from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
@@ -20,6 +20,8 @@ MAX_BY_UNIQUE_KEY = 32
 MAX_BY_KEY = 64
 """The maximum number of messages that a query returns, whatever it requests."""
 
+_READ_AT_ONCE = 8 << 20
+"""Bytes of messages that a query reads before others get their turn: other keys may have the same hash."""
 _UNIQ_KEY, _KEYS, _TAGS = probe_of(UNIQ_KEY), probe_of(KEYS), probe_of(TAGS)
 
 
@@ -34,7 +36,7 @@ class KeyKind(enum.Enum):
 
 def messages_by_key(
     store: "MessageStore", topic: str, key: str, kind: KeyKind, start: int, end: int, most: int, most_bytes: int
-) -> list[memoryview]:
+) -> Steps[list[memoryview]]:
     """Return the records with a key, stored within a time range (ms), in the order in which they were stored.
 
     Args:
@@ -50,20 +52,15 @@ def messages_by_key(
     Raises:
         OperationRefusedError: there is none.
     """
-    records = [*_by_key(store, topic, key, kind, start, end, most, most_bytes)]
-    if not records:
-        raise OperationRefusedError(Reason.NOT_FOUND, "can not find message, maybe time range not correct")
-    return records
-
-
-def _by_key(
-    store: "MessageStore", topic: str, key: str, kind: KeyKind, start: int, end: int, most: int, most_bytes: int
-) -> Iterator[memoryview]:
-    total = 0
     in_index, wanted = f"T#{key}" if kind is KeyKind.TAG else key, key.encode("utf-8", "replace")
-    for offset in sorted(store.index.find(topic, in_index, start, end, most)):
+    records, total, read_size = list[memoryview](), 0, 0
+    for offset in sorted((yield from store.index.find_in_pieces(topic, in_index, start, end, most))):
+        if read_size > _READ_AT_ONCE:
+            read_size = 0
+            yield
         try:
             record = store.log.record(offset)
+            read_size += len(record)
             message = parse_stored(record).message
         except (NotFoundError, FormatError):  # deleted since, or not what the index says
             continue
@@ -71,8 +68,11 @@ def _by_key(
             continue
         total += len(record)
         if total > most_bytes:
-            return
-        yield record
+            break
+        records.append(record)
+    if not records:
+        raise OperationRefusedError(Reason.NOT_FOUND, "can not find message, maybe time range not correct")
+    return records
 
 
 def _has_key(properties: bytes, kind: KeyKind, key: bytes) -> bool:

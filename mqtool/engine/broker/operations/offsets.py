@@ -11,6 +11,7 @@ from mqtool.engine.broker.consumer_offsets import UNKNOWN
 from mqtool.engine.broker.operations.queues import ends_of, next_offset_of, store_timestamp
 from mqtool.engine.broker.operations.reading import ReadingParts
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
+from mqtool.engine.broker.operations.steps import Steps
 from mqtool.engine.broker.sessions import OffsetsReset
 from mqtool.engine.store.live_pull import is_in_memory
 from mqtool.engine.store.time_search import Boundary
@@ -18,6 +19,8 @@ from mqtool.formats.config_tables import TopicConfig
 
 NOWHERE = (1 << 63) - 1
 """An offset that is greater than all others."""
+_QUEUES_AT_ONCE = 50
+"""Queues that are searched for a time before others get their turn."""
 
 
 class Reset(NamedTuple):
@@ -123,7 +126,7 @@ class OffsetRequests:
 
     # Resets
 
-    def reset(self, reset: Reset) -> dict[int, int]:
+    def reset(self, reset: Reset) -> Steps[dict[int, int]]:
         """Set the next offset of a group in one queue or all queues of a topic, and return it by queue id.
 
         The next pull of each queue gets it, a waiting one at once; if ``useServerSideResetOffset`` is false, the
@@ -133,27 +136,35 @@ class OffsetRequests:
             OperationRefusedError: there is no such topic, group, queue or offset, or no consumer to notify.
             LimitError: there are too many offsets.
         """
-        topic = self._topics.get(reset.topic)
-        if topic is None:
-            raise OperationRefusedError(Reason.NO_TOPIC, f"Topic {reset.topic} does not exist")
-        if self._groups.get(reset.group) is None:
-            raise OperationRefusedError(Reason.NO_GROUP, f"Group {reset.group} does not exist")
+        topic = self._checked(reset)
         if not self._state.settings.server_side_reset:
-            return self._reset_by_consumers(reset, topic)
-        targets = self._targets(reset, topic)
+            return (yield from self._reset_by_consumers(reset, topic))
+        targets = yield from self._targets(reset, topic)
+        self._checked(reset)
         self._offsets.check_room(reset.group, reset.topic, targets)
         for queue_id, offset in targets.items():
             self._offsets.reset(reset.group, reset.topic, queue_id, offset)
             self._room.wake((reset.topic, queue_id))
         return targets
 
-    def _targets(self, reset: Reset, topic: TopicConfig) -> dict[int, int]:
+    def _checked(self, reset: Reset) -> TopicConfig:
+        """Return the topic; raises ``OperationRefusedError`` if there is no such topic or group."""
+        topic = self._topics.get(reset.topic)
+        if topic is None:
+            raise OperationRefusedError(Reason.NO_TOPIC, f"Topic {reset.topic} does not exist")
+        if self._groups.get(reset.group) is None:
+            raise OperationRefusedError(Reason.NO_GROUP, f"Group {reset.group} does not exist")
+        return topic
+
+    def _targets(self, reset: Reset, topic: TopicConfig) -> Steps[dict[int, int]]:
         """Return the new offset of each queue."""
         ids = range(topic.read_queue_count) if reset.queue_id < 0 else [reset.queue_id]
         if not ids or max(ids) >= topic.read_queue_count:
             raise OperationRefusedError(Reason.NOT_POSSIBLE, f"the topic {reset.topic} has no queue to reset")
-        targets = {}
+        targets: dict[int, int] = {}
         for queue_id in ids:
+            if targets and len(targets) % _QUEUES_AT_ONCE == 0:
+                yield
             if reset.offset is None or reset.offset < 0:
                 targets[queue_id] = self._target_at(reset.topic, queue_id, reset.timestamp)
                 continue
@@ -164,9 +175,11 @@ class OffsetRequests:
             targets[queue_id] = reset.offset
         return targets
 
-    def _reset_by_consumers(self, reset: Reset, topic: TopicConfig) -> dict[int, int]:
-        targets = {}
+    def _reset_by_consumers(self, reset: Reset, topic: TopicConfig) -> Steps[dict[int, int]]:
+        targets: dict[int, int] = {}
         for queue_id in range(topic.write_queue_count):
+            if targets and len(targets) % _QUEUES_AT_ONCE == 0:
+                yield
             committed = self._offsets.get(reset.group, reset.topic, queue_id)
             if committed < 0:
                 raise OperationRefusedError(Reason.NOT_POSSIBLE, f"THe consumer group <{reset.group}> not exist")

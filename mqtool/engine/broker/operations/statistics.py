@@ -14,6 +14,7 @@ from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.limits import MAX_QUEUES_OF_ANSWER
 from mqtool.engine.broker.operations.queues import ends_of, next_offset_of, store_timestamp
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
+from mqtool.engine.broker.operations.steps import Steps
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.topics import Topics
 from mqtool.formats.bodies import Subscription
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 MAX_UNITS = 1000
 """Maximum number of units of a queue in one answer."""
+
+_QUEUES_AT_ONCE = 50
+"""Queues that are examined before others get their turn."""
 
 
 class TopicOffset(NamedTuple):
@@ -92,7 +96,7 @@ class Statistics:
         self._clients = clients
         self._broker_stats = broker_stats
 
-    def topic(self, topic: str) -> list[TopicOffset]:
+    def topic(self, topic: str) -> Steps[list[TopicOffset]]:
         """Return all queues of a topic.
 
         Raises:
@@ -103,13 +107,15 @@ class Statistics:
         for queue_id in range(max(config.read_queue_count, config.write_queue_count)):
             low, high = ends_of(store, topic, queue_id)
             queues.append(TopicOffset(queue_id, low, high, max(store_timestamp(store, topic, queue_id, high - 1), 0)))
+            if len(queues) % _QUEUES_AT_ONCE == 0:
+                yield
         return queues
 
     def stored_rate(self, topic: str, now: int) -> float:
         """Return how many messages of a topic are stored per second."""
         return self._broker_stats.rate("stored", topic, now)
 
-    def group(self, group: str, topics: Iterable[str], now: int) -> GroupProgress:
+    def group(self, group: str, topics: Iterable[str], now: int) -> Steps[GroupProgress]:
         """Return the progress of a group in some topics, by default in those that it subscribes to.
 
         Raises:
@@ -119,10 +125,15 @@ class Statistics:
         configs = [*self._configs(topics)]
         _check_count(configs)
         rate = sum(self._broker_stats.rate("delivered", (topic, group), now) for topic in topics)
-        return GroupProgress(rate, [*self._progress(group, configs)])
+        queues: list[QueueProgress] = []
+        for queue in self._progress(group, configs):
+            queues.append(queue)
+            if len(queues) % _QUEUES_AT_ONCE == 0:
+                yield
+        return GroupProgress(rate, queues)
 
-    def all_groups(self, now: int, *, only_ordered: bool) -> Iterator[tuple[str, list[GroupProgress]]]:
-        """Yield each group with its progress in each topic, or in those that it consumes in order.
+    def all_groups(self, now: int, *, only_ordered: bool) -> Steps[list[tuple[str, list[GroupProgress]]]]:
+        """Return each group with its progress in each topic, or in those that it consumes in order.
 
         Raises:
             OperationRefusedError: these have too many queues.
@@ -133,25 +144,30 @@ class Statistics:
             for group in self._groups.names()
         }
         _check_count(itertools.chain(*all_configs.values()))
+        listed: list[tuple[str, list[GroupProgress]]] = []
+        examined = 0
         for group, configs in all_configs.items():
-            yield (
-                group,
-                [
-                    GroupProgress(
-                        self._broker_stats.rate("delivered", (config.topic, group), now),
-                        [*self._progress(group, [config])],
-                    )
-                    for config in configs
-                ],
-            )
+            progress: list[GroupProgress] = []
+            for config in configs:
+                queues: list[QueueProgress] = []
+                for queue in self._progress(group, [config]):
+                    queues.append(queue)
+                    examined += 1
+                    if examined % _QUEUES_AT_ONCE == 0:
+                        yield
+                rate = self._broker_stats.rate("delivered", (config.topic, group), now)
+                progress.append(GroupProgress(rate, queues))
+            listed.append((group, progress))
+        return listed
 
-    def time_spans(self, group: str, topic: str, now: int) -> list[TimeSpan]:
+    def time_spans(self, group: str, topic: str, now: int) -> Steps[list[TimeSpan]]:
         """Return the store times of the messages in all queues of a topic.
 
         Raises:
             OperationRefusedError: there is no such topic.
         """
-        store, spans = self._store, []
+        store = self._store
+        spans: list[TimeSpan] = []
         for queue_id in range(self._topic(topic).write_queue_count):
             start, end = ends_of(store, topic, queue_id)
             consumed = max(self._offsets.get(group, topic, queue_id), 0)
@@ -160,6 +176,8 @@ class Statistics:
                 for offset in (start, end - 1, max(consumed - 1, start), consumed)
             )
             spans.append(TimeSpan(queue_id, first, last, before, now - waiting if waiting >= 0 else 0))
+            if len(spans) % _QUEUES_AT_ONCE == 0:
+                yield
         return spans
 
     def groups_of_topic(self, topic: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mqtool.engine.broker.kept_role import EPOCH
 from mqtool.engine.broker.operations.administration import resume_check, runtime_info
 from mqtool.engine.broker.operations.statistics import QueueProgress
+from mqtool.engine.broker.processors.steps import in_pieces
 from mqtool.engine.broker.settings import Role
 from mqtool.formats.bodies import (
     MessageQueue,
@@ -38,12 +39,14 @@ from mqtool.formats.settings import build_settings, parse_settings
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.operations.steps import Steps
     from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
+    from mqtool.formats.remoting import RemotingCommand
 
 log = logging.getLogger(__name__)
 
 
-def _reply(request: "BrokerRequest", body: Any) -> "Answer":
+def _reply(request: "BrokerRequest", body: Any) -> "RemotingCommand":
     return request.command.answer(body=build_body(body))
 
 
@@ -110,7 +113,7 @@ def _view_stats(broker: "BrokerController", request: "BrokerRequest") -> "Answer
 # Queues and groups
 
 
-def _topic_stats(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
+def _topic_stats(broker: "BrokerController", request: "BrokerRequest") -> "Steps[RemotingCommand]":
     topic = parse_header(TopicName, request.command.ext_fields).topic
     table = {
         MessageQueue(topic, broker.settings.broker_name, queue.queue_id): {
@@ -118,16 +121,16 @@ def _topic_stats(broker: "BrokerController", request: "BrokerRequest") -> "Answe
             "maxOffset": queue.next_offset,
             "minOffset": queue.min_offset,
         }
-        for queue in broker.statistics.topic(topic)
+        for queue in (yield from broker.statistics.topic(topic))
     }
     rate = broker.statistics.stored_rate(topic, request.now)
     return _reply(request, {"offsetTable": table, "topicPutTps": rate})
 
 
-def _consume_stats(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
+def _consume_stats(broker: "BrokerController", request: "BrokerRequest") -> "Steps[RemotingCommand]":
     header = parse_header(GetConsumeStats, request.command.ext_fields)
     topics = [topic for topic in (header.topic_list or header.topic or "").split(";") if topic]
-    rate, queues = broker.statistics.group(header.consumer_group, topics, request.now)
+    rate, queues = yield from broker.statistics.group(header.consumer_group, topics, request.now)
     return _reply(request, {"consumeTps": rate, "offsetTable": _progress(broker, queues)})
 
 
@@ -143,10 +146,10 @@ def _progress(broker: "BrokerController", queues: Iterable[QueueProgress]) -> di
     }
 
 
-def _broker_consume_stats(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
+def _broker_consume_stats(broker: "BrokerController", request: "BrokerRequest") -> "Steps[RemotingCommand]":
     is_order = parse_header(GetBrokerConsumeStats, request.command.ext_fields).is_order
     listed, total_diff, total_inflight = [], 0, 0
-    for group, topics in broker.statistics.all_groups(request.now, only_ordered=is_order):
+    for group, topics in (yield from broker.statistics.all_groups(request.now, only_ordered=is_order)):
         for topic in topics:
             total_diff += sum(queue.next_offset - queue.consumed for queue in topic.queues)
             total_inflight += sum(queue.pulled - queue.consumed for queue in topic.queues)
@@ -161,7 +164,7 @@ def _broker_consume_stats(broker: "BrokerController", request: "BrokerRequest") 
     return _reply(request, body)
 
 
-def _consume_time_span(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
+def _consume_time_span(broker: "BrokerController", request: "BrokerRequest") -> "Steps[RemotingCommand]":
     group, topic = parse_header(GroupAndTopic, request.command.ext_fields)
     spans = [
         {
@@ -171,7 +174,7 @@ def _consume_time_span(broker: "BrokerController", request: "BrokerRequest") -> 
             "messageQueue": {"brokerName": broker.settings.broker_name, "queueId": span.queue_id, "topic": topic},
             "minTimeStamp": span.first,
         }
-        for span in broker.statistics.time_spans(group, topic, request.now)
+        for span in (yield from broker.statistics.time_spans(group, topic, request.now))
     ]
     return _reply(request, {"consumeTimeSpanSet": spans})
 
@@ -261,14 +264,14 @@ PROCESSORS: "dict[int, Processor]" = {
     RequestCode.GET_BROKER_RUNTIME_INFO: _runtime_info,
     RequestCode.GET_ALL_CONSUMER_OFFSET: _all_consumer_offsets,
     RequestCode.GET_ALL_DELAY_OFFSET: _all_delay_offsets,
-    RequestCode.GET_TOPIC_STATS_INFO: _topic_stats,
-    RequestCode.GET_CONSUME_STATS: _consume_stats,
+    RequestCode.GET_TOPIC_STATS_INFO: in_pieces(_topic_stats),
+    RequestCode.GET_CONSUME_STATS: in_pieces(_consume_stats),
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _groups_of_topic,
-    RequestCode.QUERY_CONSUME_TIME_SPAN: _consume_time_span,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: in_pieces(_consume_time_span),
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _clean_expired_queues,
     RequestCode.VIEW_BROKER_STATS_DATA: _view_stats,
     RequestCode.CLEAN_UNUSED_TOPIC: _clean_unused_topics,
-    RequestCode.GET_BROKER_CONSUME_STATS: _broker_consume_stats,
+    RequestCode.GET_BROKER_CONSUME_STATS: in_pieces(_broker_consume_stats),
     RequestCode.QUERY_CONSUME_QUEUE: _query_queue,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _resume_check,
     RequestCode.DELETE_EXPIRED_COMMITLOG: _delete_expired_log,

@@ -12,6 +12,7 @@ from mqtool.engine.broker.operations.refusal import OperationRefusedError
 from mqtool.engine.broker.processors.protocol_texts import PREVIOUSLY_RESET
 from mqtool.engine.broker.processors.refusals import refusal
 from mqtool.engine.broker.processors.session import by_queue_of
+from mqtool.engine.broker.processors.steps import in_pieces
 from mqtool.engine.broker.sessions import TellRunningInfo
 from mqtool.engine.store.time_search import Boundary
 from mqtool.formats.bodies import build_body
@@ -35,7 +36,9 @@ from mqtool.formats.headers import (
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import BrokerController
+    from mqtool.engine.broker.operations.steps import Steps
     from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
+    from mqtool.formats.remoting import RemotingCommand
 
 
 # Offsets
@@ -54,10 +57,10 @@ def update_offset(broker: "BrokerController", request: "BrokerRequest") -> "Answ
     return request.command.answer(remark=None if counts else PREVIOUSLY_RESET)
 
 
-def reset(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
+def reset(broker: "BrokerController", request: "BrokerRequest") -> "Steps[RemotingCommand]":
     """Set the next offset of a group in one queue or all queues of a topic."""
     header = parse_header(ResetOffset, request.command.ext_fields)
-    offsets = broker.offset_requests.reset(
+    offsets = yield from broker.offset_requests.reset(
         Reset(header.group, header.topic, header.timestamp, header.is_force, header.queue_id, header.offset)
     )
     table = by_queue_of(header.topic, broker.settings.broker_name, offsets)
@@ -144,7 +147,7 @@ def consumer_status(broker: "BrokerController", request: "BrokerRequest") -> "An
 PROCESSORS: "dict[int, Processor]" = {
     RequestCode.QUERY_CONSUMER_OFFSET: query_offset,
     RequestCode.UPDATE_CONSUMER_OFFSET: update_offset,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: in_pieces(reset),
     RequestCode.CLONE_GROUP_OFFSET: clone_offsets,
     RequestCode.QUERY_CORRECTION_OFFSET: correction_offsets,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search_offset,

@@ -459,3 +459,46 @@ def test_what_is_old_enough_is_deleted_when_an_administrator_asks(tmp_path: Path
             asking.now += 10_000
             list(asking.door.tick(asking.now))
         assert asking.store.log.min_offset >= 4096
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "listed"),
+    [
+        (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "Wide"}, "offsetTable"),
+        (RequestCode.GET_CONSUME_STATS, {"topic": "Wide", "consumerGroup": "G"}, "offsetTable"),
+        (RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "Wide", "group": "G"}, "consumeTimeSpanSet"),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}, "consumeStatsList"),
+        (
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            {"topic": "Wide", "group": "G", "timestamp": "-1", "isForce": "true"},
+            "offsetTable",
+        ),
+    ],
+)
+def test_what_is_told_of_many_queues_is_found_in_pieces_between_others(
+    code: int, fields: dict[str, Any], listed: str, tmp_path: Path
+) -> None:
+    with broker_at_work(tmp_path) as asking:
+        make_topic(asking, "Wide", 300)
+        asking.broker.groups.find("G", NOW)
+        asking.broker.offsets.commit("G", "Wide", 299, 0)
+
+        handled = [asking.handle(code, **fields) for _ in range(17)]
+        pieces = 0
+        answers: list[Any] = []
+        while len(answers) < 16:
+            answers += asking.door.tick(asking.now)
+            pieces += 1
+
+    assert handled[:16] == [[]] * 16
+    [(_, refused)] = handled[16]
+    assert (refused.code, refused.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        "192.0.2.1:4000 already waits for 16 answers that take long: retry later",
+    )
+    assert pieces >= 6
+    for _, answer in answers:
+        told = parse_body(answer.body)[listed]
+        if listed == "consumeStatsList":
+            [told] = [one["G"][0]["offsetTable"] for one in told if "G" in one]
+        assert (answer.code, len(told)) == (0, 300)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqtool.engine.broker.waiting_room import PIECES
 from mqtool.formats.codes import RequestCode, ResponseCode
 from tests.engine.broker.asking import Asking, body_of, broker_at_work
 from tests.engine.store.live import NOW, new_message
@@ -135,3 +136,45 @@ def test_a_time_leads_to_the_message_that_its_boundary_means(
     # What remoting.md 3.2 says of code 29.
     assert lower.ext_fields["offset"] == str(sum(time < timestamp for time in times))
     assert upper.ext_fields["offset"] == str(max(0, sum(time <= timestamp for time in times) - 1))
+
+
+def test_a_query_through_thousands_of_entries_is_answered_in_pieces_between_others(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path, maxIndexNum="100000") as asking:
+        for _ in range(3):
+            asking.append(new_message(pairs={"KEYS": " ".join(["k"] * 10_000)}))
+        last = asking.append(new_message(pairs={"KEYS": "k other"}))
+        before: dict[str, Any] = {"topic": "TopicTest", "beginTimestamp": 0, "endTimestamp": NOW - 1, "maxNum": 64}
+
+        assert asking.handle(RequestCode.QUERY_MESSAGE, key="k", **before) == []
+        others = 0
+        while not (sent := [*asking.door.tick(asking.now)]):
+            assert asking.ask(RequestCode.GET_MIN_OFFSET, topic="TopicTest", queueId=0).code == 0
+            assert asking.door.next_tick(asking.now) == asking.now
+            others += 1
+
+        [(to, answer)] = sent
+        assert (to, answer.opaque, answer.code) == (asking.client, 12, ResponseCode.QUERY_NOT_FOUND)
+        assert others >= 20
+        found = asking.ask(RequestCode.QUERY_MESSAGE, key="other", **{**before, "endTimestamp": NOW})
+        assert body_of(found) == bytes(asking.store.log.record(last))
+
+
+def test_a_query_at_work_ends_with_the_index_file_that_expires_and_with_its_client(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path, finds=["INDEX-MISSING"], maxIndexNum="3000") as asking:
+        for _ in range(3):
+            asking.append(new_message(pairs={"KEYS": " ".join(["k"] * 2500)}))
+        fields: dict[str, Any] = {"topic": "TopicTest", "beginTimestamp": 0, "endTimestamp": NOW - 1, "maxNum": 64}
+        assert asking.handle(RequestCode.QUERY_MESSAGE, key="k", **fields) == []
+        asking.door.tick(asking.now)
+        for remove in asking.store.index.remove_expired(asking.store.log.end_offset):
+            remove()
+
+        while not (sent := [*asking.door.tick(asking.now)]):
+            pass
+        assert sent[0][1].code == ResponseCode.QUERY_NOT_FOUND
+
+        asking.append(new_message(pairs={"KEYS": " ".join(["k"] * 2500)}))
+        assert asking.handle(RequestCode.QUERY_MESSAGE, key="k", **fields) == []
+        asking.door.closed(asking.client, asking.now)
+        assert [*asking.door.tick(asking.now)] == []
+        assert asking.broker.room.count(PIECES) == 0
