@@ -17,11 +17,12 @@ from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.peer import Peer
 from mqtool.formats.plain_acl import DENY, PUB, SUB, Account, parse_acl
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.signing import signature
-from tests.engine.store.live import NOW, opened
+from tests.engine.store.live import NOW, new_message, opened
 from tests.formats.test_plain_acl import TEXT
 
 PEER = Peer(1, "192.0.2.1", 4000)
@@ -304,3 +305,34 @@ def test_without_access_control_there_are_no_accounts(tmp_path: Path) -> None:
         for code in (RequestCode.DELETE_ACL_CONFIG, RequestCode.GET_BROKER_CLUSTER_ACL_INFO):
             [(_, refused)] = broker.handle(RemotingCommand(code, 0, 1, {"accessKey": "RocketMQ"}), PEER, NOW)
             assert refused.code != 0 and "aclEnable" in (refused.remark or "")
+
+
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION])
+@pytest.mark.parametrize(
+    ("change", "fields", "is_given"),
+    [
+        (RequestCode.DELETE_ACL_CONFIG, {"accessKey": "RocketMQ"}, False),
+        (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, {"accessKey": "RocketMQ", "secretKey": "87654321"}, False),
+        (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, {"accessKey": "RocketMQ", "topicPerms": "topicC=DENY"}, False),
+        (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, {"accessKey": "newcomer", "secretKey": "87654321"}, True),
+        (RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, {"globalWhiteAddrs": "10.0.0.1"}, True),
+    ],
+)
+def test_who_waits_gets_nothing_any_more_without_permission(
+    guarded: RemotingDoor, code: RequestCode, change: RequestCode, fields: dict[str, Any], is_given: bool
+) -> None:
+    broker = guarded.broker
+    broker.topics.put([TopicConfig("topicC", 1, 1, 6, False, "SINGLE_TAG", 0, {})], NOW)
+    asked: dict[str, Any] = {"consumerGroup": "groupB", "topic": "topicC", "queueId": 0, "queueOffset": 0}
+    asked |= {"maxMsgNums": 1, "sysFlag": 6, "commitOffset": 0, "suspendTimeoutMillis": 60_000, "subVersion": 0}
+    asked |= {"subscription": "*", "expressionType": "TAG", "bornTime": NOW, "pollTime": 60_000, "initMode": 0}
+    asked |= {"invisibleTime": 60_000, "order": "false"}
+    assert [*guarded.handle(signed(code, **asked), PEER, NOW)] == []
+    assert as_admin(guarded, change, **fields).code == 0
+
+    broker.intake.put(new_message("topicC"), NOW)
+
+    [(_, answer)] = [*guarded.tick(NOW)]
+    assert (answer.code == 0) is is_given
+    assert is_given or ("AclException" in (answer.remark or "") and not answer.parts)
+    assert broker.pops.has_messages("topicC", "groupB", 0) is (code != RequestCode.POP_MESSAGE or not is_given)

@@ -4,12 +4,21 @@
 """
 
 import hmac
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mqtool.engine.broker.acl import AccessControl, is_from
+from mqtool.engine.broker.acl import AccessControl, Need, is_from
 from mqtool.engine.broker.processors.needs import AdminNeededError, needs
+from mqtool.engine.broker.processors.protocol_texts import ACL_EXCEPTION
+from mqtool.engine.broker.waiting_room import Waiting
+from mqtool.formats.codes import ResponseCode
 from mqtool.formats.headers import UNIQUE_KEY_QUERY
+from mqtool.formats.plain_acl import Account
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.signing import ACCESS_KEY, SIGNATURE, signature
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.processors.request import BrokerRequest
 
 
 def access_fault(access: AccessControl, command: RemotingCommand, host: str) -> str | None:
@@ -35,6 +44,56 @@ def access_fault(access: AccessControl, command: RemotingCommand, host: str) -> 
     except AdminNeededError:
         return f"Need admin permission for request code={command.code}, but accessKey={access_key} is not"
     return None
+
+
+def keep_checking(access: AccessControl | None, request: "BrokerRequest", waiting: Waiting) -> None:
+    """Refuse a waiting request if the accounts change so that it would be refused: it gets no messages any more."""
+    command, session, _ = request
+    if access is None:
+        command.release_body()
+        return
+    acl, look, then = access.acl, waiting.look, waiting.then
+    account = acl.accounts.get(command.ext_fields.get(ACCESS_KEY, ""))
+    needed = tuple(needs(command, access.topic_at))
+    command.release_body()  # of what it had, only names and the secret are kept
+
+    def look_if_allowed(is_due: bool, now: int) -> Any:
+        nonlocal acl
+        if access.acl is not acl:
+            if fault := _fault_of_known(access, account, needed, session.host):
+                return _Refused(command.answer(ResponseCode.SYSTEM_ERROR, remark=ACL_EXCEPTION + fault))
+            acl = access.acl
+        return look(is_due, now)
+
+    def answer(result: Any, now: int) -> None:
+        if isinstance(result, _Refused):
+            session.reply(result.answer, now)
+        elif then is not None:
+            then(result, now)
+
+    waiting.look, waiting.then = look_if_allowed, answer
+
+
+def _fault_of_known(access: AccessControl, known: Account | None, needed: Iterable[Need], host: str) -> str | None:
+    """Return why a request is refused now whose signature by an account was valid before, None if it is not."""
+    if access.trusts(host):
+        return None
+    if known is None:
+        return "No accessKey is configured"
+    access_key = known.access_key
+    account = access.acl.accounts.get(access_key)
+    if account is None:
+        return f"No acl config for {access_key}"
+    if account.secret_key != known.secret_key and not is_from(host, account.white_address):
+        return f"Check signature failed for accessKey={access_key}"
+    for need in needed:
+        if not access.allows(access_key, host, need):
+            return f"No default permission for {need.topic}"
+    return None
+
+
+class _Refused(NamedTuple):
+    answer: RemotingCommand
 
 
 def is_signed(command: RemotingCommand, secret_key: str) -> bool:

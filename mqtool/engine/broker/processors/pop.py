@@ -10,6 +10,7 @@ from mqtool.engine.broker.operations.acknowledge import Done
 from mqtool.engine.broker.operations.pop import News, NewsRequest
 from mqtool.engine.broker.operations.refusal import OperationRefusedError
 from mqtool.engine.broker.pops import PoppedMessage, PopRequest, Taken
+from mqtool.engine.broker.processors.authentication import keep_checking
 from mqtool.engine.broker.processors.flushed import acknowledged
 from mqtool.engine.broker.processors.protocol_texts import FOUND, NO_MESSAGE_IN_QUEUE
 from mqtool.engine.broker.processors.refusals import refusal
@@ -75,8 +76,8 @@ def pop(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
         if (answer := _taken(broker, request, wanted, popped)) is not None:
             session.reply(answer, now)
 
-    command.release_body()
     popped.then = give
+    keep_checking(broker.access, request, popped)
     return None
 
 
@@ -144,8 +145,8 @@ def notification(broker: "BrokerController", request: "BrokerRequest") -> "Answe
         return refusal(command, refused, NotificationResponse(False, False))
     if isinstance(news, News):
         return _news(command, news)
-    command.release_body()
     news.then = lambda news, now: session.reply(_news(command, news), now)
+    keep_checking(broker.access, request, news)
     return None
 
 

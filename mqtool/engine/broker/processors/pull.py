@@ -6,6 +6,7 @@
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.operations.pull import Filter, PullOutcome, PullPosition
+from mqtool.engine.broker.processors.authentication import keep_checking
 from mqtool.engine.broker.processors.protocol_texts import OFFSET_RESET
 from mqtool.engine.store.pull import StoreStatus
 from mqtool.formats.codes import PullSysFlag, RequestCode, ResponseCode
@@ -50,6 +51,7 @@ def pull(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     if isinstance(pulled, PullOutcome):
         return _answer(opaque, offset, pulled)
     pulled.then = lambda pulled, now: session.reply(_answer(opaque, offset, pulled), now)
+    keep_checking(broker.access, request, pulled)
     return None
 
 
