@@ -498,3 +498,28 @@ def test_the_retries_of_others_stay_when_a_topic_is_deleted() -> None:
             await client.close()
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("code", [RequestCode.POP_MESSAGE, RequestCode.PULL_MESSAGE])
+@pytest.mark.parametrize(("what", "answered"), [("group", 16), ("topic", 16), ("queue", 29)])
+def test_who_waits_is_refused_what_was_forbidden_meanwhile(
+    code: RequestCode, what: str, answered: int, tmp_path: Path
+) -> None:
+    with broker_at_work(tmp_path) as asking:
+        topics, groups = asking.broker.topics, asking.broker.groups
+        topics.put([TopicConfig("Wide", 2, 2, 6, False, "SINGLE_TAG", 0, {})], NOW)
+        asked: dict[str, Any] = {"consumerGroup": "waiting", "topic": "Wide", "queueId": 1, "queueOffset": 0}
+        asked |= {"maxMsgNums": 1, "sysFlag": 6, "commitOffset": 0, "suspendTimeoutMillis": 60_000, "subVersion": 0}
+        asked |= {"subscription": "*", "expressionType": "TAG", "bornTime": NOW, "pollTime": 60_000, "initMode": 0}
+        assert asking.handle(code, **{**asked, "invisibleTime": 60_000, "order": False}) == []
+        if what == "group":
+            groups.update({"groupName": "waiting", "consumeEnable": False}, NOW)
+        else:
+            read_queue_count, perm = (2, 2) if what == "topic" else (1, 6)
+            topics.put([TopicConfig("Wide", read_queue_count, 2, perm, False, "SINGLE_TAG", 0, {})], NOW)
+
+        asking.append(new_message("Wide", queue_id=1))
+
+        [(_, answer)] = [*asking.door.tick(NOW)]
+        assert (answer.code, answer.parts) == (answered, ())
+        assert asking.broker.pops.has_messages("Wide", "waiting", 1)

@@ -42,6 +42,25 @@ def checked_topic(topics: Topics, name: str, queue_id: int) -> TopicConfig:
     return topic
 
 
+def refusal_meanwhile(
+    topics: Topics, groups: SubscriptionGroups, topic_name: str, queue_id: int, group_name: str
+) -> OperationRefusedError | None:
+    """Return why a group that waits for messages may not read them any more; -1 is any queue.
+
+    If its topic or group is deleted, there is nothing to forbid.
+    """
+    topic, group = topics.get(topic_name), groups.get(group_name)
+    try:
+        if group is not None and not group.consume_enabled:
+            text = f"subscription group no permission, {group_name}"
+            raise OperationRefusedError(Reason.NOT_ALLOWED, text, Forbids.GROUP)
+        if topic is not None and (queue_id >= 0 or not topic.perm & _READ):
+            checked_topic(topics, topic_name, queue_id)
+    except OperationRefusedError as refused:
+        return refused
+    return None
+
+
 def check_invisible_time(invisible_ms: int, settings: BrokerSettings) -> None:
     """Check whether messages may be hidden for so long; raises ``OperationRefusedError``."""
     most = settings.timer_max_delay_seconds

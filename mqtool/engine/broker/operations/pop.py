@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from mqtool.engine.broker.limits import check_name
-from mqtool.engine.broker.operations.checks import check_invisible_time, checked_group, no_such_queue
+from mqtool.engine.broker.operations.checks import check_invisible_time, checked_group, no_such_queue, refusal_meanwhile
 from mqtool.engine.broker.operations.filters import wanted_by_expression
 from mqtool.engine.broker.operations.reading import ReadingParts
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
@@ -164,6 +164,10 @@ class PopRequests:
             self.room.wake_at(free_at, key)
         return waiting
 
+    def refusal_of(self, topic: str, queue_id: int, group: str) -> OperationRefusedError | None:
+        """Return why a waiting pop may not be served any more."""
+        return refusal_meanwhile(self._topics, self._groups, topic, queue_id, group)
+
     def waiting_count(self, group: str, topic: str, queue_id: int, now: int) -> int:
         """Return how many pops wait for the same queue.
 
@@ -221,8 +225,11 @@ class _Pop:
         self._wanted = wanted
         self._key = key
 
-    def look(self, is_due: bool, now: int) -> Taken | None:
+    def look(self, is_due: bool, now: int) -> Taken | OperationRefusedError | None:
         """Return the messages for a waiting pop, None while there are none."""
+        wanted = self._request
+        if refused := self._requests.refusal_of(wanted.topic, wanted.queue_id, wanted.group):
+            return refused
         popped = self._requests.pops.take(self._request, self._wanted, now)
         if popped.parts or is_due:
             return popped

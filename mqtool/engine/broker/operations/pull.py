@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mqtool.engine.broker.broker_stats import BrokerStatsManager
 from mqtool.engine.broker.clients import Clients
-from mqtool.engine.broker.operations.checks import checked_group, checked_topic
+from mqtool.engine.broker.operations.checks import checked_group, checked_topic, refusal_meanwhile
 from mqtool.engine.broker.operations.filters import wanted_by_expression, wanted_by_subscription
 from mqtool.engine.broker.operations.reading import ReadingParts
 from mqtool.engine.broker.operations.refusal import Forbids, OperationRefusedError, Reason
@@ -145,6 +145,10 @@ class Pulls:
             return group.slow_consumer_broker_id
         return group.broker_id
 
+    def refusal_of(self, place: PullPosition) -> OperationRefusedError | None:
+        """Return why a waiting pull may not be served any more."""
+        return refusal_meanwhile(self._topics, self._groups, place.topic, place.queue_id, place.group)
+
     def _wanted(self, place: PullPosition, wanted_by: Filter, group: SubscriptionGroup) -> PullFilter:
         """Return the filter of a pull, its own or that of its group's heartbeats; raises ``OperationRefusedError``."""
         if wanted_by.expression is not None:
@@ -202,8 +206,10 @@ class _Pull:
             GetMessageResult(StoreStatus.OFFSET_OVERFLOW_BADLY, target, low, high), self._topic, self._group, True
         )
 
-    def look(self, is_due: bool, now: int) -> PullOutcome | None:  # noqa: ARG002
+    def look(self, is_due: bool, now: int) -> PullOutcome | OperationRefusedError | None:  # noqa: ARG002
         """Return the result for a waiting pull, None while there are no messages."""
+        if refused := self._pulls.refusal_of(self._place):
+            return refused
         if is_due or self._has_reset():
             return self.now()
         fetched = self._fetch()

@@ -72,8 +72,10 @@ def pop(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     if isinstance(popped, Taken):
         return _taken(broker, request, wanted, popped)
 
-    def give(popped: Taken, now: int) -> None:
-        if (answer := _taken(broker, request, wanted, popped)) is not None:
+    def give(popped: Taken | OperationRefusedError, now: int) -> None:
+        if isinstance(popped, OperationRefusedError):
+            session.reply(refusal(command, popped, PopResponse(0, 0, 0, 0)), now)
+        elif (answer := _taken(broker, request, wanted, popped)) is not None:
             session.reply(answer, now)
 
     popped.then = give

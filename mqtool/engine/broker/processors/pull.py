@@ -6,8 +6,10 @@
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.operations.pull import Filter, PullOutcome, PullPosition
+from mqtool.engine.broker.operations.refusal import OperationRefusedError
 from mqtool.engine.broker.processors.authentication import keep_checking
 from mqtool.engine.broker.processors.protocol_texts import OFFSET_RESET
+from mqtool.engine.broker.processors.refusals import refusal
 from mqtool.engine.store.pull import StoreStatus
 from mqtool.formats.codes import PullSysFlag, RequestCode, ResponseCode
 from mqtool.formats.headers import Pull, parse_header
@@ -50,7 +52,14 @@ def pull(broker: "BrokerController", request: "BrokerRequest") -> "Answer":
     opaque = command.opaque
     if isinstance(pulled, PullOutcome):
         return _answer(opaque, offset, pulled)
-    pulled.then = lambda pulled, now: session.reply(_answer(opaque, offset, pulled), now)
+
+    def give(pulled: PullOutcome | OperationRefusedError, now: int) -> None:
+        if isinstance(pulled, OperationRefusedError):
+            session.reply(refusal(command, pulled), now)
+        else:
+            session.reply(_answer(opaque, offset, pulled), now)
+
+    pulled.then = give
     keep_checking(broker.access, request, pulled)
     return None
 
