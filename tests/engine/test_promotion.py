@@ -26,7 +26,15 @@ from mqtool.engine.cluster import Cluster
 from mqtool.engine.other_log import NotToldError, OtherLog
 from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from mqtool.engine.streams.tls import TlsSettings
-from mqtool.errors import BadDataError, MqtoolError, NotFoundError, Status, UnavailableError, UsageError
+from mqtool.errors import (
+    AccessDeniedError,
+    BadDataError,
+    MqtoolError,
+    NotFoundError,
+    Status,
+    UnavailableError,
+    UsageError,
+)
 from mqtool.formats.bodies import ConsumerData, Heartbeat, build_heartbeat
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.plain_acl import Account, PlainAcl, build_acl
@@ -577,6 +585,55 @@ async def test_the_plan_without_a_master_says_what_other_slaves_have_or_may_have
             assert plan.slave.broker_id == 2
             assert [said for said in plan.remarks if said.startswith("slave 1")] == []
             await silent.close()
+
+
+@on_a_loop
+async def test_a_master_that_no_name_server_knows_but_its_slave_does_is_not_taken_for_dead(tmp_path: Path) -> None:
+    """A name server was restarted, and the slave has registered before its master."""
+    rarely: dict[str, str | int | bool] = {"registerNameServerPeriod": 60_000}
+    async with (
+        names() as name_server,
+        mqtool.Broker(tmp_path / "a", role="master", name_servers=[name_server], settings=SETTINGS | rarely) as first,
+        slave_of(tmp_path / "b", name_server),
+        AdminClient([name_server]) as admin,
+    ):
+        client, at_names = WireClient(first.address), WireClient(name_server)
+        await client.send(b"one")
+        await until_it_follows(admin, 1, (await stats(admin, 0))["commitLogMaxOffset"])
+        identity: dict[str, Any] = {
+            "brokerName": "broker-a",
+            "brokerAddr": first.address,
+            "clusterName": "DefaultCluster",
+        }
+        await at_names.done(RequestCode.UNREGISTER_BROKER, **identity, brokerId=0)
+        assert [place.broker_id for place in await admin.brokers() if place.broker_name == "broker-a"] == [1]
+
+        plan = await plan_promotion(admin, "broker-a")
+
+        assert plan.master is not None
+        assert (plan.master.address, plan.epoch, plan.lag_bytes) == (first.address, 1, 0)
+        assert plan.remarks[0] == f"no name server knows the master {first.address}, but a slave does, and it answers"
+        await promote(admin, plan, lambda _: None)
+        await until_it_follows(admin)
+        for each in (client, at_names):
+            await each.close()
+    assert read_role(tmp_path / "a") == KeptRole(Role.SLAVE, 1, 1, Role.ASYNC_MASTER, 0)
+
+
+@on_a_loop
+async def test_a_master_that_refuses_to_answer_is_not_taken_for_dead(tmp_path: Path) -> None:
+    (tmp_path / "acl.yml").write_text(build_acl(PlainAcl({}, ())))
+    closed: dict[str, str | int | bool] = {"aclEnable": True, "rocketmq.acl.plain.file": str(tmp_path / "acl.yml")}
+    async with (
+        names() as name_server,
+        mqtool.Broker(tmp_path / "a", role="master", name_servers=[name_server], settings=SETTINGS | closed) as first,
+        slave_of(tmp_path / "b", name_server),
+        AdminClient([name_server]) as admin,
+    ):
+        await until_it_follows(admin)
+        with pytest.raises(AccessDeniedError, match="it may be the master, and no slave can replace it") as refusal:
+            await plan_promotion(admin, "broker-a")
+        assert refusal.value.address == first.address
 
 
 async def store_and_another(folder: Path, name_server: str) -> None:

@@ -36,7 +36,8 @@ _OUR_SETTING = "haDialect"
 _OF_SYNC_MASTER = ("inSyncReplicas", "haDialect")
 """Settings that say for how many slaves the sends of a SYNC_MASTER wait; each broker uses its own."""
 _EPOCH, _STATUS, _UNCHECKED = "replicationEpoch", "replicationStatus", "replicationUnchecked"
-_MISFIT, _BEGIN, _END = "replicationMisfit", "commitLogMinOffset", "commitLogMaxOffset"
+_MASTER, _MISFIT = "replicationMaster", "replicationMisfit"
+_BEGIN, _END = "commitLogMinOffset", "commitLogMaxOffset"
 
 
 @dataclass(frozen=True)
@@ -63,20 +64,14 @@ async def plan_promotion(
     Raises:
         NotFoundError: there is no broker, or no slave, with that name or id.
         UnavailableError: no slave answers.
+        RefusedError: the master refuses to answer: it is not dead, and cannot be told to stop.
         UsageError: it has to be done manually; the message says how.
     """
     places = [place for place in await admin.brokers() if place.broker_name == broker_name]
     if not places:
         raise NotFoundError(f"there is no broker {broker_name}")
     all_stats = await admin.broker_stats(places)
-    master = next(
-        (
-            broker_stats
-            for broker_stats in all_stats
-            if broker_stats.broker.broker_id == MASTER and not broker_stats.error
-        ),
-        None,
-    )
+    master = await _master_of(admin, all_stats)
     slave = _chosen(broker_name, all_stats, slave_id)
     if _STATUS not in slave.stats:
         raise UsageError(
@@ -84,7 +79,7 @@ async def plan_promotion(
             "remotely: stop it, set brokerRole=ASYNC_MASTER and brokerId=0, and start it; the old master must "
             "be stopped"
         )
-    epoch = 1 + max(int(broker_stats.stats.get(_EPOCH, "0")) for broker_stats in all_stats)
+    epoch = 1 + max(_epoch_of(broker_stats) for broker_stats in [*all_stats, *([master] if master else [])])
     if master is None:
         epoch = max(epoch, clock() // 1000)
         repeats = await _most_repeated(admin, slave.broker.address)
@@ -106,7 +101,10 @@ async def plan_promotion(
     if reason := slave.stats.get("replicationReason"):
         raise UsageError(f"slave {slave.broker.broker_id} of {broker_name} does not follow its master: {reason}")
     lag = max(int(master.stats[_END]) - int(slave.stats[_END]), 0)
-    remarks = [
+    remarks = []
+    if master.broker not in places:
+        remarks.append(f"no name server knows the master {master.broker.address}, but a slave does, and it answers")
+    remarks += [
         f"{master.broker.address} accepts no messages until {slave.broker.address} has the {lag:,} bytes that it lacks",
         "delayed messages of the last seconds may be delivered again",
     ]
@@ -128,6 +126,44 @@ async def plan_promotion(
             if slave_settings.get(name) != settings.get(name)
         ]
     return Promotion(slave.broker, master.broker, role, epoch, lag, {}, remarks)
+
+
+async def _master_of(admin: "AdminClient", all_stats: "list[BrokerStats]") -> "BrokerStats | None":
+    """Return the master that answers: the registered one, else one that slaves name; None if there is none.
+
+    After a restart of a name server slaves may be registered again before their master is.
+
+    Raises:
+        RefusedError: it refuses.
+    """
+    epoch = max(_epoch_of(broker_stats) for broker_stats in all_stats)
+    known = {broker_stats.broker.address for broker_stats in all_stats}
+    named = {
+        broker_stats.broker._replace(broker_id=MASTER, address=address)
+        for broker_stats in all_stats
+        if (address := broker_stats.stats.get(_MASTER, "")) and address not in known
+    }
+    registered = [broker_stats for broker_stats in all_stats if broker_stats.broker.broker_id == MASTER]
+    masters = [*registered, *await admin.broker_stats(sorted(named))]
+    for broker_stats in masters:
+        if isinstance(error := broker_stats.error, RefusedError):
+            text = f"{error.remark or f'response code {error.code}'}; it may be the master, and no slave can replace it"
+            raise type(error)(error.address, error.code, text)
+    answering = [broker_stats for broker_stats in masters if not broker_stats.error]
+    for broker_stats in sorted(answering, key=_epoch_of, reverse=True):
+        if broker_stats in registered:
+            return broker_stats
+        if _STATUS in broker_stats.stats or _epoch_of(broker_stats) < epoch:
+            continue  # it was replaced
+        place = broker_stats.broker
+        settings = await admin.request(place.address, calls.broker_settings())
+        if settings.get("brokerName") == place.broker_name:
+            return broker_stats
+    return None
+
+
+def _epoch_of(broker_stats: "BrokerStats") -> int:
+    return int(broker_stats.stats.get(_EPOCH, "0"))
 
 
 def _chosen(broker_name: str, all_stats: "list[BrokerStats]", slave_id: int | None) -> "BrokerStats":
