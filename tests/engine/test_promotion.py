@@ -636,6 +636,57 @@ async def test_a_master_that_refuses_to_answer_is_not_taken_for_dead(tmp_path: P
         assert refusal.value.address == first.address
 
 
+@on_a_loop
+async def test_topics_and_groups_that_a_slave_has_not_copied_yet_are_not_lost_in_a_swap(tmp_path: Path) -> None:
+    rarely: dict[str, str | int | bool] = {"haCopyInterval": 4000, "brokerId": 1}
+    async with (
+        names() as name_server,
+        master_of(tmp_path / "a", name_server) as first,
+        mqtool.Broker(tmp_path / "b", role="slave", name_servers=[name_server], settings=SLAVE | rarely) as second,
+        AdminClient([name_server]) as admin,
+    ):
+        client = WireClient(first.address)
+        await client.make_topic("Changed")
+        await client.make_topic("Deleted")
+        while "Deleted" not in await admin.request(second.address, calls.topic_configs()):
+            await asyncio.sleep(0.05)
+        await until_it_follows(admin)
+        await client.make_topic("Made")
+        await client.make_topic("Changed", writeQueueNums=7, readQueueNums=7)
+        await client.done(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Deleted")
+        await client.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"G","retryMaxTimes":3}')
+        await client.close()
+
+        await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
+
+        topics = await admin.request(second.address, calls.topic_configs())
+        assert topics.keys() & {"Made", "Changed", "Deleted"} == {"Made", "Changed"}
+        assert topics["Changed"].write_queue_count == 7
+        assert (await admin.request(second.address, calls.groups()))["G"]["retryMaxTimes"] == 3
+
+
+@on_a_loop
+async def test_the_last_changes_of_topics_are_named_where_a_slave_does_not_copy_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(promotion, "_COPY_SECONDS", 0.5)
+    never: dict[str, str | int | bool] = {"haCopyInterval": 60_000, "brokerId": 1}
+    async with (
+        names() as name_server,
+        master_of(tmp_path / "a", name_server) as first,
+        mqtool.Broker(tmp_path / "b", role="slave", name_servers=[name_server], settings=SLAVE | never) as second,
+        AdminClient([name_server]) as admin,
+    ):
+        await until_it_follows(admin)
+        client = WireClient(first.address)
+        await client.make_topic("Made")
+        await client.close()
+        said: list[str] = []
+        await promote(admin, await plan_promotion(admin, "broker-a"), said.append)
+        lost = f"{second.address} has not copied the last changes of these topics and groups, which are lost: Made"
+        assert lost in said
+
+
 async def store_and_another(folder: Path, name_server: str) -> None:
     """Make two stores, in the folders a and c: the second has the first message of the other, and five of its own."""
     for name, texts in (("a", [b"both"]), ("c", [b"other %d" % number for number in range(5)])):

@@ -20,6 +20,7 @@ from mqtool.engine.client import calls
 from mqtool.engine.client.routes import MASTER
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, NotFoundError, RefusedError, UnavailableError, UsageError
+from mqtool.formats.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from mqtool.engine.client_runtime.admin_client import AdminClient
@@ -271,7 +272,10 @@ def _without_master(slave: "BrokerStats", epoch: int, repeats: dict[str, int], r
         remarks.append(f"groups will repeat what they have consumed since the slave last copied their offsets{since}")
     else:
         when = _time(int(copied))
-        remarks.append(f"no group repeats messages: their offsets, copied at {when}, are at the ends of the queues")
+        remarks.append(
+            f"no group that has consumed before {when} repeats messages: their offsets, copied then, are at the ends "
+            "of the queues"
+        )
     by_count = sorted(repeats, key=lambda group: -repeats[group])
     remarks += [f"group {group} repeats at most {repeats[group]:,} messages" for group in by_count[:_MAX_GROUPS_TOLD]]
     if (more := len(by_count) - _MAX_GROUPS_TOLD) > 0:
@@ -294,11 +298,17 @@ async def promote(admin: "AdminClient", plan: Promotion, say: Callable[[str], No
     slave, master = plan.slave, plan.master
     become = calls.change_role("become", plan.role, MASTER, plan.epoch)
     if master is not None:
+        # While it still accepts messages: the slave copies such tables every ten seconds.
+        late = await _not_copied(admin, master.address, slave.address, _COPY_SECONDS)
         end = await admin.request(master.address, calls.change_role("stop", "", slave.broker_id, plan.epoch))
         try:
             await _until_it_has(admin, slave.address, end)
             await _check_copy(admin, master.address, slave.address, end)
             say(f"{slave.address} has everything up to {end:,}")
+            if late := await _not_copied(admin, master.address, slave.address, 0 if late else _COPY_SECONDS):
+                names = ", ".join(late[:_MAX_GROUPS_TOLD])
+                text = "has not copied the last changes of these topics and groups, which are lost"
+                say(f"{slave.address} {text}: {names}")
             moved = await _copy_offsets(admin, master.address, slave.address)
             say(f"copied consumer offsets: {moved:,} of them had changed since the slave last copied them")
         except BaseException:
@@ -364,6 +374,22 @@ async def _check_copy(admin: "AdminClient", master: str, slave: str, end: int) -
         raise UnavailableError(
             f"{slave} has other messages than {master}: those of its master would be lost; nothing was changed"
         )
+
+
+async def _not_copied(admin: "AdminClient", master: str, slave: str, seconds: float) -> list[str]:
+    """Wait until a slave has topics and groups as its master has them; returns those that still differ in the end."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while True:
+        topics, slave_topics = [await admin.request(address, calls.topic_configs()) for address in (master, slave)]
+        groups, slave_groups = [await admin.request(address, calls.groups()) for address in (master, slave)]
+        # A slave comes to know groups of its own consumers, and makes their retry topics.
+        differing = {topic for topic, config in topics.items() if slave_topics.get(topic) != config}
+        differing |= {topic for topic in slave_topics.keys() - topics.keys() if not topic.startswith(RETRY_PREFIX)}
+        differing |= {group for group, members in groups.items() if slave_groups.get(group) != members}
+        if not differing or loop.time() >= deadline:
+            return sorted(differing)
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _copy_offsets(admin: "AdminClient", master: str, slave: str) -> int:
