@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_CUT_AGAIN_SECONDS = 60.0
+"""How long to wait before the end of a log is cut again, after a failure; the broker is restarted for it."""
 _AGAIN_SECONDS = 1.0
 
 
@@ -65,6 +67,7 @@ class RoleKeeper:
         self._is_stopping = asyncio.Event()
         self._running: RunningBroker | None = None
         self._failed_cut = ""
+        self._cut_again_at = 0.0  # by the clock of the loop
 
     async def start(self) -> None:
         """Start in the role given by the store and the settings.
@@ -101,20 +104,27 @@ class RoleKeeper:
         self._changing = asyncio.create_task(self._begin_anew(kept))
 
     def cut(self, at: int, now: KeptRole) -> str:
-        """Restart the slave without the end of its log, which is set aside; return why not, if it cannot.
+        """Restart the slave without the end of its log, which is set aside; return why not, if it failed a moment ago.
 
         Args:
             at: where the log is to end.
             now: what the broker is, and stays.
         """
-        if not self._failed_cut:
-            self._changing = asyncio.create_task(self._begin_anew(now, at))
-        return self._failed_cut
+        if self._failed_cut and asyncio.get_running_loop().time() < self._cut_again_at:
+            return self._failed_cut
+        self._changing = asyncio.create_task(self._begin_anew(now, at))
+        return ""
 
     async def _cut(self, at: int) -> None:
         config = self._config
-        cut = await recover_store(config.store, config.store_settings, f"--cut-at={at}")
-        if cut.is_done:
+        try:
+            cut = await recover_store(config.store, config.store_settings, f"--cut-at={at}")
+            [reason] = cut.remarks.splitlines()[-1:] or ["it was killed"]
+            failure = "" if cut.is_done else reason.removeprefix("mqtool: ")
+        except OSError as error:  # no process can be started
+            failure = str(error)
+        if not failure:
+            self._failed_cut = ""
             log.warning(
                 "the log now ends at %s; what came after it is set aside in %s: `mqtool undo -s %s --list`",
                 f"{at:,}",
@@ -122,7 +132,8 @@ class RoleKeeper:
                 config.store,
             )
         else:
-            self._failed_cut = f"the end of its log cannot be cut: {cut.remarks}"
+            self._failed_cut = f"the end of its log cannot be cut: {failure}"
+            self._cut_again_at = asyncio.get_running_loop().time() + _CUT_AGAIN_SECONDS
             log.error("%s", self._failed_cut)
 
     async def _begin_anew(self, kept: KeptRole, cut_at: int | None = None) -> None:

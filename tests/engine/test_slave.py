@@ -12,6 +12,7 @@ import pytest
 
 import mqtool
 from mqtool.aio import PushConsumer
+from mqtool.engine import role_keeper
 from mqtool.engine import slave as slave_module
 from mqtool.engine.broker.following import Following, FollowingStatus
 from mqtool.engine.broker.kept_role import KeptRole, write_role
@@ -828,6 +829,38 @@ async def test_the_end_of_an_old_master_that_nobody_has_is_set_aside_and_it_foll
     undo(tmp_path / "copy" / "old", Disk(), journal.name, force=True)
     assert log_of(tmp_path / "copy" / "old") == before
     assert before[:both] == log_of(new)[:both]
+
+
+@on_a_loop
+async def test_an_end_that_could_not_be_set_aside_is_set_aside_when_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role_keeper, "_CUT_AGAIN_SECONDS", 1.0)
+    monkeypatch.setattr(slave_module, "_LOOK_AGAIN_SECONDS", 0.2)
+    old, new, journal = tmp_path / "old", tmp_path / "new", tmp_path / "old.mqtool"
+    async with Cluster(NameServerConfig()) as names:
+        where = [names.name_server_address]
+        async with mqtool.Broker(old, role="master", name_servers=where, settings=MASTER) as master:
+            async with mqtool.Broker(new, role="slave", name_servers=where, settings=SLAVE):
+                await send_all(master, "both")
+                await until(lambda: log_of(new) == log_of(old))
+            await send_all(master, "old")
+        before = log_of(old)
+        journal.write_text("no folder, as if there were no room for one")
+        async with (
+            mqtool.Broker(new, role="master", name_servers=where, settings=MASTER) as master,
+            mqtool.Broker(old, role="slave", name_servers=where, settings=SLAVE) as slave,
+        ):
+            await send_all(master, "new")
+            await until(lambda: following_of(slave).status is FollowingStatus.STOPPED)
+            assert following_of(slave).reason.endswith(
+                f"the end of its log cannot be cut: cannot change {journal}: Not a directory"
+            )
+            assert log_of(old) == before
+            journal.unlink()
+            await until(lambda: log_of(old) == log_of(new) and following_of(slave).status is FollowingStatus.FOLLOWING)
+            assert [one.command for one in journals(old)] == ["recover"]
+    assert worst(old) <= worst(new)
 
 
 @on_a_loop
