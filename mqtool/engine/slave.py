@@ -76,6 +76,7 @@ class _Late(NamedTuple):
 
     master: _MasterLife
     end: int
+    timestamp: int  # when they were requested, in ms
     offsets: bytes
     delay_offsets: bytes
     timer_check_point: bytes
@@ -448,10 +449,11 @@ class Slave:
         while (late := self._late) is not None:
             if self._is_due(late):
                 tables = self._broker.copied_tables
-                self._take(RequestCode.GET_ALL_CONSUMER_OFFSET, late.offsets, tables.take_offsets)
+                is_taken = self._take(RequestCode.GET_ALL_CONSUMER_OFFSET, late.offsets, tables.take_offsets)
                 self._take(RequestCode.GET_ALL_DELAY_OFFSET, late.delay_offsets, tables.take_delay_offsets)
                 self._take(RequestCode.GET_TIMER_CHECK_POINT, late.timer_check_point, tables.take_timer_check_point)
-                self._following.copied_timestamp = self._clock()
+                if is_taken:
+                    self._following.copied_timestamp = late.timestamp
                 self._late = None
             else:
                 await asyncio.sleep(_LOOK_SECONDS)
@@ -480,11 +482,13 @@ class Slave:
         master, _ = await self._life_of(client, address)
         if self._late is not None and self._late.master == master:
             return  # always taking the latest would never reach the end of a growing log
+        timestamp = self._clock()
         offsets = await self._body(client, RequestCode.GET_ALL_CONSUMER_OFFSET)
         delay_offsets = await self._body(client, RequestCode.GET_ALL_DELAY_OFFSET)
         check_point = await self._body(fast_client, RequestCode.GET_TIMER_CHECK_POINT, may_be_none=True)
         still, end = await self._life_of(client, address)
-        self._late = _Late(master, end, offsets, delay_offsets, check_point) if still == master else None
+        is_same = still == master
+        self._late = _Late(master, end, timestamp, offsets, delay_offsets, check_point) if is_same else None
 
     async def _life_of(self, client: RemotingClient, address: str) -> tuple[_MasterLife, int]:
         """Return the start time of a master, and the end of its log; empty and 0 if it does not say."""
@@ -507,13 +511,17 @@ class Slave:
             return b""
         return answer.body
 
-    def _take(self, code: int, body: bytes, take: Callable[[bytes], None]) -> None:
-        if body:
-            try:
-                take(body)
-                self._said.pop(f"table {code}", None)
-            except MqtoolError as error:
-                self._say(f"table {code}", f"a table of the master was not copied (request {code}): {error}")
+    def _take(self, code: int, body: bytes, take: Callable[[bytes], None]) -> bool:
+        """Apply a table, unless the master did not send it; return whether that was done."""
+        if not body:
+            return False
+        try:
+            take(body)
+        except MqtoolError as error:
+            self._say(f"table {code}", f"a table of the master was not copied (request {code}): {error}")
+            return False
+        self._said.pop(f"table {code}", None)
+        return True
 
     # Logging
 

@@ -631,6 +631,9 @@ async def test_under_acl_a_slave_signs_or_comes_from_a_white_listed_address_else
             if known_by != "nothing":
                 await until(lambda: has_messages(at_slave, 1))
                 await until(lambda: following_of(slave).copied_timestamp)
+            else:
+                await asyncio.sleep(0.7)  # three times the interval
+                assert not following_of(slave).copied_timestamp
             assert bool(following_of(slave).unchecked) is (known_by == "nothing")
             config = await at_slave.invoke(RemotingCommand(RequestCode.GET_BROKER_CONFIG))
             assert b"12345678" not in config.body

@@ -40,7 +40,7 @@ class Following:
     bytes_per_second: int = 0
     """Bytes of the log received in the last second."""
     copied_timestamp: int = 0
-    """When the master's tables were last copied."""
+    """From when the consumer offsets of the master are that this slave has."""
 
     def texts(self) -> dict[str, str]:
         """Return it as part of the broker's runtime information (GET_BROKER_RUNTIME_INFO)."""

@@ -268,7 +268,7 @@ def _without_master(slave: "BrokerStats", epoch: int, repeats: dict[str, int], r
         "if it is still running, cut off from here, stop it first: otherwise there are two masters",
     ]
     if repeats or copied == "0":
-        since = f" ({_time(int(copied))})" if copied != "0" else ", which it never did"
+        since = f" ({_time(int(copied))})" if copied != "0" else " (not since it was started)"
         remarks.append(f"groups will repeat what they have consumed since the slave last copied their offsets{since}")
     else:
         when = _time(int(copied))
