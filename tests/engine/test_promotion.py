@@ -687,6 +687,36 @@ async def test_the_last_changes_of_topics_are_named_where_a_slave_does_not_copy_
         assert lost in said
 
 
+@on_a_loop
+async def test_of_two_masters_none_is_chosen_and_it_is_told_that_a_slave_follows_another_than_the_registered(
+    tmp_path: Path,
+) -> None:
+    rarely: dict[str, str | int | bool] = {"registerNameServerPeriod": 60_000}
+    async with (
+        names() as name_server,
+        mqtool.Broker(tmp_path / "a", role="master", name_servers=[name_server], settings=SETTINGS | rarely) as first,
+        mqtool.Broker(
+            tmp_path / "b", role="slave", name_servers=[name_server], settings=SLAVE | rarely | {"brokerId": 1}
+        ) as second,
+        AdminClient([name_server]) as admin,
+    ):
+        await until_it_follows(admin)
+        async with mqtool.Broker(
+            tmp_path / "c", role="master", name_servers=[name_server], settings=SETTINGS | rarely
+        ) as third:
+            with pytest.raises(UsageError, match="are both masters of broker-a") as refusal:
+                await plan_promotion(admin, "broker-a")
+            assert first.address in str(refusal.value) and third.address in str(refusal.value)
+            shown = await asyncio.to_thread(
+                run, "cluster", "show", "broker-a", "-n", name_server, "--max-lag", str(1 << 40)
+            )
+            assert shown.status == Status.WARNINGS
+            assert (
+                f"slave 1 of broker-a ({second.address}) does not follow its master: it follows {first.address}, but "
+                f"name servers report {third.address} as the master"
+            ) in shown.remarks
+
+
 async def store_and_another(folder: Path, name_server: str) -> None:
     """Make two stores, in the folders a and c: the second has the first message of the other, and five of its own."""
     for name, texts in (("a", [b"both"]), ("c", [b"other %d" % number for number in range(5)])):

@@ -269,6 +269,10 @@ class AdminQueries(Running):
             end, own_end = _log_end(places.get(key)), _log_end(broker_stats)
             lag = None if end is None or own_end is None else max(end - own_end, 0)
             fault = broker_stats.stats.get("replicationReason", "")  # of an mqtool slave
+            followed = broker_stats.stats.get("replicationMaster", "")
+            master = places[key].broker.address if key in places else ""
+            if not fault and followed and master and followed != master:
+                fault = f"it follows {followed}, but name servers report {master} as the master"
             replications.append(Replication(place, role, lag, _lag_seconds(lag, own_end, place, status), None, fault))
         return replications
 

@@ -136,6 +136,7 @@ async def _master_of(admin: "AdminClient", all_stats: "list[BrokerStats]") -> "B
 
     Raises:
         RefusedError: it refuses.
+        UsageError: there are two.
     """
     epoch = max(_epoch_of(broker_stats) for broker_stats in all_stats)
     known = {broker_stats.broker.address for broker_stats in all_stats}
@@ -150,17 +151,19 @@ async def _master_of(admin: "AdminClient", all_stats: "list[BrokerStats]") -> "B
         if isinstance(error := broker_stats.error, RefusedError):
             text = f"{error.remark or f'response code {error.code}'}; it may be the master, and no slave can replace it"
             raise type(error)(error.address, error.code, text)
-    answering = [broker_stats for broker_stats in masters if not broker_stats.error]
-    for broker_stats in sorted(answering, key=_epoch_of, reverse=True):
-        if broker_stats in registered:
-            return broker_stats
-        if _STATUS in broker_stats.stats or _epoch_of(broker_stats) < epoch:
-            continue  # it was replaced
+    answering = [broker_stats for broker_stats in registered if not broker_stats.error]
+    for broker_stats in masters[len(registered) :]:
+        if broker_stats.error or _STATUS in broker_stats.stats or _epoch_of(broker_stats) < epoch:
+            continue  # it is gone, or was replaced
         place = broker_stats.broker
         settings = await admin.request(place.address, calls.broker_settings())
         if settings.get("brokerName") == place.broker_name:
-            return broker_stats
-    return None
+            answering.append(broker_stats)
+    answering.sort(key=_epoch_of, reverse=True)
+    if len(answering) > 1 and _epoch_of(answering[0]) == _epoch_of(answering[1]):
+        addresses = " and ".join(broker_stats.broker.address for broker_stats in answering[:2])
+        raise UsageError(f"{addresses} are both masters of {answering[0].broker.broker_name}: stop the wrong one first")
+    return answering[0] if answering else None
 
 
 def _epoch_of(broker_stats: "BrokerStats") -> int:
