@@ -126,8 +126,7 @@ def _run(master: str, job: str, roots: list[Path]) -> list[float]:
     from mqtool.spark.session import session
     from mqtool.spark.source import RocketMQStore
 
-    conf = {"spark.sql.python.filterPushdown.enabled": "true"}
-    with session(master, conf, "bench") as spark:
+    with session(master, {}, "bench") as spark:
         spark.dataSource.register(RocketMQStore)
         works = [_work(spark, job, root) for root in roots]
         for root, work in zip(roots, works, strict=True):
@@ -143,12 +142,13 @@ def _work(spark: Any, job: str, root: Path) -> Callable[[], object]:
         return functools.partial(_job, spark, job, root)
     if job == "empty":
         return functools.partial(_drain, _ready(spark, root))
-    heads = spark.read.format(NAME).option("columns", HEADS).option("maxPartitionBytes", PARTITION).load(str(root))
+    heads = spark.read.format(NAME).option("columns", HEADS).option("maxPartitionBytes", PARTITION)
     if job == "hour":
-        low, high = heads.selectExpr("min(store_timestamp)", "max(store_timestamp)").first()
+        times = heads.load(str(root)).selectExpr("min(store_timestamp)", "max(store_timestamp)")
+        low, high = times.first()
         begin = low + (high - low) * 11 // 24
-        heads = heads.where(f"store_timestamp >= {begin} and store_timestamp < {begin + (high - low) // 24}")
-    return functools.partial(_drain, heads)
+        heads = heads.option("startingTimestamp", begin).option("endingTimestamp", begin + (high - low) // 24)
+    return functools.partial(_drain, heads.load(str(root)))
 
 
 def _drain(frame: Any) -> None:

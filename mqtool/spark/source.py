@@ -18,7 +18,7 @@ from mqtool.errors import MqtoolError
 from mqtool.spark.options import OPTIONS_OF_STORES, SIZES, Options
 from mqtool.spark.schemas import metrics, spark_schema
 from mqtool.spark.sentences import sentences
-from mqtool.spark.table_reader import StoreTableReader, check_of_messages, columns_of
+from mqtool.spark.table_reader import PUSHES_SAFELY, StoreTableReader, check_of_messages, columns_of
 
 __all__ = ["NAME", "RocketMQStore", "metrics", "register"]
 
@@ -27,9 +27,10 @@ _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: Any) -> None:
-    """Register the format in a session, and have the session push filters down to it."""
+    """Register the format in a session, and have the session push filters down where Spark does so safely."""
     spark.dataSource.register(RocketMQStore)
-    spark.conf.set(_PUSHDOWN, "true")
+    if PUSHES_SAFELY:
+        spark.conf.set(_PUSHDOWN, "true")
 
 
 class MessageSource(DataSource):

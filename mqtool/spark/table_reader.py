@@ -116,6 +116,14 @@ class StorePartition(InputPartition):
     part: Part | None
 
 
+PUSHES_SAFELY = hasattr(DataSourceReader, "pushLimit")
+"""Whether this Spark keeps what it pushed down to the query it was pushed for.
+
+Up to 4.3 it keeps that with the data source, and later queries of the same DataFrame, and the other branches of a
+union, get the rows of the last filter that was pushed. The version that ends this has ``pushLimit`` as well.
+"""
+
+
 class _PushFilters:
     """``pushFilters`` of a reader.
 
@@ -134,12 +142,13 @@ class _PushFilters:
 
 
 class NarrowedReader(DataSourceReader):
-    """A reader that looks at filters where Spark pushes them down."""
+    """A reader that looks at filters where Spark pushes them down safely."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.schema = schema
         self.ask = ask_for(options, schema)
-        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
+        if PUSHES_SAFELY:
+            self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     @sentences()
     def narrow(self, filters: Sequence[Any]) -> None:

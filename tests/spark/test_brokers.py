@@ -67,7 +67,7 @@ def read(address: str, filters: list[Any] | None = None, **options: object) -> l
     one = source(address, **{"columns": "all", **options})
     reader = one.reader(one.schema())
     if filters is not None:
-        assert list(reader.pushFilters(filters)) == filters
+        reader.narrow(filters)
     return [row for part in reading.batches(reader) for batch in part for row in batch.to_pylist()]
 
 

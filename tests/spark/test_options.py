@@ -30,6 +30,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, Status, UsageError
 from mqtool.formats import timer
 from mqtool.formats.compression import decompress
+from mqtool.spark import table_reader
 from mqtool.spark.bounds import Bounds
 from mqtool.spark.source import RocketMQStore
 from mqtool.spark.table_reader import narrowed
@@ -617,7 +618,10 @@ def test_an_hour_of_a_day_opens_only_the_ranges_around_it(tmp_path: Path) -> Non
     assert len(parts) < len(every) // 8
 
 
-def test_a_reader_passes_for_one_without_filters_where_spark_has_them_switched_off() -> None:
+def test_a_reader_passes_for_one_without_filters_where_spark_has_them_switched_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(table_reader, "PUSHES_SAFELY", True)
     # PySpark refuses a reader that overrides the method then; this is how it looks.
     found = getattr(reader(golden_store(MIXED)).pushFilters, "__func__", None)
 

@@ -1,6 +1,7 @@
 """The source in Spark itself, in local mode: what the tests beside it do without a JVM, once through all of it."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,13 +87,20 @@ def test_filters_give_the_same_pushed_down_or_not(spark: SparkSession, query: st
     assert found[0] == found[1]
 
 
-def test_a_session_that_is_told_of_the_source_pushes_filters_down(spark: SparkSession) -> None:
-    with pushdown(spark, False):
+@pytest.mark.parametrize("enabled", [False, True])
+def test_queries_of_one_frame_do_not_get_the_rows_of_each_others_filters(spark: SparkSession, enabled: bool) -> None:
+    topics = Counter(message["topic"] for message in manifest(MIXED)["messages"])
+    with pushdown(spark, enabled):
         register(spark)
-        assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
-        assert load(spark, golden_store(MIXED)).where("physical_offset >= 65536").rdd.getNumPartitions() < (
-            load(spark, golden_store(MIXED)).rdd.getNumPartitions()
-        )
+        frame = load(spark, golden_store(MIXED))
+        one, other = (frame.where(f"topic = '{topic}'") for topic in ("log-x", "OrderEvents"))
+
+        assert one.count() == topics["log-x"]
+        assert frame.count() == topics.total()
+        assert one.union(other).count() == topics["log-x"] + topics["OrderEvents"]
+        assert one.union(frame).count() == topics["log-x"] + topics.total()
+        assert one.join(other, "queue_id", "left_anti").count() == 0
+        assert {row["topic"]: row["count"] for row in frame.groupBy("topic").count().collect()} == topics
 
 
 def test_what_is_misspelt_and_what_is_damaged_is_said_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
