@@ -54,7 +54,8 @@ async def _list(admin: "AdminClient", output: Output) -> int:
     "--max-lag",
     type=click.IntRange(min=0),
     metavar="BYTES",
-    help="Exit with status 4 if a slave is more than this behind its master, does not follow it, or has no master.",
+    help="Exit with status 4 if a slave is more than this behind its master, does not follow it or copy its tables, or "
+    "has no master.",
 )
 @wire_options
 @output_option
@@ -113,6 +114,8 @@ def _lateness(replica: "Replication", max_lag: int) -> str:
     slave = f"slave {broker.broker_id} of {broker.broker_name} ({broker.address})"
     if replica.fault:
         return f"{slave} does not follow its master: {replica.fault}"
+    if replica.not_copied:
+        return f"{slave} does not copy all tables of its master: {replica.not_copied}"
     if lag is None:
         return f"{slave}: its lag is unknown, because it or its master does not answer"
     return f"{slave} is {lag:,} bytes behind its master; the limit is {max_lag:,}" if lag > max_lag else ""

@@ -54,6 +54,16 @@ _SPEED_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 _OUR_SETTING = "haDialect"
 """Settings that only mqtool brokers have."""
+_TABLES = {
+    RequestCode.GET_ALL_TOPIC_CONFIG: "topics",
+    RequestCode.GET_BROKER_RUNTIME_INFO: "the end of its log",
+    RequestCode.GET_ALL_CONSUMER_OFFSET: "consumer offsets",
+    RequestCode.GET_ALL_DELAY_OFFSET: "delay levels",
+    RequestCode.GET_TIMER_CHECK_POINT: "timers",
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "groups",
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: "request modes",
+}
+"""What is requested of a master every ``haCopyInterval``."""
 
 
 class StoppedError(MqtoolError):
@@ -107,6 +117,8 @@ class Slave:
         """Run of the master whose tables were last requested."""
         self._copied = asyncio.Event()
         self._late: _Late | None = None
+        self._not_copied: dict[int, str] = {}
+        """Why tables were not copied the last time, by the code of their requests."""
         self._said: dict[str, str] = {}  # last log messages, by subject
 
     def start(self) -> None:
@@ -464,6 +476,7 @@ class Slave:
         return is_here and self._followed is not None and self._followed.may_be(late.master)
 
     async def _copy(self, address: str) -> None:
+        timestamp = self._clock()
         host, _, port = address.rpartition(":")
         fast = f"{host}:{int(port) - FAST_PORT_DISTANCE}" if port.isdecimal() else address
         tables = self._broker.copied_tables
@@ -476,6 +489,8 @@ class Slave:
             await self._ask_for_offsets(client, fast_client, address)
             await self._copy_one(client, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, tables.take_groups)
             await self._copy_one(client, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, tables.take_request_modes)
+        if not self._not_copied:
+            self._following.tables_timestamp = timestamp
 
     async def _ask_for_offsets(self, client: RemotingClient, fast_client: RemotingClient, address: str) -> None:
         """Request the offsets of a master and make them wait for their messages, unless others of the same run wait."""
@@ -503,12 +518,15 @@ class Slave:
         try:
             answer = await client.invoke(RemotingCommand(code))
         except MqtoolError as error:
-            self._say(f"table {code}", f"a table of the master was not copied (request {code}): {error}")
+            self._note_copy(code, str(error))
             return b""
         if answer.code != ResponseCode.SUCCESS:
-            if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED and not may_be_none:  # 4.9 does not know all
-                self._say(f"table {code}", f"a table of the master was not copied (request {code}): {answer.remark}")
+            is_known = answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED and not may_be_none
+            fault = answer.remark or f"response code {answer.code}" if is_known else ""  # 4.9 does not know all
+            self._note_copy(code, fault)
             return b""
+        if not answer.body or code == RequestCode.GET_BROKER_RUNTIME_INFO:
+            self._note_copy(code, "")  # all there is to it; others still have to be applied
         return answer.body
 
     def _take(self, code: int, body: bytes, take: Callable[[bytes], None]) -> bool:
@@ -518,10 +536,23 @@ class Slave:
         try:
             take(body)
         except MqtoolError as error:
-            self._say(f"table {code}", f"a table of the master was not copied (request {code}): {error}")
+            self._note_copy(code, str(error))
             return False
-        self._said.pop(f"table {code}", None)
+        self._note_copy(code, "")
         return True
+
+    def _note_copy(self, code: int, fault: str) -> None:
+        """Note why a table was not copied, or that it was."""
+        if fault:
+            self._say(f"table {code}", f"a table of the master was not copied (request {code}): {fault}")
+            self._not_copied[code] = fault
+        else:
+            self._said.pop(f"table {code}", None)
+            self._not_copied.pop(code, None)
+        names: dict[str, list[str]] = {}
+        for failed, reason in self._not_copied.items():
+            names.setdefault(reason, []).append(_TABLES[RequestCode(failed)])
+        self._following.tables_reason = "; ".join(f"{', '.join(tables)}: {reason}" for reason, tables in names.items())
 
     # Logging
 

@@ -30,12 +30,13 @@ from mqtool.engine.store import message_store
 from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import AnswerTimeoutError
+from mqtool.errors import AnswerTimeoutError, Status
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.plain_acl import Account, PlainAcl, build_acl
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.signing import Credentials
+from tests.commands.running import run
 from tests.commands.test_serve import send
 from tests.engine.broker.processors.test_pull import bodies
 from tests.engine.remoting.test_server import on_a_loop
@@ -635,6 +636,18 @@ async def test_under_acl_a_slave_signs_or_comes_from_a_white_listed_address_else
                 await asyncio.sleep(0.7)  # three times the interval
                 assert not following_of(slave).copied_timestamp
             assert bool(following_of(slave).unchecked) is (known_by == "nothing")
+            shown = await asyncio.to_thread(
+                run, "cluster", "show", "-n", master.name_server_address, "--max-lag", "0",
+                "--access-key", "administrator", "--secret-key", "12345678",
+            )  # fmt: skip
+            if known_by == "nothing":
+                assert shown.status == Status.WARNINGS
+                assert "does not copy all tables of its master: topics, " in shown.remarks
+                assert "consumer offsets, " in following_of(slave).tables_reason
+                assert not following_of(slave).tables_timestamp
+            else:
+                assert (shown.status, following_of(slave).tables_reason) == (Status.OK, "")
+                assert following_of(slave).tables_timestamp
             config = await at_slave.invoke(RemotingCommand(RequestCode.GET_BROKER_CONFIG))
             assert b"12345678" not in config.body
             await at_slave.close()

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 STATUS = "replicationStatus"
 """Key in a broker's runtime information that only slaves have."""
+TABLES_REASON = "replicationTablesReason"
+"""Key of why tables of the master were not copied."""
 
 
 class FollowingStatus(enum.StrEnum):
@@ -41,6 +43,10 @@ class Following:
     """Bytes of the log received in the last second."""
     copied_timestamp: int = 0
     """From when the consumer offsets of the master are that this slave has."""
+    tables_timestamp: int = 0
+    """When all tables of the master were last requested and received."""
+    tables_reason: str = ""
+    """Which of them were not copied the last time, and why; empty if all were."""
 
     def texts(self) -> dict[str, str]:
         """Return it as part of the broker's runtime information (GET_BROKER_RUNTIME_INFO)."""
@@ -53,4 +59,6 @@ class Following:
             "replicationHaAddress": self.ha_address,
             "replicationBytesPerSecond": str(self.bytes_per_second),
             "replicationCopiedTimestamp": str(self.copied_timestamp),
+            TABLES_REASON: self.tables_reason,
+            "replicationTablesTimestamp": str(self.tables_timestamp),
         }

@@ -204,6 +204,19 @@ def _following(view: _View) -> Iterator[Row]:
         yield (*_place(view.broker), following.status, following.reason), int(is_following)
 
 
+def _tables_copied(view: _View) -> Iterator[Row]:
+    if view.broker.state.role is Role.SLAVE:
+        following = view.broker.following
+        is_copied = following.tables_timestamp and not following.tables_reason
+        yield (*_place(view.broker), following.tables_reason), int(bool(is_copied))
+
+
+def _tables_age(view: _View) -> Iterator[Row]:
+    following = view.broker.following
+    if view.broker.state.role is Role.SLAVE and following.tables_timestamp:
+        yield _place(view.broker), max(view.now - following.tables_timestamp, 0) / 1000
+
+
 _OF_SLAVE = ("cluster", "broker", "slave")
 _OF_TOPIC = ("cluster", "broker", "topic")
 _OF_GROUP = ("cluster", "broker", "topic", "group")
@@ -262,6 +275,16 @@ _KINDS |= {  # missing in the exporter
         "1 if this slave follows its master, else 0 with the reason",
         ("cluster", "broker", "status", "reason"),
         _following,
+    ),
+    "mqtool_replication_tables_copied": _MetricFamily(
+        "1 if this slave has copied all tables of its master the last time, else 0 with the reason",
+        ("cluster", "broker", "reason"),
+        _tables_copied,
+    ),
+    "mqtool_replication_tables_age_seconds": _MetricFamily(
+        "how long ago this slave last copied all tables of its master; missing if it never has",
+        ("cluster", "broker"),
+        _tables_age,
     ),
     "mqtool_replication_lag_bytes": _MetricFamily(
         "bytes of the log that a slave has not acknowledged", _OF_SLAVE, _of_slaves(lambda slave: slave.lag)

@@ -67,6 +67,7 @@ class Replication(NamedTuple):
     lag_seconds: float | None  # since when; known if the master is an mqtool broker, or nothing is missing
     in_sync_count: int | None  # of a master: how many have its log, including itself; None for 4.9
     fault: str  # why a slave does not follow its master
+    not_copied: str  # which tables of its master a slave has not copied the last time, and why
 
 
 class TopicOnBroker(NamedTuple):
@@ -264,7 +265,7 @@ class AdminQueries(Running):
             status = status_of.get(key)
             if place.broker_id == MASTER:
                 count = None if status is None else 1 + status.in_sync_slaves
-                replications.append(Replication(place, role, None, None, count, ""))
+                replications.append(Replication(place, role, None, None, count, "", ""))
                 continue
             end, own_end = _log_end(places.get(key)), _log_end(broker_stats)
             lag = None if end is None or own_end is None else max(end - own_end, 0)
@@ -273,7 +274,9 @@ class AdminQueries(Running):
             master = places[key].broker.address if key in places else ""
             if not fault and followed and master and followed != master:
                 fault = f"it follows {followed}, but name servers report {master} as the master"
-            replications.append(Replication(place, role, lag, _lag_seconds(lag, own_end, place, status), None, fault))
+            not_copied = broker_stats.stats.get("replicationTablesReason", "")
+            seconds = _lag_seconds(lag, own_end, place, status)
+            replications.append(Replication(place, role, lag, seconds, None, fault, not_copied))
         return replications
 
     async def _role(self, broker_stats: BrokerStats) -> str:

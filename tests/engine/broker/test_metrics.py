@@ -118,9 +118,25 @@ def test_a_slave_tells_whether_it_follows_its_master_and_why_not(tmp_path: Path)
         assert told[name] == {(*place, "following", ""): 1}
 
 
+def test_a_slave_tells_whether_and_when_it_has_copied_the_tables_of_its_master(tmp_path: Path) -> None:
+    settings, _ = BrokerSettings().updated({"brokerRole": "SLAVE", "brokerId": "1"})
+    with contextlib.closing(MessageStore(tmp_path, now=NOW, usage=half_full)) as store:
+        broker = BrokerController(store, NOW, settings)
+        is_copied, age = "mqtool_replication_tables_copied", "mqtool_replication_tables_age_seconds"
+        place = "DefaultCluster", "broker-a"
+        told = {gauge.name: dict(gauge.rows) for gauge in gauges(broker, NOW)}
+        assert (told[is_copied], told[age]) == ({(*place, ""): 0}, {})
+        broker.following.tables_timestamp = NOW
+        told = {gauge.name: dict(gauge.rows) for gauge in gauges(broker, NOW + 1500)}
+        assert (told[is_copied], told[age]) == ({(*place, ""): 1}, {place: 1.5})
+        broker.following.tables_reason = "topics: no permission"
+        told = {gauge.name: dict(gauge.rows) for gauge in gauges(broker, NOW + 1500)}
+        assert (told[is_copied], told[age]) == ({(*place, "topics: no permission"): 0}, {place: 1.5})
+
+
 def test_of_each_slave_it_is_told_how_far_it_is_behind(tmp_path: Path) -> None:
     with broker_at_work(tmp_path) as asking:
-        assert [gauge.rows for gauge in gauges(asking.broker, NOW) if "mqtool_replication" in gauge.name] == [[]] * 5
+        assert [gauge.rows for gauge in gauges(asking.broker, NOW) if "mqtool_replication" in gauge.name] == [[]] * 7
         master = Master(asking.store.log, MasterSettings())
         asking.broker.has_slaves(master)
         asking.append(new_message("T"))
