@@ -122,6 +122,7 @@ class KnownEpoch(NamedTuple):
 
     epoch: int = 0  # 0 if it knows none, or cannot be asked
     is_master: bool = False  # by that change; a slave has only learned of it
+    is_no_slave: bool = False  # it answers, and does not say that it is one; RocketMQ brokers never do
 
 
 async def epoch_at(client: RemotingClient) -> KnownEpoch:
@@ -133,7 +134,7 @@ async def epoch_at(client: RemotingClient) -> KnownEpoch:
         table = parse_body(answer.body)["table"]
         text = str(table.get(EPOCH, "0"))
         epoch = int(text) if text.isdecimal() else 0
-        return KnownEpoch(epoch, epoch > 0 and STATUS not in table)
+        return KnownEpoch(epoch, epoch > 0 and STATUS not in table, STATUS not in table)
     except UnavailableError:  # most likely its own address, from before
         return KnownEpoch()
     except (MqtoolError, KeyError, TypeError, AttributeError) as error:

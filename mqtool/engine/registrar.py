@@ -127,7 +127,7 @@ class Registrar:
         """Stop being the master if another broker knows a higher epoch: at the start no name server knew of it."""
         epochs = await asyncio.gather(*(epoch_at(self._connect(address)) for address in others))
         answers = zip(others, epochs, strict=True)
-        address, (epoch, is_master) = max(answers, key=lambda answer: answer[1], default=("", KnownEpoch()))
+        address, (epoch, is_master, _) = max(answers, key=lambda answer: answer[1], default=("", KnownEpoch()))
         state = self._broker.state
         # Two that started on copies of one store at the same time did not see each other: one of them steps down.
         if epoch > state.epoch or (epoch == state.epoch and is_master and address < state.address):

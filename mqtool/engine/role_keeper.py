@@ -10,11 +10,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mqtool.engine.broker.kept_role import KeptRole, read_role, with_kept_role, write_role
 from mqtool.engine.broker.roles import role_of
-from mqtool.engine.broker.settings import BrokerSettings, Role
+from mqtool.engine.broker.settings import MASTER_ID, BrokerSettings, Role
 from mqtool.engine.other_log import KnownEpoch, connecting, epoch_at, members
 from mqtool.engine.recovering import recover_store
 from mqtool.engine.remoting.client import RemotingClient
@@ -28,6 +28,16 @@ log = logging.getLogger(__name__)
 _CUT_AGAIN_SECONDS = 60.0
 """How long to wait before the end of a log is cut again, after a failure; the broker is restarted for it."""
 _AGAIN_SECONDS = 1.0
+
+
+class _Other(NamedTuple):
+    """Another broker of the name, as a name server knows it."""
+
+    broker_id: int
+    address: str
+
+
+_NOBODY = _Other(MASTER_ID, ""), KnownEpoch()
 
 
 class RunningBroker(Protocol):
@@ -164,11 +174,20 @@ class RoleKeeper:
 
     async def _if_it_is_the_master(self, settings: BrokerSettings, epoch: int) -> tuple[BrokerSettings, int]:
         """Return settings and epoch of a broker that is to be a master, or those of a slave where that is another."""
-        address, (master_epoch, is_master) = max(
-            await self._epochs(settings), key=lambda answer: answer[1], default=("", KnownEpoch())
-        )
+        others = await self._epochs(settings)
+        broker, (master_epoch, is_master, _) = max(others, key=lambda answer: answer[1], default=_NOBODY)
+        address = broker.address
         # The same epoch has one that runs on a copy of this store, or of which this store is a copy.
         if master_epoch < epoch or (master_epoch == epoch and not is_master):
+            for other, known in others:
+                if other.broker_id == MASTER_ID and known.is_no_slave:
+                    log.error(
+                        "%s is running as the master of %s too, and was never replaced by a promotion: the two take "
+                        "turns in the routes of clients, and each has only the messages that it was sent; stop one, "
+                        "and start it with brokerRole=SLAVE and a brokerId above 0, or with another brokerName",
+                        other.address,
+                        settings.broker_name,
+                    )
             return settings, epoch
         configured = self._config.settings
         if role_of(configured) is not Role.SLAVE:
@@ -185,17 +204,17 @@ class RoleKeeper:
         write_role(self._config.store, KeptRole(role, number, master_epoch, role, number))
         return configured, master_epoch
 
-    async def _epochs(self, settings: BrokerSettings) -> list[tuple[str, KnownEpoch]]:
-        """Return the addresses of others of its name that answer, and the epoch that each knows."""
+    async def _epochs(self, settings: BrokerSettings) -> list[tuple[_Other, KnownEpoch]]:
+        """Return others of its name, and the epoch that each knows."""
         connect = connecting(settings, self._config.tls)
         listed = await asyncio.gather(*(self._others(name_server, settings) for name_server in self._name_servers))
-        addresses = sorted({address for answer in listed for address in answer})
-        epochs = await asyncio.gather(*(epoch_at(connect(address)) for address in addresses))
-        return list(zip(addresses, epochs, strict=True))
+        others = [*{other.address: other for answer in listed for other in sorted(answer, reverse=True)}.values()]
+        epochs = await asyncio.gather(*(epoch_at(connect(other.address)) for other in others))
+        return list(zip(others, epochs, strict=True))
 
-    async def _others(self, name_server: str, settings: BrokerSettings) -> list[str]:
+    async def _others(self, name_server: str, settings: BrokerSettings) -> list[_Other]:
         client = RemotingClient([name_server], self._config.tls.as_client)
         try:
-            return [*(await members(client, settings)).values()]
+            return [_Other(*member) for member in (await members(client, settings)).items()]
         finally:
             await client.close()

@@ -717,6 +717,22 @@ async def test_of_two_masters_none_is_chosen_and_it_is_told_that_a_slave_follows
             ) in shown.remarks
 
 
+@on_a_loop
+async def test_two_masters_of_one_name_that_were_never_replaced_both_say_so_one_at_its_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with names() as name_server, master_of(tmp_path / "a", name_server) as first:
+        assert not caplog.records
+        async with master_of(tmp_path / "b", name_server) as second:
+            [error] = [record.message for record in caplog.records if record.levelname == "ERROR"]
+            assert error.startswith(f"{first.address} is running as the master of broker-a too")
+            while f"{second.address} is also registered as broker-a with id 0" not in caplog.text:
+                await asyncio.sleep(0.05)
+        caplog.clear()
+        async with master_of(tmp_path / "c", name_server):  # after the end of the second, which was registered
+            assert [record for record in caplog.records if second.address in record.message] == []
+
+
 async def store_and_another(folder: Path, name_server: str) -> None:
     """Make two stores, in the folders a and c: the second has the first message of the other, and five of its own."""
     for name, texts in (("a", [b"both"]), ("c", [b"other %d" % number for number in range(5)])):
