@@ -60,6 +60,8 @@ class SubscriptionGroups:
         table, (self._groups, self._forbidden) = load_table(self._path, _parse)
         self._members: dict[str, Table] = dict(table.get("subscriptionGroupTable") or {})
         self.version = data_version(table)
+        self.change_count = 0
+        """How often the table was changed, other than by ``replace``."""
         for group in SYSTEM_GROUPS:
             if group not in self._groups:
                 self._put(group, default_members(group))
@@ -178,6 +180,7 @@ class SubscriptionGroups:
         self._members[group] = members
 
     def _changed(self, now: int) -> None:
+        self.change_count += 1
         self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
         self._saves.want(self._path, self._pieces)
 

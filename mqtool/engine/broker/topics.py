@@ -99,6 +99,8 @@ class Topics:
         self._saves = saves or Saves()
         table, self._configs = load_table(self._path, parse_topics)
         self.version = data_version(table) if table else DataVersion(0, 0, now)
+        self.change_count = 0
+        """How often the table was changed, other than by ``replace``."""
         self.settings = settings
         self.on_change: list[Callable[[Iterable[TopicConfig]], None]] = []
         self.on_delete: list[Callable[[Collection[str], int], None]] = []
@@ -233,6 +235,7 @@ class Topics:
         self._put(configs, now)
 
     def _save(self, now: int) -> None:
+        self.change_count += 1
         if role_of(self.settings) is not Role.SLAVE:  # a slave keeps the version of the copied table
             self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
         self._saves.want(self._path, self._pieces)
