@@ -184,7 +184,7 @@ class RoleKeeper:
                     log.error(
                         "%s is running as the master of %s too, and was never replaced by a promotion: the two take "
                         "turns in the routes of clients, and each has only the messages that it was sent; stop one, "
-                        "and start it with brokerRole=SLAVE and a brokerId above 0, or with another brokerName",
+                        "and start it with another brokerName, or as a slave of the other with an empty store",
                         other.address,
                         settings.broker_name,
                     )

@@ -343,6 +343,37 @@ async def test_of_a_promoted_store_and_its_copy_one_is_the_master(
                 assert accepted == [second.address]
 
 
+@on_a_loop
+async def test_a_promotion_after_which_another_has_followed_says_so_and_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        names() as name_server,
+        master_of(tmp_path / "a", name_server) as first,
+        slave_of(tmp_path / "b", name_server),
+        AdminClient([name_server]) as admin,
+    ):
+        await until_it_follows(admin)
+        plan = await plan_promotion(admin, "broker-a")
+        masters = admin.masters
+
+        async def masters_after_another(*names: str) -> Any:
+            monkeypatch.setattr(admin, "masters", masters)
+            another = None
+            while another is None or another.slave.address != first.address:
+                with contextlib.suppress(MqtoolError):  # the two are just changing their roles
+                    another = await plan_promotion(admin, "broker-a")
+                await asyncio.sleep(0.05)
+            await promote(admin, another, lambda _: None)
+            return await masters(*names)
+
+        monkeypatch.setattr(admin, "masters", masters_after_another)
+        with pytest.raises(UnavailableError, match="there has been another promotion since, to epoch 2"):
+            async with asyncio.timeout(30):
+                await promote(admin, plan, lambda _: None)
+        assert [place.address for place in await masters("broker-a")] == [first.address]
+
+
 @pytest.mark.parametrize("is_set_as_slave", [False, True])
 @on_a_loop
 async def test_a_master_that_was_replaced_while_no_name_server_told_it_steps_down_when_one_does(

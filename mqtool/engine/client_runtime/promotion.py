@@ -326,7 +326,7 @@ async def promote(admin: "AdminClient", plan: Promotion, say: Callable[[str], No
         await admin.request(master.address, calls.change_role("become", "SLAVE", slave.broker_id, plan.epoch))
     else:
         await admin.request(slave.address, become)
-    await _until_master(admin, slave)
+    await _until_master(admin, slave, plan.epoch)
     say(f"{slave.address} is now the master of {slave.broker_name}")
     if master is not None:
         say(f"{master.address} is now its slave {slave.broker_id}")
@@ -413,17 +413,28 @@ async def _copy_offsets(admin: "AdminClient", master: str, slave: str) -> int:
     return len(late)
 
 
-async def _until_master(admin: "AdminClient", slave: "BrokerPlace") -> None:
+async def _until_master(admin: "AdminClient", slave: "BrokerPlace", epoch: int) -> None:
+    """Wait until name servers report a slave as master.
+
+    Raises:
+        UnavailableError: they do not, or it was replaced by another promotion since.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _SWAP_SECONDS
     while True:
         try:
             masters = await admin.masters(slave.broker_name)
-            if any(master.address == slave.address for master in masters):
-                await admin.request(slave.address, calls.runtime_info())
-                return
+            is_master = any(master.address == slave.address for master in masters)
+            known_epoch = int((await admin.request(slave.address, calls.runtime_info())).get(_EPOCH, "0"))
         except MqtoolError:  # it is just becoming master
-            pass
+            is_master, known_epoch = False, 0
+        if known_epoch > epoch:
+            raise UnavailableError(
+                f"{slave.address} became the master at epoch {epoch}, and there has been another promotion since, to "
+                f"epoch {known_epoch}: `mqtool cluster show {slave.broker_name}` shows which broker is the master"
+            )
+        if is_master:
+            return
         if loop.time() > deadline:
             raise UnavailableError(
                 f"{slave.address} was told to become master, but name servers do not report it as such yet"
