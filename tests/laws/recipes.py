@@ -2060,6 +2060,28 @@ _ROWS = {
             }
         ],
     ),
+    "a record whose CRC property is damaged right before a gap gets it again in the same run": (
+        "propcrc-forced-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "copy",
+                "file": "commitlog/00000000000000032768",
+                "at": 10560,
+                "len": 64,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 16768,
+            }
+        ],
+    ),
+    "so does one that is alone between two gaps": (
+        "propcrc-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 1270, "hex": "aa" * 60},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 2356, "hex": "78" * 71},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -60,6 +60,7 @@ from mqtool.engine.repair.verify.records import (
     has_crc_property,
     is_repairable_crc,
     right_flags,
+    states_crc_property,
 )
 from mqtool.engine.repair.verify.store_times import Samples, TimeOrder
 from mqtool.engine.store.commit_log import Gap
@@ -379,8 +380,9 @@ def _lost_crc(table: MessageTable, whole: Bools) -> Bools:
     lost = np.zeros(len(table), np.bool_)
     rows = np.flatnonzero(whole)
     sound = table.where(rows)
-    has = has_crc_property(sound, properties_of(sound))
-    if has.any():
+    properties = properties_of(sound)
+    if states_crc_property(properties).any():
+        has = has_crc_property(sound, properties)
         has_room = sound.sizes(plain.BODY) + sound.sizes(plain.PROPERTIES) >= CRC_SIZE
         ends_like = ends_like_crc(sound)
         lost[rows[1:-1]] = (has_room & ~has & ~ends_like)[1:-1] & has[:-2] & has[2:]
@@ -500,7 +502,7 @@ def _doubtful(table: MessageTable, derived: Dispatch, has_crc_beside: bool = Fal
     rows, stated, should = property_crcs(table, derived.properties)
     wrong: Ints = rows[stated != should]
     has = has_crc_property(table, derived.properties)
-    if (has.any() or has_crc_beside) and not has.all():
+    if (states_crc_property(derived.properties).any() or has_crc_beside) and not has.all():
         wrong = np.union1d(wrong, np.flatnonzero(~has & ends_like_crc(table)))
     return wrong
 

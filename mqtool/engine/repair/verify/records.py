@@ -34,7 +34,8 @@ NO_CRC = "the record has no CRC property, although those around it have one"
 _NUMBER = "its DLedger entry is not numbered consecutively after the one before it"
 _ENOUGH_SIGNS = 2
 _MAX_OF_CRC = 15
-"""How many of the twenty bytes of a CRC property must agree for a damaged one to be recognized."""
+"""How many of the twenty bytes of a CRC property must agree for one with a damaged name to be recognized."""
+_CRC_NAME_SIZE = len(CRC32) + 1  # with the separator
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _KNOWN_FLAGS = 0x7FF
 _COMPRESSION_SHIFT = 8
@@ -53,7 +54,7 @@ class Edges(NamedTuple):
     has_crc: tuple[bool, bool]  # of the first, of the last
     alone: bool  # whether there is only one
     first_lacks: Finding | None  # the first has no CRC property
-    first_signs: int  # how many of the two signs that are known say that it should: its end, the next record
+    first_signs: int  # how many of the signs that are known say that it should: its end, the next record
     last_lacks: Finding | None  # the last, if there are several
     last_signs: int  # likewise: its end, the previous record
     numbers: tuple[int, int] | None  # of DLedger entries, the first and the last
@@ -65,9 +66,9 @@ class Edges(NamedTuple):
 class Beside:
     """Checks records against their neighbours across runs, so that it does not matter where a log is split.
 
-    A record without a CRC property should have one if two of three signs say so: it ends in a damaged one, the previous
-    record has one, the next one has one. ``join`` takes runs in the order of the log; ``part`` is called if something
-    is between two.
+    A record without a CRC property should have one if it ends in a damaged one whose name is intact, or if two of three
+    signs say so: it ends in a damaged one, the previous record has one, the next one has one. ``join`` takes runs in
+    the order of the log; ``part`` is called if something is between two.
     """
 
     def __init__(self) -> None:
@@ -112,8 +113,9 @@ def edges_of(findings: FindingsOfRows, derived: Dispatch, envelope: Envelope) ->
     signs = np.r_[False, has[:-1]].astype(np.int64) + np.r_[has[1:], False]
     looked = signs > 0
     looked[[0, last]] = True
+    looked |= states_crc_property(derived.properties)
     rows = np.flatnonzero(looked & ~has)
-    signs[rows] += ends_like_crc(table.where(rows))
+    signs[rows] += _signs_of_end(table.where(rows))
     enough = ~has & (signs >= _ENOUGH_SIGNS)
     enough[0] = False  # the record before it counts, too
     findings.rows("LOG-PROPERTY-CRC", enough, NO_CRC)
@@ -309,16 +311,28 @@ def has_crc_property(table: MessageTable, properties: Properties) -> npt.NDArray
     return has
 
 
+def states_crc_property(properties: Properties) -> npt.NDArray[np.bool_]:
+    """Return which records have a CRC property, intact or not, whose name is intact; few others end like one."""
+    mask: npt.NDArray[np.bool_] = properties.at(CRC32)[1] > 0
+    return mask
+
+
 def ends_like_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
     """Return which records end in a CRC property, intact or with some bytes changed."""
+    return _signs_of_end(table) > 0
+
+
+def _signs_of_end(table: MessageTable) -> Ints:
+    """Return how many signs the end of each record is that it should have a CRC property; its name is enough."""
     ends = table.starts + table.column("size")
     raw: Any = np.frombuffer(table.buffer, np.uint8)
     tails = raw[(ends - CRC_SIZE)[:, None] + np.arange(CRC_SIZE)]
     pattern = np.frombuffer(build_properties({CRC32: "0" * 10}), np.uint8)
     is_digit = (tails >= ord("0")) & (tails <= ord("9"))
-    agree = np.where(pattern == ord("0"), is_digit, tails == pattern).sum(axis=1)
-    mask: npt.NDArray[np.bool_] = (table.sizes(plain.PROPERTIES) >= CRC_SIZE) & (agree >= _MAX_OF_CRC)
-    return mask
+    agree = np.where(pattern == ord("0"), is_digit, tails == pattern)
+    is_named = agree[:, :_CRC_NAME_SIZE].all(axis=1)
+    signs = np.where(is_named, _ENOUGH_SIGNS, agree.sum(axis=1) >= _MAX_OF_CRC)
+    return np.where(table.sizes(plain.PROPERTIES) >= CRC_SIZE, signs, 0)
 
 
 def is_repairable_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
