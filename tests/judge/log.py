@@ -170,10 +170,13 @@ def _walk(data: bytes, start: int | None, segment_size: int) -> Iterator[JudgedR
         at = found.start() - 4
 
 
-def record_at(data: bytes, at: int, base: int = 0, with_doubtful: bool = False) -> JudgedRecord | None:
+def record_at(
+    data: bytes, at: int, base: int = 0, with_doubtful: bool = False, with_bad_body: bool = False
+) -> JudgedRecord | None:
     """Return the sound record at a place of a segment that starts at the address ``base``, None where there is none.
 
     ``with_doubtful``: also one of which only the properties cannot be read, or match no CRC.
+    ``with_bad_body``: also one of which the body does not match its CRC.
     """
     if at + _LEAST > len(data):
         return None
@@ -204,7 +207,7 @@ def record_at(data: bytes, at: int, base: int = 0, with_doubtful: bool = False) 
     if text_size < 0 or here + text_size != end:
         return None
     text = data[here:end]
-    if body and zlib.crc32(body) & 0x7FFFFFFF != body_crc:
+    if body and not with_bad_body and zlib.crc32(body) & 0x7FFFFFFF != body_crc:
         return None
     if not _can_be_read(topic, b"" if with_doubtful else text):
         return None

@@ -131,28 +131,31 @@ class JudgedStore:
             for unit in batches:
                 yield queue, unit
 
-    def leads_to(self, queue: Queue, unit: JudgedUnit, with_doubtful: bool = False) -> JudgedRecord | None:
+    def leads_to(
+        self, queue: Queue, unit: JudgedUnit, with_doubtful: bool = False, with_bad_body: bool = False
+    ) -> JudgedRecord | None:
         """Return the record that a unit leads to, None where there is none of this place."""
         record = self.records.get(unit.physical_offset)
-        if record is None and with_doubtful:
-            record = self._doubtful_at(unit.physical_offset)
+        if record is None and (with_doubtful or with_bad_body):
+            record = self._doubtful_at(unit.physical_offset, with_bad_body)
         if record is None or record.size != unit.size or (*queue, unit.queue_offset) not in record.keys:
             return None
         return record
 
-    def _doubtful_at(self, address: int) -> JudgedRecord | None:
+    def _doubtful_at(self, address: int, with_bad_body: bool) -> JudgedRecord | None:
         segment = next((one for one in self.segments if one.covers(address)), None)
         if segment is None or segment.start is None:
             return None
-        return record_at(segment.data, address - segment.start, segment.start, with_doubtful=True)
+        return record_at(segment.data, address - segment.start, segment.start, True, with_bad_body)
 
-    def reachable(self, with_doubtful: bool = False) -> set[Key]:
+    def reachable(self, with_doubtful: bool = False, with_bad_body: bool = False) -> set[Key]:
         """Return the places whose unit leads to their message, or to its placeholder.
 
         ``with_doubtful``: also to messages of which only the properties cannot be read, or match no CRC.
+        ``with_bad_body``: also to those of which, besides, the body does not match its CRC.
         """
         return {
             (*queue, unit.queue_offset)
             for queue, unit in self.units()
-            if self.leads_to(queue, unit, with_doubtful) is not None
+            if self.leads_to(queue, unit, with_doubtful, with_bad_body) is not None
         }

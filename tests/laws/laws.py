@@ -224,10 +224,13 @@ class _Check:
             missing -= after.inside_batches()
             once = base_of(self.case.base).judged.messages()
             missing -= {key for key in missing - once.keys() if key in were and were[key] <= restored[key]}
-            if repair.startswith("rebuild"):  # it gives a message whose body fails its CRC the unit that it had
+            if repair.startswith("rebuild"):
+                if any("bodies were not checked" in remark for remark in plan.remarks):
+                    missing -= after.reachable(with_bad_body=True)
+                # It gives a message whose number is damaged the place that it had.
                 same, whole = self.same_units(after), base_of(self.case.base).judged.records
                 missing -= same
-                for record in before.records.values():  # and one whose number is damaged the place that it had
+                for record in before.records.values():
                     was = whole.get(record.position)
                     if was is not None and was.keys and same >= {*was.keys}:
                         missing -= {*record.keys}

@@ -2082,6 +2082,11 @@ _ROWS = {
             {"op": "write", "file": "commitlog/00000000000000000000", "at": 2356, "hex": "78" * 71},
         ],
     ),
+    "a rebuild says that it checks no bodies, of which a message in its queue may be put together": (
+        "many-533-clean",
+        "rebuild queues",
+        [{"op": "excise", "file": "commitlog/00000000000000000000", "at": 12549, "len": 368, "keep": True}],
+    ),
 }  # fmt: skip
 
 RECIPES = {

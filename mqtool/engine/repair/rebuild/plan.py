@@ -572,7 +572,11 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         dict(options),
         tuple(changes),
         tuple(losses),
-        (*reader.remarks, *_remarks(reader, built), *(rebuild_config.left_unchanged(reader) if request.config else ())),
+        (
+            *reader.remarks,
+            *_remarks(reader, request, built),
+            *(rebuild_config.left_unchanged(reader) if request.config else ()),
+        ),
         write_size=room,
         growth=room,
         read_size=reader.commit_log.total_size,
@@ -637,6 +641,12 @@ def _refuse_empty(reader: StoreReader, request: _Request, built: Built) -> None:
         )
 
 
+_BODIES = (
+    "bodies were not checked: as at a broker, a message whose body does not match its CRC is in its queue; "
+    "`mqtool verify` finds such messages"
+)
+
+
 def _verb(path: Path) -> str:
     return "replace" if path.exists() else "create"
 
@@ -669,7 +679,9 @@ def _kinds_there(reader: StoreReader) -> list[str]:
     return [kind for kind in FOLDERS if kind == FOLDERS[0] or (reader.root / kind).exists()]
 
 
-def _remarks(reader: StoreReader, built: Built | None) -> Iterator[str]:
+def _remarks(reader: StoreReader, request: _Request, built: Built | None) -> Iterator[str]:
+    if request.queues:
+        yield _BODIES
     if built is None:
         yield "the log was not read for this plan: messages that cannot be placed are not predicted (--survey reads it)"
         return
