@@ -59,7 +59,7 @@ from mqtool.engine.store.disk import (
 )
 from mqtool.engine.store.file_kinds import LOCK
 from mqtool.engine.store.locks import hold, hold_folder
-from mqtool.engine.store.mapping import read_file, reading
+from mqtool.engine.store.mapping import open_file, read_file, reading
 from mqtool.errors import (
     BadDataError,
     MqtoolError,
@@ -954,7 +954,7 @@ class _LastFile:
             with reading(path):
                 if not path.exists():
                     return None
-                self._descriptor = os.open(path, os.O_RDONLY)
+                self._descriptor = open_file(path)
             self._path = path
         try:
             return os.pread(self._descriptor, size, at)

@@ -12,6 +12,7 @@ from pathlib import Path
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.plan import Plan, further_folders
 from mqtool.engine.store.disk import Disk, allocated
+from mqtool.engine.store.mapping import open_file
 from mqtool.engine.store.reader import StoreReader
 
 
@@ -77,7 +78,7 @@ for _name in (
 def _extents(path: Path) -> list[tuple[int, int]]:
     """Return where a file has bytes on the disk, first and one past the last of each stretch."""
     extents = []
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = open_file(path)
     try:
         at, size = 0, os.fstat(descriptor).st_size
         while at < size:

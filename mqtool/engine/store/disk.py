@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from mqtool.engine.store.mapping import open_file
 from mqtool.errors import MqtoolError, NotPermittedError, ReadError, StoreChangedError, WriteError
 
 CHUNK = 1 << 20
@@ -31,6 +32,7 @@ _SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)  # only o
 if _SYNC_FILE_RANGE:
     _SYNC_FILE_RANGE.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _BEGIN_WRITING = 2
+_WRITING = os.O_WRONLY | os.O_NONBLOCK  # a named pipe would wait for a reader
 _LARGE = 1 << 18
 """From this size on the disk starts writing at once."""
 _MAX_PIECES = 512  # in one call; systems allow 1,024
@@ -157,7 +159,7 @@ class Disk:
     def clear(self, path: Path, at: int, size: int) -> None:
         """Zero ``size`` bytes of a file, up to its end at most; leaves a hole if the file system supports holes."""
         with writing(path):
-            descriptor = os.open(path, os.O_WRONLY)
+            descriptor = os.open(path, _WRITING)
             try:
                 if not _allocated_so(descriptor, _PUNCH_HOLE, at, size):
                     _write_zeros(descriptor, at, size)
@@ -167,7 +169,7 @@ class Disk:
     def erase(self, path: Path, at: int, size: int) -> None:
         """Zero ``size`` bytes of a file, up to its end at most, which stay allocated on the disk."""
         with writing(path):
-            descriptor = os.open(path, os.O_WRONLY)
+            descriptor = os.open(path, _WRITING)
             try:
                 if not _allocated_so(descriptor, _ZERO_RANGE, at, size):
                     _write_zeros(descriptor, at, size)
@@ -346,7 +348,7 @@ def allocated(path: Path) -> int:
 
 def chunks(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
     """Yield position and bytes of a range of a file, up to 1 MiB at once, without holes, which are zeros."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = open_file(path)
     try:
         at, stop = start, min(stop, os.fstat(descriptor).st_size)
         while at < stop:
@@ -367,7 +369,7 @@ def chunks(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
 
 def _write(path: Path, pieces: Iterable[tuple[int, bytes]]) -> None:
     with writing(path):
-        descriptor = os.open(path, os.O_WRONLY)
+        descriptor = os.open(path, _WRITING)
         try:
             for at, data in pieces:
                 write_all(descriptor, at, memoryview(data))
@@ -413,7 +415,7 @@ def _begin(descriptor: int, at: int = 0, size: int = 0) -> None:
 
 def _sync(path: Path) -> None:
     with writing(path):
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # nothing waits at a named pipe
         try:
             os.fsync(descriptor)
         finally:

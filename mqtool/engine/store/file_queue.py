@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from mqtool.engine.store.mapped_file import MappedFile
-from mqtool.engine.store.mapping import reading
+from mqtool.engine.store.mapping import reading, refuse_special
 from mqtool.engine.store.remote import RemotePath, scandir
 from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError
 
@@ -79,11 +79,13 @@ class FileQueue:
                         continue
                     is_folder = entry.is_dir()
                     try:
-                        size = 0 if is_folder else entry.stat().st_size
+                        status = entry.stat()
                     except FileNotFoundError:
                         if entry.is_symlink():  # a dangling link; anything else was deleted just now
                             strays.append(Stray(folder / entry.name, 0, is_folder))
                         continue
+                    refuse_special(folder / entry.name, status)
+                    size = 0 if is_folder else status.st_size
                     if not is_folder and is_segment_name(entry.name):
                         segments.append(MappedFile(folder / entry.name, int(entry.name), size))
                     else:

@@ -30,7 +30,7 @@ def is_locked(path: Path) -> bool:
     Locks that this process ``hold``s do not count.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return False
     try:
@@ -74,7 +74,7 @@ def _locks_stay_here(mount: str) -> bool:
 
 def _can_be_asked(path: Path) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return True  # nothing to ask about
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mqtool.engine.store.mapping import Bytes, data_of, map_file, reading, release
+from mqtool.engine.store.mapping import Bytes, data_of, map_file, open_file, reading, release
 from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import MqtoolError, StoreChangedError
 
@@ -47,7 +47,7 @@ class MappedFile:
         if mapped is not None:  # the file may be deleted
             return mapped[at : at + max(0, size)].tobytes()
         with reading(self.path):
-            descriptor = os.open(self.path, os.O_RDONLY)
+            descriptor = open_file(self.path)
             try:
                 data = os.pread(descriptor, max(0, min(size, self.size - at)), at)
             finally:
@@ -64,7 +64,7 @@ class MappedFile:
             spool.have(0, self.size)
             return spool.array
         with reading(self.path):
-            descriptor = os.open(self.path, os.O_RDONLY)
+            descriptor = open_file(self.path)
             try:
                 if os.fstat(descriptor).st_size < self.size:
                     raise self._shrunk()

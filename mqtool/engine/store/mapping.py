@@ -5,15 +5,24 @@ import ctypes
 import errno
 import mmap
 import os
+import stat
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
+from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import NotFoundError, NotPermittedError, ReadError
 
+_SPECIAL = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -30,17 +39,52 @@ def reading(path: Path) -> Iterator[None]:
         raise ReadError(f"cannot read {path}: {error.strerror or error}") from error
 
 
+def refuse_special(path: Path, status: os.stat_result) -> None:
+    """Refuse what is neither a file nor a folder: reading or copying it could wait forever.
+
+    Args:
+        path: of it.
+        status: of it, or of what it is a link to.
+
+    Raises:
+        ReadError: it is a named pipe, a socket or a device.
+    """
+    kind = _SPECIAL.get(stat.S_IFMT(status.st_mode))
+    if kind:
+        raise ReadError(f"{path} is {kind} where a file belongs: move it away, then run the command again")
+
+
+def open_file(path: Path) -> int:
+    """Return a descriptor of a file, for reading.
+
+    Raises:
+        OSError: it cannot be opened.
+        ReadError: it is a named pipe, a socket or a device.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe would wait for a writer
+    try:
+        refuse_special(path, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def read_file(path: Path, limit: int = 1 << 30) -> bytes:
     """Return the contents of a small file.
 
     Raises:
         MqtoolError: it cannot be read, or is larger than ``limit``.
     """
-    with reading(path), path.open("rb") as file:
+    with reading(path), _opened(path) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise ReadError(f"{path} is larger than {limit:,} bytes")
     return data
+
+
+def _opened(path: Path) -> BinaryIO:
+    return path.open("rb") if isinstance(path, RemotePath) else os.fdopen(open_file(path), "rb")
 
 
 _C = ctypes.CDLL(None, use_errno=True)

@@ -19,7 +19,7 @@ from mqtool.engine.store.index_file import DEFAULT_SHAPE, IndexFile, Shape, infe
 from mqtool.engine.store.index_file import NAME_WIDTH as INDEX_NAME_WIDTH
 from mqtool.engine.store.locks import is_locked, shows_locks
 from mqtool.engine.store.mapped_file import MappedFile
-from mqtool.engine.store.mapping import read_file, reading
+from mqtool.engine.store.mapping import read_file, reading, refuse_special
 from mqtool.engine.store.packed import READ_PACKED, ArchivePath, is_archive, opened_archive
 from mqtool.engine.store.paths import StoreConfig, StorePaths
 from mqtool.engine.store.queues_on_demand import QueuesOnDemand
@@ -356,11 +356,13 @@ class StoreReader:
         if self.is_left_out(folder) or not folder.is_dir():
             return []
         with reading(folder), scandir(folder) as entries:
-            files = sorted(
-                (folder / entry.name, entry.stat().st_size)
-                for entry in entries
-                if entry.name.isascii() and entry.name.isdigit() and entry.is_file()
-            )
+            files = []
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    refuse_special(folder / entry.name, entry.stat())
+                if entry.name.isascii() and entry.name.isdigit() and entry.is_file():
+                    files.append((folder / entry.name, entry.stat().st_size))
+            files.sort()
         index_files = [IndexFile(path, size) for path, size in files]
         slots, entry_count = self.config.size("maxHashSlotNum"), self.config.size("maxIndexNum")
         shape = Shape(slots, entry_count) if slots and entry_count else infer_shape(index_files)

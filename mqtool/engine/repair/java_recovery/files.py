@@ -17,7 +17,7 @@ import numpy as np
 from mqtool.engine.store.disk import inside, write_all
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.mapped_file import MappedFile
-from mqtool.engine.store.mapping import read_file, reading
+from mqtool.engine.store.mapping import read_file, reading, refuse_special
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.rocksdb import CONFIG_DATABASES, is_rocksdb
 from mqtool.errors import FormatError, WriteError
@@ -294,7 +294,11 @@ def _entries(folder: Path) -> list[tuple[Path, int, bool]]:
     if not folder.is_dir():
         return []
     with reading(folder), os.scandir(folder) as entries:
-        return [(Path(entry.path), entry.stat().st_size, entry.is_dir()) for entry in entries]
+        listed = []
+        for entry in entries:
+            refuse_special(Path(entry.path), entry.stat())
+            listed.append((Path(entry.path), entry.stat().st_size, entry.is_dir()))
+        return listed
 
 
 def queue_folders(folder: Path) -> Iterator[tuple[str, int, Path]]:
