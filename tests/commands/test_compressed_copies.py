@@ -247,6 +247,28 @@ def test_one_compressed_segment_is_read_by_itself(tmp_path: Path) -> None:
 # What is refused
 
 
+@pytest.mark.parametrize("size", [0, 65536])
+def test_an_empty_segment_beside_a_compressed_one_with_messages_is_not_given_up(size: int, tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    segment = store / "commitlog" / f"{65536:020}"
+    packed = segment.with_name(f"{segment.name}.gz")
+    packed.write_bytes(gzip.compress(segment.read_bytes()))
+    segment.write_bytes(bytes(size))
+    before = contents(tmp_path)
+
+    repairs = ["recover --abnormal --yes", "rebuild queues --yes", "doctor", f"salvage --into {tmp_path / 'new'}"]
+    for command in repairs:
+        ran = run(*command.split(), "-s", store)
+        assert ran.status == Status.USAGE
+        assert f"{segment} is empty, but a compressed copy beside it is not: unpack that first" in ran.remarks
+        assert contents(tmp_path) == before
+    read = run("stats", "-s", store)
+    assert f"{segment} is empty: unpack the compressed copy beside it over it" in read.remarks
+
+    packed.write_bytes(gzip.compress(bytes(size)))
+    assert run("recover", "-s", store, "--dry-run").status == Status.DAMAGE
+
+
 @pytest.mark.parametrize("form", ["tar", "segments"])
 @pytest.mark.parametrize(
     "command",

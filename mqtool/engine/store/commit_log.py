@@ -11,7 +11,7 @@ from mqtool.engine.store.file_queue import FileQueue, Stray
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.packed import READ_PACKED, PackedPath, is_packed_name, plain_name
-from mqtool.errors import NotFoundError, UsageError
+from mqtool.errors import MqtoolError, NotFoundError, UsageError
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.columns import distinct
@@ -53,7 +53,7 @@ class CommitLog(FileQueue):
     With ``unpacks`` a compressed segment is read if there is no plain one; they are ``packed``.
 
     Raises:
-        UsageError: there is such a segment, and ``unpacks`` is not set.
+        UsageError: there is such a segment, or one whose plain form is empty, and ``unpacks`` is not set.
     """
 
     envelope: scan.Envelope = scan.BARE
@@ -65,18 +65,23 @@ class CommitLog(FileQueue):
         self.packed: list[Path] = []
         self.passed_over: list[Path] = []
         """Compressed segments that are not read, as there is another copy."""
+        self.empty: list[Path] = []
+        """Empty segments whose messages are in a compressed one that is not read."""
         super().__init__(folders, file_size, only)
 
     def _listed(self, only: Path | None) -> tuple[list[MappedFile], list[Stray]]:
         segments, strays = super()._listed(only)
-        starts = {segment.start_offset for segment in segments}
-        self.packed, self.passed_over = [], []
+        plain_segments = {segment.start_offset: segment for segment in segments}
+        starts = {*plain_segments}
+        self.packed, self.passed_over, self.empty = [], [], []
         for stray in sorted(strays, key=lambda file: file.path):
             if stray.is_folder or not is_packed_name(stray.path.name):
                 continue
             start = int(plain_name(stray.path.name))
             if start in starts:
                 self.passed_over.append(stray.path)
+                if self._is_in_place_of(stray.path, plain_segments.get(start)):
+                    self.empty.append(plain_segments[start].path)
                 continue
             if not self._unpacks:
                 raise UsageError(f"{stray.path} is compressed: unpack it first; {READ_PACKED}")
@@ -86,7 +91,24 @@ class CommitLog(FileQueue):
             with reading(stray.path):
                 path = PackedPath.of(stray.path)
                 segments.append(MappedFile(path, start, path.entry().size))
+        if self.empty and not self._unpacks:
+            raise UsageError(
+                f"{self.empty[0]} is empty, but a compressed copy beside it is not: unpack that first, over the empty "
+                "one, or move it away if its messages are to be given up"
+            )
         return segments, strays
+
+    @staticmethod
+    def _is_in_place_of(packed: Path, segment: MappedFile | None) -> bool:
+        """Return whether a compressed segment has messages, and the plain one of the same name is empty."""
+        if segment is None or any(segment.stretch(*part).any() for part in with_data(segment, 0, segment.size)):
+            return False
+        try:
+            with reading(packed):
+                path = PackedPath.of(packed)
+                return any(MappedFile(path, segment.start_offset, path.entry().size).read(0, commit_log.MIN_SIZE))
+        except MqtoolError:
+            return False  # a damaged one
 
     def buffer(self, segment: MappedFile, kernels: Any) -> Any:
         """Return the bytes of a segment in the form that the kernels expect."""

@@ -104,6 +104,7 @@ class StoreReader:
         size, unpacks = self.config.size("mappedFileSizeCommitLog"), self.config.unpacks
         log = CommitLog(self.paths.commit_log, size, self.paths.single, unpacks)
         self.remarks += [f"{path} is not read: there is another copy of it" for path in log.passed_over]
+        self.remarks += [f"{path} is empty: unpack the compressed copy beside it over it" for path in log.empty]
         log.remarks = self.remarks
         if self.paths.dledger:
             log.envelope = scan.DLEDGER
