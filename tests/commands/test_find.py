@@ -130,8 +130,10 @@ def _overwrite(path: Path, at: int, data: bytes) -> None:
         (24, bytes(8)),
         (index_file.HEADER_SIZE, (299).to_bytes(4, "big") * 97),
         (index_file.HEADER_SIZE + 4 * 97, b"\x01" * 6000),
+        (index_file.HEADER_SIZE, bytes(4 * 48)),
+        (index_file.HEADER_SIZE + 4 * 48, bytes(4 * 49)),
     ],
-    ids=["no header", "count", "end", "slots", "entries"],
+    ids=["no header", "count", "end", "slots", "entries", "zeroed slots", "more zeroed slots"],
 )
 def test_a_damaged_index_file_hides_no_message(at: int, data: bytes, tmp_path: Path) -> None:
     copy = copy_of("many-497-clean", tmp_path)

@@ -586,6 +586,8 @@ def find_in_index(file: IndexFile, hashes: npt.NDArray[Any]) -> tuple[set[int], 
             elif hashed < 0 or hashed % shape.slots != place:
                 sound = False
             before, number = number, previous
+    if sound and len(rows) < len(newest):  # an empty slot was met: none may be, or one that was in use
+        sound = int(np.count_nonzero(slots.view(np.uint32))) >= header.slot_count
     return offsets, bool(sound)
 
 
