@@ -184,3 +184,21 @@ def test_a_store_that_a_broker_holds_is_refused(tmp_path: Path) -> None:
     assert (ran.status, ran.output) == (Status.BUSY, "")
     assert "a broker is running" in ran.remarks
     assert not (tmp_path / "new").exists()
+
+
+def test_messages_that_a_salvage_moved_to_other_addresses_are_not_told_as_lost_when_copies_are_merged(
+    tmp_path: Path,
+) -> None:
+    damaged, whole = (copy_of("mixed-533-clean", tmp_path / name) for name in ("damaged", "whole"))
+    (damaged / "commitlog" / f"{65536:020}").unlink()
+    salvaged = run("salvage", "-s", damaged, "--into", tmp_path / "salvaged")
+
+    both = [
+        run("salvage", "--merge", *copies, "--into", tmp_path / name)
+        for name, copies in (("first", (whole, tmp_path / "salvaged")), ("second", (tmp_path / "salvaged", whole)))
+    ]
+
+    lost = [sum(row["lost"] for row in ran.rows) for ran in (salvaged, *both)]
+    assert lost == [3, 0, 3]
+    assert [ran.status for ran in both] == [Status.OK, Status.GIVEN_UP]
+    assert "203 messages after that are in both, at other addresses" in (tmp_path / "first/salvage.jsonl").read_text()
