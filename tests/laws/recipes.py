@@ -2087,6 +2087,15 @@ _ROWS = {
         "rebuild queues",
         [{"op": "excise", "file": "commitlog/00000000000000000000", "at": 12549, "len": 368, "keep": True}],
     ),
+    "a damaged unit beyond the end of the log is told as those around it": (
+        "mixed-497-clean",
+        "recover",
+        [
+            {"op": "zero", "file": "commitlog/00000000000000131072", "at": 49152, "len": 16384},
+            {"op": "zero", "file": "commitlog/00000000000000196608", "at": 0, "len": 65536},
+            {"op": "write", "file": "consumequeue/pay_events/1/00000000000000000400", "at": 0, "hex": "ff" * 8},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -190,7 +190,9 @@ class QueueRepairer:
             if end is None:
                 end = _first_at_or_behind(queue, start if start > min_offset else 0, last)
             if last > end:
-                self._tell_units(key, queue, end, last, plan)
+                # What is behind a message of the log has not expired, wherever its unit leads.
+                least = self.began_at if key in self._next else 0
+                self._tell_units(key, queue, end, last, plan, least=least, address=plan.end_offset)
                 self.sink.trim(key, end)
                 self._trimmed[key] = end
             self._fill_front(key, queue, start)
@@ -225,23 +227,33 @@ class QueueRepairer:
         return True
 
     def _tell_units(
-        self, key: QueueKey, queue: ConsumeQueue, start: int, stop: int, plan: LogPlan, before: int = _NO_END
+        self,
+        key: QueueKey,
+        queue: ConsumeQueue,
+        start: int,
+        stop: int,
+        plan: LogPlan,
+        *,
+        before: int = _NO_END,
+        least: int = 0,
+        address: int,
     ) -> tuple[int, int]:
         """Note the messages of the units in a range of queue offsets that lead before an address, and those between.
 
-        Returns one past the last unit that is not empty, and its address.
+        Returns one past the last unit that is not empty, and its address. Units that lead before ``least`` are damaged;
+        ``address`` stands for that of those at the start.
         """
-        after, address = start, self.began_at
+        after = start
         for low, units in queue.windows(start, stop):
             used = np.flatnonzero(units["size"] != 0)
             offsets = low + used
             # Empty units, or units of missing files, were between those of messages.
             begins = np.r_[after, offsets[:-1] + 1][: len(offsets)]
-            addresses = units["physical_offset"][used].astype(np.int64)
+            addresses = _addresses(units[used], least, address)
             # As many as the log holds, or held between their messages: the log may have become short.
             most = np.maximum(self._most, np.diff(addresses, prepend=address) // layout.MIN_SIZE)
             begins = np.where(offsets - begins <= most, begins, offsets)
-            self._tell(key, begins, offsets + 1, units[used], plan, before)
+            self._tell(key, begins, offsets + 1, units[used], addresses, plan, before)
             if len(offsets):
                 after, address = int(offsets[-1]) + 1, int(addresses[-1])
         return after, address
@@ -251,7 +263,8 @@ class QueueRepairer:
         if not self._is_first_lost:
             return
         before = self.reader.commit_log.min_offset
-        after, address = self._tell_units(key, queue, queue.first_offset, stop, plan, before)
+        first = queue.first_offset
+        after, address = self._tell_units(key, queue, first, stop, plan, before=before, address=self.began_at)
         if self.began_at <= address < before and 0 < stop - after <= self._most:
             plan.losses.add(key, after, stop, 0, _SEGMENT_GONE)  # behind the last unit that is left of them
 
@@ -272,16 +285,24 @@ class QueueRepairer:
         units = queue.units_in_line(0, count)
         firsts = units["queue_offset"].astype(np.int64)
         stops = firsts + units["batch_size"]
-        self._tell(key, np.maximum(firsts, end), stops, units, plan)
+        addresses = _addresses(units, 0, plan.end_offset)
+        self._tell(key, np.maximum(firsts, end), stops, units, addresses, plan)
         if self._is_first_lost:
             stops = np.minimum(stops, self._first.get(key, end))
-            self._tell(key, firsts, stops, units, plan, self.reader.commit_log.min_offset)
+            self._tell(key, firsts, stops, units, addresses, plan, self.reader.commit_log.min_offset)
 
     def _tell(
-        self, key: QueueKey, starts: Ints, stops: Ints, units: Packed, plan: LogPlan, before: int = _NO_END
+        self,
+        key: QueueKey,
+        starts: Ints,
+        stops: Ints,
+        units: Packed,
+        addresses: Ints,
+        plan: LogPlan,
+        before: int = _NO_END,
     ) -> None:
         """Note the messages of units that lead before an address, except for expired ones."""
-        addresses, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+        sizes = units["size"].astype(np.int64)
         mask = (sizes > 0) & (sizes < consume_queue.PRE_BLANK_SIZE) & (stops > starts)
         mask &= (addresses >= self.began_at) & (addresses < before)
         is_behind = addresses >= plan.end_offset
@@ -325,6 +346,20 @@ class QueueRepairer:
             units = queue.units(low, high) if queue else np.zeros(high - low, consume_queue.UNIT_DTYPE)
             for begin, end in stretches(units["size"] <= 0):
                 self.sink.write(key, low + begin, _PRE_BLANK * (end - begin))
+
+
+def _addresses(units: Packed, least: int, address: int) -> Ints:
+    """Return where units lead: those to before ``least``, which are damaged, to where the one before them leads.
+
+    Those at the start lead to ``address``.
+    """
+    addresses = units["physical_offset"].astype(np.int64)
+    is_message = (units["size"] > 0) & (units["size"] < consume_queue.PRE_BLANK_SIZE)
+    is_damaged = is_message & (addresses < least)
+    if not is_damaged.any():
+        return addresses
+    last = np.maximum.accumulate(np.where(is_message & ~is_damaged, np.arange(len(units)), -1))
+    return np.where(is_damaged, np.where(last < 0, address, addresses[last]), addresses)
 
 
 def _first_at_or_behind(queue: ConsumeQueue, offset: int, last: int) -> int:
