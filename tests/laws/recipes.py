@@ -2096,6 +2096,31 @@ _ROWS = {
             {"op": "write", "file": "consumequeue/pay_events/1/00000000000000000400", "at": 0, "hex": "ff" * 8},
         ],
     ),
+    "of two messages with one place in a light queue only one has it in a new store": (
+        "special-497-clean",
+        "salvage",
+        [
+            {
+                "op": "graft",
+                "base": "special-533-clean",
+                "path": "commitlog/00000000000000032768",
+                "to": "commitlog/00000000000000032768",
+            }
+        ],
+    ),
+    "also if units of the light queue are lost": (
+        "special-497-clean",
+        "salvage",
+        [
+            {"op": "zero", "file": "consumequeue/%LMQ%beta/0/00000000000000000000", "at": 155, "len": 45},
+            {
+                "op": "graft",
+                "base": "special-533-clean",
+                "path": "commitlog/00000000000000032768",
+                "to": "commitlog/00000000000000032768",
+            },
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

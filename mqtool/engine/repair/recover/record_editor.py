@@ -45,6 +45,9 @@ from mqtool.formats.property_names import (
 )
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
+_LIGHT = (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET)
+_LIGHT_REWRITTEN = "its light queues, which its properties do not name, are rewritten"
+_LIGHT_REMOVED = "a place in a light queue, which another message has, is removed"
 _LEAST = (WAIT, TRACE_ON, MSG_REGION, CLUSTER)
 """Properties that nobody needs once a message is stored: the first to be dropped for space."""
 _OWN = (INNER_NUM, INNER_BASE, CRC32)
@@ -360,6 +363,14 @@ class RecordEditor:
             if self._is_light(span):
                 self._change_light(span, [])
 
+    def drop_light_of(self, position: int, places: Collection[tuple[str, int]]) -> None:
+        """Remove places in light queues, which other messages have, from a message."""
+        record = self._record(position)
+        if record is not None:
+            texts = {(name, str(offset)) for name, offset in places}
+            left = [(name, offset) for name, offset in _light_of(record.message) if (name, offset) not in texts]
+            self._write_light(record, left, _LIGHT_REMOVED)
+
     def _is_settled(self, span: Span) -> bool:
         """Return whether a misfit has another place, or may keep its stated one."""
         if span.physical_offset in self.fitting:
@@ -393,14 +404,19 @@ class RecordEditor:
                 light_places.append((name, str(offset)))
         return self._write_light(record, light_places)
 
-    def _write_light(self, record: _Record, light_places: list[tuple[str, str]]) -> bool:
+    def _write_light(
+        self,
+        record: _Record,
+        light_places: list[tuple[str, str]],
+        reason: str = _LIGHT_REWRITTEN,
+    ) -> bool:
         """Write the light queues of a message, and its places in them; return whether there is room."""
         light_places = [(name, offset) for name, offset in light_places if offset.isdecimal()]
         pairs = {
             INNER_MULTI_DISPATCH: ",".join(name for name, _ in light_places),
             INNER_MULTI_QUEUE_OFFSET: ",".join(offset for _, offset in light_places),
         }
-        return self._add_properties(record, pairs, "its light queues, which its properties do not name, are rewritten")
+        return self._add_properties(record, pairs, reason)
 
     def _leads(self, light: tuple[str, str], position: int) -> bool:
         """Return whether the unit at a place of a light queue, as stated in properties, leads to an address."""
@@ -429,7 +445,7 @@ class RecordEditor:
         before = self._record(position)
         self._edited[position] = data, reason
         after = self._record(position)
-        room = "" if before is None or after is None else made_room(before.message, after.message)
+        room = "" if before is None or after is None else made_room(before.message, after.message, reason)
         self._tell(reason, f"the message at {position:,} is kept: {reason}{room}")
 
     # Numbers
@@ -550,9 +566,10 @@ def of_batch(message: Message) -> str:
     return _OF_BATCH if is_batch else "it is not a batch, and no longer has the numbers of one"
 
 
-def made_room(before: Message, after: Message) -> str:
-    """Return the end of a sentence about changed properties: which readable ones are gone."""
-    lost = [name for name in _whole(before) if name not in after.properties and name not in _OWN]
+def made_room(before: Message, after: Message, reason: str = "") -> str:
+    """Return the end of a sentence about properties changed for a reason: which readable ones are gone besides."""
+    meant = {*_OWN, *(_LIGHT if reason.endswith((_LIGHT_REWRITTEN, _LIGHT_REMOVED)) else ())}
+    lost = [name for name in _whole(before) if name not in after.properties and name not in meant]
     return f", which leaves no room for {', '.join(lost)}" if lost else ""
 
 

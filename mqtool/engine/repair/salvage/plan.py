@@ -28,8 +28,9 @@ from mqtool.engine.repair.rebuild.queues import Sizes, has_ext
 from mqtool.engine.repair.recover.bridges import LostMessage
 from mqtool.engine.repair.recover.displaced import OF_ANOTHER, DisplacedRecords, PutBack, Unsound, put_back, with_edits
 from mqtool.engine.repair.recover.log import Bad, RecordRun, edited_records, known_of, survey
-from mqtool.engine.repair.recover.record_editor import Patch, few_of, made_room, of_batch
+from mqtool.engine.repair.recover.record_editor import Patch, RecordEditor, few_of, made_room, of_batch
 from mqtool.engine.repair.recover.torn_batches import renumbered, with_records
+from mqtool.engine.repair.salvage.light_places import LightPlaces, surplus
 from mqtool.engine.repair.salvage.new_store import NewStore, making, of_other_logs, refuse_lack_of_room, refuse_used
 from mqtool.engine.repair.salvage.queue_order import Missing, OffsetRun, Order, arrange
 from mqtool.engine.store.commit_log import CommitLog, Gap
@@ -198,7 +199,28 @@ def repaired(reader: StoreReader, placement: Placement, jobs: int, progress: Pro
         if back.patches:
             look, _, patches = _look_at(reader.with_log(back.log), jobs, progress)
     edits = [*_edits_of(back.log, patches)]
-    return Repaired(look, back, with_edits(back.log, (edit.patch for edit in edits)) if edits else back.log, edits)
+    log = with_edits(back.log, (edit.patch for edit in edits)) if edits else back.log
+    if look.has_light_twice and log.envelope is scan.BARE:
+        by_position = {edit.patch.position: edit.patch for edit in edits}
+        for patch in _without_surplus(reader.with_log(log), jobs, progress):
+            first = by_position.get(patch.position)
+            reason = f"{first.reason}, and {patch.reason}" if first else patch.reason
+            by_position[patch.position] = patch._replace(reason=reason)
+        edits = [*_edits_of(back.log, (by_position[position] for position in sorted(by_position)))]
+        log = with_edits(back.log, (edit.patch for edit in edits)) if edits else back.log
+    return Repaired(look, back, log, edits)
+
+
+def _without_surplus(reader: StoreReader, jobs: int, progress: Progress) -> list[Patch]:
+    """Return the records whose places in light queues other messages have, without these places."""
+    look = Survey(reader)
+    look.light_places = {}
+    for _ in look.watch(survey(reader, reader.commit_log.min_offset, jobs, progress)):
+        pass
+    editor = RecordEditor(reader, reader.commit_log.end_offset, has_crc=False)
+    for address, places in surplus(look.light_places, reader.consume_queues).items():
+        editor.drop_light_of(address, places)
+    return editor.patches()
 
 
 def _look_at(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Survey, Unsound, list[Patch]]":
@@ -226,7 +248,7 @@ def _edits_of(log: CommitLog, patches: Iterable[Patch]) -> Iterator[Edit]:
             for known, message in (old, new)
         ]
         if fields[0] != fields[1]:
-            yield Edit(patch, old[0], new[0], patch.reason + made_room(old[1], new[1]))
+            yield Edit(patch, old[0], new[0], patch.reason + made_room(old[1], new[1], patch.reason))
 
 
 def told_back(back: PutBack) -> Iterator[str]:
@@ -319,6 +341,8 @@ class Survey:
         self.gaps: list[Gap] = []  # since the last sound record
         self.segment: MappedFile | None = None
         self.edits: Sequence[Edit] = ()  # records that differ between the examined log and the store
+        self.has_light_twice = False  # a light queue has an offset that is not after the one before
+        self.light_places: LightPlaces | None = None  # to be noted, if there is a table
         self.doubtful_count = 0  # sound messages that contradict their CRC property
 
     def watch(self, pieces: Iterable[RecordRun | Gap]) -> Iterator[RecordRun | Gap]:
@@ -391,7 +415,13 @@ class Survey:
         self.kept.update(piece.topics)
         self.doubtful_count += len(piece.doubtful)
         self.last_timestamp = piece.like.store_timestamp
+        if self.light_places is not None and piece.units is not None:
+            for queue, first, last in piece.units.stretches:
+                if self._is_fixed(queue):
+                    part = piece.units.queue_offset[first:last], piece.units.physical_offset[first:last]
+                    self.light_places.setdefault(queue, []).append(part)
         for span in piece.spans:
+            self.has_light_twice |= span.start < self.next.get(span.queue, 0) and self._is_fixed(span.queue)
             self._add(span.queue, OffsetRun(span.physical_offset, span.start, span.stop))
 
     def _note_stretch(self, piece: RecordRun) -> None:
