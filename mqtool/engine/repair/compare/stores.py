@@ -82,6 +82,7 @@ class LogSide:
     unreadable_size: int = 0
     end_offset: int = 0
     last_timestamp: int = 0
+    since_common: int = 0  # messages after the last that both have
 
 
 @dataclasses.dataclass
@@ -240,11 +241,14 @@ class _LogComparison:
             yield from self._settle(present, start, code == OTHER)
             if code == SAME:
                 self.logs.common += stop - first
+                for each in self.logs.sides:
+                    each.since_common = 0
                 self._note_common(end)
                 continue
             if code == OTHER:
                 self._others += zip(events.starts[group].tolist(), strict[group].tolist(), strict=True)
             for side in present:
+                self.logs.sides[side].since_common += stop - first
                 self._count(code, side, (step.left, step.right)[side], rows[side])
             table = next((step.left, step.right)[present[0]].tables(rows[present[0], :1]))
             self._add(self._range(code, start, end, stop - first, table))
@@ -422,6 +426,10 @@ def better_base(logs: Logs) -> tuple[str | None, str]:
     left, right = logs.sides
     names = SIDES
     if logs.parted_at is not None:
+        if left.last_timestamp == right.last_timestamp and left.since_common != right.since_common:
+            # As after a salvage of one copy, with placeholders for what it had lost.
+            more = int(right.since_common > left.since_common)
+            return names[more], "both continued as long, and it has more messages there"
         newer = int(right.last_timestamp > left.last_timestamp)
         return names[newer], "it continued longer: its newest message is more recent"
     if left.only != right.only:
