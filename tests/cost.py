@@ -217,8 +217,8 @@ STORES: dict[str, tuple[Callable[[Path, int], Path], int]] = {
 # Commands
 
 
-MOST = 2.2
-"""So many times the steps for twice as much, at most."""
+MOST = 2.3
+"""So many times the steps for twice as much, at most: whole files are as coarse as that in stores of these sizes."""
 _SET = [word for name, value in SIZES.settings.items() for word in ("--set", f"{name}={value}")]
 _REPAIRS = "recover -s {} --abnormal --yes"
 _COPY = "copy"

@@ -96,3 +96,18 @@ def test_undo_does_not_wait_for_a_named_pipe_that_took_the_place_of_a_file(tmp_p
     forced = run("undo", "-s", store, "--yes", "--force")
     assert forced.status == Status.IO_ERROR
     assert str(store / _SEGMENT) in forced.remarks
+
+
+def test_settings_may_come_from_a_pipe_or_a_device(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"mappedFileSizeCommitLog=65536\n")
+        os.close(writing)
+        for config, inferred in ((f"/dev/fd/{reading}", False), ("/dev/null", True)):
+            told = run("info", "-s", store, "-c", config)
+
+            assert told.status == Status.OK
+            assert ("assuming 65,536-byte segments" in told.output) is inferred
+    finally:
+        os.close(reading)

@@ -71,13 +71,27 @@ def open_file(path: Path) -> int:
 
 
 def read_file(path: Path, limit: int = 1 << 30) -> bytes:
-    """Return the contents of a small file.
+    """Return the contents of a small file of a store.
 
     Raises:
         MqtoolError: it cannot be read, or is larger than ``limit``.
     """
     with reading(path), _opened(path) as file:
-        data = file.read(limit + 1)
+        return _contents(path, file, limit)
+
+
+def read_named_file(path: Path, limit: int = 1 << 30) -> bytes:
+    """Return the contents of a small file that the user names, which may be a pipe or a device.
+
+    Raises:
+        MqtoolError: it cannot be read, or is larger than ``limit``.
+    """
+    with reading(path), path.open("rb") as file:
+        return _contents(path, file, limit)
+
+
+def _contents(path: Path, file: BinaryIO, limit: int) -> bytes:
+    data = file.read(limit + 1)
     if len(data) > limit:
         raise ReadError(f"{path} is larger than {limit:,} bytes")
     return data

@@ -9,7 +9,7 @@ from typing import Self
 
 from mqtool.engine.store import file_kinds
 from mqtool.engine.store.file_queue import is_segment_name
-from mqtool.engine.store.mapping import read_file, reading
+from mqtool.engine.store.mapping import read_named_file, reading
 from mqtool.engine.store.packed import plain_name
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats.settings import parse_settings
@@ -64,7 +64,7 @@ class StoreConfig:
     @classmethod
     def load(cls, path: Path | None, overrides: Mapping[str, str]) -> "StoreConfig":
         """Read a ``broker.conf`` and lay ``overrides`` over it."""
-        settings = parse_settings(read_file(path).decode("utf-8", "replace")) if path else {}
+        settings = parse_settings(read_named_file(path).decode("utf-8", "replace")) if path else {}
         return cls({**settings, **overrides})
 
     def size(self, key: str) -> int | None:
