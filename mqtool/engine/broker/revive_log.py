@@ -128,9 +128,8 @@ class ReviveLog:
 
     def _take_up(self) -> None:
         store = self._store
-        for topic, queue_id in store.queues():
-            queue = store.queue(topic, queue_id)
-            if topic == self.topic and queue is not None:
+        for topic, queue_id in store.queues_of(self.topic):
+            if (queue := store.queue(topic, queue_id)) is not None:
                 start = self._offsets.get(REVIVE_GROUP, topic, queue_id) + 1
                 for offset in _offsets_from(queue, max(start, queue.min_offset(store.log.min_offset))):
                     self._take(queue_id, offset)
@@ -170,9 +169,7 @@ class ReviveLog:
     def given_out_since(self, timestamp: int) -> list[CheckPoint]:
         """Return the check points of pops since a time (ms), in this log or on their way to it."""
         points = []
-        for topic, queue_id in self._store.queues():
-            if topic not in (TIMER_TOPIC, self.topic):
-                continue
+        for topic, queue_id in (*self._store.queues_of(TIMER_TOPIC), *self._store.queues_of(self.topic)):
             queue = self._store.queue(topic, queue_id)
             for offset in range(queue.next_offset - 1 if queue else -1, -1, -1):
                 stored = self._message(topic, queue_id, offset)

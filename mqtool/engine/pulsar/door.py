@@ -658,7 +658,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def terminate(self, topic: str, now: int) -> None:
         """Let a RocketMQ topic accept no more messages; its Pulsar producers are closed, and new ones refused."""
         self.topics.terminate(topic, now)
-        queues = {queue for queue in self.topics.queues.values() if queue.place.topic == topic}
+        queues = self.topics.used_queues_of(topic)
         self._close_producers(queues)
         for queue in queues:
             self._look_at_all_of(queue)

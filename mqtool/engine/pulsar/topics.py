@@ -709,6 +709,10 @@ class PulsarTopics:
             self._save(durable, now)
         self._wake(durable)
 
+    def used_queues_of(self, topic: str) -> list[QueueTopic]:
+        """Return the queues of a topic that are in use."""
+        return [self.queues[topic, queue_id] for queue_id in self._used_queues.get(topic, ())]
+
     def delete_topic(self, topic: str, now: int) -> list[QueueTopic]:
         """Remove a deleted topic, and return its queues."""
         self._queue_counts.pop(topic, None)

@@ -11,7 +11,7 @@ from mqtool.engine.broker.consumer_offsets import UNKNOWN
 from mqtool.engine.broker.operations.queues import ends_of, next_offset_of, store_timestamp
 from mqtool.engine.broker.operations.reading import ReadingParts
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
-from mqtool.engine.broker.operations.steps import Steps
+from mqtool.engine.broker.operations.steps import QUEUES_AT_ONCE, Steps
 from mqtool.engine.broker.sessions import OffsetsReset
 from mqtool.engine.store.live_pull import is_in_memory
 from mqtool.engine.store.time_search import Boundary
@@ -19,8 +19,6 @@ from mqtool.formats.config_tables import TopicConfig
 
 NOWHERE = (1 << 63) - 1
 """An offset that is greater than all others."""
-_QUEUES_AT_ONCE = 50
-"""Queues that are searched for a time before others get their turn."""
 
 
 class Reset(NamedTuple):
@@ -163,7 +161,7 @@ class OffsetRequests:
             raise OperationRefusedError(Reason.NOT_POSSIBLE, f"the topic {reset.topic} has no queue to reset")
         targets: dict[int, int] = {}
         for queue_id in ids:
-            if targets and len(targets) % _QUEUES_AT_ONCE == 0:
+            if targets and len(targets) % QUEUES_AT_ONCE == 0:
                 yield
             if reset.offset is None or reset.offset < 0:
                 targets[queue_id] = self._target_at(reset.topic, queue_id, reset.timestamp)
@@ -178,7 +176,7 @@ class OffsetRequests:
     def _reset_by_consumers(self, reset: Reset, topic: TopicConfig) -> Steps[dict[int, int]]:
         targets: dict[int, int] = {}
         for queue_id in range(topic.write_queue_count):
-            if targets and len(targets) % _QUEUES_AT_ONCE == 0:
+            if targets and len(targets) % QUEUES_AT_ONCE == 0:
                 yield
             committed = self._offsets.get(reset.group, reset.topic, queue_id)
             if committed < 0:

@@ -14,7 +14,7 @@ from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.limits import MAX_QUEUES_OF_ANSWER
 from mqtool.engine.broker.operations.queues import ends_of, next_offset_of, store_timestamp
 from mqtool.engine.broker.operations.refusal import OperationRefusedError, Reason
-from mqtool.engine.broker.operations.steps import Steps
+from mqtool.engine.broker.operations.steps import QUEUES_AT_ONCE, Steps
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.topics import Topics
 from mqtool.formats.bodies import Subscription
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 MAX_UNITS = 1000
 """Maximum number of units of a queue in one answer."""
-
-_QUEUES_AT_ONCE = 50
-"""Queues that are examined before others get their turn."""
 
 
 class TopicOffset(NamedTuple):
@@ -107,7 +104,7 @@ class Statistics:
         for queue_id in range(max(config.read_queue_count, config.write_queue_count)):
             low, high = ends_of(store, topic, queue_id)
             queues.append(TopicOffset(queue_id, low, high, max(store_timestamp(store, topic, queue_id, high - 1), 0)))
-            if len(queues) % _QUEUES_AT_ONCE == 0:
+            if len(queues) % QUEUES_AT_ONCE == 0:
                 yield
         return queues
 
@@ -128,7 +125,7 @@ class Statistics:
         queues: list[QueueProgress] = []
         for queue in self._progress(group, configs):
             queues.append(queue)
-            if len(queues) % _QUEUES_AT_ONCE == 0:
+            if len(queues) % QUEUES_AT_ONCE == 0:
                 yield
         return GroupProgress(rate, queues)
 
@@ -153,7 +150,7 @@ class Statistics:
                 for queue in self._progress(group, [config]):
                     queues.append(queue)
                     examined += 1
-                    if examined % _QUEUES_AT_ONCE == 0:
+                    if examined % QUEUES_AT_ONCE == 0:
                         yield
                 rate = self._broker_stats.rate("delivered", (config.topic, group), now)
                 progress.append(GroupProgress(rate, queues))
@@ -176,7 +173,7 @@ class Statistics:
                 for offset in (start, end - 1, max(consumed - 1, start), consumed)
             )
             spans.append(TimeSpan(queue_id, first, last, before, now - waiting if waiting >= 0 else 0))
-            if len(spans) % _QUEUES_AT_ONCE == 0:
+            if len(spans) % QUEUES_AT_ONCE == 0:
                 yield
         return spans
 

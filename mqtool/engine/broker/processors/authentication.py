@@ -4,7 +4,7 @@
 """
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqtool.engine.broker.acl import AccessControl, Need, is_from
@@ -23,27 +23,15 @@ if TYPE_CHECKING:
 
 def access_fault(access: AccessControl, command: RemotingCommand, host: str) -> str | None:
     """Return why a request from a host is refused, None if it may be served; the text is what clients show."""
-    if access.trusts(host):
-        return None
-    access_key = command.ext_fields.get(ACCESS_KEY)
-    if not access_key:
-        return "No accessKey is configured"
-    account = access.acl.accounts.get(access_key)
-    if account is None:
-        return f"No acl config for {access_key}"
-    if is_from(host, account.white_address):
-        return None
-    if not is_signed(command, account.secret_key):
-        return f"Check signature failed for accessKey={access_key}"
-    if account.is_admin:
-        return None
+    access_key = command.ext_fields.get(ACCESS_KEY, "")
+
+    def is_genuine(account: Account) -> bool:
+        return is_signed(command, account.secret_key)
+
     try:
-        for need in needs(command, access.topic_at):
-            if not access.allows(access_key, host, need):
-                return f"No default permission for {need.topic}"
+        return _fault(access, access_key, host, is_genuine, lambda: needs(command, access.topic_at))
     except AdminNeededError:
         return f"Need admin permission for request code={command.code}, but accessKey={access_key} is not"
-    return None
 
 
 def keep_checking(access: AccessControl | None, request: "BrokerRequest", waiting: Waiting) -> None:
@@ -53,14 +41,18 @@ def keep_checking(access: AccessControl | None, request: "BrokerRequest", waitin
         command.release_body()
         return
     acl, look, then = access.acl, waiting.look, waiting.then
-    account = acl.accounts.get(command.ext_fields.get(ACCESS_KEY, ""))
+    known = acl.accounts.get(command.ext_fields.get(ACCESS_KEY, ""))
+    access_key = known.access_key if known else ""
     needed = tuple(needs(command, access.topic_at))
     command.release_body()  # of what it had, only names and the secret are kept
+
+    def is_still_genuine(account: Account) -> bool:
+        return known is not None and account.secret_key == known.secret_key
 
     def look_if_allowed(is_due: bool, now: int) -> Any:
         nonlocal acl
         if access.acl is not acl:
-            if fault := _fault_of_known(access, account, needed, session.host):
+            if fault := _fault(access, access_key, session.host, is_still_genuine, lambda: needed):
                 return _Refused(command.answer(ResponseCode.SYSTEM_ERROR, remark=ACL_EXCEPTION + fault))
             acl = access.acl
         return look(is_due, now)
@@ -74,19 +66,36 @@ def keep_checking(access: AccessControl | None, request: "BrokerRequest", waitin
     waiting.look, waiting.then = look_if_allowed, answer
 
 
-def _fault_of_known(access: AccessControl, known: Account | None, needed: Iterable[Need], host: str) -> str | None:
-    """Return why a request is refused now whose signature by an account was valid before, None if it is not."""
+def _fault(
+    access: AccessControl,
+    access_key: str,
+    host: str,
+    is_genuine: Callable[[Account], bool],
+    needed: Callable[[], Iterable[Need]],
+) -> str | None:
+    """Return why what an account needs is refused, None if it is not; raises ``AdminNeededError`` as ``needed`` does.
+
+    Args:
+        access: the accounts.
+        access_key: of the account, empty if none was named.
+        host: of the sender.
+        is_genuine: tells whether the request is by this account.
+        needed: returns what it needs.
+    """
     if access.trusts(host):
         return None
-    if known is None:
+    if not access_key:
         return "No accessKey is configured"
-    access_key = known.access_key
     account = access.acl.accounts.get(access_key)
     if account is None:
         return f"No acl config for {access_key}"
-    if account.secret_key != known.secret_key and not is_from(host, account.white_address):
+    if is_from(host, account.white_address):
+        return None
+    if not is_genuine(account):
         return f"Check signature failed for accessKey={access_key}"
-    for need in needed:
+    if account.is_admin:
+        return None
+    for need in needed():
         if not access.allows(access_key, host, need):
             return f"No default permission for {need.topic}"
     return None
