@@ -87,6 +87,19 @@ async def until_it_follows(admin: AdminClient, broker_id: int = 1, end: str = ""
         await asyncio.sleep(0.05)
 
 
+@contextlib.asynccontextmanager
+async def pair(folder: Path) -> AsyncIterator[tuple[mqtool.Broker, mqtool.Broker, AdminClient]]:
+    """Run a name server, a master, and a slave that follows it; give the two, and a client for administrators."""
+    async with (
+        names() as name_server,
+        master_of(folder / "a", name_server) as master,
+        slave_of(folder / "b", name_server) as slave,
+        AdminClient([name_server]) as admin,
+    ):
+        await until_it_follows(admin)
+        yield master, slave, admin
+
+
 async def until_it_follows_nobody(admin: AdminClient) -> None:
     """Wait until a slave is known to the name server."""
     while not any(place.broker_name == "broker-a" for place in await admin.brokers()):
@@ -347,13 +360,7 @@ async def test_of_a_promoted_store_and_its_copy_one_is_the_master(
 async def test_a_promotion_after_which_another_has_followed_says_so_and_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with (
-        names() as name_server,
-        master_of(tmp_path / "a", name_server) as first,
-        slave_of(tmp_path / "b", name_server),
-        AdminClient([name_server]) as admin,
-    ):
-        await until_it_follows(admin)
+    async with pair(tmp_path) as (first, _, admin):
         plan = await plan_promotion(admin, "broker-a")
         masters = admin.masters
 
@@ -909,13 +916,7 @@ async def test_a_master_says_so_where_it_may_not_ask_whether_it_was_replaced(
 async def test_where_the_slave_does_not_get_the_rest_the_master_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with (
-        names() as name_server,
-        master_of(tmp_path / "a", name_server) as first,
-        slave_of(tmp_path / "b", name_server),
-        AdminClient([name_server]) as admin,
-    ):
-        await until_it_follows(admin)
+    async with pair(tmp_path) as (first, _, admin):
         client = WireClient(first.address)
         await client.send(b"before")
         plan = await plan_promotion(admin, "broker-a")
@@ -941,13 +942,7 @@ async def test_where_the_slave_does_not_get_the_rest_the_master_goes_on(
 async def test_of_an_order_to_become_master_that_nobody_answers_there_is_one_master_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_taken: bool
 ) -> None:
-    async with (
-        names() as name_server,
-        master_of(tmp_path / "a", name_server) as first,
-        slave_of(tmp_path / "b", name_server) as second,
-        AdminClient([name_server]) as admin,
-    ):
-        await until_it_follows(admin)
+    async with pair(tmp_path) as (first, second, admin):
         clients = [WireClient(first.address), WireClient(second.address)]
         await clients[0].send(b"before")
         plan = await plan_promotion(admin, "broker-a")
