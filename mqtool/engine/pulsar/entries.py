@@ -92,26 +92,17 @@ def to_store(payload: bytes, most: int) -> ToStore:
     _check_count(metadata)
     time = metadata.publish_time if metadata.publish_time < 1 << 63 else 0
     is_opaque = (
-        metadata.encryption_keys
-        or metadata.HasField("marker_type")
+        metadata.HasField("marker_type")
         or metadata.HasField("chunk_id")
         or metadata.num_chunks_from_msg > 1
+        or metadata.encryption_keys
     )
     if not is_opaque:
+        is_batch = metadata.HasField("num_messages_in_batch")
         try:
             plain = compression.decompress(body, metadata.compression, metadata.uncompressed_size, most - ROOM)
-            records = (
-                _batch(metadata, plain) if metadata.HasField("num_messages_in_batch") else [_single(metadata, plain)]
-            )
-            size = sum(
-                _ELEMENT.size + _SHORT.size + len(record.body) + len(record.properties) + _ROOM for record in records
-            )
-            is_batch = metadata.HasField("num_messages_in_batch")
-            if (
-                max(len(record.properties) for record in records) + _ROOM <= MAX_PROPERTIES
-                and (not is_batch or size <= most)
-                and len(raw) + len(plain) <= longest_payload(most)
-            ):
+            records = _batch(metadata, plain) if is_batch else [_single(metadata, raw, plain)]
+            if len(raw) + len(plain) <= longest_payload(most) and _fit(records, most if is_batch else None):
                 return ToStore(records, is_batch, time)
         except (FormatError, ImportError):
             pass  # its consumer may be able to
@@ -123,6 +114,15 @@ def to_store(payload: bytes, most: int) -> ToStore:
 def longest_payload(most: int) -> int:
     """Return the maximum size of a payload for clients, given the maximum size of a body in the store."""
     return most - ROOM + PADDING - _COMMAND
+
+
+def _fit(records: Sequence[Record], most: int | None) -> bool:
+    """Tell whether the properties of messages fit into the store, and all together into ``most`` bytes."""
+    largest = size = 0
+    for body, properties in records:
+        largest = max(largest, len(properties))
+        size += _ELEMENT.size + _SHORT.size + len(body) + len(properties) + _ROOM
+    return largest + _ROOM <= MAX_PROPERTIES and (most is None or size <= most)
 
 
 def _check_count(metadata: Any) -> None:
@@ -139,8 +139,10 @@ def batch_body(records: Iterable[Record]) -> bytes:
     return b"".join(parts)
 
 
-def _single(metadata: Any, body: bytes) -> Record:
-    """Return a message as it is stored; this modifies the metadata."""
+def _single(metadata: Any, raw: bytes, body: bytes) -> Record:
+    """Return a message as it is stored; this modifies the metadata, of which ``raw`` is the text."""
+    if not (metadata.compression or metadata.properties or metadata.HasField("partition_key")):  # most messages
+        return Record(body, _joined([(SINGLE, base64.b64encode(raw))]))
     metadata.ClearField("compression")
     metadata.ClearField("uncompressed_size")
     pairs = _visible(metadata)

@@ -111,7 +111,7 @@ def parse_frame(frame: bytes) -> Command:
     body_at = _SIZE.size + size
     if body_at > len(frame):
         raise FormatError("a command longer than its frame", 0)
-    base = parse(BaseCommand, memoryview(frame)[_SIZE.size : body_at])
+    base = parse(BaseCommand, frame[_SIZE.size : body_at])
     name = NAMES.get(base.type)
     if name is None or not base.HasField(name):
         raise FormatError(f"a command of type {base.type}", 0)
@@ -154,7 +154,7 @@ def split_payload(payload: bytes) -> Payload:
     at = 0
     if payload.startswith(_BROKER_MARK) and len(payload) >= 6:
         at = 6 + _SIZE.unpack_from(payload, 2)[0]
-    if payload[at : at + 2] == CHECKSUM_MARK:
+    if payload.startswith(CHECKSUM_MARK, at):
         if len(payload) < at + 6:
             raise FormatError("a payload without its metadata", at)
         (expected,) = _SIZE.unpack_from(payload, at + 2)

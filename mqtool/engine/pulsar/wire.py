@@ -169,7 +169,7 @@ TEXTS: dict[str, list[str]] = {
 """The text fields of each command: if the bytes are not UTF-8, parsing succeeds and the field contains bytes."""
 
 
-def parse(kind: Any, data: bytes | memoryview) -> Any:
+def parse(kind: Any, data: bytes) -> Any:
     """Parse a message of a class of this module.
 
     Raises:
@@ -177,7 +177,7 @@ def parse(kind: Any, data: bytes | memoryview) -> Any:
     """
     message = kind()
     try:
-        message.ParseFromString(bytes(data))
+        message.ParseFromString(data)
     except (DecodeError, ValueError) as error:
         raise FormatError("not a protobuf message", 0) from error
     if not message.IsInitialized():  # it may lack millions of fields
