@@ -95,7 +95,16 @@ def parse_stored(record: bytes | memoryview) -> StoredMessage:
     Raises:
         FormatError: the bytes are not a message record.
     """
-    head, body, topic, properties = take_one_apart(bytes(record))
+    return _stored(take_one_apart(bytes(record)))
+
+
+def parse_each_stored(records: bytes | memoryview) -> Iterator[StoredMessage]:
+    """Yield the messages of consecutive records; raises what ``take_apart`` does."""
+    return map(_stored, take_apart(bytes(records)))
+
+
+def _stored(parts: Parts) -> StoredMessage:
+    head, body, topic, properties = parts
     (
         size,
         _,

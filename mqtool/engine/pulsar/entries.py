@@ -270,7 +270,7 @@ def _nothing(records: Sequence[StoredMessage]) -> Entry:
 
 def _entry_of(records: Sequence[StoredMessage], most: int) -> Entry:
     first = records[0]
-    pairs = pairs_of(first.message.properties)
+    pairs = first.message.pairs
     try:
         if len(records) > 1 or OF_BATCH in pairs:
             return _stored_batch(records, pairs, most)
@@ -367,7 +367,7 @@ def _stored_batch(records: Sequence[StoredMessage], pairs: Mapping[bytes, bytes]
     metadata = parse(MessageMetadata, base64.b64decode(pairs.get(OF_BATCH, b""), validate=True))
     messages = []
     for record in records:
-        of_one = pairs_of(record.message.properties)
+        of_one = record.message.pairs
         single = parse(SingleMetadata, base64.b64decode(of_one.get(SINGLE, b""), validate=True))
         _restore_properties(single, of_one)
         body = _plain_body(record, most)

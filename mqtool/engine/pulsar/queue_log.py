@@ -3,13 +3,14 @@
 Cost: constant for an entry that was just delivered to others, else one read for each of its messages.
 """
 
+import contextlib
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mqtool.engine.pulsar.entries import Entry, entry_of, place_in_batch
 from mqtool.errors import FormatError, NotFoundError
-from mqtool.formats.properties import pairs_of
-from mqtool.formats.stored_message import StoredMessage, parse_stored
+from mqtool.formats.stored_message import StoredMessage, parse_each_stored, parse_stored
 
 if TYPE_CHECKING:
     from mqtool.engine.store.live_queue import Unit
@@ -77,7 +78,7 @@ class QueueLog:
             record = self._record(offset)
             if record is None:
                 return None
-            number, count = place_in_batch(pairs_of(record.message.properties))
+            number, count = place_in_batch(record.message.pairs)
             if number and (kept := self._kept.get(self, offset - number)) and kept.size == count:
                 return kept
             entry = self._read(record, offset - number, count)
@@ -104,11 +105,11 @@ class QueueLog:
         if count == 1 or self._no_batch == (first, count):
             return entry_of([record], self._most)
         records: list[StoredMessage] = []
-        for number in range(count):
-            stored = self._record(first + number)
+        for number, stored in enumerate(self._records(first, count)):
             if (
                 stored is None
-                or place_in_batch(pairs_of(stored.message.properties)) != (number, count)
+                or stored.queue_offset != first + number
+                or place_in_batch(stored.message.pairs) != (number, count)
                 or _times_of(stored) != _times_of(record)  # copies that came one by one were entries of their own
             ):
                 break
@@ -117,6 +118,17 @@ class QueueLog:
         if entry.size < count:  # a copy of a message of a batch in another topic or queue, or a forged one
             self._no_batch = first, count
         return entry if entry.offset + entry.size > record.queue_offset else entry_of([record], self._most)
+
+    def _records(self, first: int, count: int) -> Iterable[StoredMessage | None]:
+        """Return the messages of a batch, with one read if they are consecutive in the log, as most are."""
+        queue = self._store.queue(*self._key)
+        units = queue.units(first, count) if queue is not None and first >= self.start else []
+        if len(units) == count:
+            at, size = units[0].physical_offset, sum(unit.size for unit in units)
+            if size <= self._most and units[-1].physical_offset + units[-1].size == at + size:
+                with contextlib.suppress(FormatError):
+                    return [*parse_each_stored(self._store.log.read(at, size))]
+        return (self._record(first + number) for number in range(count))
 
     def _record(self, offset: int) -> StoredMessage | None:
         at = offset - self._units_at

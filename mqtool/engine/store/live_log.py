@@ -302,8 +302,11 @@ class LiveLog:
         if descriptor is None:
             descriptor = self._open_segment(segment)
         size = min(size, self.file_size - position)
-        with reading(segment.path):
+        try:
             data = os.pread(descriptor, size, position)
+        except OSError:
+            with reading(segment.path):
+                raise
         if len(data) < size:
             raise _shrunk(segment)
         return memoryview(data)
