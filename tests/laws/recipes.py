@@ -2096,6 +2096,14 @@ _ROWS = {
             {"op": "write", "file": "consumequeue/pay_events/1/00000000000000000400", "at": 0, "hex": "ff" * 8},
         ],
     ),
+    "a unit with the size of a filler but with an address is not taken for a filler": (
+        "txn-533-kill",
+        "recover --abnormal --cut",
+        [
+            {"op": "write", "file": "consumequeue/TxOrders/1/00000000000000000000", "at": 8, "hex": "7fffffff"},
+            {"op": "zero", "file": "commitlog/00000000000000000000", "at": 1220, "len": 64316},
+        ],
+    ),
     "of two messages with one place in a light queue only one has it in a new store": (
         "special-497-clean",
         "salvage",
