@@ -2082,6 +2082,20 @@ _ROWS = {
             {"op": "write", "file": "commitlog/00000000000000000000", "at": 2356, "hex": "78" * 71},
         ],
     ),
+    "so does one that the same damage shares with the record after it": (
+        "propcrc-forced-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "copy",
+                "file": "commitlog/00000000000000065536",
+                "at": 20480,
+                "len": 64,
+                "to": "commitlog/00000000000000065536",
+                "to_at": 22208,
+            }
+        ],
+    ),
     "a rebuild says that it checks no bodies, of which a message in its queue may be put together": (
         "many-533-clean",
         "rebuild queues",

@@ -385,10 +385,18 @@ def _lost_crc(table: MessageTable, whole: Bools) -> Bools:
         has = has_crc_property(sound, properties)
         has_room = sound.sizes(plain.BODY) + sound.sizes(plain.PROPERTIES) >= CRC_SIZE
         ends_like = ends_like_crc(sound)
-        lost[rows[1:-1]] = (has_room & ~has & ~ends_like)[1:-1] & has[:-2] & has[2:]
+        # What bridges damage behind the last one has a CRC property, too.
+        has_after = np.r_[has[1:], rows[-1] < len(table) - 1 or _is_before_damage(sound)]
+        lost[rows[1:]] = (has_room & ~has & ~ends_like)[1:] & has[:-1] & has_after[1:]
         damaged = np.flatnonzero(~has & ends_like)
         lost[rows[damaged]] |= ~is_repairable_crc(sound.where(damaged))
     return lost
+
+
+def _is_before_damage(table: MessageTable) -> bool:
+    """Return whether something is behind the last record that is neither a record nor a blank."""
+    size, magic_code = read_start(table.buffer, int(table.starts[-1] + table.column("size")[-1]))
+    return bool(size or magic_code) and magic_code not in (*layout.MESSAGE_MAGICS, layout.MAGIC_BLANK)
 
 
 def _piece(
