@@ -16,6 +16,7 @@ from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import RecoveryNeededError
 from mqtool.formats.settings import parse_settings
 from tests.differential.java_broker import POM
 from tests.differential.java_store import class_path
@@ -87,10 +88,16 @@ def findings_in_stores(work: Path, scenario: str, roles: Collection[str]) -> lis
     for role in roles:
         for config in sorted(work.glob(f"{scenario}-*/{role}*/broker.conf")):
             settings = StoreConfig(parse_settings(config.read_text()))
-            MessageStore(config.parent / "store", settings, now=wall_clock()).close()
+            store = config.parent / "store"
+            try:
+                MessageStore(store, settings, now=wall_clock()).close()
+            except RecoveryNeededError:  # as ``serve`` does
+                recover = ["recover", "-s", str(store), "-c", str(config), "--yes"]
+                done = subprocess.run([sys.executable, "-m", "mqtool", *recover], capture_output=True, text=True)
+                sentences += [f"{config.parent.name}: {done.stderr}"] if done.returncode else []
             sentences += [
                 f"{config.parent.name}: {finding.code}: {finding.message}"
-                for finding in verify_store(StoreReader(config.parent / "store", settings))
+                for finding in verify_store(StoreReader(store, settings))
                 if finding.severity > Severity.NOTE and not (finding.code == "CONFIG-NO-TOPIC" and role == "slave")
             ]
     return sentences
