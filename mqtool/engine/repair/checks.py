@@ -67,8 +67,11 @@ CHECKS: dict[str, Check] = {
         "Something in the folder of the commit log is not a segment: a broker refuses to start.",
         "Every file there must be as long as a segment and have a name of 20 digits. Editors, copy tools and file "
         "managers leave other files (.swp, .DS_Store, partial copies). RocketMQ 4.9 also refuses to start if there "
-        "is a folder among the segments, even the file system's own lost+found; 5.3 skips folders.",
-        _RENAME
+        "is a folder among the segments, even the file system's own lost+found; 5.3 skips folders. A link that leads "
+        "nowhere, because a disk is not mounted, is an empty file to a broker.",
+        "If it is a link with the name of a segment, mount the disk that it leads to, or restore the file there: "
+        "repairs refuse to proceed without its messages until you remove the link. "
+        + _RENAME
         + "Brokers never read it. lost+found comes back with the next file system check: before you start a 4.9 "
         "broker, mount the disk one folder higher.",
     ),

@@ -39,6 +39,7 @@ class Elsewhere:
     is_all: bool  # these have no segments, or only empty ones
     copies: tuple[Path, ...] = ()  # folders with segments of the same names as these: copies of the log
     lacking: tuple[Path, ...] = ()  # segments of copies that the log lacks
+    links: tuple[Path, ...] = ()  # segments that are links which lead nowhere
 
     @property
     def setting(self) -> str:
@@ -49,6 +50,13 @@ class Elsewhere:
     @property
     def sentence(self) -> str:
         """The error message for it."""
+        if self.links:
+            first = self.links[0]
+            return (
+                f"{first} is a link to {first.readlink()}, which does not exist"
+                + (f", and {len(self.links) - 1:,} more segments are such links" if len(self.links) > 1 else "")
+                + ": mount its disk or restore the file; to proceed without its messages, remove the link"
+            )
         if not self.is_all and not self.found:
             names, own = (
                 ", ".join(path.name for path in self.lacking),
@@ -96,6 +104,8 @@ def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
         return None
     log = reader.commit_log
     folders = tuple(reader.paths.commit_log)
+    if links := tuple(stray.path for stray in log.strays if stray.leads_nowhere and is_segment_name(stray.path.name)):
+        return Elsewhere((), folders, is_all=False, links=links)
     if not _has_segments(log):
         if not _held_messages(reader):
             return None

@@ -30,6 +30,7 @@ class Stray:
     path: Path
     size: int
     is_folder: bool
+    leads_nowhere: bool = False  # a link whose target is not there
 
 
 def segment_name(start_offset: int) -> str:
@@ -81,8 +82,8 @@ class FileQueue:
                     try:
                         status = entry.stat()
                     except FileNotFoundError:
-                        if entry.is_symlink():  # a dangling link; anything else was deleted just now
-                            strays.append(Stray(folder / entry.name, 0, is_folder))
+                        if entry.is_symlink():  # anything else was deleted just now
+                            strays.append(Stray(folder / entry.name, 0, is_folder, leads_nowhere=True))
                         continue
                     refuse_special(folder / entry.name, status)
                     size = 0 if is_folder else status.st_size

@@ -168,3 +168,37 @@ def test_the_log_of_another_store_is_not_offered(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
 def test_nothing_is_elsewhere_of_a_sound_store(name: str) -> None:
     assert log_elsewhere(StoreReader(golden_store(name))) is None
+
+
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_a_segment_on_a_disk_that_is_not_mounted_is_named_and_not_given_up(place: int, tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path).resolve()
+    segment = sorted((store / "commitlog").iterdir())[place]
+    disk = tmp_path / "disk" / segment.name
+    disk.parent.mkdir()
+    segment.rename(disk)
+    segment.symlink_to(disk)
+    before = snapshot(store)
+    unmounted = tmp_path / "unmounted"
+    disk.parent.rename(unmounted)
+
+    for words in COMMANDS:
+        ran = run(*(str(tmp_path / "new") if word == "NEW" else word for word in words), "-s", str(store))
+        assert ran.status == Status.NO_INPUT, words
+        assert f"{segment} is a link to {disk}, which does not exist: mount its disk" in ran.remarks
+    found = [row for row in run("verify", "-s", str(store)).rows if row["code"] == "LOG-STRAY"]
+    assert [(row["file"], row["message"]) for row in found] == [
+        (
+            f"commitlog/{segment.name}",
+            "a link that leads nowhere: it was not checked; brokers take it for an empty file",
+        )
+    ]
+    told = run("doctor", "-s", str(store))
+    causes = {row["code"]: row["next"] for row in told.rows if row["kind"] == "cause"}
+    assert causes["LOG-STRAY"] == ["mqtool explain LOG-STRAY"]
+    assert not any("recover" in command for commands in causes.values() for command in commands)
+    assert "not checked" not in told.remarks
+
+    unmounted.rename(disk.parent)
+    assert snapshot(store) == before
+    assert run("verify", "-s", str(store)).status == Status.OK

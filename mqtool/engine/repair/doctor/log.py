@@ -15,7 +15,7 @@ from mqtool.engine.repair.java_recovery.files import refused_timer_files
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.file_kinds import BATCH_CONSUME_QUEUE, BY_NAME
-from mqtool.engine.store.file_queue import segment_name
+from mqtool.engine.store.file_queue import is_segment_name, segment_name
 from mqtool.engine.store.reader import CLOCK_STEP_MS
 from mqtool.errors import MqtoolError
 from mqtool.formats.commit_log import BLANK_SIZE, MAGIC_V1, MAGIC_V2
@@ -51,7 +51,9 @@ def log_strays(case: Case) -> Iterator[Sign]:
     log = case.reader.commit_log
     for finding in case.found("LOG-STRAY"):
         path = case.root / (finding.file or "")
-        if path.is_dir():
+        if path.is_symlink() and not path.exists():
+            yield Sign.of(finding, commands=("mqtool explain LOG-STRAY",) if is_segment_name(path.name) else None)
+        elif path.is_dir():
             text = "a folder among the segments: 4.9 takes it for a segment"
             if path.name == LOST_AND_FOUND:
                 text += "; a file system check creates it again: mount the disk one folder higher"

@@ -296,6 +296,9 @@ def _entries(folder: Path) -> list[tuple[Path, int, bool]]:
     with reading(folder), os.scandir(folder) as entries:
         listed = []
         for entry in entries:
+            if entry.is_symlink() and not Path(entry.path).exists():  # to Java an empty file
+                listed.append((Path(entry.path), 0, False))
+                continue
             refuse_special(Path(entry.path), entry.stat())
             listed.append((Path(entry.path), entry.stat().st_size, entry.is_dir()))
         return listed

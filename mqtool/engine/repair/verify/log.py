@@ -232,6 +232,8 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
         text = f"a file of {stray.size:,} bytes that is not a segment: brokers refuse to start"
         if stray.is_folder:
             text = "a folder that is not a segment: 4.9 refuses to start, 5.3 skips it"
+        elif stray.leads_nowhere:
+            text = "a link that leads nowhere: it was not checked; brokers take it for an empty file"
         yield finding("LOG-STRAY", text, file=reader.paths.relative(stray.path))
     previous: MappedFile | None = None
     for segment in log.segments:
