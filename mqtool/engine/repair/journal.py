@@ -327,7 +327,15 @@ class Journal:
         """Move a file or folder out of the store; undo can put it back, and no copy is needed.
 
         A folder where a file system is mounted cannot be renamed: its contents are moved.
+
+        Raises:
+            NotFoundError: it is a link that leads nowhere.
         """
+        if path.is_symlink() and not path.exists():
+            raise NotFoundError(
+                f"{path} is a link to {path.readlink()}, which does not exist: mount its disk, or remove the link, "
+                "then repair again"
+            )
         path = path.resolve()
         if self._is_mount_point(path):
             for child in inside(path):

@@ -202,3 +202,35 @@ def test_a_segment_on_a_disk_that_is_not_mounted_is_named_and_not_given_up(place
     unmounted.rename(disk.parent)
     assert snapshot(store) == before
     assert run("verify", "-s", str(store)).status == Status.OK
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("mixed-533-clean", "consumequeue/pay_events/1/00000000000000000000"),
+        ("ext-533-clean", "consumequeue_ext/Ext/0/00000000000000000000"),
+        ("batchcq-533-clean", "batchconsumequeue/Inner/0/00000000000000000000"),
+    ],
+)
+def test_a_queue_file_on_a_disk_that_is_not_mounted_is_named_with_what_to_do(
+    name: str, file: str, tmp_path: Path
+) -> None:
+    store = copy_of(name, tmp_path).resolve()
+    link = store / file
+    link.unlink()
+    link.symlink_to(tmp_path / "disk" / link.name)
+
+    found = run("verify", "-s", str(store)).rows
+    refused = run("recover", "--abnormal", "--yes", "-s", str(store))
+
+    (finding,) = (row for row in found if row["code"] == "QUEUE-STRAY")
+    assert (finding["file"], finding["message"]) == (file, "a link that leads nowhere: it was not checked")
+    assert refused.status == Status.NO_INPUT
+    assert (
+        f"{link} is a link to {tmp_path / 'disk' / link.name}, which does not exist: mount its disk" in refused.remarks
+    )
+    assert link.is_symlink()
+
+    link.unlink()
+    assert run("recover", "--abnormal", "--yes", "-s", str(store)).status == Status.OK
+    assert run("verify", "-s", str(store)).status == Status.OK

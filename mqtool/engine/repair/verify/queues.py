@@ -469,7 +469,8 @@ def _common_size(queues: Mapping[QueueKey, Any]) -> int:
 def _check_queue_files(reader: StoreReader, queue: Any, unit_size: int, size: int, live: bool) -> Iterator[Finding]:
     place = {"topic": queue.topic, "queue_id": queue.queue_id}
     for stray in queue.strays:
-        yield finding("QUEUE-STRAY", "not a queue file", file=reader.paths.relative(stray.path), **place)
+        text = "a link that leads nowhere: it was not checked" if stray.leads_nowhere else "not a queue file"
+        yield finding("QUEUE-STRAY", text, file=reader.paths.relative(stray.path), **place)
     previous = None
     for segment in queue.segments:
         file = reader.paths.relative(segment.path)
