@@ -115,13 +115,22 @@ def offset_row(offset: "GroupOffset") -> dict[str, Any]:
     }
 
 
-def stored_offsets(store: "StoreReader", is_wanted: "Callable[[OffsetKey], bool]") -> "list[GroupOffset]":
-    """Return how far groups have read, by the offsets that a store keeps."""
+def stored_offsets(
+    store: "StoreReader", is_wanted: "Callable[[OffsetKey], bool]", nameless: list[str] | None = None
+) -> "list[GroupOffset]":
+    """Return how far groups have read, by the offsets that a store keeps.
+
+    Args:
+        store: the store.
+        is_wanted: whether the offset with a topic, group and queue id is returned.
+        nameless: takes the names of entries that name no topic and group, which brokers skip.
+    """
     from mqtool.engine.client_runtime.admin_queries import group_offsets
     from mqtool.engine.store.queue_view import open_queue, queue_keys
     from mqtool.formats.config_tables import OFFSET_TABLES, consumer_offsets
 
-    tables = [consumer_offsets(store.config_table(name) or {}) for name in OFFSET_TABLES]
+    nameless = [] if nameless is None else nameless
+    tables = [consumer_offsets(store.config_table(name) or {}, nameless) for name in OFFSET_TABLES]
     offsets = {key: offset for table in tables for key, offset in table.items() if is_wanted(key)}
     topics = {topic for topic, _, _ in offsets}
     keys = {key for key in queue_keys(store) if key[0] in topics}

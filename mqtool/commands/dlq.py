@@ -191,7 +191,7 @@ def _committed_in(store: "StoreReader") -> dict[tuple[str, str, int], int]:
     """Return what groups have committed, by topic, group and queue id."""
     from mqtool.formats.config_tables import consumer_offsets
 
-    return consumer_offsets(store.config_table("consumerOffset.json") or {})
+    return consumer_offsets(store.config_table("consumerOffset.json") or {}, [])
 
 
 @command.command(short_help="Show dead letters.")

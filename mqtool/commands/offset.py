@@ -39,7 +39,10 @@ def list_(groups: tuple[str, ...], topics: tuple[str, ...], source: "Brokers | S
         offsets = source.admin(lambda admin: admin.offsets())
     else:
         tell_log_alone(source, output)
-        offsets = stored_offsets(source, lambda _: True)
+        nameless: list[str] = []
+        offsets = stored_offsets(source, lambda _: True, nameless)
+        for name in nameless:
+            output.remark(f"the offsets of {name!r:.100} are left out: they name no topic and group")
     chosen_groups = matching(groups, {offset.group for offset in offsets}, "group") if groups else None
     chosen_topics = matching(topics, {offset.topic for offset in offsets}, "topic") if topics else None
     for offset in offsets:

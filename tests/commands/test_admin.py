@@ -373,6 +373,18 @@ def test_offsets_of_light_queues_are_listed(store: Path) -> None:
     assert [(row["topic"], row["queue_id"], row["consumer_offset"]) for row in rows] == [("%LMQ%a", 0, 5)]
 
 
+def test_offsets_that_no_broker_reads_are_left_out_and_told(tmp_path: Path) -> None:
+    store = copy_of("retry-533-clean", tmp_path)
+    before = [run(*words, "-s", str(store)).rows for words in (("offset", "list"), ("dlq", "list"))]
+    table = store / "config/consumerOffset.json"
+    table.write_bytes(table.read_bytes().replace(b'"offsetTable":{', b'"offsetTable":{"nogroup":{"0":1},', 1))
+
+    offsets, letters = (run(*words, "-s", str(store)) for words in (("offset", "list"), ("dlq", "list")))
+
+    assert [offsets.rows, letters.rows] == before
+    assert "the offsets of 'nogroup' are left out: they name no topic and group" in offsets.remarks
+
+
 def test_a_store_that_a_broker_runs_on_is_left_alone(tmp_path: Path) -> None:
     with serving_both(tmp_path / "store"):
         ran = run("topic", "create", "New", "--yes", "-s", tmp_path / "store")
