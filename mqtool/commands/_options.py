@@ -273,6 +273,12 @@ def load_config(file: Path | None, settings: Iterable[str]) -> "StoreConfig":
     strange = [key for key in config.settings if not is_known(key)]
     meant = {key: near for key in strange if (near := nearest(key))}
     for key, near in meant.items():
+        if key.startswith("\ufeff"):
+            text = (
+                f"the byte order mark at its start makes {near} a setting that RocketMQ does not know: save it without"
+            )
+            click.echo(f"mqtool: {file}: {text}", err=True)
+            continue
         click.echo(f"mqtool: {file}: {key} has no effect, RocketMQ has no such setting: did you mean {near}?", err=True)
     if unknown := [key for key in strange if key not in meant]:
         listed = ", ".join(unknown)

@@ -209,3 +209,13 @@ def test_where_no_name_is_near_those_that_people_made_are_told() -> None:
         matching(["Zzz"], names, "topic")
     with pytest.raises(NotFoundError, match=r"similar: Orders$"):
         check_known("Zzz", names, "topic")
+
+
+def test_a_byte_order_mark_is_named_as_what_spoils_the_first_setting(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_bytes(b"\xef\xbb\xbfmappedFileSizeCommitLog=65536\r\nmappedFileSizeConsumeQueue=400\r\n")
+
+    ran = run("info", "-s", str(golden_store("mixed-533-clean")), "-c", str(conf))
+
+    assert f"{conf}: the byte order mark at its start makes mappedFileSizeCommitLog a setting" in ran.remarks
+    assert "did you mean" not in ran.remarks
