@@ -3,7 +3,7 @@
 Names and answers are those of Pulsar's REST interface. (Rules: pulsar.md 10.)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from mqtool.engine.broker.operations.refusal import OperationRefusedError as NotDoneError
@@ -293,6 +293,8 @@ class PulsarAdmin:
         durables = self._subscription(name, subscription)
         if not by_force and any(durable.subscription.consumers for durable in durables):
             raise AdminError(PRECONDITION, "Subscription has active connected consumers")
+        if not by_force:
+            self._check_group(durables)
         for durable in durables:
             self._door.unsubscribe(durable, now)
 
@@ -301,6 +303,7 @@ class PulsarAdmin:
         durables = self._subscription(name, subscription)
         if count is not None and len(durables) > 1:
             raise AdminError(NOT_ALLOWED, "Skip messages on a partitioned topic is not allowed")
+        self._check_group(durables)
         for durable in durables:
             self._door.skip(durable, durable.subscription.backlog if count is None else count, now)
 
@@ -309,10 +312,20 @@ class PulsarAdmin:
         durables = self._subscription(name, subscription)
         if isinstance(to, MessagePosition) and len(durables) > 1:
             raise AdminError(NOT_ALLOWED, "Reset-cursor at position is not allowed for partitioned-topic")
+        self._check_group(durables)
         for durable in durables:
             queue = durable.queue
             offset, left = (queue.offset_at(to), None) if isinstance(to, int) else _place(queue, to)
             self._door.move(durable, offset, left, now)
+
+    def _check_group(self, durables: Iterable[Durable]) -> None:
+        """Check that no RocketMQ consumers are connected in the group: they would commit their own offsets again."""
+        try:
+            for durable in durables:
+                if durable.is_durable:
+                    self._topics.check_group(durable.queue, durable.subscription.name)
+        except PulsarRefusedError as refused:
+            raise AdminError(PRECONDITION, refused.text) from None
 
     def _subscription(self, name: PulsarTopicName, subscription: str) -> list[Durable]:
         durables = [

@@ -1093,6 +1093,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             offset = joined.queue.offset_at(min(body.message_publish_time, _LATEST))
         else:
             raise PulsarRefusedError(PulsarError.METADATA, "Resetting a subscription requires a position or a time")
+        if joined.durable.is_durable:
+            self.topics.check_group(joined.queue, joined.durable.subscription.name)
         self.broker.saves.begin_request()
         self.move(joined.durable, offset, left, now)
         self._when_saved(session, body.request_id, lambda: session.say("success", request_id=body.request_id))

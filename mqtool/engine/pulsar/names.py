@@ -49,7 +49,7 @@ class PulsarTopicName(NamedTuple):
 
     def partition_of(self) -> "tuple[PulsarTopicName, int] | None":
         """Return the topic and the partition number if this is the name of a partition."""
-        if match := _PARTITION.fullmatch(self.local):
+        if "-partition-" in self.local and (match := _PARTITION.fullmatch(self.local)):
             return self._replace(local=match[1]), int(match[2])
         return None
 

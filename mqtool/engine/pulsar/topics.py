@@ -167,6 +167,8 @@ class PulsarTopics:
         self._awake: dict[Durable, None] = {}  # those that have consumers, or had some
         self._held = HeldInAll()
         self._held_asleep = 0
+        self._mixed: set[tuple[str, str]] = set()
+        """Topics and groups that have consumers of both kinds."""
         self._next_save = now + INTERVAL_MS
         self._log_start = broker.store.log.min_offset
         self._checked_permissions = broker.topics.version, broker.groups.version, broker.settings.perm
@@ -233,10 +235,10 @@ class PulsarTopics:
             self._named_for = self._broker.settings
             self._names.clear()
         try:
-            return self._names[topic]
+            name = self._names[topic]
         except KeyError:
             name = self._names[topic] = self._name_of(topic)
-            return name
+        return None if name is not None and self._partition_of(name) is not None else name
 
     def _name_of(self, topic: str) -> PulsarTopicName | None:
         if self.is_hidden(topic):
@@ -293,29 +295,29 @@ class PulsarTopics:
 
     def partition_count(self, name: PulsarTopicName) -> int | None:
         """Return the number of partitions of a topic, 0 if it is plain, None if it does not exist."""
+        if self._partition_of(name) is not None:
+            return 0
         topic = rocketmq_topic(name)
-        config = self._broker.topics.get(topic)
-        if config is not None:
-            return self._partitions_of(topic)
-        if (of := name.partition_of()) is not None:
-            count = self.partition_count(of[0])
-            return 0 if count and of[1] < count else None
-        return None
+        return self._partitions_of(topic) if self._broker.topics.get(topic) is not None else None
+
+    def _partition_of(self, name: PulsarTopicName) -> tuple[PulsarTopicName, int] | None:
+        """Return the topic and the number of an existing partition, None if the name is not that of one."""
+        of = name.partition_of()
+        if of is None or (count := self.partition_count(of[0])) is None:
+            return None
+        return of if of[1] < count else None
 
     def place_of(self, name: PulsarTopicName) -> TopicLocation | None:
         """Return where a topic is stored, None if it does not exist."""
+        if (of := self._partition_of(name)) is not None:  # even if a RocketMQ topic has the name of the partition
+            return TopicLocation(rocketmq_topic(of[0]), of[1], of[1], name.full)
         topic = rocketmq_topic(name)
-        config = self._broker.topics.get(topic)
-        if config is not None:
-            if self.catalogue.get(topic).is_plain:
-                return TopicLocation(topic, 0, -1, name.full)
-            # A partitioned topic's own name means its first partition: clients use it only if there is one queue.
-            return TopicLocation(topic, 0, 0, f"{name.full}-partition-0")
-        if (of := name.partition_of()) is not None:
-            count = self.partition_count(of[0])
-            if count and of[1] < count:
-                return TopicLocation(rocketmq_topic(of[0]), of[1], of[1], name.full)
-        return None
+        if self._broker.topics.get(topic) is None:
+            return None
+        if self.catalogue.get(topic).is_plain:
+            return TopicLocation(topic, 0, -1, name.full)
+        # A partitioned topic's own name means its first partition: clients use it only if there is one queue.
+        return TopicLocation(topic, 0, 0, f"{name.full}-partition-0")
 
     def open(self, name: PulsarTopicName, now: int, *, create: bool = True) -> QueueTopic:
         """Return the queue of a topic, which is created if necessary.
@@ -475,6 +477,8 @@ class PulsarTopics:
             name = self.name_of(topic)
             full = name.full if name is not None else topic
             place = TopicLocation(topic, 0, -1, full) if known.is_plain else _partition(topic, queue_id, full)
+            if name is not None and not known.is_plain:
+                self._tell_hidden(name, queue_id)
             entries = QueueLog(self._broker.store, topic, queue_id, self._kept, self.most_body)
             keep = functools.partial(self.catalogue.keep_epoch, topic, queue_id)
             producers = Producers(dict(known.epochs).get(queue_id, -1), keep)
@@ -489,6 +493,12 @@ class PulsarTopics:
             if (config := self._broker.topics.get(topic)) is not None:
                 self._queue_counts.setdefault(topic, config.read_queue_count)
         return queue
+
+    def _tell_hidden(self, name: PulsarTopicName, partition: int) -> None:
+        hidden = rocketmq_topic(name._replace(local=f"{name.local}-partition-{partition}"))
+        if self._broker.topics.get(hidden) is not None:
+            text = "Pulsar clients do not see the RocketMQ topic %s: its name is that of a partition of %s"
+            log.warning(text, hidden, name.full)
 
     def full_names(self, topic: str, name: PulsarTopicName) -> list[str]:
         """Return the full name of an existing RocketMQ topic, or those of its partitions."""
@@ -777,6 +787,7 @@ class PulsarTopics:
                 held += durable.subscription.size
             else:
                 self._fall_asleep(durable)
+        self._tell_mixed()
         self._held.total = held + self._held_asleep
         if is_any:
             self._broker.offsets.keep(now)
@@ -827,6 +838,20 @@ class PulsarTopics:
         if self._broker.offsets.get(key.group, key.topic, key.queue_id) != offset:
             self._broker.offsets.commit(key.group, key.topic, key.queue_id, offset)
         durable.committed = offset
+
+    def _tell_mixed(self) -> None:
+        """Log which subscriptions RocketMQ consumers have joined while they have Pulsar consumers."""
+        mixed = {
+            (durable.key.topic, durable.key.group)
+            for durable in self._awake
+            if durable.is_durable
+            and durable.subscription.consumers
+            and self._has_rocketmq_consumers(durable.key.group, durable.key.topic)
+        }
+        for topic, group in sorted(mixed - self._mixed):
+            text = "the group %s has RocketMQ and Pulsar consumers on the topic %s: both may get the same messages"
+            log.warning(text, group, topic)
+        self._mixed = mixed
 
     def _tell_lost(self, durable: Durable) -> None:
         lost = durable.subscription.lost
