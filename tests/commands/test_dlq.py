@@ -1,5 +1,6 @@
 """``mqtool dlq``: from a broker and from its store, bad input, and a process that is killed while it sends."""
 
+import asyncio
 import collections
 import fcntl
 import itertools
@@ -23,6 +24,7 @@ from tests.commands.running import Ran, run
 from tests.commands.test_serve import ask
 from tests.engine.client_runtime.test_push_consumer import until
 from tests.golden import copy_of, manifest
+from tests.wire_client import WireClient
 
 COUNT = 12
 
@@ -156,6 +158,19 @@ def test_letters_that_cannot_be_copied_are_told_one_by_one(broker: mqtool.Broker
     assert [row["outcome"] for row in ran.rows if row["kind"] == "letter"] == ["failed", "sent"]
     assert "its original topic is unknown" in ran.rows[-2]["reason"]
     assert ran.remarks.endswith("mqtool: 1 dead letter resent and read back, 1 failed\n")
+
+
+def test_a_letter_without_a_body_is_resent(broker: mqtool.Broker, tmp_path: Path) -> None:
+    async def of_a_pulsar_producer() -> None:  # producers of RocketMQ send none
+        client = WireClient(broker.address)
+        await client.send(b"", topic="%DLQ%G", pairs={"RETRY_TOPIC": "Orders"})
+        await client.close()
+
+    asyncio.run(of_a_pulsar_producer())
+
+    dlq(broker, "resend", "--group", "G", "--yes", "--state", tmp_path / "state")
+
+    assert copies(broker) == {"": 1}
 
 
 def test_a_letter_of_a_store_that_cannot_be_read_is_told(tmp_path: Path) -> None:

@@ -119,8 +119,10 @@ def check_is_message(message: object) -> None:
         raise UsageError(f"send takes a ProducerMessage, not {_kind(message)}")
 
 
-def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
-    """Raise UsageError for a message that no broker would accept, or with a field of a wrong type.
+def check_message(
+    message: ProducerMessage, max_message_size: int = MAX_MESSAGE_SIZE, *, may_be_empty: bool = False
+) -> None:
+    """Raise UsageError for a message that RocketMQ producers would not send, or with a field of a wrong type.
 
     Wrong types would otherwise fail in the event loop, together with messages of other senders.
     """
@@ -134,7 +136,7 @@ def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_
     check_topic_to_send(topic)
     if not isinstance(body, bytes):
         body = message.encoded_body
-    if not body:
+    if not body and not may_be_empty:
         raise UsageError(f"a message to {topic} has no body")
     if len(body) > max_message_size:
         size = f"{len(body):,} bytes"
