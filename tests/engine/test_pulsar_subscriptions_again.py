@@ -37,9 +37,9 @@ class PulsarLife:
         self.broker = BrokerController(self.store, NOW)
         self.topics = PulsarDoor(self.broker, NOW).topics
 
-    def send(self, count: int) -> None:
+    def send(self, count: int, topic: str = "t") -> None:
         for number in range(count):
-            message = NewMessage("t", 0, b"%d" % number, b"", born_timestamp=NOW, born_host=(bytes(4), 0))
+            message = NewMessage(topic, 0, b"%d" % number, b"", born_timestamp=NOW, born_host=(bytes(4), 0))
             self.broker.sends.send(message, NewTopic("TBW102", 1, False), NOW)
 
     def subscription(self) -> Any:
@@ -125,6 +125,56 @@ def test_what_is_known_of_a_topic_stays_while_its_queues_do(tmp_path: Path) -> N
 
     assert (again.subscription().queue.generation, again.subscription().queue.log.end) == (1, 5)
     assert [*again.topics.schemas("t")] == [Schema(1, b"", ())]
+    again.store.close()
+
+
+def test_a_topic_that_was_made_again_before_a_kill_that_came_before_anything_was_saved_is_read_from_its_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = PulsarLife(tmp_path / "store")
+    life.send(4)
+    life.acknowledge(3)
+    config = tmp_path / "store" / "config"
+    shutil.copytree(config, tmp_path / "saved")
+    life.broker.topic_requests.delete(["t"], NOW + 1500)
+    life.send(2)
+    shutil.rmtree(config)
+    shutil.copytree(tmp_path / "saved", config)
+
+    again = life.killed()
+    durable = again.subscription()
+    third = again.killed()
+
+    assert (durable.queue.generation, durable.subscription.cursor.next_offset, durable.queue.log.end) == (2, 0, 2)
+    assert "the topic t was deleted" in caplog.text
+    third_state = third.subscription()
+    assert (third_state.queue.generation, third_state.subscription.backlog) == (2, 2)
+    third.store.close()
+
+
+def test_subscriptions_begin_anew_with_the_queues_of_a_topic_whose_messages_had_all_expired(tmp_path: Path) -> None:
+    life = PulsarLife(tmp_path / "store")
+    life.send(4)
+    life.acknowledge(4)
+    life.topics.deduplicate("t", True)
+    former = life.subscription().queue
+    former.deduplication.stored("p", 7)
+    assert former.log.entry(0).payload
+    while life.store.log.first_segment() is None:
+        life.send(1000, "other")
+    life.store.log.remove_first()()
+
+    life.broker.topic_requests.delete_expired_queues()
+    life.send(2)
+
+    durable = life.subscription()
+    assert [state.backlog for state in life.topics.states()] == [2]
+    assert (durable.queue.generation, durable.queue.log.end) == (2, 2)
+    assert durable.queue.deduplication.highest_of("p") == 7
+    again = life.killed()
+    durable = again.subscription()
+    assert (durable.queue.generation, durable.subscription.backlog) == (2, 2)
+    assert durable.queue.deduplication.highest_of("p") == 7
     again.store.close()
 
 

@@ -109,6 +109,8 @@ class BrokerController:
         """Listeners for new settings."""
         self.on_stop: list[Callable[[int], None]] = []
         """Called with the time (ms) when it stops, to write their data."""
+        self.on_queues_deleted: list[Callable[[Collection[str]], None]] = []
+        """Called with topics whose queues were deleted; those of a topic that still exists begin again at offset 0."""
         self.further_gauges: list[Callable[[], Iterable[Gauge]]] = []
         """Further gauges, of its doors."""
         self.further_subscriptions: list[Callable[[], Iterable[SubscriptionState]]] = []
@@ -305,6 +307,8 @@ class BrokerController:
                 for key in keys:
                     self.room.wake(key)
                 self._delete_queues_of(topic)
+        for tell in self.on_queues_deleted:
+            tell(topics)
 
     def _delete_queues_of(self, topic: str) -> None:
         if remove := self.store.let_go_topic(topic):

@@ -98,6 +98,12 @@ class Catalogue:
         known = self.get(topic)
         self.put(topic, known._replace(epochs=tuple(sorted((dict(known.epochs) | {queue_id: epoch}).items()))))
 
+    def restart(self, topic: str) -> int:
+        """Start and return a new generation of a topic that still exists: its queues begin anew."""
+        known = self.get(topic)
+        self.put(topic, known._replace(generation=known.generation + 1))
+        return known.generation + 1
+
     def delete_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
         """Start a new generation of the topic of this name."""
         self.put(topic, KnownTopic(self.get(topic).generation + 1))

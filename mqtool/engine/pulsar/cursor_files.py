@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 FOLDER = "pulsarCursors"
 INTERVAL_MS = 1000
 MAX_SPANS = 10_000
+_NO_END = 1 << 63
 
 
 class CursorKey(NamedTuple):
@@ -39,6 +40,8 @@ class Kept(NamedTuple):
     subscription: str
     generation: int
     saved_at: int  # ms
+    log_end: int
+    """Where the commit log ended: the messages that it acknowledges lie before."""
 
 
 def load_cursors(config: Path) -> Iterator[tuple[CursorKey, Kept]]:
@@ -56,7 +59,8 @@ def load_cursors(config: Path) -> Iterator[tuple[CursorKey, Kept]]:
                     [(int(start), int(end)) for start, end in row["acked"]],
                     [(int(offset), int(bits, 16)) for offset, bits in row["left"]],
                 )
-                kept = Kept(cursor, str(row["subscription"]), int(row["generation"]), int(row["savedAt"]))
+                name, generation = str(row["subscription"]), int(row["generation"])
+                kept = Kept(cursor, name, generation, int(row["savedAt"]), int(row.get("logEnd", _NO_END)))
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, KeyError, TypeError) as error:
@@ -69,9 +73,11 @@ def load_cursors(config: Path) -> Iterator[tuple[CursorKey, Kept]]:
 class CursorFiles:
     """The files of cursors below the folder ``config`` of a store."""
 
-    def __init__(self, folder: Path, saves: Saves) -> None:
+    def __init__(self, folder: Path, saves: Saves, log_end: Callable[[], int]) -> None:
+        """Make one; ``log_end`` returns where the commit log ends."""
         self._folder = folder / FOLDER
         self._saves = saves
+        self._log_end = log_end
 
     def load(self) -> Iterator[tuple[CursorKey, Kept]]:
         """Yield the cursors that can be read; the others are logged: their messages are delivered again."""
@@ -90,6 +96,7 @@ class CursorFiles:
                 "subscription": subscription,
                 "generation": generation,
                 "savedAt": now,
+                "logEnd": self._log_end(),
                 "nextOffset": cursor.next_offset,
                 "acked": [*itertools.islice(cursor.spans, MAX_SPANS)],
                 "left": [(offset, f"{bits:x}") for offset, bits in itertools.islice(cursor.left.items(), MAX_SPANS)],

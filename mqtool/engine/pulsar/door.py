@@ -130,6 +130,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         broker.further_gauges.append(lambda: pulsar_gauges(self.topics, broker.settings.cluster_name))
         broker.further_subscriptions.append(self.topics.states)
         broker.topics.on_delete.append(self._topics_deleted)
+        broker.on_queues_deleted.append(self._queues_deleted)
         self._commands: dict[str, Callable[[PulsarSession, Any, int], None]] = {
             "ping": lambda session, _, __: session.say("pong"),
             "pong": lambda _, __, ___: None,
@@ -673,7 +674,15 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self._topic_deleted(topic, now)
 
     def _topic_deleted(self, topic: str, now: int) -> None:
-        gone = self.topics.delete_topic(topic, now)
+        self._close_clients(self.topics.delete_topic(topic, now), now)
+
+    def _queues_deleted(self, topics: Collection[str]) -> None:
+        """Let the queues of existing topics begin anew: they were deleted because they had no messages left."""
+        for topic in topics:
+            if topic in self.broker.topics.configs and not self.is_of_slave:
+                self._close_clients(self.topics.restart(topic, self._now), self._now)
+
+    def _close_clients(self, gone: Collection[QueueTopic], now: int) -> None:
         self._close_producers(gone)
         for queue in gone:
             for durable in [*queue.subscriptions.values()]:

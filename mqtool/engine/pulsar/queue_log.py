@@ -71,6 +71,12 @@ class QueueLog:
         queue = self._store.queue(*self._key)
         return queue.next_offset if queue else 0
 
+    def begins_after(self, log_offset: int) -> bool:
+        """Tell whether there are messages, and all of them are in the commit log at an offset or after it."""
+        queue, start = self._store.queue(*self._key), self.start
+        units = list(queue.units(start, 1)) if queue is not None and start < self.end else []
+        return bool(units) and units[0].physical_offset >= log_offset
+
     def entry(self, offset: int) -> Entry | None:
         """Return the entry that a message belongs to, None if the message is missing or cannot be read."""
         entry = self._kept.get(self, offset)

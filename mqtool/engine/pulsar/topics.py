@@ -156,7 +156,7 @@ class PulsarTopics:
         self._broker = broker
         config = broker.store.root / CONFIG.name
         self.catalogue = Catalogue(config, broker.saves)
-        self._files = CursorFiles(config, broker.saves)
+        self._files = CursorFiles(config, broker.saves, lambda: broker.store.end_offset)
         self._producer_files = ProducerFiles(config, broker.saves)
         self.queues: dict[tuple[str, int], QueueTopic] = {}
         self._used_queues: dict[str, list[int]] = {}
@@ -186,8 +186,15 @@ class PulsarTopics:
         broker.topics.on_change.append(self._topics_changed)
         if broker.state.role is not Role.SLAVE:
             self._finish_deletions(now)
-            for key, kept in self._files.load():
-                self._take_up(key, kept, now)
+            every = [*self._files.load()]
+            restarted = {key.topic for key, kept in every if self._has_restarted(key, kept)}
+            for topic in restarted:
+                log.warning("the topic %s was deleted, and its queues began anew: so do its subscriptions", topic)
+                self.catalogue.restart(topic)
+            for key, kept in every:
+                self._take_up(key, kept, now, is_restarted=key.topic in restarted)
+            if restarted:
+                broker.offsets.keep(now)
             broker.topics.terminated.update(topic for topic in self.catalogue.terminated() if broker.topics.get(topic))
             for topic in self.catalogue.deduplicating():
                 topic_config = broker.topics.get(topic)
@@ -204,9 +211,25 @@ class PulsarTopics:
         for topic in gone - {topic for topic, _ in self._broker.store.queues()} if gone else ():
             self.catalogue.delete_topic(topic, now)
 
-    def _take_up(self, key: CursorKey, kept: Kept, now: int) -> None:
+    def _has_restarted(self, key: CursorKey, kept: Kept) -> bool:
+        """Tell whether a queue has other messages than those of which a cursor knows.
+
+        Its topic was deleted and created again by another broker, or immediately before a kill.
+        """
+        if self._broker.topics.get(key.topic) is None or self.catalogue.get(key.topic).generation != kept.generation:
+            return False
+        entries = QueueLog(self._broker.store, *key[:2], self._kept, self.most_body)
+        return max(kept.cursor.next_offset, kept.cursor.spans.end) > entries.start and entries.begins_after(
+            kept.log_end
+        )
+
+    def _take_up(self, key: CursorKey, kept: Kept, now: int, *, is_restarted: bool) -> None:
         config = self._broker.topics.get(key.topic)
         known = self.catalogue.get(key.topic)
+        if is_restarted and kept.generation == known.generation - 1:
+            kept = kept._replace(cursor=Cursor(0), generation=known.generation, saved_at=now)
+            kept.cursor.is_changed = True
+            self._broker.offsets.forget(key.group, key.topic, key.queue_id)
         if config is None or known.generation != kept.generation or not 0 <= key.queue_id < config.read_queue_count:
             self._files.delete(key)
             return
@@ -722,6 +745,24 @@ class PulsarTopics:
     def used_queues_of(self, topic: str) -> list[QueueTopic]:
         """Return the queues of a topic that are in use."""
         return [self.queues[topic, queue_id] for queue_id in self._used_queues.get(topic, ())]
+
+    def restart(self, topic: str, now: int) -> list[QueueTopic]:
+        """Let the queues of a topic, which were deleted, and its subscriptions begin anew; return the former queues."""
+        self.catalogue.restart(topic)
+        gone = [self.queues.pop((topic, queue_id)) for queue_id in self._used_queues.pop(topic, ())]
+        for former in gone:
+            self._deduplicating.discard(former)
+            queue = self._queue(topic, former.place.queue_id)
+            if former.deduplication is not None:
+                producers = Deduplication(queue.log, 0, former.deduplication.snapshot()[1])
+                queue.deduplication = producers
+                self._producer_files.save(ProducersKey(*queue.place[:2]), queue.generation, producers)
+            for name, durable in former.subscriptions.items():
+                self._drop(durable)
+                if durable.is_durable:
+                    self.subscribe(queue, name, 0, now, is_durable=True)
+        self._broker.offsets.keep(now)
+        return gone
 
     def delete_topic(self, topic: str, now: int) -> list[QueueTopic]:
         """Remove a deleted topic, and return its queues."""

@@ -61,7 +61,7 @@ def test_messages_that_come_to_the_places_of_lost_ones_are_not_acknowledged(
 
 
 def test_a_cursor_is_there_whenever_a_kill_comes_while_its_file_is_replaced_or_removed(tmp_path: Path) -> None:
-    files = CursorFiles(tmp_path, Saves())
+    files = CursorFiles(tmp_path, Saves(), lambda: 0)
     key = CursorKey("t", 0, "s")
     for next_offset in (3, 5):
         files.save(key, "s", 1, Cursor(next_offset, [(7, 8)]), 1000)
