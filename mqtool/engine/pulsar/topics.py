@@ -52,6 +52,8 @@ EARLIEST = (1 << 64) - 1
 """Ledger and entry of the id that means the earliest position."""
 _KEPT_AFTER_SEEK_MS = 60_000
 _MAX_KEPT_AFTER_SEEK = 10_000
+_SWEPT_AT_ONCE = 200
+"""Subscriptions that are looked after in one turn."""
 _MAX_BACK = 10
 """Entries from the end of a queue among which the last one for consumers is looked for."""
 
@@ -144,6 +146,16 @@ class Durable:
         """How much it keeps while it has no consumers."""
 
 
+class _Sweep:
+    """A look at all subscriptions that are in use, of which a part is over."""
+
+    def __init__(self, durables: list[Durable]) -> None:
+        self.left = durables
+        self.held = 0
+        self.has_saved = False
+        self.mixed: set[tuple[str, str]] = set()
+
+
 class PulsarTopics:
     """The topics of a broker; times are in ms."""
 
@@ -169,6 +181,7 @@ class PulsarTopics:
         self._held_asleep = 0
         self._mixed: set[tuple[str, str]] = set()
         """Topics and groups that have consumers of both kinds."""
+        self._sweep: _Sweep | None = None
         self._next_save = now + INTERVAL_MS
         self._log_start = broker.store.log.min_offset
         self._checked_permissions = broker.topics.version, broker.groups.version, broker.settings.perm
@@ -801,45 +814,59 @@ class PulsarTopics:
     # Time
 
     def tick(self, now: int) -> list[Durable]:
-        """Save changes once a second; return the subscriptions that were moved elsewhere."""
-        if not is_time(self._next_save, INTERVAL_MS, now):
-            return []
-        self._next_save = now + INTERVAL_MS
-        moved, is_any, held = [], False, 0
-        for queue in self._deduplicating:
-            self._save_producers(queue)
-        if self._log_start != (log_start := self._broker.store.log.min_offset):
-            self._log_start = log_start
-            for queue in self.queues.values():
-                self.follow_all(queue)
-        for durable in [*self._awake]:
-            has_consumers = bool(durable.subscription.consumers)
-            if durable.expires_at is not None and now >= durable.expires_at and not has_consumers:
-                self.unsubscribe(durable, now)
-                continue
-            if durable.is_durable:
-                if self._follow(durable):
-                    moved.append(durable)
-                if durable.subscription.cursor.is_changed:
-                    self._save(durable, now)
-                    is_any = True
-                self._tell_lost(durable)
-            if has_consumers or durable.expires_at is not None:
-                held += durable.subscription.size
-            else:
-                self._fall_asleep(durable)
-        self._tell_mixed()
-        self._held.total = held + self._held_asleep
-        if is_any:
-            self._broker.offsets.keep(now)
+        """Save changes once a second, in several turns if there are many; return the subscriptions that were moved."""
+        if self._sweep is None:
+            if not is_time(self._next_save, INTERVAL_MS, now):
+                return []
+            self._next_save = now + INTERVAL_MS
+            for queue in self._deduplicating:
+                self._save_producers(queue)
+            if self._log_start != (log_start := self._broker.store.log.min_offset):
+                self._log_start = log_start
+                for queue in self.queues.values():
+                    self.follow_all(queue)
+            self._sweep = _Sweep([*self._awake])
+        sweep, moved = self._sweep, []
+        for _ in range(min(_SWEPT_AT_ONCE, len(sweep.left))):
+            durable = sweep.left.pop()
+            if durable in self._awake and self._look_after(durable, sweep, now):
+                moved.append(durable)
+        if not sweep.left:
+            self._sweep = None
+            self._tell_mixed(sweep.mixed)
+            self._held.total = sweep.held + self._held_asleep
+            if sweep.has_saved:
+                self._broker.offsets.keep(now)
         return moved
+
+    def _look_after(self, durable: Durable, sweep: "_Sweep", now: int) -> bool:
+        """Save a subscription if it has changed, or remove it if its time is over; tell whether it was moved."""
+        has_consumers, has_moved = bool(durable.subscription.consumers), False
+        if durable.expires_at is not None and now >= durable.expires_at and not has_consumers:
+            self.unsubscribe(durable, now)
+            return False
+        if durable.is_durable:
+            has_moved = self._follow(durable)
+            if durable.subscription.cursor.is_changed:
+                self._save(durable, now)
+                sweep.has_saved = True
+            self._tell_lost(durable)
+            if has_consumers and self._has_rocketmq_consumers(durable.key.group, durable.key.topic):
+                sweep.mixed.add((durable.key.topic, durable.key.group))
+        if has_consumers or durable.expires_at is not None:
+            sweep.held += durable.subscription.size
+        else:
+            self._fall_asleep(durable)
+        return has_moved
 
     def set_back(self, now: int) -> None:
         """Save at the next tick: the clock was set back."""
         self._next_save = now
 
     def next_tick(self) -> int | None:
-        """Return when something is due."""
+        """Return when something is due; 0: now."""
+        if self._sweep is not None:
+            return 0
         return self._next_save if self.queues else None
 
     def save_all(self, now: int) -> None:
@@ -880,15 +907,8 @@ class PulsarTopics:
             self._broker.offsets.commit(key.group, key.topic, key.queue_id, offset)
         durable.committed = offset
 
-    def _tell_mixed(self) -> None:
+    def _tell_mixed(self, mixed: set[tuple[str, str]]) -> None:
         """Log which subscriptions RocketMQ consumers have joined while they have Pulsar consumers."""
-        mixed = {
-            (durable.key.topic, durable.key.group)
-            for durable in self._awake
-            if durable.is_durable
-            and durable.subscription.consumers
-            and self._has_rocketmq_consumers(durable.key.group, durable.key.topic)
-        }
         for topic, group in sorted(mixed - self._mixed):
             text = "the group %s has RocketMQ and Pulsar consumers on the topic %s: both may get the same messages"
             log.warning(text, group, topic)

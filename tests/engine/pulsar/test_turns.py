@@ -80,6 +80,28 @@ def test_a_message_reaches_all_subscriptions_in_several_turns(
     assert len({subscription.name for subscription in calls}) == MANY
 
 
+def test_changed_subscriptions_are_saved_in_several_turns_and_all_of_them(
+    work: DoorAtWork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work.produce()
+    work.send_by_rocketmq()
+    subscribe(work, MANY)
+    for durable in work.door.topics.queues["t", 0].subscriptions.values():
+        durable.subscription.ack(0)
+    calls = calls_of(monkeypatch, topics_module.PulsarTopics, "_commit")
+    saved = calls_of(monkeypatch, type(work.broker.offsets), "keep")
+
+    work.door.topics.tick(NOW + 1000)
+
+    assert 0 < len(calls) < MANY
+    assert not saved
+    while work.door.topics.next_tick() == 0:
+        work.door.topics.tick(NOW + 1000)
+    assert (len(calls), len(saved)) == (MANY, 1)
+    offsets = {work.broker.offsets.get(f"s{number}", "t", 0) for number in range(MANY)}
+    assert offsets == {1}
+
+
 def add_topics(work: DoorAtWork, names: list[str]) -> None:
     work.broker.topics.put([TopicConfig(name, 1, 1, 6, False, "SINGLE_TAG", 0, attributes={}) for name in names], NOW)
 
