@@ -114,3 +114,20 @@ def test_positions_are_not_moved_under_rocketmq_consumers_and_a_group_of_both_ki
     assert refused.name == "error"
     reasons = {answers[0][1]["reason"], answers[1][1]["reason"], refused.body.message}
     assert reasons == {"Consumers of RocketMQ are connected in the group both of the same topic"}
+
+
+def test_a_topic_that_rocketmq_consumers_use_is_deleted_only_by_force(broker: mqtool.Broker) -> None:
+    queue_count("t", 1, broker)
+    is_connected = threading.Event()
+    consumer = mqtool.PushConsumer("billing", lambda _, __: is_connected.set(), broker.name_server_address)
+    consumer.subscribe("t")
+    with mqtool.Producer("shop", broker.name_server_address) as producer:
+        producer.send(mqtool.ProducerMessage("t", b"x"))
+
+    with consumer:
+        assert is_connected.wait(PATIENCE_SECONDS)
+        status, answer = ask(broker, "DELETE", TOPIC + "t/partitions")
+        by_force = ask(broker, "DELETE", TOPIC + "t/partitions?force=true")
+
+    assert (status, answer["reason"]) == (412, "Consumers of RocketMQ are connected in the group billing of this topic")
+    assert by_force == (204, "")

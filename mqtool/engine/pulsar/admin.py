@@ -169,8 +169,13 @@ class PulsarAdmin:
             raise AdminError(PRECONDITION, f"{name.full} has partitions, or is one: delete the partitioned topic")
         if not by_force and any(queue.is_used for queue in queues):
             raise AdminError(PRECONDITION, "Topic has active producers/subscriptions")
+        topic = queues[0].place.topic
+        if not by_force and (groups := self._broker.clients.groups_of_topic(topic)):
+            raise AdminError(
+                PRECONDITION, f"Consumers of RocketMQ are connected in the group {groups[0]} of this topic"
+            )
         try:
-            self._broker.topic_requests.delete([queues[0].place.topic], now)
+            self._broker.topic_requests.delete([topic], now)
         except NotDoneError as refused:
             raise AdminError(FORBIDDEN, str(refused)) from None
 
