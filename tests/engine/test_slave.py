@@ -23,6 +23,7 @@ from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushCo
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.other_log import OtherLog
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.repair.journal import journals, undo
 from mqtool.engine.repair.plan import carry_out, plan_repair
 from mqtool.engine.server_configs import NameServerConfig
@@ -355,6 +356,26 @@ async def test_a_pair_in_one_process_has_equal_logs_and_the_slave_serves_what_th
         await client.close()
         await at_slave.close()
     assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
+
+
+@on_a_loop
+async def test_stores_of_a_pair_that_no_consumer_has_used_do_not_differ(tmp_path: Path) -> None:
+    async with (
+        mqtool.Broker(tmp_path / "master", role="sync_master", settings={**MASTER, "inSyncReplicas": 2}) as master,
+        mqtool.Broker(
+            tmp_path / "slave", role="slave", name_servers=[master.name_server_address], settings=SLAVE
+        ) as slave,
+    ):
+        client = RemotingClient([master.address])
+        await until(lambda: following_of(slave).status is FollowingStatus.FOLLOWING)
+        assert (await client.invoke(send("m"))).code == ResponseCode.SUCCESS
+        sent_at = wall_clock()
+        await until(lambda: following_of(slave).tables_timestamp > sent_at)
+        await client.close()
+
+    compared = await asyncio.to_thread(run, "compare", tmp_path / "master", tmp_path / "slave")
+
+    assert (compared.output, compared.status) == ("", Status.OK)
 
 
 @pytest.mark.parametrize("is_shorter", [True, False])

@@ -62,11 +62,13 @@ class SubscriptionGroups:
         self.version = data_version(table)
         self.change_count = 0
         """How often the table was changed, other than by ``replace``."""
-        for group in SYSTEM_GROUPS:
-            if group not in self._groups:
-                self._put(group, default_members(group))
+        missing = [group for group in SYSTEM_GROUPS if group not in self._groups]
+        for group in missing:
+            self._put(group, default_members(group))
         if not table:
             self.version = DataVersion(0, 0, now)
+        if missing:  # slaves write what they copy: their stores would differ from that of their master
+            self._saves.want(self._path, self._pieces)
 
     def __len__(self) -> int:
         """Return the number of groups."""

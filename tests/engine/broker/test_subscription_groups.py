@@ -14,7 +14,7 @@ from tests.golden import copy_of, golden_store
 FILE = "subscriptionGroup.json"
 
 
-def test_a_new_broker_has_the_groups_that_a_real_one_makes_by_itself(tmp_path: Path) -> None:
+def test_a_new_broker_has_and_keeps_the_groups_that_a_real_one_makes_by_itself(tmp_path: Path) -> None:
     made = subscription_groups(parse_table((golden_store("txn-533-clean") / "config" / FILE).read_bytes()))
 
     groups = SubscriptionGroups(tmp_path, NOW)
@@ -22,6 +22,7 @@ def test_a_new_broker_has_the_groups_that_a_real_one_makes_by_itself(tmp_path: P
     own = [name for name in made if not name.startswith(("GID_", "PID_", "G_"))]
     assert len(own) == 8
     assert [groups.get(name) for name in own] == [made[name] for name in own]
+    assert SubscriptionGroups(tmp_path, NOW + 9).version == groups.version
 
 
 def test_a_group_that_a_client_names_is_made_and_kept(tmp_path: Path) -> None:
