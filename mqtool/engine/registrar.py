@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SEARCH_MS = 3000
-"""How often a slave without a known master asks for it."""
+"""How often a slave without a known master asks for it, and a broker registers that no name server has accepted yet."""
 
 
 class Registrar:
@@ -57,6 +57,8 @@ class Registrar:
         self._peer = peer
         self._clients = elsewhere
         self._failing: set[str] = set()  # name servers
+        self._is_accepted = not elsewhere
+        """Whether one of the other name servers has accepted a registration."""
         self._clock = clock
         self._connect = connect
         self._wanted = asyncio.Event()
@@ -137,7 +139,7 @@ class Registrar:
     def _interval_ms(self) -> int:
         interval_ms = self._broker.settings.register_interval_ms
         is_searching = self._broker.state.role is Role.SLAVE and self.master is None
-        return min(interval_ms, _SEARCH_MS) if is_searching else interval_ms
+        return min(interval_ms, _SEARCH_MS) if is_searching or not self._is_accepted else interval_ms
 
     async def _register(self) -> None:
         registration = self._registration(self._broker.topics.configs.values())
@@ -155,7 +157,9 @@ class Registrar:
             )
             command = RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=build_header(header), body=body)
             answers = await asyncio.gather(*(self._tell(client, command) for client in self._clients))
-            self._note_masters([answer for answer in answers if answer is not None])
+            accepted = [answer for answer in answers if answer is not None]
+            self._is_accepted |= bool(accepted)
+            self._note_masters(accepted)
 
     def _note_masters(self, answers: Sequence[RemotingCommand]) -> None:
         """Use the master of the first name server that knows one."""

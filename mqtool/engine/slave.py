@@ -245,6 +245,9 @@ class Slave:
             raise UnavailableError(f"cannot connect to {following.ha_address} ({reason_of(error)})") from error
         except TimeoutError:
             raise UnavailableError(f"{following.ha_address} cannot be reached") from None
+        if stream.leads_to(self._broker.state.ha_address):
+            stream.abort()
+            raise UnavailableError("it is the HA port of this slave itself: see haMasterAddress")
         self._set(FollowingStatus.FOLLOWING, "")
         log.info("following %s from %s on", following.ha_address, f"{store.end_offset:,}")
         self._said.pop("log", None)
@@ -624,6 +627,11 @@ class _HaStream(asyncio.Protocol):
             seconds = min(_SPEED_SECONDS, max(0.001, (self._follower.next_tick() - now) / 1000))
             await asyncio.wait((self._ended,), timeout=seconds)
         raise self._ended.result()
+
+    def leads_to(self, own_address: str) -> bool:
+        """Return whether the other end is the HA port of this broker."""
+        (host, port), (own_host, _) = (self._transport.get_extra_info(end)[:2] for end in ("peername", "sockname"))
+        return host == own_host and own_address.endswith(f":{port}")
 
     def abort(self) -> None:
         """End it."""

@@ -21,6 +21,7 @@ from mqtool.engine.client import calls
 from mqtool.engine.client.calls import Call
 from mqtool.engine.client_runtime import promotion
 from mqtool.engine.client_runtime.admin_client import AdminClient
+from mqtool.engine.client_runtime.admin_queries import MasterBroker
 from mqtool.engine.client_runtime.promotion import plan_promotion, promote
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.other_log import NotToldError, OtherLog
@@ -42,6 +43,7 @@ from tests.commands.running import run
 from tests.commands.test_cluster_show import register_as_slave
 from tests.engine.remoting.test_server import on_a_loop
 from tests.engine.remoting.test_tls import settings, with_certificate
+from tests.ports import free_port
 from tests.wire_client import WireClient
 
 SETTINGS: dict[str, str | int | bool] = {
@@ -354,6 +356,28 @@ async def test_of_a_promoted_store_and_its_copy_one_is_the_master(
             assert accepted == [master.address]
             if not is_at_once:
                 assert accepted == [second.address]
+
+
+@on_a_loop
+async def test_a_broker_that_begins_while_its_name_server_is_away_registers_soon_after_that_is_back(
+    tmp_path: Path,
+) -> None:
+    """It may have become the master in that moment: until it is registered there is none."""
+    port = free_port()
+    rarely: dict[str, str | int | bool] = {**SETTINGS, "registerNameServerPeriod": 3_600_000}
+    address = f"127.0.0.1:{port}"
+    async with (
+        asyncio.timeout(60),
+        mqtool.Broker(tmp_path, role="master", name_servers=[address], settings=rarely) as broker,
+        Cluster(NameServerConfig(port=port)),
+        AdminClient([address]) as admin,
+    ):
+        masters: list[MasterBroker] = []
+        while not masters:
+            with contextlib.suppress(MqtoolError):
+                masters = await admin.masters("broker-a")
+            await asyncio.sleep(0.05)
+    assert [master.address for master in masters] == [broker.address]
 
 
 @on_a_loop

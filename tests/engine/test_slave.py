@@ -499,6 +499,16 @@ async def test_a_slave_that_is_to_have_all_begins_where_the_log_of_its_master_do
 
 
 @on_a_loop
+async def test_a_slave_that_is_told_to_follow_itself_says_so(tmp_path: Path) -> None:
+    port = free_port()
+    settings = {**SLAVE, "haListenPort": port, "haMasterAddress": f"localhost:{port}"}
+    async with mqtool.Broker(tmp_path, role="slave", settings=settings) as slave:
+        reason = await until(lambda: following_of(slave).reason.startswith("it is") and following_of(slave).reason)
+    assert reason == "it is the HA port of this slave itself: see haMasterAddress"
+    assert log_of(tmp_path) == b""
+
+
+@on_a_loop
 async def test_two_slaves_with_one_id_both_have_the_log_and_say_that_they_take_turns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
