@@ -117,6 +117,10 @@ class Slave:
         """Run of the master whose tables were last requested."""
         self._copied = asyncio.Event()
         self._late: _Late | None = None
+        self._gap_at: int | None = None
+        """Where the log ended when its master was last seen not to have what follows any more."""
+        self._has_gap = False
+        """Whether the log still ended there the next time: nothing can continue it."""
         self._not_copied: dict[int, str] = {}
         """Why tables were not copied the last time, by the code of their requests."""
         self._said: dict[str, str] = {}  # last log messages, by subject
@@ -215,6 +219,12 @@ class Slave:
         ha_address = self._broker.settings.ha_master_address or master.ha_address
         return (master.address, ha_address) != (following.master_address, following.ha_address)
 
+    def _why_leave(self) -> str:
+        """Return why the master should not be followed over this connection any longer, empty to stay."""
+        if self._has_other_master():
+            return "another broker has become the master"
+        return "the master has removed the messages after the end of this log" if self._has_gap else ""
+
     async def _until_tables_are_copied(self) -> None:
         """Wait for the first copy of a master's, or its failure: what topics are like decides how queues are kept."""
         while self._following.master_address and self._copied_from != self._following.master_address:
@@ -251,8 +261,9 @@ class Slave:
         self._set(FollowingStatus.FOLLOWING, "")
         log.info("following %s from %s on", following.ha_address, f"{store.end_offset:,}")
         self._said.pop("log", None)
+        self._gap_at, self._has_gap = None, False
         try:
-            await stream.until_end(self._has_other_master)
+            await stream.until_end(self._why_leave)
         finally:
             self._followed = None
             following.bytes_per_second = 0
@@ -397,7 +408,7 @@ class Slave:
         address = self._following.master_address
         self._life = _MasterLife(address, "")
         info = await self._log_of_master().ask(RequestCode.GET_BROKER_RUNTIME_INFO)
-        self._life, _ = _life_and_end(info.body, address)
+        self._life = _life_and_extent(info.body, address)[0]
         config = await self._log_of_master().ask(RequestCode.GET_BROKER_CONFIG)
         try:
             table = parse_body(info.body)["table"]
@@ -497,21 +508,32 @@ class Slave:
 
     async def _ask_for_offsets(self, client: RemotingClient, fast_client: RemotingClient, address: str) -> None:
         """Request the offsets of a master and make them wait for their messages, unless others of the same run wait."""
-        master, _ = await self._life_of(client, address)
+        master, start, _ = await self._life_of(client, address)
+        self._look_for_gap(start)
         if self._late is not None and self._late.master == master:
             return  # always taking the latest would never reach the end of a growing log
         timestamp = self._clock()
         offsets = await self._body(client, RequestCode.GET_ALL_CONSUMER_OFFSET)
         delay_offsets = await self._body(client, RequestCode.GET_ALL_DELAY_OFFSET)
         check_point = await self._body(fast_client, RequestCode.GET_TIMER_CHECK_POINT, may_be_none=True)
-        still, end = await self._life_of(client, address)
+        still, _, end = await self._life_of(client, address)
         is_same = still == master
         self._late = _Late(master, end, timestamp, offsets, delay_offsets, check_point) if is_same else None
 
-    async def _life_of(self, client: RemotingClient, address: str) -> tuple[_MasterLife, int]:
-        """Return the start time of a master, and the end of its log; empty and 0 if it does not say."""
+    def _look_for_gap(self, start: int) -> None:
+        """Note whether a master has removed what follows this log: it sends heartbeats only, as if there were nothing.
+
+        Once is not enough: what it has removed since may still be on the way.
+        """
+        end = self._store.end_offset
+        gap_at = end if 0 < end < start else None
+        self._has_gap = gap_at is not None and gap_at == self._gap_at
+        self._gap_at = gap_at
+
+    async def _life_of(self, client: RemotingClient, address: str) -> tuple[_MasterLife, int, int]:
+        """Return the start time of a master, and start and end of its log; empty and 0 if it does not say."""
         info = await self._body(client, RequestCode.GET_BROKER_RUNTIME_INFO)
-        return _life_and_end(info, address)
+        return _life_and_extent(info, address)
 
     async def _copy_one(self, client: RemotingClient, code: int, take: Callable[[bytes], None]) -> None:
         self._take(code, await self._body(client, code), take)
@@ -569,11 +591,12 @@ class Slave:
             log.warning("%s", sentence)
 
 
-def _life_and_end(info: bytes, address: str) -> tuple[_MasterLife, int]:
+def _life_and_extent(info: bytes, address: str) -> tuple[_MasterLife, int, int]:
     with contextlib.suppress(FormatError, KeyError, TypeError, ValueError):
         table = parse_body(info)["table"]
-        return _MasterLife(address, str(table.get("bootTimestamp", ""))), int(table["commitLogMaxOffset"])
-    return _MasterLife(address, ""), 0
+        life = _MasterLife(address, str(table.get("bootTimestamp", "")))
+        return life, int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+    return _MasterLife(address, ""), 0, 0
 
 
 class _HaStream(asyncio.Protocol):
@@ -607,12 +630,12 @@ class _HaStream(asyncio.Protocol):
         reason = f" ({reason_of(exc)})" if isinstance(exc, OSError) else ""
         self._end(HangUpError(f"the master closed the connection{reason}"))
 
-    async def until_end(self, is_left: Callable[[], bool]) -> None:
+    async def until_end(self, why_leave: Callable[[], str]) -> None:
         """Send reports while nothing comes, until the connection ends or is abandoned; raises the reason."""
         counted, counted_at = 0, self._clock()
         while not self._ended.done():
-            if is_left():
-                self._end(HangUpError("another broker has become the master"))
+            if reason := why_leave():
+                self._end(HangUpError(reason))
                 break
             now = self._clock()
             try:

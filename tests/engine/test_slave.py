@@ -509,6 +509,37 @@ async def test_a_slave_that_is_told_to_follow_itself_says_so(tmp_path: Path) -> 
 
 
 @on_a_loop
+async def test_a_connected_slave_says_that_its_master_has_removed_what_it_needs_next(tmp_path: Path) -> None:
+    """Its master goes on with heartbeats, as if nothing were to be sent."""
+    removes = {**MASTER, "fileReservedTime": 0, "cleanResourceInterval": 100}
+    async with (
+        asyncio.timeout(60),
+        mqtool.Broker(tmp_path / "master", settings=removes) as master,
+        by_hand(tmp_path / "master") as (hand, at),
+    ):
+        client = RemotingClient([master.address])
+        await client.invoke(send("first"))
+        names = [master.name_server_address]
+        settings = {**SLAVE, "haMasterAddress": at}
+        async with mqtool.Broker(tmp_path / "slave", role="slave", name_servers=names, settings=settings) as slave:
+            end = len(log_of(tmp_path / "master"))
+            await until(lambda: hand.reports and hand.reports[-1][-1:] == [end])
+            hand.sends = False
+            for _ in range(60):
+                await client.invoke(send("x" * 4000))
+            await client.invoke(RemotingCommand(RequestCode.DELETE_EXPIRED_COMMITLOG))
+
+            while following_of(slave).status is not FollowingStatus.STOPPED:
+                hand.write(end)
+                await asyncio.sleep(0.05)
+
+            expected = f"it ends at {end:,}, before the start of the master's log at "
+            assert following_of(slave).reason.startswith(expected)
+        await client.close()
+    assert len(log_of(tmp_path / "slave")) == end
+
+
+@on_a_loop
 async def test_two_slaves_with_one_id_both_have_the_log_and_say_that_they_take_turns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
