@@ -650,6 +650,24 @@ async def test_the_plan_without_a_master_says_what_other_slaves_have_or_may_have
 
 
 @on_a_loop
+async def test_of_slaves_with_as_long_a_log_one_that_can_be_promoted_is_chosen(tmp_path: Path) -> None:
+    async with (
+        names() as name_server,
+        mqtool.Broker(tmp_path / "a") as other,  # reports nothing about replication, like a slave of RocketMQ
+        slave_of(tmp_path / "b", name_server, 2),
+        AdminClient([name_server]) as admin,
+    ):
+        await until_it_follows_nobody(admin)
+        client = WireClient(name_server)
+        await register_as_slave(client, other.address)
+
+        plan = await plan_promotion(admin, "broker-a")
+
+        assert plan.slave.broker_id == 2
+        await client.close()
+
+
+@on_a_loop
 async def test_a_master_that_no_name_server_knows_but_its_slave_does_is_not_taken_for_dead(tmp_path: Path) -> None:
     """A name server was restarted, and the slave has registered before its master."""
     rarely: dict[str, str | int | bool] = {"registerNameServerPeriod": 60_000}

@@ -184,7 +184,11 @@ def _chosen(broker_name: str, all_stats: "list[BrokerStats]", slave_id: int | No
         raise UnavailableError(f"no slave of {broker_name} answers: {slaves[0].error}")
     return max(
         answering,
-        key=lambda broker_stats: (not broker_stats.stats.get(_MISFIT), int(broker_stats.stats.get(_END, "0"))),
+        key=lambda broker_stats: (
+            not broker_stats.stats.get(_MISFIT),
+            int(broker_stats.stats.get(_END, "0")),
+            _STATUS in broker_stats.stats,  # it can be promoted, a RocketMQ broker cannot
+        ),
     )
 
 
