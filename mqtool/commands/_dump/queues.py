@@ -14,6 +14,7 @@ from mqtool.commands._dump.request import DumpRequest, records, runs, single_seg
 from mqtool.commands._options import matching
 from mqtool.commands._output import Row
 from mqtool.engine.store import rocksdb
+from mqtool.engine.store.consume_queue import are_fillers
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import QueueKey, StoreReader
@@ -47,7 +48,7 @@ def units(ask: DumpRequest) -> Iterator[Row]:
     for queue in _queues(ask, store.consume_queues, store.paths.consume_queue):
         for segment, first, array in _arrays(ask, queue, consume_queue.UNIT_DTYPE):
             used = (array["size"] != 0) | (array["physical_offset"] != 0)
-            filler = (array["size"] == consume_queue.PRE_BLANK_SIZE) & (array["physical_offset"] == 0)
+            filler = are_fillers(array)
             stop = _stop(ask, queue, segment, used)
             if filler.any() and not ask.start:
                 ask.remark(f"{int(filler.sum()):,} filler units before the first of {_name(queue)} are left out")
@@ -293,7 +294,7 @@ class _QueueFollower:
         if empty.any():
             name = f"{self.key[0]} {self.key[1]}"
             self.ask.damage(f"{int(empty.sum()):,} empty units of {name} come before others, after {at:,}")
-        filler = (array["size"] == consume_queue.PRE_BLANK_SIZE) & (array["physical_offset"] == 0)
+        filler = are_fillers(array)
         keep = self.ask.in_range(np.arange(at, at + len(array))) & ~empty & ~filler
         for number, unit in records(array, keep):
             self.ask.reached = f"queue offset {at + number:,} of {self.key[0]} {self.key[1]}"

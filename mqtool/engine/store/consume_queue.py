@@ -276,6 +276,12 @@ class ConsumeQueueExt(FileQueue):
         return unit if int(unit["size"][0]) >= consume_queue_ext.MIN_SIZE else None
 
 
+def are_fillers(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Return which units are pre-blank ones; those with an address are of messages, with a damaged size."""
+    fillers: npt.NDArray[np.bool_] = (units["size"] == consume_queue.PRE_BLANK_SIZE) & (units["physical_offset"] == 0)
+    return fillers
+
+
 def used_units(segment: MappedFile, dtype: np.dtype[np.void]) -> int:
     """Return one past the number of the last non-empty unit of a file; holes of the file are not read."""
     stop = segment.size // dtype.itemsize

@@ -211,6 +211,29 @@ def test_queues_and_tables_that_differ_are_told(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_a_slave_that_joined_later_has_fillers_for_messages_before_its_log(is_swapped: bool, tmp_path: Path) -> None:
+    master, slave, stored = two_stores(tmp_path)
+    for store in (master, slave):  # retention has come so far
+        (store / "commitlog" / f"{0:020}").unlink()
+    filler = "0000000000000000 7fffffff 0000000000000000"
+    log_start = int(min((slave / "commitlog").iterdir()).name)
+    gone = sum(one.draft.topic == "T1" and one.physical_offset < log_start for one in stored)
+    left, right = (slave, master) if is_swapped else (master, slave)
+
+    def fill(place: int) -> None:
+        file = f"consumequeue/T1/0/{place // 5 * 100:020}"
+        apply_ops(slave, [{"op": "write", "file": file, "at": place % 5 * 20, "hex": filler}])
+
+    for place in range(gone):
+        fill(place)
+    assert not list(compare_files(StoreReader(left), StoreReader(right), same_log=True))
+
+    fill(gone)
+    found = list(compare_files(StoreReader(left), StoreReader(right), same_log=True))
+    assert [(one.message, one.queue_offset) for one in found] == [("its units differ", gone)]
+
+
 @pytest.mark.parametrize("table", ["{}", '{"dataVersion":{"counter":3},"offsetTable":{}}'])
 def test_an_empty_table_is_no_difference_from_none(table: str, tmp_path: Path) -> None:
     left, right, _ = two_stores(tmp_path)

@@ -18,7 +18,7 @@ import numpy as np
 from mqtool.engine.repair.compare.aligned import SIDES, Bools, Slice, Step, aligned, doubts
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.store import rocksdb
-from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue
+from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, are_fillers
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.holes import holes_of
 from mqtool.engine.store.reader import StoreReader
@@ -520,17 +520,29 @@ def _compare_queues(left: StoreReader, right: StoreReader, same_log: bool) -> It
             yield FileDifference(name, text, *key, min(ends))
         if not all(units):
             continue
-        differing = _first_differing([queue for queue in queues if queue], start, stop)
+        log_starts = [reader.commit_log.min_offset for reader in (left, right)]
+        differing = _first_differing([*zip(filter(None, queues), log_starts, strict=True)], start, stop)
         if differing is not None:
             yield FileDifference(name, "its units differ", *key, differing)
 
 
-def _first_differing(queues: list[ConsumeQueue], start: int, stop: int) -> int | None:
-    """Return the first place at which two queues have different units; places without files in both are skipped."""
+def _first_differing(queues: list[tuple[ConsumeQueue, int]], start: int, stop: int) -> int | None:
+    """Return the first place at which two queues have different units; places without files in both are skipped.
+
+    So are those where one has a filler for a message before the start of its log: its log never had that message.
+
+    Args:
+        queues: each with the start of its log.
+        start: the first place.
+        stop: the place after the last one.
+    """
     first = []
-    for queue, other in itertools.permutations(queues):
+    for (queue, log_start), (other, other_start) in itertools.permutations(queues):
         for at, units in queue.windows(start, stop):
-            differ = np.flatnonzero(units != other.units(at, at + len(units)))
+            others = other.units(at, at + len(units))
+            never_had = are_fillers(units) & (others["physical_offset"] < log_start)
+            never_had |= are_fillers(others) & (units["physical_offset"] < other_start)
+            differ = np.flatnonzero((units != others) & ~never_had)
             if len(differ):
                 first.append(at + int(differ[0]))
                 break

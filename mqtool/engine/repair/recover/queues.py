@@ -17,9 +17,9 @@ import numpy as np
 
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.rebuild.queues import Packed, Sizes
-from mqtool.engine.repair.recover.log import BEHIND, Bools, LogPlan
+from mqtool.engine.repair.recover.log import BEHIND, LogPlan
 from mqtool.engine.repair.verify.log import stretches
-from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, used_units
+from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, are_fillers, used_units
 from mqtool.engine.store.dispatch import QueueKey, UnitRange, Units, dispatch
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import StoreReader
@@ -334,7 +334,7 @@ class QueueRepairer:
         for low in range(queue.first_offset, first, _STEP):
             units = queue.units(low, min(low + _STEP, first))
             # All messages from there on were taken: no earlier unit of this queue leads there.
-            is_wrong = (units["physical_offset"] >= start_offset) & ~_are_fillers(units)
+            is_wrong = (units["physical_offset"] >= start_offset) & ~are_fillers(units)
             for begin, end in stretches((units["size"] <= 0) | is_wrong):
                 self.is_short = True  # unless the whole log was taken
                 self.sink.write(key, low + begin, _PRE_BLANK * (end - begin))
@@ -362,16 +362,10 @@ def _addresses(units: Packed, least: int, address: int) -> Ints:
     return np.where(is_damaged, np.where(last < 0, address, addresses[last]), addresses)
 
 
-def _are_fillers(units: Packed) -> Bools:
-    """Return which units are pre-blank ones; those with an address are of messages, with a damaged size."""
-    fillers: Bools = (units["size"] == consume_queue.PRE_BLANK_SIZE) & (units["physical_offset"] == 0)
-    return fillers
-
-
 def _first_at_or_behind(queue: ConsumeQueue, offset: int, last: int) -> int:
     """Return the first unit of a message at or after an address, of a queue none of whose messages was found."""
     for low, units in queue.windows(queue.first_offset, last):
-        later = np.flatnonzero((units["physical_offset"] >= offset) & ~_are_fillers(units))
+        later = np.flatnonzero((units["physical_offset"] >= offset) & ~are_fillers(units))
         if len(later):
             return low + int(later[0])
     return last
