@@ -653,8 +653,10 @@ class _HaStream(asyncio.Protocol):
 
     def leads_to(self, own_address: str) -> bool:
         """Return whether the other end is the HA port of this broker."""
-        (host, port), (own_host, _) = (self._transport.get_extra_info(end)[:2] for end in ("peername", "sockname"))
-        return host == own_host and own_address.endswith(f":{port}")
+        peer, own = (self._transport.get_extra_info(end) for end in ("peername", "sockname"))
+        if not (peer and own):  # it has ended meanwhile
+            return False
+        return bool(peer[0] == own[0]) and own_address.endswith(f":{peer[1]}")
 
     def abort(self) -> None:
         """End it."""
