@@ -6,7 +6,7 @@ and leaves the rest. After each start
 
 - every message comes that a subscription has not acknowledged;
 - what it has acknowledged comes again only if that is not in its file, which is true of nothing that was acknowledged
-  before the file was written, so of the last second and of what the disk takes.
+  before the file was written, so of the last half second and of what the disk takes.
 
 The tests try two kills; this is the long form::
 

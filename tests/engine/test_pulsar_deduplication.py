@@ -18,6 +18,7 @@ import mqtool
 from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.broker.operations.refusal import OperationRefusedError
 from mqtool.engine.broker.operations.send import NewTopic
+from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.pulsar.deduplication import Deduplication
 from mqtool.engine.pulsar.door import PulsarDoor
 from mqtool.engine.pulsar.frames import Command, Payload, build_batch_body, build_payload, parse_frame
@@ -57,9 +58,9 @@ def client_of(broker: mqtool.Broker) -> Any:
 class DoorAtWork:
     """A door with one producer, ``p``, and what it was told."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, settings: BrokerSettings | None = None) -> None:
         self.store = MessageStore(root, StoreConfig({"mappedFileSizeCommitLog": "1048576"}), now=NOW)
-        self.broker = BrokerController(self.store, NOW)
+        self.broker = BrokerController(self.store, NOW, settings)
         self.door = PulsarDoor(self.broker, NOW)
         self.peer = Peer(1, "127.0.0.1", 40_001)
         self.say("connect", client_version="test", protocol_version=21)

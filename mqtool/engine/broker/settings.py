@@ -93,6 +93,7 @@ class BrokerSettings(Settings):
     token_public_key: str = setting("tokenPublicKey", "")
     token_public_algorithm: str = setting("tokenPublicAlg", "RS256")
     pulsar_advertised: str = setting("pulsarAdvertised", "")  # host:port announced to them; empty: where they connected
+    pulsar_save_interval_ms: int = setting("pulsarSaveInterval", 500, least=100)  # of positions and sequence ids
 
     dispatch_messages_per_second: int = setting("dispatchThrottlingRateInMsg", 0, least=0)  # 0: no limit
     dispatch_bytes_per_second: int = setting("dispatchThrottlingRateInByte", 0, least=0)

@@ -1,8 +1,8 @@
 """Cursors on disk: a small file for each subscription of a queue, below ``config/pulsarCursors``.
 
-Changed cursors are written once a second, together with the offsets of groups, outside the event loop: a kill loses the
-acknowledgements of that second, and their messages are delivered again. A file is bounded: acknowledgements after the
-first 10,000 gaps are not saved.
+Changed cursors are written every ``pulsarSaveInterval``, together with the offsets of groups, outside the event loop: a
+kill loses the acknowledgements since then, and their messages are delivered again. A file is bounded: acknowledgements
+after the first 10,000 gaps are not saved.
 """
 
 import itertools
@@ -20,7 +20,6 @@ from mqtool.errors import WriteError
 log = logging.getLogger(__name__)
 
 FOLDER = "pulsarCursors"
-INTERVAL_MS = 1000
 MAX_SPANS = 10_000
 _NO_END = 1 << 63
 

@@ -16,7 +16,7 @@ from mqtool.engine.broker.topics import MAX_QUEUES, fault_of_name, may_be_sent_t
 from mqtool.engine.intervals import is_time
 from mqtool.engine.pulsar.catalogue import Catalogue, KnownTopic
 from mqtool.engine.pulsar.cursor import Cursor
-from mqtool.engine.pulsar.cursor_files import INTERVAL_MS, CursorFiles, CursorKey, Kept
+from mqtool.engine.pulsar.cursor_files import CursorFiles, CursorKey, Kept
 from mqtool.engine.pulsar.deduplication import Deduplication, ProducerFiles, ProducersKey
 from mqtool.engine.pulsar.entries import ROOM, Entry
 from mqtool.engine.pulsar.limits import check_list
@@ -182,7 +182,7 @@ class PulsarTopics:
         self._mixed: set[tuple[str, str]] = set()
         """Topics and groups that have consumers of both kinds."""
         self._sweep: _Sweep | None = None
-        self._next_save = now + INTERVAL_MS
+        self._next_save = now + broker.settings.pulsar_save_interval_ms
         self._log_start = broker.store.log.min_offset
         self._checked_permissions = broker.topics.version, broker.groups.version, broker.settings.perm
         self.most_body = broker.store.config.number("maxMessageSize", 4 << 20)
@@ -722,7 +722,7 @@ class PulsarTopics:
         self._left.pop(durable, None)
 
     def _wake(self, durable: Durable) -> None:
-        """Check a subscription once a second from now on."""
+        """Check a subscription regularly from now on."""
         if durable not in self._awake:
             self._awake[durable] = None
             self._held_asleep -= durable.size_asleep
@@ -814,11 +814,12 @@ class PulsarTopics:
     # Time
 
     def tick(self, now: int) -> list[Durable]:
-        """Save changes once a second, in several turns if there are many; return the subscriptions that were moved."""
+        """Save changes when it is time, in several turns if they are many; return the subscriptions that were moved."""
         if self._sweep is None:
-            if not is_time(self._next_save, INTERVAL_MS, now):
+            interval = self._broker.settings.pulsar_save_interval_ms
+            if not is_time(self._next_save, interval, now):
                 return []
-            self._next_save = now + INTERVAL_MS
+            self._next_save = now + interval
             for queue in self._deduplicating:
                 self._save_producers(queue)
             if self._log_start != (log_start := self._broker.store.log.min_offset):

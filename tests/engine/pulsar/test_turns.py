@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.pulsar import topics as topics_module
+from mqtool.engine.pulsar.cursor_files import load_cursors
 from mqtool.engine.pulsar.subscription import PulsarSubscription
 from mqtool.engine.pulsar.wire import command
 from mqtool.formats.config_tables import TopicConfig
@@ -189,3 +191,22 @@ def test_a_skip_of_everything_reads_nothing(work: DoorAtWork, monkeypatch: pytes
     subscription.skip(subscription.backlog)
 
     assert (subscription.backlog, subscription.cursor.left, reads) == (0, {}, [])
+
+
+def test_a_position_is_saved_as_often_as_the_setting_says(tmp_path: Path) -> None:
+    work = DoorAtWork(tmp_path / "store", BrokerSettings(pulsar_save_interval_ms=3000))
+
+    def saved() -> list[int]:
+        return [kept.cursor.next_offset for _, kept in load_cursors(tmp_path / "store" / "config")]
+
+    work.produce()
+    subscribe(work, 1)
+    work.send_by_rocketmq()
+    place = command("ack", consumer_id=0, ack_type=0).ack.message_id.add(ledgerId=1, entryId=0)
+    work.say("ack", consumer_id=0, ack_type=0, message_id=[place])
+    work.door.tick(NOW + 2999)
+    assert saved() == [0]
+
+    work.door.tick(NOW + 3000)
+    assert saved() == [1]
+    work.close()
