@@ -62,6 +62,8 @@ def group_effects(
     counted = {key: _OffsetRanges(ranges) for key, ranges in lost.items()}
     effects = []
     for (topic, group, queue_id), offset in sorted(offsets.items()):
+        if queue_id < 0:
+            continue  # no queue has such an id, so nobody reads it
         key = topic, queue_id
         end = offset if ends is None else ends.get(key, 0)
         shifts = [_shifted(move, offset) for move in moved.get(key, ())]

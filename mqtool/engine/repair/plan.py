@@ -187,7 +187,8 @@ def plan_repair(
     copied, remark = _copied(reader.root, plan)
     plan = dataclasses.replace(plan, journal_size=plan.journal_size + copied)
     lack = lack_of_room(reader.root, plan)
-    remarks = tuple(dict.fromkeys([*reader.remarks, *plan.remarks, *remark, *([lack] if lack else [])]))
+    told = [*reader.remarks, *plan.remarks, *remark, *_linked(reader, plan), *([lack] if lack else [])]
+    remarks = tuple(dict.fromkeys(told))
     return dataclasses.replace(
         plan,
         remarks=remarks,
@@ -288,6 +289,17 @@ def _copied(root: Path, plan: Plan) -> tuple[int, list[str]]:
         return 0, []
     size = sum(allocated(path) for path in far)
     return size, [f"what is removed is copied, {size:,} bytes: {home_of(root)} is on another file system"]
+
+
+def _linked(reader: StoreReader, plan: Plan) -> list[str]:
+    """Return a remark on files that have other names, as in a backup by `cp -al`, and change under these as well."""
+    written = {reader.root / change.file for change in plan.changes if change.what in ("write", "cut")}
+    files = {file for path in written for file in (path.glob("*") if path.is_dir() else [path])}
+    linked = [file for file in files if file.is_file() and file.stat().st_nlink > 1]
+    if not linked:
+        return []
+    count = f"{len(linked):,} files have" if len(linked) > 1 else f"{reader.paths.relative(linked[0])} has"
+    return [f"{count} other names (hard links): a copy that consists of such links changes as well"]
 
 
 def _check_room(root: Path, plan: Plan) -> None:

@@ -146,6 +146,16 @@ def test_nobody_is_hit_on_a_sound_store(store: Path) -> None:
     assert _groups(run("recover", "--abnormal", "-s", store, "--dry-run").rows) == []
 
 
+def test_an_offset_of_a_queue_with_a_negative_id_is_nobodys(store: Path) -> None:
+    """Advice about it could not be followed: no queue has such an id."""
+    table = {"offsetTable": {f"{TOPIC}@none": {"-1": 5, str(QUEUE): 0}}}
+    (store / "config" / "consumerOffset.json").write_text(json.dumps(table))
+
+    assert [row for row in run("verify", "-s", store).rows if row.get("queue_id") == -1] == []
+    assert [row for row in run("doctor", "-s", store).rows if "--queue -1" in str(row)] == []
+    assert _groups(run("recover", "--abnormal", "-s", store, "--dry-run").rows) == []
+
+
 def test_offsets_that_cannot_be_read_are_said_not_to_be_known(store: Path) -> None:
     for path in (store / "config").glob("consumerOffset.json*"):
         path.write_text("{")

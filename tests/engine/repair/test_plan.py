@@ -402,6 +402,21 @@ def test_a_folder_that_is_a_link_is_repaired_where_it_leads(store: Path, tmp_pat
     assert (snapshot(store), snapshot(tmp_path / "queues")) == (before, queues)
 
 
+def test_a_plan_says_that_a_copy_of_hard_links_changes_as_well(store: Path, tmp_path: Path) -> None:
+    segment = sorted((store / "commitlog").iterdir())[0]
+    with segment.open("r+b") as file:
+        file.seek(335)
+        file.write(bytes(480))
+    plain = plan_repair(store, StoreConfig(), "recover", {"mode": "abnormal"})
+    (tmp_path / "backup").hardlink_to(segment)
+
+    linked = plan_repair(store, StoreConfig(), "recover", {"mode": "abnormal"})
+
+    assert set(linked.remarks) - set(plain.remarks) == {
+        f"commitlog/{segment.name} has other names (hard links): a copy that consists of such links changes as well"
+    }
+
+
 def test_what_is_noted_is_small_where_nothing_is_in_the_file(store: Path) -> None:
     path = store / "sparse"
     with path.open("wb") as file:

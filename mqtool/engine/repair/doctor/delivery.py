@@ -159,7 +159,8 @@ def _offsets_in(case: Case, code: str) -> Iterator[tuple[Finding, str, int, int]
     """Yield group, queue and offset for findings, which name only the first queue of each topic and group."""
     for finding in case.found(code):
         for (topic, group, queue_id), offset in sorted((case.consumer_offsets or {}).items()):
-            if topic == finding.topic and f"the group {group} " in finding.message:
+            # no queue has a negative id: nobody reads it, and its offset cannot be set
+            if topic == finding.topic and queue_id >= 0 and f"the group {group} " in finding.message:
                 yield finding, group, queue_id, offset
 
 

@@ -264,6 +264,8 @@ def _check_offsets(
         low, high = bounds.get((topic, queue_id), (0, 0))
         if groups is not None and group not in groups and not group.startswith(SYSTEM_GROUP_PREFIXES):
             unknown.add(group)
+        if queue_id < 0:
+            continue  # no queue has such an id, so nobody reads it
         if reader.rocksdb_queues or low <= offset <= high or reader.lacks_queue((topic, queue_id)):
             continue
         code, expected = ("CONFIG-OFFSET", high) if offset > high else ("CONFIG-OFFSET-EXPIRED", low)
