@@ -1,9 +1,8 @@
 """List every string that a user may see, by module: ``python -m tools.strings [MODULE ..]``.
 
-A string counts if it has a space, or is given to what shows something; docstrings count where they are the help of
-a command, and those of the public API. Each comes with its line and its kind: help, error, finding, check, remark,
-API, or other, which is all that this does not know better. What is built of pieces is shown with ``{..}`` where a
-value goes. Cost: linear in the source.
+Lists strings that contain a space or are passed to a function that prints, help texts of commands, and docstrings
+of the public API. Each has its line and its kind: help, error, finding, check, remark, API, or other, if the kind is
+unknown. ``{..}`` stands for a value that is filled in. Cost: linear in the source.
 """
 
 import ast

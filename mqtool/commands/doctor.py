@@ -138,7 +138,7 @@ def _tell_starts(output: Output, at: str, starts: "list[StartOutcome]") -> None:
     if output.is_table:
         output.text(click.style("If a broker is started now", bold=True))
         output.text()
-        output.new_table(("broker", "starts", "deletes", "hides", "groups hit", "what"))
+        output.new_table(("broker", "starts", "deletes", "hides", "groups", "what"))
     for outcome in starts:
         output.row(_start_page(outcome) if output.is_table else _start_row(outcome))
     from mqtool.engine.repair.group_effects import advice
@@ -168,7 +168,7 @@ def _start_page(outcome: "StartOutcome") -> dict[str, Any]:
         "starts": {True: "yes", False: "no", None: "unknown"}[outcome.starts],
         "deletes": outcome.deleted if is_known else "",
         "hides": outcome.hidden if is_known else "",
-        "groups hit": len({effect.group for effect in outcome.groups}) if is_known else "",
+        "groups": len({effect.group for effect in outcome.groups}) if is_known else "",
         "what": "; ".join(_consequences(outcome)),
     }
 

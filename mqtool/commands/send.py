@@ -192,7 +192,7 @@ def _body(row: dict[str, Any]) -> bytes:
 
     body, encoding = row["body"], row.get("body_encoding", "text")
     if encoding != "json" and not isinstance(body, str):
-        raise TypeError("the body is no text")
+        raise TypeError("the body is not text")
     match encoding:
         case "hex":
             return bytes.fromhex(body)

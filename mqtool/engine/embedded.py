@@ -97,18 +97,18 @@ class Broker:
         self.door_addresses: Mapping[str, str] = {}
         """Where each of its doors listens, by name."""
         self.pulsar_url = ""
-        """What clients of Apache Pulsar are given, while it runs and serves them: ``pulsar://host:port``."""
+        """Service URL for clients of Apache Pulsar, while it runs and serves them: ``pulsar://host:port``."""
         self.pulsar_tls_url = ""
-        """The same for its port for TLS (``pulsarTlsPort``): ``pulsar+ssl://host:port``."""
+        """The same with TLS (``pulsarTlsPort``): ``pulsar+ssl://host:port``."""
         self.pulsar_admin_url = ""
-        """What ``pulsar-admin`` is given, and clients that look topics up over HTTP: ``http://host:port``."""
+        """URL for ``pulsar-admin`` and for clients that look up topics over HTTP: ``http://host:port``."""
         self._cluster: Cluster | None = None
         self.name_server_address = ";".join(name_servers)
-        """What clients are given: its name server, ``host:port``, or those that were named."""
+        """Name servers for clients, ``host:port``: its own, or those that were given."""
 
     @property
     def following(self) -> Following | None:
-        """Of a slave, known while it runs: of which master, how far, and why it has stopped."""
+        """How a slave follows its master, known while it runs: which one, how far, and why it has stopped."""
         if self._cluster is None:
             return None
         [rules] = self._cluster.brokers

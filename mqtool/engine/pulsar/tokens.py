@@ -40,7 +40,7 @@ class Tokens:
             self._key, self._algorithms = _read(_SECRET, settings.token_secret_key), list(_OF_SECRET)
         elif settings.token_public_key:
             if algorithm not in _OF_PUBLIC:
-                raise UsageError(f"{_ALGORITHM}={algorithm} is none of {', '.join(_OF_PUBLIC)}")
+                raise UsageError(f"{_ALGORITHM}={algorithm} is not one of {', '.join(_OF_PUBLIC)}")
             self._key, self._algorithms = _read(_PUBLIC, settings.token_public_key), [algorithm]
         else:
             text = f"pulsarPort with aclEnable=true: {_SECRET} or {_PUBLIC} is needed to authenticate Pulsar clients"
