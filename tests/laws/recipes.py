@@ -2143,6 +2143,31 @@ _ROWS = {
             },
         ],
     ),
+    "a filler unit does not lead to the first message of the log": (
+        "special-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "consumequeue/%LMQ%alpha"},
+            {"op": "excise", "file": "commitlog/00000000000000000000", "at": 1754, "len": 2048, "keep": True},
+        ],
+    ),
+    "a unit that refers to an extension that is not there says where its message is": (
+        "special-550-kill",
+        "recover --normal",
+        [
+            {
+                "op": "write",
+                "file": "consumequeue/%LMQ%beta/0/00000000000000000000",
+                "at": 12,
+                "hex": "8000000000000000",
+            }
+        ],
+    ),
+    "a unit of an extension that was cut off with its file is named as left": (
+        "ext-533-clean",
+        "recover --abnormal",
+        [{"op": "resize", "file": "consumequeue_ext/Ext/0/00000000000000000000", "size": 313}],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -66,6 +66,14 @@ class ConsumeQueue(FileQueue):
                 out[low - start * size : high - start * size] = segment.stretch(at, at + high - low)
         return out.view(consume_queue.UNIT_DTYPE)
 
+    def address_at(self, queue_offset: int) -> int | None:
+        """Return the address to which the unit of a place leads; None if there is none, or it is empty or filler."""
+        if not self.first_offset <= queue_offset < self.max_offset():
+            return None
+        unit = self.units(queue_offset, queue_offset + 1)[0]
+        address = int(unit["physical_offset"])
+        return address if address or int(unit["size"]) not in (0, consume_queue.PRE_BLANK_SIZE) else None
+
     def windows(self, start: int, stop: int) -> Iterator[tuple[int, Units]]:
         """Yield the units of a range of queue offsets in blocks, each with the offset of its first unit.
 

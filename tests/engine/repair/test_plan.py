@@ -403,7 +403,7 @@ def test_a_folder_that_is_a_link_is_repaired_where_it_leads(store: Path, tmp_pat
 
 
 def test_a_plan_says_that_a_copy_of_hard_links_changes_as_well(store: Path, tmp_path: Path) -> None:
-    segment = sorted((store / "commitlog").iterdir())[0]
+    segment = min((store / "commitlog").iterdir())
     with segment.open("r+b") as file:
         file.seek(335)
         file.write(bytes(480))

@@ -449,10 +449,7 @@ class QueueBuilder:
     def _is_confirmed(self, held: UnitBlock) -> bool:
         """Return whether the existing queue has a message at the offset that it states."""
         old = self._reader.consume_queues.get(held.queue)
-        if old is None or not old.first_offset <= held.offset < old.max_offset():
-            return False
-        unit = old.units(held.offset, held.offset + 1)[0]
-        return bool(unit["physical_offset"] == held.units["physical_offset"][0])
+        return old is not None and old.address_at(held.offset) == held.units["physical_offset"][0]
 
     def _place(self, queue: _Queue, piece: UnitBlock) -> None:
         """Put units in the places of their offsets, as far as these are free."""

@@ -394,10 +394,9 @@ def _is_credible(reader: StoreReader, records: DisplacedRecords, unsound: Unsoun
     topic = records.table.bytes_of(plain.TOPIC, 0).decode("utf-8", "replace")
     queue = reader.consume_queues.get((topic, int(records.table.column("queue_id")[0])))
     offset = int(records.table.column("queue_offset")[0])
-    if queue is not None and queue.first_offset <= offset < queue.max_offset():
-        stated = int(queue.units(offset, offset + 1)["physical_offset"][0])
-        if stated in (records.start, address):
-            return stated == records.start
+    stated = None if queue is None else queue.address_at(offset)
+    if stated in (records.start, address):
+        return stated == records.start
     return address not in unsound.due
 
 

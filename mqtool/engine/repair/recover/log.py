@@ -713,10 +713,8 @@ class _Builder:
         consume_queue = self.reader.consume_queues.get(queue)
         if consume_queue is None or queue_offset >= self.order.next.get(queue, (0, -1))[0]:
             return False
-        if not consume_queue.first_offset <= queue_offset < consume_queue.max_offset():
-            return False
-        address = int(consume_queue.units(queue_offset, queue_offset + 1)["physical_offset"][0])
-        if address < self.plan.end_offset:
+        address = consume_queue.address_at(queue_offset)
+        if address is not None and address < self.plan.end_offset:
             with contextlib.suppress(MqtoolError):
                 message = self.reader.message_at(address)
                 return ((message.topic, message.queue_id), message.queue_offset) == (queue, queue_offset)
@@ -881,9 +879,7 @@ class _Builder:
         if batches is not None:
             return batches.offset_at(span.physical_offset) == span.start
         queue = self.reader.consume_queues.get(span.queue)
-        if queue is None or not queue.first_offset <= span.start < queue.max_offset():
-            return False
-        return int(queue.units(span.start, span.start + 1)["physical_offset"][0]) == span.physical_offset
+        return queue is not None and queue.address_at(span.start) == span.physical_offset
 
     def _jump(self, span: Span) -> int:
         """Accept offsets as they are; return the next of the queue."""

@@ -18,6 +18,7 @@ from mqtool.engine.repair.parts import Span
 from mqtool.engine.repair.recover.bridges import Hole, QueueGap, in_place
 from mqtool.engine.repair.row_findings import FindingsOfRows
 from mqtool.engine.repair.verify.records import check_records
+from mqtool.engine.store.consume_queue import are_fillers
 from mqtool.engine.store.dispatch import QueueKey, dispatch
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
@@ -216,7 +217,8 @@ class RecordEditor:
             after, address = ends.get(key, (queue.first_offset, -1))
             for low, units in queue.windows(after, queue.max_offset()):
                 at = units["physical_offset"].astype(np.int64)
-                for row in np.flatnonzero(np.isin(at, wanted) & (at > address)).tolist():
+                leads = np.isin(at, wanted) & (at > address) & ~are_fillers(units)
+                for row in np.flatnonzero(leads).tolist():
                     yield QueueGap(key, low + row, low + row + 1, address, self.end_offset), int(at[row])
         for key, batches in self.reader.batch_consume_queues.items():
             after, address = ends.get(key, (batches.first_offset, -1))
@@ -301,22 +303,13 @@ class RecordEditor:
             return False
         if batches is not None:
             return batches.offset_at(message.position) == message.queue_offset
-        if queue is None:
-            return False
-        offset = message.queue_offset
-        if not queue.first_offset <= offset < queue.max_offset():
-            return False
-        return int(queue.units(offset, offset + 1)["physical_offset"][0]) == message.position
+        return queue is not None and queue.address_at(message.queue_offset) == message.position
 
     def _is_of_lost(self, gap: QueueGap, position: int) -> bool:
         """Return whether the unit of a place leads to a lost message rather than to the one at ``position``."""
         queue = self.reader.consume_queues.get(gap.queue)
-        if queue is None or not queue.first_offset <= gap.start < queue.max_offset():
-            return False
-        unit = queue.units(gap.start, gap.start + 1)[0]
-        address = int(unit["physical_offset"])
-        is_between = gap.after < address < min(gap.before, self.end_offset) and int(unit["size"]) >= layout.MIN_SIZE
-        if not is_between or address == position:
+        address = None if queue is None else queue.address_at(gap.start)
+        if address in (None, position) or not gap.after < address < min(gap.before, self.end_offset):
             return False
         record = self._record(address)
         return record is None or placeholder.LOST in record.message.properties
@@ -422,9 +415,7 @@ class RecordEditor:
         """Return whether the unit at a place of a light queue, as stated in properties, leads to an address."""
         name, offset = light
         queue = self.reader.consume_queues.get((name, 0))
-        if queue is None or not offset.isdecimal() or not queue.first_offset <= int(offset) < queue.max_offset():
-            return False
-        return int(queue.units(int(offset), int(offset) + 1)["physical_offset"][0]) == position
+        return queue is not None and offset.isdecimal() and queue.address_at(int(offset)) == position
 
     def take_batches(self, records: dict[int, bytes]) -> None:
         """Take, by address, inner batches whose numbers are rewritten, and messages wrongly marked as such."""

@@ -89,12 +89,9 @@ class Ways:
         if batches is not None:
             return batches.offset_at(self._at) == offset or None
         units_of_queue = self._reader.consume_queues.get(queue)
-        if units_of_queue is None or not units_of_queue.first_offset <= offset < units_of_queue.max_offset():
+        if units_of_queue is None or units_of_queue.address_at(offset) != self._at:
             return None
-        unit = units_of_queue.units(offset, offset + 1)[0]
-        if int(unit["physical_offset"]) != self._at:
-            return None
-        stored_code = int(unit["tags_code"])
+        stored_code = int(units_of_queue.units(offset, offset + 1)["tags_code"][0])
         return stored_code == code or bool(consume_queue_ext.is_address(stored_code))
 
     def _alike(self, head: bytes) -> int:

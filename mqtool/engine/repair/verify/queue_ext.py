@@ -41,6 +41,9 @@ def _walk(reader: StoreReader, ext: ConsumeQueueExt, segment: MappedFile, is_las
     if mark == consume_queue_ext.END and segment.bytes[at + 2 :].any():
         text = "the end-of-file mark is followed by other bytes, which a broker drops"
         yield finding("QUEUE-EXT", text, offset=at, **place)
+    elif mark != consume_queue_ext.END and is_last and segment.bytes[at:].any():
+        text = "a unit of the extension that was not written completely: a broker drops it"
+        yield finding("QUEUE-EXT", text, offset=at, found=mark, **place)
     elif mark != consume_queue_ext.END and not is_last:
         text = "neither a unit nor the end-of-file mark"
         yield finding("QUEUE-EXT", text, offset=at, expected=consume_queue_ext.END, found=mark, **place)

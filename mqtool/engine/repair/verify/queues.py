@@ -210,13 +210,14 @@ class QueueChecker:
             return
         if unit is None:
             text = "the unit refers to a place in the extension where there is no unit"
-            yield self._unit("QUEUE-EXT", text, queue, offset, None, consume_queue_ext.position_of(address))
+            place = consume_queue_ext.position_of(address)
+            yield self._unit("QUEUE-EXT", text, queue, offset, None, place, int(units.physical_offset[row]))
             return
         for name in ("tags_code", "store_timestamp"):
             expected, value = int(getattr(units, name)[row]), int(unit[name][0])
             if value != expected:
                 text = f"the extension has another {name.replace('_', ' ')} than the message"
-                yield self._unit("QUEUE-EXT", text, queue, offset, expected, value)
+                yield self._unit("QUEUE-EXT", text, queue, offset, expected, value, int(units.physical_offset[row]))
 
     def _compare_batch(self, units: Units, stretch: UnitRange, compared: Compared) -> None:
         queue = self.batch_queues[stretch.queue]
