@@ -72,6 +72,24 @@ def test_queues_of_the_wrong_type_that_keep_a_broker_from_starting_are_taken_awa
     assert not [found for found in verify_store(StoreReader(store, config)) if found.severity != "note"]
 
 
+@pytest.mark.parametrize("name", STORES)
+def test_a_plan_says_if_brokers_refuse_batch_queues_for_lack_of_settings_and_what_to_do(
+    name: str, tmp_path: Path
+) -> None:
+    store = copy_of(name, tmp_path)
+    config = config_of(name, store, is_told=True)
+    sound = recover(name, store)
+    shutil.rmtree(store / "config")
+
+    plan = recover(name, store)
+
+    assert [remark for remark in sound.remarks if "QUEUE-TYPE" in remark] == []
+    assert [remark for remark in plan.remarks if "QUEUE-TYPE" in remark and "`mqtool rebuild config`" in remark]
+    assert recover_as(StoreReader(store, config), "5.5").refusal
+    carry_out(store, config, plan_repair(store, config, "rebuild", {"target": "config"}), Disk())
+    assert not recover_as(StoreReader(store, config), "5.5").refusal
+
+
 @pytest.mark.parametrize("repair", ["recover --abnormal", "rebuild queues"])
 def test_a_flag_alone_makes_no_batch_topic(repair: str, tmp_path: Path) -> None:
     name = "txn-533-kill"

@@ -29,7 +29,7 @@ from mqtool.engine.repair.parts import Progress, one_ahead
 from mqtool.engine.repair.placement import Placement, Renamed, first_addresses, place
 from mqtool.engine.repair.plan import Change, Plan
 from mqtool.engine.repair.rebuild.index import IndexBuilder, shape_of
-from mqtool.engine.repair.rebuild.plan import batch_topics_of, build_index, build_queues
+from mqtool.engine.repair.rebuild.plan import batch_topics_of, build_index, build_queues, set_to_batch
 from mqtool.engine.repair.rebuild.queues import Sizes
 from mqtool.engine.repair.recover import left_alone
 from mqtool.engine.repair.recover.bridges import Bridges, Hole
@@ -41,6 +41,7 @@ from mqtool.engine.repair.rehearsal import rehearsed
 from mqtool.engine.repair.verify import index as index_checks
 from mqtool.engine.repair.verify.index import IndexVerifier
 from mqtool.engine.repair.verify.log import Run
+from mqtool.engine.store import rocksdb
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.disk import allocated
 from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, QueueKey, Units, by_topic
@@ -750,7 +751,24 @@ def _remarks(recovery: Recovery) -> list[str]:
 def _left(reader: StoreReader, recovery: Recovery) -> Iterator[str]:
     bridged = [(hole.start, hole.end) for hole in recovery.log.holes if hole.lost]
     renamed = reader.with_log(recovery.placement.log) if recovery.placement.renamed else reader
-    return left_alone.remarks(reader, renamed, recovery.ends, recovery.log.end_offset, recovery.log.left, bridged)
+    yield from left_alone.remarks(reader, renamed, recovery.ends, recovery.log.end_offset, recovery.log.left, bridged)
+    yield from _without_type(recovery)
+
+
+def _without_type(recovery: Recovery) -> Iterator[str]:
+    """Yield a sentence if topics have queues of inner batches, and settings that do not say so."""
+    reader = recovery.reader
+    if any(rocksdb.is_rocksdb(reader.paths.config / name) for name in rocksdb.CONFIG_DATABASES):
+        return
+    of_batches = {topic for topic, _ in (*reader.batch_consume_queues, *recovery.batch_queues)}
+    untyped = sorted(of_batches.intersection(recovery.batch_topics) - set_to_batch(reader))
+    if untyped:
+        more = f", and {len(untyped) - 1:,} more" if len(untyped) > 1 else ""
+        folder = reader.paths.relative(reader.paths.batch_consume_queue / untyped[0])
+        yield (
+            f"left unchanged (QUEUE-TYPE): {folder}: the type of the topic is not BatchCQ{more}: brokers refuse to "
+            "start; run `mqtool rebuild config`"
+        )
 
 
 def _rehearse(recovery: Recovery, journal: Journal) -> None:
