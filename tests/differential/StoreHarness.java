@@ -153,9 +153,12 @@ public class StoreHarness {
         Path path = new File(root, "config/topics.json").toPath();
         ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
         if (Files.exists(path)) {
-            JsonObject json = new Gson().fromJson(Files.readString(path), JsonObject.class);
-            json.getAsJsonObject("topicConfigTable").entrySet().forEach(entry ->
-                topics.put(entry.getKey(), new Gson().fromJson(entry.getValue(), TopicConfig.class)));
+            JsonObject table = new Gson().fromJson(Files.readString(path), JsonObject.class)
+                .getAsJsonObject("topicConfigTable");
+            if (table != null) {  // brokers, too, find no topics in a table of another kind
+                table.entrySet().forEach(entry ->
+                    topics.put(entry.getKey(), new Gson().fromJson(entry.getValue(), TopicConfig.class)));
+            }
         }
         return topics;
     }
