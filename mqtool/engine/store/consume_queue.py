@@ -70,9 +70,8 @@ class ConsumeQueue(FileQueue):
         """Return the address to which the unit of a place leads; None if there is none, or it is empty or filler."""
         if not self.first_offset <= queue_offset < self.max_offset():
             return None
-        unit = self.units(queue_offset, queue_offset + 1)[0]
-        address = int(unit["physical_offset"])
-        return address if address or int(unit["size"]) not in (0, consume_queue.PRE_BLANK_SIZE) else None
+        units = self.units(queue_offset, queue_offset + 1)
+        return None if are_empty(units)[0] else int(units["physical_offset"][0])
 
     def windows(self, start: int, stop: int) -> Iterator[tuple[int, Units]]:
         """Yield the units of a range of queue offsets in blocks, each with the offset of its first unit.
@@ -288,6 +287,12 @@ def are_fillers(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     """Return which units are pre-blank ones; those with an address are of messages, with a damaged size."""
     fillers: npt.NDArray[np.bool_] = (units["size"] == consume_queue.PRE_BLANK_SIZE) & (units["physical_offset"] == 0)
     return fillers
+
+
+def are_empty(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Return which units lead to no message: zeros and pre-blank ones, although a message may be at address 0."""
+    empty: npt.NDArray[np.bool_] = (units["physical_offset"] == 0) & (units["size"] == 0)
+    return empty | are_fillers(units)
 
 
 def used_units(segment: MappedFile, dtype: np.dtype[np.void]) -> int:

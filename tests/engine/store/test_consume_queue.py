@@ -54,6 +54,13 @@ def test_golden_queues_have_the_units_and_ends_that_java_tells(name: str) -> Non
             assert stop == told[key]["max"]
 
 
+def test_only_units_of_messages_lead_somewhere_also_to_the_start_of_the_log(tmp_path: Path) -> None:
+    filler = consume_queue.UNIT.build({"physical_offset": 0, "size": consume_queue.PRE_BLANK_SIZE, "tags_code": 0})
+    queue = queue_of(tmp_path, [filler, unit(0), bytes(20), unit(3, size=0), filler], start=5)
+
+    assert [queue.address_at(offset) for offset in range(4, 11)] == [None, None, 0, None, 300, None, None]
+
+
 @given(st.integers(0, 23), st.integers(0, 12), st.data())
 def test_any_range_of_units_is_read_and_zeros_where_no_file_is(
     folders: Iterator[Path], count: int, first_file: int, data: st.DataObject

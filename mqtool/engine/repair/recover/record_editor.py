@@ -18,7 +18,7 @@ from mqtool.engine.repair.parts import Span
 from mqtool.engine.repair.recover.bridges import Hole, QueueGap, in_place
 from mqtool.engine.repair.row_findings import FindingsOfRows
 from mqtool.engine.repair.verify.records import check_records
-from mqtool.engine.store.consume_queue import are_fillers
+from mqtool.engine.store.consume_queue import are_empty
 from mqtool.engine.store.dispatch import QueueKey, dispatch
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
@@ -217,7 +217,7 @@ class RecordEditor:
             after, address = ends.get(key, (queue.first_offset, -1))
             for low, units in queue.windows(after, queue.max_offset()):
                 at = units["physical_offset"].astype(np.int64)
-                leads = np.isin(at, wanted) & (at > address) & ~are_fillers(units)
+                leads = np.isin(at, wanted) & (at > address) & ~are_empty(units)
                 for row in np.flatnonzero(leads).tolist():
                     yield QueueGap(key, low + row, low + row + 1, address, self.end_offset), int(at[row])
         for key, batches in self.reader.batch_consume_queues.items():

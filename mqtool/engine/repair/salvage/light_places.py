@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from mqtool.engine.store.consume_queue import ConsumeQueue
+from mqtool.engine.store.consume_queue import ConsumeQueue, are_empty
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.formats.scan import Ints
 
@@ -64,5 +64,6 @@ def _has_unit(queue: ConsumeQueue | None, offsets: Ints, addresses: Ints) -> npt
     start, stop = max(queue.first_offset, int(offsets.min())), min(queue.max_offset(), int(offsets.max()) + 1)
     for low, units in queue.windows(start, stop):
         rows = np.flatnonzero((offsets >= low) & (offsets < low + len(units)))
-        leads[rows] = units["physical_offset"][offsets[rows] - low] == addresses[rows]
+        stated = units[offsets[rows] - low]
+        leads[rows] = (stated["physical_offset"] == addresses[rows]) & ~are_empty(stated)
     return leads

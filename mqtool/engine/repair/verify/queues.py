@@ -16,7 +16,7 @@ from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding, Rest
 from mqtool.engine.repair.rebuild.plan import batch_topics_of
 from mqtool.engine.repair.verify.log import Compared, LogVerifier, QueueStretch, stretches
-from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue
+from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, are_empty
 from mqtool.engine.store.dispatch import QueueKey, UnitRange, Units
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.mapped_file import MappedFile
@@ -172,7 +172,7 @@ class QueueChecker:
         if stored.tobytes() == wanted.tobytes():
             return
         sizes = stored["size"]
-        empty = (stored["physical_offset"] == 0) & ((sizes == 0) | (sizes == consume_queue.PRE_BLANK_SIZE))
+        empty = are_empty(stored)
         for begin, end in stretches(empty):
             note("QUEUE-MISSING", low + begin, low + end)
         elsewhere = ~empty & (sizes > 0) & (stored["physical_offset"] != wanted["physical_offset"])
