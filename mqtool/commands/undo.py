@@ -9,7 +9,7 @@ from mqtool.commands._interrupts import changing
 from mqtool.commands._options import STORE, default_store
 from mqtool.commands._output import Output, iso_time
 from mqtool.commands._repair import Confirmation, confirmation_options
-from mqtool.errors import Status
+from mqtool.errors import NotFoundError, Status
 
 if TYPE_CHECKING:
     from mqtool.engine.repair.journal import JournalInfo
@@ -35,6 +35,8 @@ def command(
 
     root = store or default_store()
     refuse_remote(root, "undo")
+    if not root.is_dir():
+        raise NotFoundError(f"{root} is not a directory: give a broker's store with -s")
     if listing:
         output.columns = ("name", "command", "time", "state", "size")
         for info in journals(root):

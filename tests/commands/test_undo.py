@@ -415,10 +415,11 @@ def test_the_log_of_a_store_alone_is_refused_and_the_store_named(store: Path) ->
 
 
 def test_without_a_repair_there_is_nothing_to_undo(store: Path, tmp_path: Path) -> None:
-    for path in (store, tmp_path / "nowhere"):
-        ran = run("undo", "-s", path, "--yes")
-        assert ran.status == Status.NO_INPUT
-        assert "there is no repair of" in ran.remarks
+    ran = run("undo", "-s", store, "--yes")
+    nowhere = [run("undo", "-s", tmp_path / "nowhere", option) for option in ("--yes", "--list")]
+
+    assert (ran.status, "there is no repair of" in ran.remarks) == (Status.NO_INPUT, True)
+    assert [(one.status, "nowhere is not a directory" in one.remarks) for one in nowhere] == [(66, True)] * 2
     assert not home_of(store).exists()
 
 
