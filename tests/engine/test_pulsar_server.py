@@ -317,7 +317,7 @@ def test_pages_are_for_administrators_but_for_lookups(guarded: mqtool.Broker) ->
     [
         ({}, "tokenSecretKey or tokenPublicKey"),
         ({"tokenSecretKey": "no base64!"}, "neither a file nor base64"),
-        ({"tokenPublicKey": "YWJj", "tokenPublicAlg": "HS256"}, "HS256 is none of"),
+        ({"tokenPublicKey": "YWJj", "tokenPublicAlg": "HS256"}, "HS256 is not one of"),
     ],
 )
 def test_there_is_no_port_for_pulsar_where_nothing_tells_who_clients_are(
