@@ -3,10 +3,13 @@
 A job is held against the command that answers the same on one machine; what jobs find is tested in ``tests/spark``.
 """
 
+import functools
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ from mqtool.errors import NotFoundError, Status, StoreChangedError, UsageError
 from mqtool.spark import rebuild, verify
 from mqtool.spark.session import package_into
 from mqtool.spark.stores import Store, opened_once
-from tests.commands.running import run
+from tests.commands.running import Ran, run
 from tests.damage import with_noise
 from tests.golden import copy_of, golden_store, manifest
 from tests.spark.session import need_java
@@ -40,9 +43,22 @@ def ran(*words: object, **environment: str) -> "subprocess.CompletedProcess[str]
     return subprocess.run([*map(str, words)], capture_output=True, text=True, env=settings)
 
 
-def job(*words: object) -> "subprocess.CompletedProcess[str]":
+def program(*words: object) -> "subprocess.CompletedProcess[str]":
     need_java()
     return ran(sys.executable, "-m", "mqtool", "spark", *words, "--master", "local[2]")
+
+
+@functools.cache
+def _process() -> ProcessPoolExecutor:
+    """Return a process for jobs: only the first of them starts a JVM, and no session of other tests is there."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+
+def job(*words: object) -> Ran:
+    """Run a job as ``program`` does, but in a process that stays."""
+    need_java()
+    return _process().submit(run, "spark", *words, "--master", "local[2]").result()
 
 
 def rows_of(text: str) -> list[dict[str, Any]]:
@@ -55,7 +71,7 @@ class TestOnSpark:
     def test_verify_finds_what_verify_finds_and_ends_as_it_does(self) -> None:
         store = golden_store("mixed-533-kill")
 
-        one, many = run("verify", "-s", store), job("verify", "-s", store)
+        one, many = run("verify", "-s", store), program("verify", "-s", store)
 
         assert one.rows
         assert rows_of(many.stdout) == one.rows
@@ -104,9 +120,9 @@ class TestOnSpark:
         one, many = run("find", "--text", "delta15", "-s", store), job("find", "--text", "delta15", "-s", store)
 
         assert one.rows
-        assert rows_of(many.stdout) == one.rows
-        assert many.returncode == one.status == Status.DAMAGE
-        assert "a place of the log could not be read" in many.stderr
+        assert many.rows == one.rows
+        assert many.status == one.status == Status.DAMAGE
+        assert "a place of the log could not be read" in many.remarks
 
     def test_find_tells_of_an_index_entry_that_refers_to_a_damaged_message_as_find_does(self, tmp_path: Path) -> None:
         store = copy_of(STORE, tmp_path)
@@ -118,9 +134,9 @@ class TestOnSpark:
         asked = ("find", "--key", message["uniq_key"], "-s", store)
         one, many = run(*asked), job(*asked)
 
-        assert rows_of(many.stdout) == one.rows == []
-        assert many.returncode == one.status == Status.DAMAGE
-        for remarks in (one.remarks, many.stderr):
+        assert many.rows == one.rows == []
+        assert many.status == one.status == Status.DAMAGE
+        for remarks in (one.remarks, many.remarks):
             assert "an index entry refers to a place without a sound message" in remarks
 
     def test_what_is_exported_can_be_imported(self, tmp_path: Path) -> None:
@@ -128,7 +144,7 @@ class TestOnSpark:
 
         many = job("export", "-s", store, "--into", into)
 
-        assert many.returncode == Status.OK
+        assert many.status == Status.OK
         files = sorted(into.rglob("*.parquet"))
         taken = run("import", *files, "--into", tmp_path / "again")
         assert taken.status == Status.OK, taken.remarks
@@ -141,11 +157,11 @@ class TestOnSpark:
 
         many = job("offsets", "-s", store)
 
-        found = {(f"{row['topic']}@{row['group']}", row["queue_id"]): row["saved"] for row in rows_of(many.stdout)}
+        found = {(f"{row['topic']}@{row['group']}", row["queue_id"]): row["saved"] for row in many.rows}
         wanted = {(name, int(queue)): offset for name, queues in saved.items() for queue, offset in queues.items()}
         assert wanted
         assert wanted.items() <= found.items()
-        assert many.returncode == Status.OK
+        assert many.status == Status.OK
 
     def test_compare_names_the_messages_of_a_segment_that_one_store_lacks(self, tmp_path: Path) -> None:
         store, other = golden_store(STORE), copy_of(STORE, tmp_path)
@@ -156,10 +172,10 @@ class TestOnSpark:
         many = job("compare", "-s", store, "--with", other, "--by", "offset")
 
         wanted = [row["physical_offset"] for row in run("find", "--to", size, "-s", store).rows]
-        rows = rows_of(many.stdout)
+        rows = many.rows
         assert [row["physical_offset"] for row in rows] == wanted
         assert {row["side"] for row in rows} == {"left"}
-        assert many.returncode == Status.DAMAGE
+        assert many.status == Status.DAMAGE
 
     @pytest.mark.parametrize("by", ["key", "offset"])
     def test_what_both_stores_have_damaged_is_not_called_the_same(self, by: str, tmp_path: Path) -> None:
@@ -170,10 +186,10 @@ class TestOnSpark:
 
         many = job("compare", "-s", store, "--with", store, "--by", by)
 
-        assert rows_of(many.stdout) == []
-        assert many.returncode == run("compare", store, store, "--by", by).status == Status.WARNINGS
+        assert many.rows == []
+        assert many.status == run("compare", store, store, "--by", by).status == Status.WARNINGS
         for side in ("left", "right"):
-            assert f"{side}: a place of the log cannot be read" in many.stderr
+            assert f"{side}: a place of the log cannot be read" in many.remarks
 
     @pytest.mark.parametrize(
         ("asked", "sentence"),
@@ -192,19 +208,19 @@ class TestOnSpark:
         one = run(*asked.format(new=tmp_path / "one.jsonl").split(), "-s", store)
         many = job(*asked.format(new=tmp_path / "many").split(), "-s", store)
 
-        assert many.returncode == one.status == Status.DAMAGE
+        assert many.status == one.status == Status.DAMAGE
         assert f"mqtool: {sentence}\n" in one.remarks
-        assert f"mqtool: {sentence}\n" in many.stderr
-        assert "damaged records and places" not in many.stderr
+        assert f"mqtool: {sentence}\n" in many.remarks
+        assert "damaged records and places" not in many.remarks
 
     def test_noise_after_the_last_message_is_remarked_by_stats_as_by_the_command(self, tmp_path: Path) -> None:
         store = with_noise(copy_of(STORE, tmp_path))
 
         one, many = run("stats", "-s", store), job("stats", "-s", store)
 
-        assert rows_of(many.stdout) == one.rows
-        assert many.returncode == one.status == Status.OK
-        for remarks in (one.remarks, many.stderr):
+        assert many.rows == one.rows
+        assert many.status == one.status == Status.OK
+        for remarks in (one.remarks, many.remarks):
             assert "after the last message are bytes that are not a message" in remarks
 
     @pytest.mark.parametrize("by", ["key", "offset"])
@@ -215,28 +231,28 @@ class TestOnSpark:
         many = job("compare", "-s", store, "--with", store, "--by", by)
 
         one = run("compare", store, store, "--by", by)
-        assert rows_of(many.stdout) == []
-        assert many.returncode == one.status == Status.WARNINGS
+        assert many.rows == []
+        assert many.status == one.status == Status.WARNINGS
         for side in ("left", "right"):
-            assert f"{side}: a place of the log cannot be read" in many.stderr
+            assert f"{side}: a place of the log cannot be read" in many.remarks
             assert f"{side}: no file holds the bytes from 65,536 to 131,072" in one.remarks
 
     def test_a_limit_of_none_counts_all_the_same(self) -> None:
         many = job("find", "-s", golden_store(STORE), "--from", 0, "--limit", 0)
 
-        assert (rows_of(many.stdout), many.returncode) == ([], Status.OK)
-        assert f"{len(manifest(STORE)['messages'])} messages found, 0 shown" in many.stderr
-        many = job("offsets", "-s", golden_store("retry-533-clean"), "--limit", 0)
-        assert (rows_of(many.stdout), many.returncode) == ([], Status.OK)
-        assert "0 groups and queues; --limit is reached" in many.stderr
-        assert "Warning" not in many.stderr
+        assert (many.rows, many.status) == ([], Status.OK)
+        assert f"{len(manifest(STORE)['messages'])} messages found, 0 shown" in many.remarks
+        offsets = program("offsets", "-s", golden_store("retry-533-clean"), "--limit", 0)
+        assert (rows_of(offsets.stdout), offsets.returncode) == ([], Status.OK)
+        assert "0 groups and queues; --limit is reached" in offsets.stderr
+        assert "Warning" not in offsets.stderr
 
     def test_rebuild_makes_what_rebuild_makes(self, tmp_path: Path) -> None:
         store = golden_store(STORE)
 
         many = job("rebuild", "all", "-s", store, "--into", tmp_path / "many")
 
-        assert many.returncode == run("rebuild", "all", "-s", store, "--into", tmp_path / "one").status == Status.OK
+        assert many.status == run("rebuild", "all", "-s", store, "--into", tmp_path / "one").status == Status.OK
         one, two = (
             {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
             for folder in (tmp_path / "one", tmp_path / "many")
