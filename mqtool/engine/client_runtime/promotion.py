@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.client import calls
 from mqtool.engine.client.routes import MASTER
+from mqtool.engine.client_runtime.wire import together
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, NotFoundError, RefusedError, UnavailableError, UsageError
 from mqtool.formats.topics import RETRY_PREFIX
@@ -405,15 +406,19 @@ async def _copy_offsets(admin: "AdminClient", master: str, slave: str) -> int:
     slave_offsets = await admin.request(slave, calls.consumer_offsets())
     late = {key: offset for key, offset in master_offsets.items() if slave_offsets.get(key) != offset}
     deadline = asyncio.get_running_loop().time() + _COPY_SECONDS
-    for (topic, group, queue_id), offset in late.items():
+
+    async def copy(key: tuple[str, str, int]) -> None:
+        topic, group, queue_id = key
         while True:
             try:
-                await admin.request(slave, calls.set_offset(group, topic, queue_id, offset))
-                break
+                await admin.request(slave, calls.set_offset(group, topic, queue_id, late[key]))
+                return
             except RefusedError:  # it does not know the group yet: it copies such tables every ten seconds
                 if asyncio.get_running_loop().time() > deadline:
                     raise
                 await asyncio.sleep(_LOOK_SECONDS)
+
+    await together(copy(key) for key in late)  # nobody can send in the meantime
     return len(late)
 
 
