@@ -207,7 +207,7 @@ STORES: dict[str, tuple[Callable[[Path, int], Path], int]] = {
     "damaged bodies side by side": (lambda root, count: damaged_bodies(messages(root, count, sizes=LONG), 1), 200),
     "queues with a damaged body": (lambda root, count: damaged_bodies(messages(root, 2 * count, count, 1), 2), 80),
     "topics with a damaged body": (lambda root, count: damaged_bodies(messages(root, 2 * count, 1, count), 2), 80),
-    "segments": (every_second_segment, 30),
+    "segments": (every_second_segment, 240),
     "groups": (groups, 1000),
     "everything": (everything, 40),
 }

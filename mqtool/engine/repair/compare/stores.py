@@ -161,9 +161,10 @@ class _LogComparison:
         ]
         # What only a later record settles:
         self._open: list[Range] = []
-        self._unreadable: list[Intervals] = [
+        self._holes: list[Intervals] = [
             collections.deque(hole[:2] for hole in holes_of(reader.commit_log)) for reader in self.readers
         ]
+        self._unreadable: list[Intervals] = [collections.deque(), collections.deque()]
         self._settled: list[Intervals] = [collections.deque(), collections.deque()]
         self._covered = 0  # up to where records have been seen
         self._common_end = 0
@@ -287,6 +288,7 @@ class _LogComparison:
                 kept.append(open_range)
         self._open = kept
         for side in present:
+            self._add_unreadable(side, [], address)
             pending = self._unreadable[side]
             while pending and pending[0][0] < address:
                 start, end = pending.popleft()
@@ -345,7 +347,18 @@ class _LogComparison:
                 *part.gaps,
                 *zip(part.positions[bad].tolist(), (part.positions + part.sizes)[bad].tolist(), strict=True),
             ]
-            self._unreadable[side] = _union([*self._unreadable[side], *unreadable])
+            self._add_unreadable(side, unreadable, step.stop)
+
+    def _add_unreadable(self, side: int, intervals: list[tuple[int, int]], stop: int) -> None:
+        """Add intervals to those that are not final yet, and the holes of the log that start before an address."""
+        pending, holes = self._unreadable[side], self._holes[side]
+        added = [*intervals]
+        while holes and holes[0][0] < stop:
+            added.append(holes.popleft())
+        first = min((start for start, _ in added), default=stop)
+        while added and pending and pending[-1][1] >= first:
+            added.append(pending.pop())
+        pending.extend(_union(added))
 
     def finish(self) -> Iterator[Range]:
         """Yield what is left."""

@@ -19,6 +19,7 @@ losses does, are not listed. (Memory: 16 bytes for each message after that point
 import bisect
 import collections
 import dataclasses
+import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -205,6 +206,7 @@ class _Merged(Survey):
         self._stop = max(reader.commit_log.end_offset for reader in readers)
         self._at = self._begin
         self._files = [_intervals(reader.commit_log) for reader in readers]
+        self._longest = [max((file.size for file in reader.commit_log.segments), default=0) for reader in readers]
         self._aside: dict[QueueKey, list[_Aside]] = collections.defaultdict(list)
         self._aside_by_topic: dict[str, list[Words]] = collections.defaultdict(list)
         self._followed: list[Words] = []  # of the base after the point where they diverge
@@ -449,7 +451,9 @@ class _Merged(Survey):
         """Yield the parts of a hole, split at segments: gaps, or intervals for which neither log has a file."""
         rest = [(start, end)]
         for side in (self.base, 1 - self.base):
-            for segment in self.readers[side].commit_log.segments:
+            segments, start_of = self.readers[side].commit_log.segments, operator.attrgetter("start_offset")
+            first = bisect.bisect_left(segments, start - self._longest[side], key=start_of)
+            for segment in segments[first : bisect.bisect_left(segments, end, key=start_of)]:
                 for low, high in _common(rest, [(segment.start_offset, segment.end_offset)]):
                     base = segment.start_offset
                     yield low, Gap(segment, low - base, high - base, scan.Stop.MAGIC)
@@ -601,11 +605,12 @@ def _common(first: list[Interval], second: list[Interval]) -> list[Interval]:
 
 
 def _without(first: list[Interval], second: list[Interval]) -> list[Interval]:
-    """Return the difference of two such lists: the first without the second."""
+    """Return the difference of two such lists: the first without the second, of which only what meets it is visited."""
     if not first:
         return []
     gaps, at = [], first[0][0]
-    for start, end in second:
+    low = bisect.bisect_right(second, at, key=operator.itemgetter(1))
+    for start, end in second[low : bisect.bisect_left(second, first[-1][1], key=operator.itemgetter(0))]:
         if start > at:
             gaps.append((at, start))
         at = max(at, end)
