@@ -95,6 +95,7 @@ class FileQueue:
 
     def _take(self, segments: Iterable[MappedFile]) -> None:
         self.segments = sorted(segments, key=_start_of)
+        self._longest = max((segment.size for segment in self.segments), default=0)
 
     def with_segments(self, segments: Iterable[MappedFile]) -> Self:
         """Return these folders as if they held just these segments, and no strays."""
@@ -182,6 +183,12 @@ class FileQueue:
         if number < 0 or offset >= segments[number].end_offset:
             return None
         return segments[number]
+
+    def segments_between(self, start: int, stop: int) -> list[MappedFile]:
+        """Return the segments that may hold bytes of a range, in order. Cost: linear in these."""
+        segments = self.segments  # others may release some in the meantime
+        first = bisect.bisect_right(segments, start - self._longest, key=_start_of)
+        return segments[first : bisect.bisect_left(segments, stop, key=_start_of)]
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to ``size`` bytes at an address: fewer at the end of a segment, none without a segment."""

@@ -1,12 +1,10 @@
 """``StoreReader``: the one read-only door to a store, for commands, checks, Spark and pulls."""
 
-import bisect
 import collections
 import contextlib
 import copy
 import functools
 import itertools
-import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -114,16 +112,15 @@ class StoreReader:
             self.remarks.append(f"assuming {log.file_size:,}-byte segments (mappedFileSizeCommitLog, inferred)")
         return log
 
-    def segments_once(self, first: int | None = None, stop: int | None = None) -> list[MappedFile]:
+    def segments_once(self, among: list[MappedFile] | None = None) -> list[MappedFile]:
         """Return the segments, of several files of one only the first of the longest; ``remarks`` name the others.
 
-        With ``first`` and ``stop`` those that start in this range of addresses. Cost: linear in what is returned.
+        Args:
+            among: those of a range of addresses, in order, instead of all.
         """
-        every, start_of = self.commit_log.segments, operator.attrgetter("start_offset")
-        low = 0 if first is None else bisect.bisect_left(every, first, key=start_of)
-        high = len(every) if stop is None else bisect.bisect_left(every, stop, key=start_of)
         segments: list[MappedFile] = []
-        for _, files in itertools.groupby(every[low:high], start_of):
+        every = self.commit_log.segments if among is None else among
+        for _, files in itertools.groupby(every, lambda segment: segment.start_offset):
             same = sorted(files, key=lambda segment: -segment.size)
             segments.append(same[0])
             for other in same[1:]:

@@ -265,7 +265,6 @@ class Search:
         self.all_holes = [LogHole(first, last, holes[number].path) for first, last, number in _both(asked, holes)]
         self._is_over = False
         self.end_offset = end
-        self._longest = max((segment.size for segment in reader.commit_log.segments), default=0)
         self.total_size = sum(
             min(segment.end_offset, end) - segment.start_offset
             for segment in reader.segments_once()
@@ -391,7 +390,7 @@ class Search:
         log = self._reader.commit_log
         pieces: Iterator[MessageTable | Gap] = itertools.chain.from_iterable(
             log.tables_of(segment, start, stop, self.kernels)
-            for segment in self._reader.segments_once(start - self._longest, stop)
+            for segment in self._reader.segments_once(log.segments_between(start, stop))
         )
         if stop >= self.end_offset and self._reader.is_live:
             pieces = settled(log, pieces)

@@ -758,9 +758,10 @@ def _left(reader: StoreReader, recovery: Recovery) -> Iterator[str]:
 def _without_type(recovery: Recovery) -> Iterator[str]:
     """Yield a sentence if topics have queues of inner batches, and settings that do not say so."""
     reader = recovery.reader
-    if any(rocksdb.is_rocksdb(reader.paths.config / name) for name in rocksdb.CONFIG_DATABASES):
-        return
     of_batches = {topic for topic, _ in (*reader.batch_consume_queues, *recovery.batch_queues)}
+    in_rocksdb = any(rocksdb.is_rocksdb(reader.paths.config / name) for name in rocksdb.CONFIG_DATABASES)
+    if not of_batches or in_rocksdb:
+        return
     untyped = sorted(of_batches.intersection(recovery.batch_topics) - set_to_batch(reader))
     if untyped:
         more = f", and {len(untyped) - 1:,} more" if len(untyped) > 1 else ""

@@ -206,7 +206,6 @@ class _Merged(Survey):
         self._stop = max(reader.commit_log.end_offset for reader in readers)
         self._at = self._begin
         self._files = [_intervals(reader.commit_log) for reader in readers]
-        self._longest = [max((file.size for file in reader.commit_log.segments), default=0) for reader in readers]
         self._aside: dict[QueueKey, list[_Aside]] = collections.defaultdict(list)
         self._aside_by_topic: dict[str, list[Words]] = collections.defaultdict(list)
         self._followed: list[Words] = []  # of the base after the point where they diverge
@@ -451,9 +450,7 @@ class _Merged(Survey):
         """Yield the parts of a hole, split at segments: gaps, or intervals for which neither log has a file."""
         rest = [(start, end)]
         for side in (self.base, 1 - self.base):
-            segments, start_of = self.readers[side].commit_log.segments, operator.attrgetter("start_offset")
-            first = bisect.bisect_left(segments, start - self._longest[side], key=start_of)
-            for segment in segments[first : bisect.bisect_left(segments, end, key=start_of)]:
+            for segment in self.readers[side].commit_log.segments_between(start, end):
                 for low, high in _common(rest, [(segment.start_offset, segment.end_offset)]):
                     base = segment.start_offset
                     yield low, Gap(segment, low - base, high - base, scan.Stop.MAGIC)
