@@ -246,10 +246,16 @@ class Slave:
             silence_ms=settings.ha_housekeeping_ms,
             first=first,
         )
+        begin = store.end_offset
+
+        def say_following() -> None:  # not before a frame: whatever listens on that port may accept connections
+            log.info("following %s from %s on", following.ha_address, f"{begin:,}")
+            self._said.pop("log", None)
+
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 _, stream = await asyncio.get_running_loop().create_connection(
-                    lambda: _HaStream(follower, self._broker, self._clock), host.strip("[]"), int(port)
+                    lambda: _HaStream(follower, self._broker, self._clock, say_following), host.strip("[]"), int(port)
                 )
         except OSError as error:
             raise UnavailableError(f"cannot connect to {following.ha_address} ({reason_of(error)})") from error
@@ -259,8 +265,6 @@ class Slave:
             stream.abort()
             raise UnavailableError("it is the HA port of this slave itself: see haMasterAddress")
         self._set(FollowingStatus.FOLLOWING, "")
-        log.info("following %s from %s on", following.ha_address, f"{store.end_offset:,}")
-        self._said.pop("log", None)
         self._gap_at, self._has_gap = None, False
         try:
             await stream.until_end(self._why_leave)
@@ -371,7 +375,7 @@ class Slave:
             )
         if reason := self._broker.role_changes.cut(at):
             raise StoppedError(f"{text}: {reason}")
-        log.warning("this log differs from the master's: %s; they are set aside, and the master is followed", text)
+        log.warning("this log differs from the master's: %s; setting them aside before following it again", text)
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -602,8 +606,11 @@ def _life_and_extent(info: bytes, address: str) -> tuple[_MasterLife, int, int]:
 class _HaStream(asyncio.Protocol):
     """A connection to the HA port of a master."""
 
-    def __init__(self, follower: Follower, broker: "BrokerController", clock: Callable[[], int]) -> None:
+    def __init__(
+        self, follower: Follower, broker: "BrokerController", clock: Callable[[], int], on_first: Callable[[], None]
+    ) -> None:
         self._follower = follower
+        self._on_first: Callable[[], None] | None = on_first  # frame of the master
         self._broker = broker
         self._following = broker.following
         self._clock = clock
@@ -625,6 +632,10 @@ class _HaStream(asyncio.Protocol):
             self._write(self._follower.receive(data, now))
         except MqtoolError as error:
             self._end(error)
+        else:
+            if self._on_first is not None and self._follower.has_frame:
+                self._on_first()
+                self._on_first = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = f" ({reason_of(exc)})" if isinstance(exc, OSError) else ""

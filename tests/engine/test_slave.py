@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import shutil
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -506,6 +507,28 @@ async def test_a_slave_that_is_told_to_follow_itself_says_so(tmp_path: Path) -> 
         reason = await until(lambda: following_of(slave).reason.startswith("it is") and following_of(slave).reason)
     assert reason == "it is the HA port of this slave itself: see haMasterAddress"
     assert log_of(tmp_path) == b""
+
+
+@on_a_loop
+async def test_what_is_no_master_is_named_once_however_often_it_accepts_a_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(slave_module, "_AGAIN_SECONDS", (0.01, 0.01, 0.01))
+    connections = []
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    web = await asyncio.start_server(answer, "127.0.0.1", 0)
+    at = f"127.0.0.1:{web.sockets[0].getsockname()[1]}"
+    with caplog.at_level(logging.INFO, logger=slave_module.__name__):
+        async with web, mqtool.Broker(tmp_path, role="slave", settings={**SLAVE, "haMasterAddress": at}):
+            await until(lambda: len(connections) >= 5)
+    of_log = [record.getMessage() for record in caplog.records if at in record.getMessage()]
+    assert len(of_log) == 1
+    assert of_log[0].startswith(f"not following the log of {at}: the master sent something that is not a frame")
 
 
 @on_a_loop

@@ -55,6 +55,8 @@ class Follower:
         """
         self.received_size = 0
         """Bytes of the log received over this connection."""
+        self.has_frame = False
+        """Whether a frame has come over it, if only a heartbeat."""
         self._copy = copy
         self._frames = FrameParser()
         self._report_interval_ms = report_interval_ms
@@ -85,6 +87,7 @@ class Follower:
         start = end = self._copy.end_offset
         try:
             for frame in self._frames.commands():
+                self.has_frame = True
                 if isinstance(frame, FrameHead):
                     if frame.physical_offset != end and (end or bodies):
                         raise HangUpError(

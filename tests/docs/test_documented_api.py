@@ -12,7 +12,7 @@ import mqtool
 from mqtool import aio, errors
 from tools import api_docs
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/clients.md", "docs/testing.md")
 _ALWAYS = """
 from collections.abc import Callable, Sequence
