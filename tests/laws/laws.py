@@ -47,6 +47,7 @@ _NORMAL_SEGMENTS = 3
 _UNREAD = re.compile(r"the log before ([\d,]+) was not checked: --abnormal")
 _PLACES = ("INNER_BASE", "INNER_NUM", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET")
 """Properties that tell the places of a message in queues."""
+_NUMBERS = re.compile(rb"(?<![^\x02])INNER_(?:NUM|BASE)\x01[^\x02]*")
 _SEGMENT = re.compile(r"\b\d{20}\b")
 
 State = dict[str, tuple[Any, ...]]
@@ -346,6 +347,15 @@ class _Check:
                 if any(
                     now._replace(sys_flag=record.sys_flag).digest() == record.digest() for now in by_body[record.body]
                 )
+                for key in record.keys
+            }
+        if any("numbers of a batch are removed" in remark for remark in told.remarks):
+            rewritten |= {
+                key
+                for record in self.before.records.values()
+                if not record.sys_flag & 0x80
+                if (plain := record._replace(text=_NUMBERS.sub(b"", record.text)).digest()) != record.digest()
+                if any((now.digest(), now.keys) == (plain, record.keys) for now in by_body[record.body])
                 for key in record.keys
             }
         return rewritten | {

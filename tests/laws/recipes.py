@@ -2168,6 +2168,39 @@ _ROWS = {
         "recover --abnormal",
         [{"op": "resize", "file": "consumequeue_ext/Ext/0/00000000000000000000", "size": 313}],
     ),
+    "no record is joined with the end of another that is whole where it lies": (
+        "ext-533-clean",
+        "recover --normal",
+        [
+            {"op": "excise", "file": "commitlog/00000000000000000000", "at": 24804, "len": 1024, "keep": True},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 16384, "hex": "15" * 8192},
+        ],
+    ),
+    "a log that has other messages at the same addresses fills no gap of this one": (
+        "timer-533-kill",
+        "recover --abnormal",
+        [
+            {"op": "zero", "file": "commitlog/00000000000000000000", "at": 7552, "len": 16},
+            {
+                "op": "graft",
+                "base": "timer-533-clean",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000000065536",
+            },
+        ],
+    ),
+    "numbers of a batch that a damage gave to a single message do not come into a new store": (
+        "batchcq-533-kill",
+        "export | import",
+        [
+            {
+                "op": "write",
+                "file": "commitlog/00000000000000000000",
+                "at": 46815,
+                "hex": "5f4f4e017472756502494e4e45525f4e554d013202",
+            }
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

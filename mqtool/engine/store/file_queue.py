@@ -154,6 +154,10 @@ class FileQueue:
         is_of_all = count == lengths.total()  # then a name that does not fit is wrong
         if 1 < count > lengths.total() / 2 and (is_of_all or not any(start % length for start in starts)):
             return length  # the names may be further apart, with files missing in between
+        longest = max(lengths, default=0)
+        are_missing = bool(gaps) and 0 < longest < min(gaps) and (len(gaps) > 1 or gaps.total() == 1)
+        if are_missing and not any(start % longest for start in starts) and not longest % _PAGE:
+            return longest  # names at equal distances are those of files that were all cut off
         # A wrong name produces a distance that is not a length.
         likely = collections.Counter({size: count for size, count in gaps.items() if not size % _PAGE})
         for counted in (likely, lengths, gaps) if any(not size % _PAGE for size in lengths) else (gaps, lengths):

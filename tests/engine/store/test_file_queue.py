@@ -159,6 +159,9 @@ def test_a_folder_that_is_not_there_is_not_found(tmp_path: Path) -> None:
         ({0: 100, 100: 100, 300: 100, 400: 100}, 100),  # one is missing
         ({0: 100, 200: 100}, 100),  # the one between them is missing
         ({0: 100, 200: 100, 400: 1}, 100),  # so are others, and the last was cut
+        ({0: 8192, 16384: 5000}, 8192),  # one is missing, and the last was cut
+        ({0: 8192, 16384: 4096, 40960: 5000}, 8192),
+        ({0: 4096, 8192: 2048, 16384: 3000}, 8192),  # all were cut
         ({0: 100, 100: 100, 200: 5000}, 100),  # the last was extended
         ({0: 70, 100: 70, 200: 70, 270: 100}, 100),  # cut, all but one
         ({0: 100, 150: 100, 200: 100}, 100),  # one is renamed

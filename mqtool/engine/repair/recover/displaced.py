@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import mmap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -271,6 +272,8 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
     """
     log = placement.log
     displaced, heads = _elsewhere(placement, unsound)
+    foreign = _of_other_logs(placement, displaced, unsound)
+    heads = [(address, source) for address, source in heads if source.file.path not in foreign]
     wanted: dict[int, list[DisplacedRecords]] = collections.defaultdict(list)
     moved: list[DisplacedRecords] = []  # not what is in its place, and states another
     left: list[tuple[DisplacedRecords, bool]] = []
@@ -278,7 +281,7 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
         numbers = unsound.around(records.starts, records.sizes)
         for first, last in _stretches(numbers):
             part = records.part(slice(first, last))
-            is_credible = _is_credible(reader, part, unsound)
+            is_credible = part.source.file.path not in foreign and _is_credible(reader, part, unsound)
             if is_credible:
                 moved.append(part)
             if is_credible and numbers[first] >= 0:
@@ -296,7 +299,8 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
         ]
         if start <= end_before and not any(_is_free(log, unsound, end_before, source) for source in sources):
             start = unsound.starts[number]
-        pieces += _Joiner(reader, start, unsound.ends[number], wanted.get(number, []), moves.get(number, [])).join()
+        parts = wanted.get(number, [])
+        pieces += _Joiner(reader, unsound, start, unsound.ends[number], parts, moves.get(number, [])).join()
     back = _written(log, pieces)
     for records, is_place_sound in left:
         for record in _not_same(back.log, records):
@@ -305,6 +309,25 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
             elif is_place_sound:
                 back.differing.append((record.start, record.source.file.path.name))
     return back
+
+
+def _of_other_logs(placement: Placement, displaced: Iterable[DisplacedRecords], unsound: Unsound) -> set[Path]:
+    """Return the removed files of which more records differ from those at their addresses than are the same.
+
+    Two logs that the same clients filled may have records of the same sizes at the same addresses.
+    """
+    removed = {removed_file.path for removed_file in placement.removed}
+    excess: collections.Counter[Path] = collections.Counter()
+    for records in displaced:
+        if (path := records.source.file.path) not in removed:
+            continue
+        numbers = unsound.around(records.starts, records.sizes)
+        for first, last in _stretches(numbers):
+            if numbers[first] < 0:
+                part = records.part(slice(first, last))
+                differing = sum(1 for _ in _not_same(placement.log, part))
+                excess[path] += 2 * differing - len(part.starts)
+    return {path for path, count in excess.items() if count > 0}
 
 
 def _elsewhere(
@@ -467,10 +490,17 @@ class _Joiner:
     """Fills one stretch with records from elsewhere, and with those joined from parts of two places."""
 
     def __init__(
-        self, reader: StoreReader, start: int, end: int, parts: list[DisplacedRecords], moves: list[_Move]
+        self,
+        reader: StoreReader,
+        unsound: Unsound,
+        start: int,
+        end: int,
+        parts: list[DisplacedRecords],
+        moves: list[_Move],
     ) -> None:
         log = reader.commit_log
         self.reader = reader
+        self.unsound = unsound
         self.start = start
         self.end = end
         self.parts = sorted(parts, key=lambda part: part.start)
@@ -511,7 +541,7 @@ class _Joiner:
         near = list(dict.fromkeys([*known, *(source for _, source in self.moves[first:last])]))
         sources = list(dict.fromkeys([*self.in_place, *near[:_MAX_SOURCES]]))
         while at < stop:
-            joined = _joined(self.reader, at, stop, self.segment_end, sources, self.sectors)
+            joined = _joined(self.reader, self.unsound, at, stop, self.segment_end, sources, self.sectors)
             if joined is not None:
                 record, source = joined
                 yield _Records(at, record, 1)
@@ -535,6 +565,7 @@ _Mix = list[tuple[int, ShiftedSource]]
 
 def _joined(
     reader: StoreReader,
+    unsound: Unsound,
     at: int,
     stop: int,
     segment_end: int,
@@ -558,7 +589,7 @@ def _joined(
             if physical_offset(head) == at:
                 for mix in _mixes(at, at + size, start, grid, moved):
                     record = _read(at, mix, at + size) if _agrees(at, at + size, mix, sectors) else b""
-                    if record and _is_sound(record, at):
+                    if record and _is_sound(record, at) and _are_free(reader.commit_log, unsound, at, at + size, mix):
                         return record, mix[-1][1]
     for source in sources:  # moved bytes may not have been whole sectors
         size, _ = read_start(source.read(at, layout.BLANK_SIZE))
@@ -628,6 +659,22 @@ def _agrees(at: int, stop: int, mix: _Mix, sectors: Mapping[int, ShiftedSource])
         sector = address // _GRIDS[-1]
         if sectors.get(sector, source) != source:
             return False
+    return True
+
+
+def _are_free(log: CommitLog, unsound: Unsound, at: int, stop: int, mix: _Mix) -> bool:
+    """Return whether no part of a record that is from elsewhere belongs to a record that is whole there.
+
+    Such a part may happen to read well: no CRC covers topic and properties.
+    """
+    begin = at
+    for end, source in mix:
+        segment = log.segment_at(at)
+        is_in_place = segment is not None and source == ShiftedSource(segment, segment.start_offset)
+        edges = (begin, min(end, stop) - 1)
+        if not is_in_place and not all(_is_free(log, unsound, edge, source) for edge in edges):
+            return False
+        begin = end
     return True
 
 

@@ -42,12 +42,7 @@ def repaired_batches(reader: StoreReader, table: MessageTable, properties: Prope
     """
     is_batch = table.column("sys_flag") & layout.INNER_BATCH != 0
     has_crc = bool((properties.at(CRC32)[1] > 0).any())
-    repaired = {}
-    for row in np.flatnonzero(~is_batch & (properties.at(INNER_NUM)[1] > 0)).tolist():
-        message = message_at(table, row)
-        if not _count(message):
-            raw = _NUMBERS.sub(lambda match: PAIR_SEPARATOR.encode() * len(match[0]), message.raw_properties)
-            repaired[row] = record_edits.with_properties(table.record(row), len(raw), raw)
+    repaired = without_numbers(table, properties)
     for row in np.flatnonzero(is_batch).tolist():
         stated = tuple(properties.text(table, name, row) for name in (INNER_NUM, INNER_BASE))
         is_packed = int(table.column("sys_flag")[row]) & layout.COMPRESSED
@@ -57,6 +52,18 @@ def repaired_batches(reader: StoreReader, table: MessageTable, properties: Prope
             if record is not None:
                 repaired[row] = record
     return repaired
+
+
+def without_numbers(table: MessageTable, properties: Properties) -> dict[int, bytes]:
+    """Return, by row, the messages that have numbers of a batch but are not batches, without these numbers."""
+    is_batch = table.column("sys_flag") & layout.INNER_BATCH != 0
+    cleared = {}
+    for row in np.flatnonzero(~is_batch & (properties.at(INNER_NUM)[1] > 0)).tolist():
+        message = message_at(table, row)
+        if not _count(message):
+            raw = _NUMBERS.sub(lambda match: PAIR_SEPARATOR.encode() * len(match[0]), message.raw_properties)
+            cleared[row] = record_edits.with_properties(table.record(row), len(raw), raw)
+    return cleared
 
 
 def _repaired(

@@ -23,6 +23,7 @@ import orjson
 
 from mqtool.engine.repair.parts import Progress, spans_of
 from mqtool.engine.repair.plan import Loss
+from mqtool.engine.repair.recover.torn_batches import with_records, without_numbers
 from mqtool.engine.repair.salvage.new_store import NewStore, making, of_other_logs, refuse_lack_of_room, refuse_used
 from mqtool.engine.repair.salvage.queue_order import Missing
 from mqtool.engine.store.disk import Disk, scraps
@@ -492,6 +493,7 @@ class _Numbering:
         self.losses: list[Loss] = []
         self._told: list[str] = []
         self._untold = 0
+        self._cleared = 0
 
     def put(self, new: NewStore, table: MessageTable, origin: Origin) -> int:
         """Append messages to a store, and return how many.
@@ -499,7 +501,12 @@ class _Numbering:
         Raises:
             BadDataError: the offsets of a queue do not ascend, or cannot be made to.
         """
-        units = dispatch(table, self._levels).units
+        derived = dispatch(table, self._levels)
+        units = derived.units
+        if cleared := without_numbers(table, derived.properties):
+            table = with_records(table, cleared)
+            units = dispatch(table, self._levels).units
+            self._cleared += len(cleared)
         if impossible := self._impossible(table, units):
             self._leave_out(impossible, table, units, origin)
             rows = np.setdiff1d(np.arange(len(table)), [*impossible])
@@ -514,7 +521,10 @@ class _Numbering:
         return len(table)
 
     def remarks(self) -> Iterator[str]:
-        """Yield where messages that were left out came from."""
+        """Yield what was corrected before numbering, and where messages that were left out came from."""
+        if self._cleared:
+            times = "1 message" if self._cleared == 1 else f"{self._cleared:,} messages"
+            yield f"{times}: numbers of a batch are removed from the properties, it is not a batch"
         yield from self._told
         if self._untold:
             yield f"{self._untold:,} more messages are left out"
