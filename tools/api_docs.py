@@ -109,6 +109,7 @@ def _signature(function: Callable[..., Any]) -> str:
     text = re.sub(r"<function .*? at 0x\w+>|<factory>", "...", text)
     text = re.sub(r"<(\w+)\.(\w+): [^>]*>", r"\1.\2", text)
     text = re.sub(r"\b(?:[A-Za-z_]\w*\.)+(\w+)", r"\1", text)  # names without their modules
+    text = re.sub(r"ndarray\[tuple\[Any, \.\.\.\], dtype\[(\w+)\]\]", r"NDArray[\1]", text)  # as newer numpy shows it
     return text.removesuffix(" -> None")
 
 

@@ -378,7 +378,7 @@ class _ClientConnection(asyncio.Protocol):
     def _send(self) -> None:
         unsent, self._unsent, self._unsent_size = self._unsent, [], 0
         if unsent and not self.is_lost:
-            self.transport.writelines(unsent)
+            self.transport.write(b"".join(unsent))  # writelines does not always pause, see streams/server.py
 
     async def close(self) -> None:
         """Close the connection; data that the server does not read in time is dropped."""

@@ -573,10 +573,8 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         if self._tls is not None:
             self._tls.send(b"".join(out))
             self.transport.write(self._tls.to_send())
-        elif len(out) == 1:
-            self.transport.write(out[0])
-        else:
-            self.transport.writelines(out)
+        else:  # writelines never pauses the protocol in 3.12.0 to 3.12.8 and 3.13.0 to 3.13.1 (CPython, gh-127655)
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
         if not self.unsent:
             self.moved = True
         if (size := self.transport.get_write_buffer_size()) or self.unsent:

@@ -231,7 +231,7 @@ FORGOTTEN = {
     "global": "begin()",
     "collected": "begin(); del producer",
     "in a cycle": "begin(); cycle = {'producer': producer}; cycle['cycle'] = cycle; del producer",
-    "forked": "begin(); os.fork()",
+    "forked": "begin(); warnings.simplefilter('ignore', DeprecationWarning); os.fork()",  # beside threads
 }
 """What programs do with a producer that they do not close."""
 
@@ -242,7 +242,7 @@ def test_a_program_that_closes_nothing_sends_what_it_began_and_ends_quietly(
     what: str, auto_batch: bool, broker: mqtool.Broker
 ) -> None:
     program = f"""
-import mqtool, os
+import mqtool, os, warnings
 def begin():
     global producer
     producer = mqtool.Producer("P", "{broker.name_server_address}", auto_batch={auto_batch})
