@@ -3,10 +3,11 @@
 import contextlib
 import functools
 import os
+import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from mqtool.errors import MqtoolError, StoreChangedError
 
 if TYPE_CHECKING:
     from mqtool.engine.store.spool import Spool
+
+_MAKING = threading.Lock()
 
 
 class MappedFile:
@@ -86,7 +89,10 @@ class MappedFile:
             for name in ("spool", "bytes") if file else ():
                 vars(file).pop(name, None)
 
-        return Spool(self.path, self.size, drop)
+        with _MAKING:  # two threads would fetch the same bytes twice: a cached property has no lock since Python 3.12
+            if (made := vars(self).get("spool")) is None:
+                made = vars(self)["spool"] = Spool(self.path, self.size, drop)
+            return cast("Spool", made)
 
     def reach(self, start: int, stop: int) -> tuple[Bytes, int]:
         """Return ``bytes`` with at least a range loaded (for remote files), and up to where it is."""

@@ -66,6 +66,20 @@ def test_findings_are_the_same_wherever_the_log_is_cut(victim: Path, data: st.Da
         assert findings(victim, 3000, 2, Level.QUICK) == quick
 
 
+def test_what_the_next_record_shows_of_one_comes_with_its_other_findings(tmp_path: Path) -> None:
+    store = copy_of("propcrc-533-clean", tmp_path)
+    with (store / f"commitlog/{SEGMENT:020}").open("r+b") as file:
+        file.seek(1598)  # its CRC property, the last of the properties
+        file.write(bytes(20))
+
+    whole = findings(store, 16 << 20)
+
+    of_log = [(one.code, one.offset) for one in whole if one.code.startswith("LOG")]
+    assert of_log == [("LOG-PROPERTY-CRC", 1022), ("LOG-PROPERTY-TEXT", 1022)]
+    for part in (100, 700, 4000):
+        assert findings(store, part) == whole
+
+
 def test_more_findings_than_are_listed_are_counted_alike(tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)
     for message in StoreReader(store).messages():

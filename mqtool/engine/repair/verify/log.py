@@ -372,6 +372,8 @@ class LogVerifier:
         self._outliers: dict[QueueKey, _Outlier] = {}
         self._segment: MappedFile | None = None
         self._accepted: Run | None = None
+        self._held: Found = []
+        """The last findings of that run: the next one may show more about the same record."""
         self.last_timestamp = 0
 
     def take(self, report: PartReport[Run]) -> Iterator[Finding | Rest | Run]:
@@ -397,6 +399,8 @@ class LogVerifier:
                 while count and isinstance(pending_run := pending[count - 1], Run) and pending_run.in_place:
                     count -= 1
             self._stale = None
+            if count:
+                yield from self._let_go()
             yield from self._between(pending[:count])
             for pending_run in pending[count:]:
                 assert isinstance(pending_run, Run)
@@ -430,10 +434,11 @@ class LogVerifier:
         return all(span.start < self.next_offsets.get(queue, 0) for queue, span in news.items())
 
     def _accept(self, run: Run) -> Iterator[Finding | Rest | Run]:
-        placed = list(run.findings)
+        if not self._accepted or not _follows(self._accepted, run):
+            yield from self._let_go()
+            self._beside.part()
+        placed = [*self._held, *run.findings]
         if run.edges:
-            if not self._accepted or not _follows(self._accepted, run):
-                self._beside.part()
             placed += [(item.physical_offset or 0, item) for item in self._beside.join(run.edges)]
         self._accepted = run
         if run.too_early and run.first_timestamp < self.last_timestamp - CLOCK_STEP_MS:
@@ -451,11 +456,17 @@ class LogVerifier:
             self._add_hole(run.segment, start, run.segment.start_offset + start)
         placed += [(item.physical_offset or 0, item) for item in self._order(run)]
         placed.sort(key=_place)
-        yield from (item for _, item in placed)
+        done = bisect.bisect_left(placed, placed[-1][0], key=lambda item: item[0]) if placed else 0
+        self._held = placed[done:]
+        yield from (item for _, item in placed[:done])
         self.count += run.count
         self.end_offset = run.end_offset
         self.last_timestamp = run.last_timestamp
         yield run
+
+    def _let_go(self) -> Iterator[Finding | Rest]:
+        held, self._held = self._held, []
+        yield from (item for _, item in held)
 
     def _order(self, run: Run) -> Iterator[Finding]:
         for span in run.spans:
@@ -564,8 +575,9 @@ class LogVerifier:
         code, text = reasons.get(gap.stop, reasons[scan.Stop.MAGIC])
         return self._finding(code, f"{text}: {size:,} bytes are skipped, messages follow after them", gap)
 
-    def finish(self) -> Iterator[Finding]:
+    def finish(self) -> Iterator[Finding | Rest]:
         """Check what is after the last message."""
+        yield from self._let_go()
         yield from self._losses()
         pending, self._pending = self._pending, []
         if self.live:
