@@ -134,7 +134,8 @@ def _kind_of(field: "dataclasses.Field[Any]") -> Any:
         return type(field.default)
     from pathlib import Path
 
-    return {"Path | None": Path, "pathlib.Path | None": Path, "int | None": int}.get(str(field.type))
+    name = str(field.type).rpartition(".")[2]  # Python 3.13 has paths in another module
+    return {"Path | None": Path, "int | None": int}.get(name)
 
 
 def _read(name: str, text: str, wanted: Any) -> Any:
