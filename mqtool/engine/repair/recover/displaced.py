@@ -664,19 +664,16 @@ def _agrees(at: int, stop: int, mix: _Mix, sectors: Mapping[int, ShiftedSource])
 
 
 def _are_free(log: CommitLog, unsound: Unsound, at: int, stop: int, mix: _Mix) -> bool:
-    """Return whether no part of a record that is from elsewhere belongs to a record that is whole there.
+    """Return whether no part of a joined record belongs to a record that is whole where it lies.
 
     Such a part may happen to read well: no CRC covers topic and properties.
     """
-    segment = log.segment_at(at)
-    in_place = ShiftedSource(segment, segment.start_offset) if segment else None
-    begin = at
-    for end, source in mix:
-        edges = (begin, min(end, stop) - 1)
-        if source != in_place and not all(_is_free(log, unsound, edge, source) for edge in edges):
-            return False
-        begin = end
-    return True
+    begins = [at, *(end for end, _ in mix)]
+    return all(
+        _is_free(log, unsound, edge, source)
+        for begin, (end, source) in zip(begins, mix, strict=False)
+        for edge in (begin, min(end, stop) - 1)
+    )
 
 
 def _is_sound(record: bytes, at: int) -> bool:
