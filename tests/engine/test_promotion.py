@@ -5,13 +5,15 @@ import contextlib
 import functools
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mqtool
+from mqtool import ProducerMessage
+from mqtool.aio import PopConsumer, Producer, PushConsumer
 from mqtool.engine import role_keeper
 from mqtool.engine.broker.following import FollowingStatus
 from mqtool.engine.broker.kept_role import KeptRole, read_role, with_kept_role, write_role
@@ -19,9 +21,11 @@ from mqtool.engine.broker.roles import role_of
 from mqtool.engine.broker.settings import BrokerSettings, Role
 from mqtool.engine.client import calls
 from mqtool.engine.client.calls import Call
+from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client_runtime import promotion
 from mqtool.engine.client_runtime.admin_client import AdminClient
 from mqtool.engine.client_runtime.admin_queries import MasterBroker
+from mqtool.engine.client_runtime.consume_services import ConsumeContext
 from mqtool.engine.client_runtime.promotion import plan_promotion, promote
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.other_log import NotToldError, OtherLog
@@ -36,7 +40,7 @@ from mqtool.errors import (
     UnavailableError,
     UsageError,
 )
-from mqtool.formats.bodies import ConsumerData, Heartbeat, build_heartbeat
+from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, build_heartbeat
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.plain_acl import Account, PlainAcl, build_acl
 from tests.commands.running import run
@@ -87,6 +91,14 @@ async def until_it_follows(admin: AdminClient, broker_id: int = 1, end: str = ""
             if told.get("replicationStatus") == "following" and (not end or told["commitLogMaxOffset"] == end):
                 return
         await asyncio.sleep(0.05)
+
+
+async def until_tables_are_copied(admin: AdminClient) -> None:
+    """Wait until a slave has begun to copy the tables of its master, and has ended."""
+    for _ in range(2):
+        last = (await stats(admin, 1))["replicationCopiedTimestamp"]
+        while (await stats(admin, 1))["replicationCopiedTimestamp"] == last:
+            await asyncio.sleep(0.05)
 
 
 @contextlib.asynccontextmanager
@@ -233,6 +245,60 @@ async def test_a_master_that_was_dead_meanwhile_is_not_the_master_any_more_and_m
                 await until_it_follows(admin, number, end)
         assert await bodies(second) == [b"%d" % number for number in range(11)]
         assert third.address
+
+
+@pytest.mark.parametrize("is_dead", [False, True], ids=["of a working master", "of a dead master"])
+@on_a_loop
+async def test_clients_go_on_at_the_new_master_without_waiting_for_their_next_update_of_routes(
+    tmp_path: Path, is_dead: bool
+) -> None:
+    seen: set[bytes] = set()
+    popped: set[bytes] = set()
+
+    async def listen(messages: Sequence[ConsumerMessage], _context: ConsumeContext) -> None:
+        seen.update(message.body for message in messages)
+
+    async with names() as name_server, slave_of(tmp_path / "b", name_server), AdminClient([name_server]) as admin:
+        master = master_of(tmp_path / "a", name_server)
+        await master.__aenter__()
+        await until_it_follows(admin)
+        client = WireClient(master.address)
+        await client.send(b"0")
+        await client.close()
+        rarely = {"poll_name_server_interval_ms": 3_600_000}
+        consumer = PushConsumer("G", listen, name_server, {**rarely, "consume_from_where": "FIRST_OFFSET"})
+        consumer.subscribe("Orders")
+        popper = PopConsumer("P", name_server, rarely)
+        popper.subscribe("Orders")
+        sent = {b"0"}
+        async with Producer("S", name_server, rarely) as producer, consumer, popper:
+
+            async def send(queue: MessageQueue | None = None) -> None:
+                body = b"%d" % len(sent)
+                while body not in sent:
+                    with contextlib.suppress(MqtoolError):
+                        await producer.send(ProducerMessage("Orders", body), queue=queue)
+                        sent.add(body)
+                    await asyncio.sleep(0.05)
+
+            async def until_all_came() -> None:
+                while seen != sent or popped != sent:
+                    with contextlib.suppress(MqtoolError):
+                        for message in await popper.pop(timeout_ms=200):
+                            popped.add(message.body)
+                            await popper.ack(message)
+
+            await until_all_came()
+            await until_it_follows(admin, end=(await stats(admin, 0))["commitLogMaxOffset"])
+            await until_tables_are_copied(admin)
+            if is_dead:
+                await master.__aexit__(None, None, None)
+            await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
+            for queue in (None, MessageQueue("Orders", "broker-a", 1)):
+                await send(queue)
+            await until_all_came()
+        if not is_dead:
+            await master.__aexit__(None, None, None)
 
 
 def slave_that_copies_rarely(folder: Path, name_server: str) -> mqtool.Broker:

@@ -470,10 +470,12 @@ class Consumer(Subscriber, Reader):
                 continue
             except RefusedError as error:
                 self._troubles.say(activity, error, queue)
+                self._instance.look_for_successor(queue.broker_name)
                 await asyncio.sleep(_AFTER_BUSY_S if error.code == ResponseCode.SYSTEM_BUSY else _AFTER_ERROR_S)
                 continue
             except MqtoolError as error:
                 self._troubles.say(activity, error, queue)
+                self._instance.look_for_successor(queue.broker_name)
                 held.wished_broker_id = MASTER  # the suggested one may be gone
                 await asyncio.sleep(_AFTER_ERROR_S)
                 continue

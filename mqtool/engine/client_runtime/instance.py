@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _AGAIN_S = 1.0  # after work in the background failed
+_LOOK_AGAIN_S = 3.0  # for the successor of a broker that fails
 NAMESRV_ADDR = "NAMESRV_ADDR"
 """The environment variable with the name server addresses, as for Java clients."""
 
@@ -111,6 +112,7 @@ class Instance:
         self._to_write: dict[str, list[MessageQueue]] = {}
         self._masters: dict[str, str] = {}
         self._told: set[str] = set()
+        self._looked_at: dict[str, float] = {}  # by broker name
         self._tasks: set[asyncio.Task[None]] = set()
 
     # From start to stop
@@ -133,7 +135,7 @@ class Instance:
         try:
             await asyncio.gather(*other_tasks, return_exceptions=True)
         finally:
-            for known in (self._routes, self._stand_ins, self._to_write, self._masters, self._told):
+            for known in (self._routes, self._stand_ins, self._to_write, self._masters, self._told, self._looked_at):
                 known.clear()
             await self.wire.close()
 
@@ -197,6 +199,8 @@ class Instance:
                 f"the topic {topic} does not exist, and no registered broker creates topics automatically"
             )
         if not queues:
+            for broker in route.brokers if route else ():
+                self.look_for_successor(broker.broker_name)
             raise NotFoundError(f"the topic {topic} has no writable queue")
         return queues
 
@@ -212,12 +216,38 @@ class Instance:
     async def _ask_route(self, topic: str) -> TopicRoute | None:
         route = await self.wire.request_name_server(calls.route(topic))
         if route:
-            self._routes[topic] = route
-            self._stand_ins.pop(topic, None)
-            self._to_write.pop(topic, None)
-            self._masters.clear()
-            self._tell_new()
+            self._know(topic, route)
         return route
+
+    def _know(self, topic: str, route: TopicRoute) -> None:
+        self._routes[topic] = route
+        self._stand_ins.pop(topic, None)
+        self._to_write.pop(topic, None)
+        self._masters.clear()
+        self._tell_new()
+
+    def look_for_successor(self, broker_name: str) -> None:
+        """Query the routes of a broker that fails, at most every three seconds: a slave may have been promoted.
+
+        A route in which it has no master is not used. The broker may be restarting, and would be missing until the
+        next update.
+        """
+        now = asyncio.get_running_loop().time()
+        if now >= self._looked_at.get(broker_name, -_LOOK_AGAIN_S) + _LOOK_AGAIN_S:
+            self._looked_at[broker_name] = now
+            self.keep(self._look_for_successor(broker_name))
+
+    async def _look_for_successor(self, broker_name: str) -> None:
+        addresses: set[str] = set()
+        for topic, known in [*self._routes.items()]:
+            if any(broker.broker_name == broker_name for broker in known.brokers):
+                with contextlib.suppress(MqtoolError):  # the next update of all routes says so
+                    route = await self.wire.request_name_server(calls.route(topic))
+                    if route and (address := masters(route).get(broker_name)):
+                        self._know(topic, route)
+                        addresses.add(address)
+        for address in addresses:  # it may know this client as a slave does, or have been restarted
+            await self._tell_of_us(address)
 
     async def _poll_routes(self) -> None:
         for topic in [*self._routes, *self._stand_ins]:

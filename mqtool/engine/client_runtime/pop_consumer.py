@@ -204,6 +204,7 @@ class PopConsumer(Subscriber):
                     popped = task.result()
                 except MqtoolError as error:
                     errors[place] = error
+                    self._instance.look_for_successor(place[1])
                     continue
                 has_answer = True
                 for failed, why in errors.items():  # this broker answers, so the others' errors are only logged

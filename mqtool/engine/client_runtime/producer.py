@@ -594,7 +594,12 @@ class Producer(Client):
         self._check_running()
         queues = instance.known_to_write(packed.topic) or await self._queues_within(packed.topic, timeout_ms)
         if way.is_fixed:
-            return await self._ask(packed, way.choose(queues, None), timeout_ms)
+            chosen = way.choose(queues, None)
+            try:
+                return await self._ask(packed, chosen, timeout_ms)
+            except MqtoolError:
+                self._instance.look_for_successor(chosen.broker_name)
+                raise
         retries = options.retry_times_when_send_async_failed if is_async else options.retry_times_when_send_failed
         brokers: list[str] = []
         errors: list[MqtoolError] = []
@@ -638,6 +643,7 @@ class Producer(Client):
         return result._replace(queue=result.queue._replace(topic=self._own_name(result.queue.topic)))
 
     def _failed(self, broker_name: str) -> None:
+        self._instance.look_for_successor(broker_name)
         if self._faults:
             self._faults.failed(broker_name, self._instance.clock())
 
