@@ -41,6 +41,8 @@ _FILES_OF_STORE = 256
 _AT_ONCE = 8  # commands of a connection
 _TURN_SECONDS = 0.002
 """How long one turn of the loop handles commands of all connections; the rest waits for the next turns."""
+_UNWATCHED_SECONDS = 0.0005
+"""How long nobody asks whether the loop has turned: that takes a callback, and so another pass of the loop."""
 _TICK_SECONDS = 0.001
 _MAX_TICKS = 16
 """How long, and how often, one turn does what is due: ``tick`` does a little of it each time."""
@@ -153,7 +155,9 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self._unsent = 0  # upper bound of the bytes in sockets' buffers
         self._unfinished = 0
         self._end_of_turn: asyncio.Handle | None = None
-        self._deadline: float | None = None  # of this turn of the loop, by its clock
+        self._deadline = 0.0  # of this turn of the loop, by its clock
+        self._unwatched_until = 0.0
+        self._is_turn_watched = False
         self._late: collections.deque[_ServerConnection[Taken, Sent]] = collections.deque()  # for later turns
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
@@ -299,23 +303,35 @@ class StreamServer(ABC, Generic[Taken, Sent]):
             self._all_gone.set()
 
     def begin_turn(self) -> float:
-        """Return until when (by the clock of the loop) this turn of it handles commands; the first call begins it."""
-        if self._deadline is None:
-            self._deadline = self.loop.time() + _TURN_SECONDS
-            self.loop.call_soon(self._new_turn)  # before whatever is received in the next turn
+        """Return until when (by the clock of the loop) to handle commands before asking again, or stopping if that has
+        passed; the first call in a turn of the loop begins it.
+        """
+        if not self._is_turn_watched:
+            if self.loop.time() <= self._unwatched_until:
+                return self._unwatched_until
+            self._watch_turn()
         return self._deadline
 
     def handle_later(self, connection: "_ServerConnection[Taken, Sent]") -> None:
         """Continue a connection in a later turn of the loop, after others that have waited longer."""
         self._late.append(connection)
-        self.begin_turn()
+        self._watch_turn()
+
+    def _watch_turn(self) -> None:
+        if not self._is_turn_watched:
+            self._is_turn_watched = True
+            self._deadline = self.loop.time() + _TURN_SECONDS - _UNWATCHED_SECONDS
+            self.loop.call_soon(self._new_turn)  # before whatever is received in the next turn
 
     def _new_turn(self) -> None:
-        self._deadline = None
+        self._is_turn_watched = False
+        self._unwatched_until = self.loop.time() + _UNWATCHED_SECONDS
         for _ in range(len(self._late)):
             if self.loop.time() > self.begin_turn():
                 break
             self._late.popleft().go_on()
+        if self._late:
+            self._watch_turn()
 
     def wants_to_write(self, connection: "_ServerConnection[Taken, Sent]") -> None:
         """Note that there is something to write to a connection."""
@@ -495,10 +511,12 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
             while parsed:
                 server.dispatch(parsed.popleft(), peer, now)
                 if server.loop.time() > deadline and not fault:
-                    break
+                    deadline = server.begin_turn()
+                    if server.loop.time() > deadline:
+                        break
             if is_end and not parsed:
                 break
-            self._has_more = bool(parsed) or server.loop.time() > deadline or self._is_much()
+            self._has_more = bool(parsed) or server.loop.time() > server.begin_turn() or self._is_much()
         commands.close()
         self._is_reading = False
         if fault:

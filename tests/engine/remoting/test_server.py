@@ -362,10 +362,11 @@ class CommandClock:
 
     def __init__(self, server: RemotingServer, rules: Rules) -> None:
         self._loop, self._rules = server.loop, rules
+        self._begun = server.loop.time() - len(rules.seen) / 1000
         server.loop = self  # type: ignore[assignment]
 
     def time(self) -> float:
-        return len(self._rules.seen) / 1000
+        return self._begun + len(self._rules.seen) / 1000
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
@@ -394,8 +395,8 @@ async def test_what_many_connections_send_at_once_is_handled_in_several_turns_of
         for client in clients:
             client.writer.write(build_frame(RemotingCommand(ECHO, 0, 1)))
             await client.answer()
-        CommandClock(server, rules)
         rules.seen.clear()
+        CommandClock(server, rules)
         for client in clients:
             client.writer.write(b"".join(build_frame(RemotingCommand(ECHO, 0, opaque)) for opaque in range(3)))
 
@@ -418,8 +419,8 @@ async def test_what_waits_for_a_later_turn_is_handled_before_more_of_a_busy_conn
         for client in (busy, *others):
             client.writer.write(build_frame(RemotingCommand(ECHO, 0, 1)))
             await client.answer()
-        CommandClock(server, rules)
         rules.seen.clear()
+        CommandClock(server, rules)
         busy.writer.write(build_frame(RemotingCommand(ECHO, 0, 7)) * 500)
         for client in others:
             client.writer.write(build_frame(RemotingCommand(ECHO, 0, 8)))
