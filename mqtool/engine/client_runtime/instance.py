@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -112,7 +113,7 @@ class Instance:
         self._to_write: dict[str, list[MessageQueue]] = {}
         self._masters: dict[str, str] = {}
         self._told: set[str] = set()
-        self._looked_at: dict[str, float] = {}  # by broker name
+        self._look_again_at: dict[str, float] = {}  # by broker name
         self._tasks: set[asyncio.Task[None]] = set()
 
     # From start to stop
@@ -135,7 +136,7 @@ class Instance:
         try:
             await asyncio.gather(*other_tasks, return_exceptions=True)
         finally:
-            for known in (self._routes, self._stand_ins, self._to_write, self._masters, self._told, self._looked_at):
+            for known in (self._routes, self._stand_ins, self._to_write, self._masters, self._told):
                 known.clear()
             await self.wire.close()
 
@@ -227,27 +228,29 @@ class Instance:
         self._tell_new()
 
     def look_for_successor(self, broker_name: str) -> None:
-        """Query the routes of a broker that fails, at most every three seconds: a slave may have been promoted.
+        """Query the routes of a broker that fails, again after three seconds: a slave may have been promoted.
 
         A route in which it has no master is not used. The broker may be restarting, and would be missing until the
         next update.
         """
-        now = asyncio.get_running_loop().time()
-        if now >= self._looked_at.get(broker_name, -_LOOK_AGAIN_S) + _LOOK_AGAIN_S:
-            self._looked_at[broker_name] = now
+        if asyncio.get_running_loop().time() >= self._look_again_at.get(broker_name, 0):
+            self._look_again_at[broker_name] = math.inf
             self.keep(self._look_for_successor(broker_name))
 
     async def _look_for_successor(self, broker_name: str) -> None:
         addresses: set[str] = set()
-        for topic, known in [*self._routes.items()]:
-            if any(broker.broker_name == broker_name for broker in known.brokers):
-                with contextlib.suppress(MqtoolError):  # the next update of all routes says so
-                    route = await self.wire.request_name_server(calls.route(topic))
-                    if route and (address := masters(route).get(broker_name)):
-                        self._know(topic, route)
-                        addresses.add(address)
-        for address in addresses:  # it may know this client as a slave does, or have been restarted
-            await self._tell_of_us(address)
+        try:
+            for topic, known in [*self._routes.items()]:
+                if any(broker.broker_name == broker_name for broker in known.brokers):
+                    with contextlib.suppress(MqtoolError):  # the next update of all routes says so
+                        route = await self.wire.request_name_server(calls.route(topic))
+                        if route and (address := masters(route).get(broker_name)):
+                            self._know(topic, route)
+                            addresses.add(address)
+            for address in addresses:  # it may know this client as a slave does, or have been restarted
+                await self._tell_of_us(address)
+        finally:
+            self._look_again_at[broker_name] = asyncio.get_running_loop().time() + _LOOK_AGAIN_S
 
     async def _poll_routes(self) -> None:
         for topic in [*self._routes, *self._stand_ins]:

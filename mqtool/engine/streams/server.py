@@ -303,9 +303,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
             self._all_gone.set()
 
     def begin_turn(self) -> float:
-        """Return until when (by the clock of the loop) to handle commands before asking again, or stopping if that has
-        passed; the first call in a turn of the loop begins it.
-        """
+        """Return until when (clock of the loop) to handle commands; ask again then, and stop if it has passed."""
         if not self._is_turn_watched:
             if self.loop.time() <= self._unwatched_until:
                 return self._unwatched_until
