@@ -3,4 +3,4 @@
 set -eu
 run=("${PYTHON:-python}" -m mqtool serve)
 if [ "$ROLE" = NAMESRV ]; then exec "${run[@]}" --no-broker --namesrv-port "$PORT"; fi
-exec "${run[@]}" --no-namesrv -n "$NAMESRV" --port "$PORT" -s "$STORE" -c "$CONF"
+exec "${run[@]}" --no-namesrv --port "$PORT" -s "$STORE" -c "$CONF"
