@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.campaigns.replication --jobs 4      all combinations: 45 minutes
+    python -m tests.campaigns.replication --jobs 4      all combinations: half an hour
     python -m tests.campaigns.replication --master mqtool --slave 5.3.3 [SCENARIO ...]
 
 A scenario that fails is run with RocketMQ 5.3.3 in our place, too, and with the version of the other at both ends:
