@@ -135,11 +135,13 @@ class GroupCommit:
 
     def next_tick(self, now: int) -> int | None:
         """Return when to check: immediately if the first is safe."""
-        for key, safe in ((_KEY, self._store.safe_offset), (_DISK_KEY, self._store.flushed_offset)):
-            first = self._room.first(key)
-            if first and (first.offset <= safe or self._store.failure is not None):
-                return now
-        return None
+        first, of_disk = self._room.first(_KEY), self._room.first(_DISK_KEY)
+        if first is None and of_disk is None:  # the common case, asked for after each request
+            return None
+        store = self._store
+        is_safe = first is not None and first.offset <= store.safe_offset
+        is_on_disk = of_disk is not None and of_disk.offset <= store.flushed_offset
+        return now if is_safe or is_on_disk or store.failure is not None else None
 
 
 def _give_up(is_due: bool, now: int) -> bool | None:  # noqa: ARG001

@@ -28,6 +28,7 @@ from mqtool.engine.broker.processors.refusals import refusal
 from mqtool.engine.broker.processors.request import Answer, BrokerRequest, Processor
 from mqtool.engine.broker.processors.session import RemotingOutbox, RemotingSession
 from mqtool.engine.broker.processors.slave_refusals import refusal_by_slave
+from mqtool.engine.broker.settings import Role
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.peer import Peer
 from mqtool.formats.remoting import RESPONSE, Outgoing, RemotingCommand
@@ -76,7 +77,7 @@ class RemotingDoor(Door[RemotingCommand, RemotingSession]):
             return self.outbox.take()
         if broker.access and (fault := access_fault(broker.access, command, peer.host)):
             return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=ACL_EXCEPTION + fault)),)
-        if no := refusal_by_slave(command.code, broker.state):
+        if broker.state.role is Role.SLAVE and (no := refusal_by_slave(command.code, broker.state)):
             return ((peer, command.answer(no.code, remark=no.reason)),)
         if len(command.body) > MAX_OF_BODY and command.code not in send.PROCESSORS:
             remark = f"a request without messages has a body of at most {MAX_OF_BODY:,} bytes"

@@ -158,6 +158,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self._deadline = 0.0  # of this turn of the loop, by its clock
         self._unwatched_until = 0.0
         self._is_turn_watched = False
+        self._owes_turn = False
         self._late: collections.deque[_ServerConnection[Taken, Sent]] = collections.deque()  # for later turns
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
@@ -324,6 +325,9 @@ class StreamServer(ABC, Generic[Taken, Sent]):
     def _new_turn(self) -> None:
         self._is_turn_watched = False
         self._unwatched_until = self.loop.time() + _UNWATCHED_SECONDS
+        if self._owes_turn:
+            self._owes_turn = False
+            self.turn(self.clock(), at_once=True)
         for _ in range(len(self._late)):
             if self.loop.time() > self.begin_turn():
                 break
@@ -335,7 +339,14 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         """Note that there is something to write to a connection."""
         self._waiting.append(connection)
 
-    def turn(self, now: int) -> None:
+    def handled(self, now: int) -> None:
+        """Let what was handled have its effects on others: soon, once for all connections of a busy turn."""
+        if self._is_turn_watched:
+            self._owes_turn = True
+        else:
+            self.turn(now)
+
+    def turn(self, now: int, *, at_once: bool = False) -> None:
         """Write pending data, and schedule the next tick of the rules."""
         if self._end_of_turn is not None or self._all_gone is not None:
             return
@@ -343,7 +354,10 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         if due is not None and due < self._no_tick_before:
             due = self._no_tick_before
         if self._waiting or (due is not None and due <= now):
-            self.turn_soon()
+            if at_once:
+                self._finish_turn()
+            else:
+                self.turn_soon()
         elif due is not None and (self._timer is None or due < self._timer_due):
             if self._timer is not None:
                 self._timer.cancel()
@@ -530,7 +544,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
             self.unfinished = frames.pending_size
             server.unfinished_changed(difference)
         self.flush()
-        server.turn(now)
+        server.handled(now)
         if self._has_more:
             self._handle_later()
 

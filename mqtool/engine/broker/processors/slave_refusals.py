@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from mqtool.engine.broker.processors.protocol_texts import REJECT_REQUEST
 from mqtool.engine.broker.processors.refused import RefusedRequest
-from mqtool.engine.broker.settings import Role
 from mqtool.engine.broker.state import BrokerState
 from mqtool.formats.codes import RequestCode, ResponseCode
 
@@ -53,9 +52,7 @@ _READS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
 def refusal_by_slave(code: int, state: BrokerState) -> RefusedRequest | None:
-    """Return why a slave refuses a request; None if it does not, or is a master."""
-    if state.role is not Role.SLAVE:
-        return None
+    """Return why a slave refuses a request; None if it does not."""
     if code in _READS and not state.settings.slave_read_enabled:
         return _BUSY
     return _REFUSED.get(code)
