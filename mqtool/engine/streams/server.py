@@ -39,7 +39,7 @@ _STOP_SECONDS = 2.0
 _AFTER_FAULT_MS = 1000
 _FILES_OF_STORE = 256
 _AT_ONCE = 8  # commands of a connection
-_TURN_SECONDS = 0.002
+_TURN_SECONDS = 0.004
 """How long one turn of the loop handles commands of all connections; the rest waits for the next turns."""
 _UNWATCHED_SECONDS = 0.0005
 """How long nobody asks whether the loop has turned: that takes a callback, and so another pass of the loop."""
@@ -499,9 +499,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         if self._tls is not None:
             data = self._decrypt(data)
         self._frames.receive(data)
-        if self._has_more:  # only then, as to pause and to resume costs a fifth of a message
-            self._pause()
-        elif self._server.loop.time() > self._server.begin_turn():
+        if self._server.loop.time() > self._server.begin_turn():
             self._has_more = True
             self._handle_later()
         else:
@@ -549,7 +547,8 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
             self._handle_later()
 
     def _handle_later(self) -> None:
-        """Handle the rest of what was received in a later turn of the loop; at most one read follows before."""
+        """Handle the rest of what was received in a later turn of the loop; nothing is read before, nor its end."""
+        self._pause()
         if not self._is_deaf:
             self._server.handle_later(self)
 
@@ -562,7 +561,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
             return
         if self._has_more:
             self._handle()
-        if self._is_paused and not (self._has_more or self._is_deaf or self.transport.is_closing()):
+        if not (self._has_more or self._is_deaf or self.transport.is_closing()):
             self._is_paused = False
             self.transport.resume_reading()
 
