@@ -321,5 +321,5 @@ def test_others_are_served_while_many_messages_are_acknowledged_that_were_never_
         client.next("ack_response")
         client.say("flow", consumer_id=0, messagePermits=10)
         client.ping()
-        assert answers > 3
+        assert answers > 10
         assert [said.name for said in client.told if said.name == "message"] == []

@@ -39,7 +39,7 @@ _STOP_SECONDS = 2.0
 _AFTER_FAULT_MS = 1000
 _FILES_OF_STORE = 256
 _AT_ONCE = 8  # commands of a connection
-_TURN_SECONDS = 0.004
+_TURN_SECONDS = 0.002
 """How long one turn of the loop handles commands of all connections; the rest waits for the next turns."""
 _UNWATCHED_SECONDS = 0.0005
 """How long nobody asks whether the loop has turned: that takes a callback, and so another pass of the loop."""
