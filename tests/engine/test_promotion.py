@@ -258,9 +258,13 @@ async def test_clients_go_on_at_the_new_master_without_waiting_for_their_next_up
     async def listen(messages: Sequence[ConsumerMessage], _context: ConsumeContext) -> None:
         seen.update(message.body for message in messages)
 
-    async with names() as name_server, slave_of(tmp_path / "b", name_server), AdminClient([name_server]) as admin:
-        master = master_of(tmp_path / "a", name_server)
-        await master.__aenter__()
+    async with (
+        names() as name_server,
+        slave_of(tmp_path / "b", name_server),
+        AdminClient([name_server]) as admin,
+        contextlib.AsyncExitStack() as life_of_master,
+    ):
+        master = await life_of_master.enter_async_context(master_of(tmp_path / "a", name_server))
         await until_it_follows(admin)
         client = WireClient(master.address)
         await client.send(b"0")
@@ -292,13 +296,11 @@ async def test_clients_go_on_at_the_new_master_without_waiting_for_their_next_up
             await until_it_follows(admin, end=(await stats(admin, 0))["commitLogMaxOffset"])
             await until_tables_are_copied(admin)
             if is_dead:
-                await master.__aexit__(None, None, None)
+                await life_of_master.aclose()
             await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
             for queue in (None, MessageQueue("Orders", "broker-a", 1)):
                 await send(queue)
             await until_all_came()
-        if not is_dead:
-            await master.__aexit__(None, None, None)
 
 
 def slave_that_copies_rarely(folder: Path, name_server: str) -> mqtool.Broker:

@@ -372,6 +372,20 @@ class CommandClock:
         return getattr(self._loop, name)
 
 
+@contextlib.asynccontextmanager
+async def with_command_clock(count: int) -> AsyncIterator[tuple[Rules, list[Raw]]]:
+    """Give the rules of a server with that clock, and clients that it knows."""
+    async with contextlib.AsyncExitStack() as stack:
+        rules, server, address = await stack.enter_async_context(served())
+        clients = [await stack.enter_async_context(raw(address)) for _ in range(count)]
+        for client in clients:
+            client.writer.write(build_frame(RemotingCommand(ECHO, 0, 1)))
+            await client.answer()
+        rules.seen.clear()
+        CommandClock(server, rules)
+        yield rules, clients
+
+
 class SetClock:
     """The event loop of a server, with a clock that a test sets."""
 
@@ -389,14 +403,7 @@ class SetClock:
 
 @on_a_loop
 async def test_what_many_connections_send_at_once_is_handled_in_several_turns_of_the_loop() -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        rules, server, address = await stack.enter_async_context(served())
-        clients = [await stack.enter_async_context(raw(address)) for _ in range(60)]
-        for client in clients:
-            client.writer.write(build_frame(RemotingCommand(ECHO, 0, 1)))
-            await client.answer()
-        rules.seen.clear()
-        CommandClock(server, rules)
+    async with with_command_clock(60) as (rules, clients):
         for client in clients:
             client.writer.write(b"".join(build_frame(RemotingCommand(ECHO, 0, opaque)) for opaque in range(3)))
 
@@ -413,14 +420,7 @@ async def test_what_many_connections_send_at_once_is_handled_in_several_turns_of
 
 @on_a_loop
 async def test_what_waits_for_a_later_turn_is_handled_although_its_client_has_gone() -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        rules, server, address = await stack.enter_async_context(served())
-        clients = [await stack.enter_async_context(raw(address)) for _ in range(60)]
-        for client in clients:
-            client.writer.write(build_frame(RemotingCommand(ECHO, 0, 1)))
-            await client.answer()
-        rules.seen.clear()
-        CommandClock(server, rules)
+    async with with_command_clock(60) as (rules, clients):
         for client in clients:
             client.writer.write(build_frame(RemotingCommand(ECHO, 0, 1)) * 3)
             client.writer.close()
@@ -431,14 +431,7 @@ async def test_what_waits_for_a_later_turn_is_handled_although_its_client_has_go
 
 @on_a_loop
 async def test_what_waits_for_a_later_turn_is_handled_before_more_of_a_busy_connection() -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        rules, server, address = await stack.enter_async_context(served())
-        busy, *others = [await stack.enter_async_context(raw(address)) for _ in range(11)]
-        for client in (busy, *others):
-            client.writer.write(build_frame(RemotingCommand(ECHO, 0, 1)))
-            await client.answer()
-        rules.seen.clear()
-        CommandClock(server, rules)
+    async with with_command_clock(11) as (rules, [busy, *others]):
         busy.writer.write(build_frame(RemotingCommand(ECHO, 0, 7)) * 500)
         for client in others:
             client.writer.write(build_frame(RemotingCommand(ECHO, 0, 8)))
