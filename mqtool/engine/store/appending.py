@@ -137,7 +137,9 @@ class Appender:
         except MqtoolError as error:
             health.hold_up(error)
             return _REFUSED
-        self._dispatcher.take(message, pairs, queue if has_unit else None, light, count, at, size, now)
+        self._dispatcher.take(
+            message.topic, message.sys_flag, pairs, queue if has_unit else None, light, count, at, size, now
+        )
         end = at + size
         wait = end if (self.is_sync or log.confirmed_offset is not None) and pairs.get(_WAIT) != b"false" else 0
         return AppendResult(_PUT_OK, (at,), end, queue_offset, now, message.store_host, wait)
@@ -193,7 +195,7 @@ class Appender:
             return _REFUSED
         take = self._dispatcher.take
         for pairs, offset, size in zip(all_pairs, offsets, sizes, strict=True):
-            take(batch, pairs, queue, (), 1, offset, size, now)
+            take(batch.topic, batch.sys_flag, pairs, queue, (), 1, offset, size, now)
         must_wait = self.is_sync or log.confirmed_offset is not None
         waits = must_wait and any(pairs.get(_WAIT) != b"false" for pairs in all_pairs)
         return AppendResult(_PUT_OK, tuple(offsets), end, first, now, batch.store_host, end if waits else 0)

@@ -14,9 +14,9 @@ from mqtool.engine.store.live_checkpoint import Reached
 from mqtool.engine.store.log_end import read_whole
 from mqtool.errors import MqtoolError, RecoveryNeededError
 from mqtool.formats import commit_log
-from mqtool.formats.new_message import MAX_TOPIC, NewMessage
+from mqtool.formats.new_message import MAX_TOPIC
+from mqtool.formats.properties import pairs_of
 from mqtool.formats.property_names import INNER_MULTI_QUEUE_OFFSET, KEYS, TAGS, UNIQ_KEY
-from mqtool.formats.stored_message import StoredMessage
 
 if TYPE_CHECKING:
     from mqtool.engine.store.health import Health
@@ -33,10 +33,10 @@ WITH_UNIT = (0, commit_log.TRANSACTION_COMMIT)
 _UNIQ_KEY, _KEYS, _TAGS = UNIQ_KEY.encode(), KEYS.encode(), TAGS.encode()
 _LIGHT_OFFSETS = INNER_MULTI_QUEUE_OFFSET.encode()
 _LONGEST_NUMBER = 19
-_MANY_WAITING = 128
-"""Number of waiting messages from which on their units should be written."""
-_MAX_WAITING = 4096
-"""Most messages whose units wait in memory."""
+MANY_WAITING = 128
+"""So many messages are written at once that no producer waits long for that."""
+MAX_WAITING = 1024
+"""Most messages that wait in memory; to write so many together takes the least time for each."""
 _LONG_KEYS = 128
 """Bytes of keys that cost as much as another message."""
 _NEW_AT_ONCE = 8
@@ -83,6 +83,8 @@ class Dispatcher:
         """Address after the last message that was taken."""
         self.written = reached
         """Address up to which units and keys are in files."""
+        self.many_waiting = MANY_WAITING
+        """Number of waiting messages from which on their units should be written."""
         self._waiting = queues.waiting
         self._log = log
         self._health = health
@@ -94,7 +96,8 @@ class Dispatcher:
 
     def take(
         self,
-        message: NewMessage,
+        topic: str,
+        sys_flag: int,
         pairs: "live_dispatch.Pairs",
         queue: "LiveQueue | None",
         light_queues: "Sequence[LiveQueue]",
@@ -106,7 +109,8 @@ class Dispatcher:
         """Add units and keys of the next message of the log.
 
         Args:
-            message: its properties are ignored.
+            topic: of the message.
+            sys_flag: its flags.
             pairs: its properties.
             queue: where it is the next; None if it is in no queue, like a half message of a transaction.
             light_queues: where it is the next, too.
@@ -115,7 +119,7 @@ class Dispatcher:
             size: of the record.
             now: when it was stored, in ms.
         """
-        topic, waiting, get = message.topic, self._waiting, pairs.get
+        waiting, get = self._waiting, pairs.get
         if queue is not None:
             code = live_dispatch.tags_code(topic, pairs, now, self._delay_levels)
             queue.append(physical_offset, size, code, now, count)
@@ -126,16 +130,16 @@ class Dispatcher:
         if self.is_indexed:
             keys = get(_KEYS)
             of_message = get(_UNIQ_KEY), keys, get(_TAGS)
-            self.index.waiting.append((topic, message.sys_flag, of_message, physical_offset, now))
+            self.index.waiting.append((topic, sys_flag, of_message, physical_offset, now))
             if keys is not None and len(keys) >= _LONG_KEYS:
                 self._taken += len(keys) // _LONG_KEYS
         self._timestamp, self._last_start = now, physical_offset
         self.next_offset = physical_offset + size
         self._taken += 1
-        if self._taken >= _MAX_WAITING:
+        if self._taken >= MAX_WAITING:
             self.write_some_units()
         if queue is not None and self.on_arrival is not None:
-            self.on_arrival(topic, message.queue_id, queue.next_offset, code, now)
+            self.on_arrival(topic, queue.key[1], queue.next_offset, code, now)
 
     def read_on(self) -> None:
         """Take the messages that are in the log after the last one, up to an incomplete one.
@@ -144,32 +148,39 @@ class Dispatcher:
             RecoveryNeededError: something else is there, or a message is not the next of its queue.
         """
         self.next_offset = max(self.next_offset, self._log.min_offset)  # a log that has just begun in the middle
-        for size, stored in read_whole(self._log, self.next_offset):
-            if stored is not None:
-                self._take_again(stored)
-            else:  # a blank record
-                self.next_offset += size
+        take, queues = self.take, self.queues.by_key
+        for message in read_whole(self._log, self.next_offset):
+            topic, queue_id, sys_flag, properties, queue_offset, at, size, timestamp = message
+            if not topic:  # a blank record
+                self.next_offset = at + size
+                continue
+            pairs = pairs_of(properties)
+            queue: LiveQueue | None = None
+            light_queues: list[LiveQueue] = []
+            count = 1
+            if sys_flag & commit_log.TRANSACTION_MASK in WITH_UNIT:
+                queue = queues.get((topic, queue_id))
+                if queue is None or queue.next_offset != queue_offset:
+                    queue = self._queue_at(topic, queue_id, queue_offset, at)
+                if sys_flag & commit_log.INNER_BATCH:
+                    count = live_dispatch.batch_count(pairs)
+                if live_dispatch.LIGHT_QUEUES in pairs:
+                    light_queues = self._light_queues_at(topic, pairs, at)
+            take(topic, sys_flag, pairs, queue, light_queues, count, at, size, timestamp)
 
     @property
     def reached(self) -> Reached:
         """The last message that was taken."""
         return Reached(self._timestamp, self._last_start)
 
-    def _take_again(self, stored: StoredMessage) -> None:
-        message, at = stored.message, stored.physical_offset
-        pairs, queue, light_queues, count = message.pairs, None, [], 1
-        if message.sys_flag & commit_log.TRANSACTION_MASK in WITH_UNIT:
-            if message.sys_flag & commit_log.INNER_BATCH:
-                count = live_dispatch.batch_count(pairs)
-            queue = self._queue_at(message.topic, message.queue_id, stored.queue_offset, at)
-            names = live_dispatch.light_queues(message.topic, pairs)
-            offsets = pairs.get(_LIGHT_OFFSETS, b"").decode("utf-8", "replace").split(",")
-            light_queues = [
-                self._queue_at(name, 0, int(offset), at)
-                for name, offset in zip(names, offsets, strict=False)
-                if name and _is_number(offset)
-            ]
-        self.take(message, pairs, queue, light_queues, count, at, stored.size, stored.store_timestamp)
+    def _light_queues_at(self, topic: str, pairs: "live_dispatch.Pairs", physical_offset: int) -> "list[LiveQueue]":
+        names = live_dispatch.light_queues(topic, pairs)
+        offsets = pairs.get(_LIGHT_OFFSETS, b"").decode("utf-8", "replace").split(",")
+        return [
+            self._queue_at(name, 0, int(offset), physical_offset)
+            for name, offset in zip(names, offsets, strict=False)
+            if name and _is_number(offset)
+        ]
 
     def _queue_at(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> "LiveQueue":
         """Return a queue whose next message has an offset."""
@@ -207,7 +218,7 @@ class Dispatcher:
     @property
     def has_much_to_write(self) -> bool:
         """Whether ``write_some_units`` should be called soon: the longer it waits, the longer it takes."""
-        return self._taken >= _MANY_WAITING or self.queues.is_behind or self.queues.files.has_made
+        return self._taken >= self.many_waiting or self.queues.is_behind or self.queues.files.has_made
 
     def write_units(self) -> None:
         """Write the units and keys of all messages into their files; failures are retried at the next tick."""

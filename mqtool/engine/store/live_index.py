@@ -32,7 +32,8 @@ _HEADER, _SLOT, _ENTRY = packer_of(layout.HEADER), packer_of(layout.SLOT), packe
 _MAX_SECONDS = 2**31 - 1
 _WIDTH = 128
 """Bytes of the texts that are hashed together; longer ones are hashed separately."""
-_NO_KEYS = (b"",)
+_CLOSE_SLOTS = 1024
+"""How far apart slots may be to be written together: copying a page takes the system as long as a call."""
 _POWERS = np.array([pow(31, _WIDTH - 1 - i, 1 << 32) for i in range(_WIDTH)], np.uint32)
 
 Keys = tuple[bytes | None, bytes | None, bytes | None]
@@ -185,11 +186,18 @@ class LiveIndexFile:
         self._unwritten.append((entries_at + layout.ENTRY_SIZE * first, packed.tobytes()))
 
         is_newest = np.concatenate((is_new[1:], [True]))
-        slots_at = (layout.HEADER_SIZE + layout.SLOT_SIZE * slots[is_newest]).tolist()
-        slots_now[slots[is_newest]] = sorted_numbers[is_newest]
-        newest = sorted_numbers[is_newest].astype(layout.SLOT_DTYPE["entry"]).tobytes()
-        size = layout.SLOT_SIZE
-        self._unwritten += [(at, newest[i * size : (i + 1) * size]) for i, at in enumerate(slots_at)]
+        slots = slots[is_newest]
+        slots_now[slots] = sorted_numbers[is_newest]
+        # Close ones are written together, with those between them.
+        begins_at = np.concatenate(([0], np.flatnonzero(np.diff(slots) > _CLOSE_SLOTS) + 1))
+        ends_at = np.concatenate((begins_at[1:], [len(slots)])) - 1
+        now, size = memoryview(slots_now).cast("B"), layout.SLOT_SIZE
+        self._unwritten += [
+            (layout.HEADER_SIZE + begin, bytes(now[begin:end]))
+            for begin, end in zip(
+                (size * slots[begins_at]).tolist(), (size * slots[ends_at] + size).tolist(), strict=True
+            )
+        ]
 
         if first == 1:
             self.begin_timestamp, self.begin_offset = int(timestamps[0]), int(offsets[0])
@@ -393,33 +401,38 @@ class LiveIndex:
 
 def _entries_of(waiting: Sequence[Waiting], has_tags: bool) -> _Entries:
     """Return the entries for messages, in the order of a broker."""
-    hashes: list[int] = []
-    offsets: list[int] = []
-    timestamps: list[int] = []
-    texts: list[bytes] = []  # that are hashed together
-    places: list[int] = []
+    texts: list[bytes] = []
+    counts: list[int] = []  # of entries of each message
+    without: list[int] = []  # places of entries that are not written
     last_topic, prefix = "", b"#"
-    for topic, sys_flag, of_message, offset, timestamp in waiting:
+    for topic, sys_flag, of_message, _, _ in waiting:
         if topic != last_topic:
-            last_topic, prefix = topic, f"{topic}#".encode("utf-8", "replace")
+            last_topic, prefix = topic, _prefix(topic)
         is_rolled_back = sys_flag & commit_log.TRANSACTION_MASK == commit_log.TRANSACTION_ROLLBACK
-        keys = _NO_KEYS if is_rolled_back else _keys(of_message, has_tags) or _NO_KEYS
-        for key in keys:
-            text = prefix + key
-            if not key:  # a message without keys has an entry that is not written
-                hashes.append(-1)
-            elif len(text) <= _WIDTH and text.isascii():
-                places.append(len(hashes))
-                texts.append(text)
-                hashes.append(0)
-            else:
-                seed = java_hash(f"{topic}#") & 0xFFFFFFFF
-                hashes.append(plain.index_hash(plain.java_hash(key, 0, len(key), seed)))
-            offsets.append(offset)
-            timestamps.append(timestamp)
-    columns = _Entries(*(np.array(column, np.int64) for column in (hashes, offsets, timestamps)))
-    columns.hashes[places] = _hashes(texts)
-    return columns
+        keys = [] if is_rolled_back else _keys(of_message, has_tags)
+        if keys:
+            texts += [prefix + key for key in keys]
+            counts.append(len(keys))
+        else:
+            without.append(len(texts))
+            texts.append(b"")
+            counts.append(1)
+    number_of = np.repeat(np.arange(len(counts)), counts)
+    unusual = {place: text for place, text in enumerate(texts) if len(text) > _WIDTH or not text.isascii()}
+    for place in unusual:
+        texts[place] = b""
+    hashes = _hashes(texts)
+    for place, text in unusual.items():
+        topic = waiting[number_of[place]][0]
+        key, seed = text.removeprefix(_prefix(topic)), java_hash(f"{topic}#") & 0xFFFFFFFF
+        hashes[place] = plain.index_hash(plain.java_hash(key, 0, len(key), seed))
+    hashes[without] = -1
+    offsets, timestamps = (np.array([message[field] for message in waiting], np.int64) for field in (3, 4))
+    return _Entries(hashes, offsets[number_of], timestamps[number_of])
+
+
+def _prefix(topic: str) -> bytes:
+    return f"{topic}#".encode("utf-8", "replace")
 
 
 def _keys(of_message: Keys, has_tags: bool) -> list[bytes]:

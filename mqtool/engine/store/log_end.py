@@ -5,6 +5,7 @@ from the checkpoint on; an incomplete record at the end is cut. (Rules: store.md
 ``CommitLog.recoverNormally``, ``recoverAbnormally``.)
 """
 
+import struct
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from mqtool.engine.store.live_log import LiveLog, Segment
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.errors import FormatError, RecoveryNeededError
 from mqtool.formats import commit_log, scan
-from mqtool.formats.record_head import body_crc, physical_offset, read_start, sys_flag
+from mqtool.formats.record_head import HEADS, body_crc, physical_offset, read_start, sys_flag
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 
 if TYPE_CHECKING:
@@ -23,9 +24,19 @@ if TYPE_CHECKING:
 _ROOM = commit_log.BLANK_SIZE
 _MAX_AGAIN = 256 << 20
 """Bytes that are examined record by record after a kill; the checkpoint is written every second."""
-_READ_AT_ONCE = 256 << 10
+_READ_AT_ONCE = 64 << 10
 _LOOK_BACK = 64 << 10
 """Bytes that are first searched for the last records."""
+
+LogMessage = tuple[str, int, int, bytes, int, int, int, int]
+"""What the dispatch of a message in the log needs: topic, queue id, ``sys_flag``, properties, queue offset, address,
+size and store time. Without a topic it is a blank record. (A named tuple takes as long to make as to read it.)"""
+_unpack_numbers = struct.Struct(">iiii4xqqi8x4x4xq4x4x4x8xi").unpack_from
+"""Of a head with IPv4 addresses: those numbers, the magic code, the CRC and the size of the body."""
+_HEAD_SIZE = HEADS[0].size
+_unpack_short = struct.Struct(">h").unpack_from
+_MAGIC_V1 = commit_log.MAGIC_V1
+_V6_HOSTS = commit_log.BORN_HOST_V6 | commit_log.STORE_HOST_V6
 
 
 def find_end(log: LiveLog, start: int, noted: int = -1) -> None:
@@ -135,8 +146,8 @@ def _sound(record: bytes, at: int) -> StoredMessage | None:
     return stored if is_whole else None
 
 
-def read_whole(log: LiveLog, at: int) -> Iterator[tuple[int, StoredMessage | None]]:
-    """Yield size and message of each record from an address on, None for a blank one, up to an incomplete one.
+def read_whole(log: LiveLog, at: int) -> Iterator[LogMessage]:
+    """Yield the messages and blank records from an address on, up to an incomplete one.
 
     Cost: linear in the bytes; they are read in large pieces.
 
@@ -145,27 +156,64 @@ def read_whole(log: LiveLog, at: int) -> Iterator[tuple[int, StoredMessage | Non
     """
     least = _READ_AT_ONCE
     while log.end_offset - at >= _ROOM:
-        view = log.read(at, min(least, log.end_offset - at))
+        data = bytes(log.read(at, min(least, log.end_offset - at)))
         begin, least = at, _READ_AT_ONCE
-        while (place := at - begin) + _ROOM <= len(view):
-            size, magic = read_start(view, place)
-            room = log.file_size - at % log.file_size
-            if magic == commit_log.MAGIC_BLANK and size == room:
-                at += size
-                yield size, None
-                break
-            stored = None
-            if magic in commit_log.MESSAGE_MAGICS and commit_log.MIN_SIZE <= size <= room - _ROOM:
-                if log.end_offset - at < size:
-                    return
-                if len(view) < place + size:
-                    least = max(least, size)
-                    break
-                stored = _sound(bytes(view[place : place + size]), at)
-            if stored is None:
-                raise RecoveryNeededError(f"no message starts at {at:,}, where the one before ends")
-            at += size
-            yield size, stored
+        stop = min(len(data), log.file_size - begin % log.file_size - _ROOM)
+        while (place := at - begin) + _ROOM <= len(data):
+            message = _usual_message(data, place, stop, at)
+            if message is None:
+                size, magic = read_start(data, place)
+                room = log.file_size - at % log.file_size
+                if magic == commit_log.MAGIC_BLANK and size == room:
+                    message = "", 0, 0, b"", 0, at, size, 0
+                elif magic in commit_log.MESSAGE_MAGICS and commit_log.MIN_SIZE <= size <= room - _ROOM:
+                    if log.end_offset - at < size:
+                        return
+                    if len(data) < place + size:
+                        least = max(least, size)
+                        break
+                    message = _message(data[place : place + size], at)
+                if message is None:
+                    raise RecoveryNeededError(f"no message starts at {at:,}, where the one before ends")
+            yield message
+            at += message[6]  # its size
+
+
+def _usual_message(data: bytes, place: int, stop: int, at: int) -> LogMessage | None:
+    """Return the message of the record at a place of some bytes, None if it is not sound, not whole, or an unusual one.
+
+    Nearly all have a short topic and IPv4 hosts, and are read here in a fraction of the time of ``_message``.
+    """
+    head_end = place + _HEAD_SIZE
+    if head_end >= stop:
+        return None
+    size, magic, crc, queue_id, queue_offset, physical_offset, sys_flag, timestamp, body_size = _unpack_numbers(
+        data, place
+    )
+    topic_at = head_end + body_size + 1
+    end = place + size
+    if magic != _MAGIC_V1 or sys_flag & _V6_HOSTS or physical_offset != at or not head_end < topic_at < end <= stop:
+        return None
+    topic_end = topic_at + data[topic_at - 1]
+    properties_at = topic_end + 2
+    if properties_at > end or properties_at + _unpack_short(data, topic_end)[0] != end or topic_at == topic_end:
+        return None
+    if body_size and crc != zlib.crc32(data[head_end : topic_at - 1]) & 0x7FFFFFFF:
+        return None
+    topic, properties = data[topic_at:topic_end].decode("utf-8", "surrogateescape"), data[properties_at:end]
+    if "\0" in topic or (properties and not properties[-1]):
+        return None
+    return topic, queue_id, sys_flag, properties, queue_offset, at, size, timestamp
+
+
+def _message(record: bytes, at: int) -> LogMessage | None:
+    """Return the message of the record of an address, None if it is incomplete."""
+    stored = _sound(record, at)
+    if stored is None:
+        return None
+    message = stored.message
+    numbers = message.queue_id, message.sys_flag
+    return message.topic, *numbers, message.properties, stored.queue_offset, at, stored.size, stored.store_timestamp
 
 
 def whole_at(log: LiveLog, at: int) -> tuple[int, bytes] | None:

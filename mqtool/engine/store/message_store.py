@@ -16,7 +16,7 @@ from pathlib import Path
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.appending import Appender
 from mqtool.engine.store.disk import Disk
-from mqtool.engine.store.dispatcher import Dispatcher
+from mqtool.engine.store.dispatcher import MANY_WAITING, MAX_WAITING, Dispatcher
 from mqtool.engine.store.file_kinds import LOCK
 from mqtool.engine.store.health import DISK_IS_FULL, Health
 from mqtool.engine.store.live_checkpoint import LiveCheckpoint
@@ -250,10 +250,12 @@ class MessageStore:
             return AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
 
         self.append = self.append_batch = refuse
+        self.dispatcher.many_waiting = MAX_WAITING
 
     def take_messages(self) -> None:
         """Accept messages again, after ``take_only_copies``."""
         self.append, self.append_batch = self._appender.append, self._appender.append_batch
+        self.dispatcher.many_waiting = MANY_WAITING
 
     # Reading
 

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import shutil
+import zlib
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import BadDataError
-from mqtool.formats import consume_queue
+from mqtool.errors import BadDataError, FormatError
+from mqtool.formats import commit_log, consume_queue
 from mqtool.formats.new_message import build_record, record_size, topic_field
 from tests.engine.store.live import NOW, half_full, new_message, opened
 from tests.engine.store.test_message_store import REPLAYED, findings, segment, settings_of
@@ -214,8 +215,59 @@ def test_what_is_no_message_is_cut_off_again_and_the_log_goes_on_from_the_last_t
     assert contents(root, "consumequeue") == contents(golden_store("mixed-533-clean"), "consumequeue")
 
 
+@pytest.mark.parametrize("name", MASTERS)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_a_record_with_a_wrong_byte_is_refused_unless_the_schema_sees_another_message_of_a_queue(
+    name: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    stream, messages = log_of(name), manifest(name)["messages"]
+    in_first = [one for one in messages if one["phy"] < segment(name)]
+    message = data.draw(st.sampled_from([one for one in in_first if "INNER_MULTI_DISPATCH" not in one["properties"]]))
+    at, size = message["phy"], message["size"]
+    record = bytearray(stream[at : at + size])
+    place = data.draw(st.integers(4, size - 1) | st.just(size - 1))
+    record[place] = data.draw((st.integers(0, 255) | st.just(0)).filter(lambda byte: byte != record[place]))
+
+    with contextlib.closing(slave(name, tmp_path_factory.mktemp("slave") / "store")) as store:
+        store.append_bytes(0, stream[:at])
+        may_be = is_message(bytes(record), at, store)
+        if may_be:
+            store.append_bytes(at, bytes(record))
+            assert store.dispatcher.next_offset == at + size
+        else:
+            with pytest.raises(BadDataError, match=f"{at:,}"):
+                store.append_bytes(at, bytes(record))
+            assert store.log.end_offset == store.dispatcher.next_offset == at
+
+
+def is_message(record: bytes, at: int, store: MessageStore) -> bool:
+    """Return whether a record is one by the schema, and the next of its queue, or the first of one that begins anew."""
+    try:
+        message = commit_log.parse_message(record)
+        topic = message.topic.decode()
+    except (FormatError, UnicodeDecodeError):
+        return False
+    crc = zlib.crc32(message.body) & 0x7FFFFFFF
+    is_sound = (
+        message.size == len(record) == len(commit_log.MESSAGE.build(message))
+        and message.magic_code in commit_log.MESSAGE_MAGICS
+        and message.physical_offset == at
+        and (message.body_crc == crc or not message.body)
+        and b"\0" not in message.topic != b""
+        and not message.properties.endswith(b"\0")
+    )
+    if not is_sound or message.sys_flag & commit_log.TRANSACTION_MASK not in (0, commit_log.TRANSACTION_COMMIT):
+        return is_sound
+    queue = store.queue(topic, message.queue_id)
+    if queue is None:
+        is_name = "/" not in topic and topic not in (".", "..")
+        return is_name and message.queue_offset == 0 <= message.queue_id
+    return message.queue_offset in (0, queue.next_offset)
+
+
 @pytest.mark.parametrize(
-    ("topic", "queue_id"), [("../../elsewhere", 0), ("..", 0), ("a/b", 0), ("TopicTest", -1), ("t\0t", 0)]
+    ("topic", "queue_id"), [("../../elsewhere", 0), ("..", 0), ("a/b", 0), ("TopicTest", -1), ("t\0t", 0), ("", 0)]
 )
 def test_a_message_for_a_queue_that_cannot_be_makes_no_file_anywhere(tmp_path: Path, topic: str, queue_id: int) -> None:
     message, name = new_message(topic, queue_id=queue_id), topic_field(topic)
