@@ -38,7 +38,7 @@ QUEUES = 4
 TOPIC = "bench"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LIMIT_SECONDS = 1800
-_LOOK_SECONDS = 0.02
+_LOOK_SECONDS = 0.1
 _JAVA, _OURS = "java", "mqtool"
 _SETTINGS = {
     "mappedFileSizeCommitLog": str(SEGMENT),

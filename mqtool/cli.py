@@ -1,7 +1,6 @@
 """The table of subcommands, and the one place that ends the program."""
 
 import contextlib
-import difflib
 import importlib
 import os
 import signal
@@ -76,6 +75,8 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
+            import difflib
+
             near = difflib.get_close_matches(args[0], [*COMMANDS, *_TYPED], 3, 0.6)
             if not near:
                 raise

@@ -35,6 +35,7 @@ class Acknowledged:
         self._path = root / CONFIG.name / _FILE
         self._descriptor = -1
         self._boot_id = _boot_id()
+        self._before_offset = json.dumps({"bootId": self._boot_id, "offset": 0}).removesuffix("0}").encode()
         noted, boot_id = _read(self._path)
         self.is_any = self._path.exists()
         """Whether this store has ever been replicated."""
@@ -53,7 +54,7 @@ class Acknowledged:
         if offset <= self.offset and self._descriptor >= 0:
             return
         highest = max(offset, self.offset)
-        text = json.dumps({"bootId": self._boot_id, "offset": 0}).encode().replace(b"0}", b"%19d}\n" % highest)
+        text = self._before_offset + b"%19d}\n" % highest
         with writing(self._path):
             if self._descriptor < 0:
                 save_data(self._path, text)
