@@ -449,7 +449,10 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         "_first",
         "_frames",
         "_has_more",
+        "_is_at_end",
         "_is_deaf",
+        "_is_ended",
+        "_is_lost",
         "_is_paused",
         "_is_reading",
         "_out",
@@ -477,6 +480,9 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         self._is_paused = False  # reading is paused
         self._is_deaf = False  # the peer does not read
         self._has_more = False  # some of the received data has not been handled yet
+        self._is_at_end = False  # the peer sends no more
+        self._is_ended = False  # by this side
+        self._is_lost = False  # the server is told once the received data has been handled
         self.unsent = 0
         self.unfinished = 0
         self.moved = True
@@ -499,11 +505,17 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         if self._tls is not None:
             data = self._decrypt(data)
         self._frames.receive(data)
-        if self._server.loop.time() > self._server.begin_turn():
+        if self._has_more:
+            self._pause()
+        elif self._server.loop.time() > self._server.begin_turn():
             self._has_more = True
-            self._handle_later()
+            self._server.handle_later(self)  # still reading: most peers send nothing more before they have an answer
         else:
             self._handle()
+
+    def eof_received(self) -> bool:
+        self._is_at_end = True
+        return self._has_more  # otherwise it ends now
 
     def _handle(self) -> None:
         """Handle received commands; if that takes long, the rest is handled after other connections."""
@@ -547,7 +559,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
             self._handle_later()
 
     def _handle_later(self) -> None:
-        """Handle the rest of what was received in a later turn of the loop; nothing is read before, nor its end."""
+        """Handle the rest of what was received in a later turn of the loop; nothing is read before."""
         self._pause()
         if not self._is_deaf:
             self._server.handle_later(self)
@@ -557,11 +569,18 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
 
     def go_on(self) -> None:
         """Handle the rest of the received commands, and continue reading."""
-        if self._is_deaf or self.transport.is_closing():
+        if self._is_deaf or (self.transport.is_closing() and not self._is_lost):
             return
         if self._has_more:
             self._handle()
-        if not (self._has_more or self._is_deaf or self.transport.is_closing()):
+        if self._has_more or self._is_deaf:
+            return
+        if self._is_lost:
+            self._is_lost = False
+            self._server.lost(self, self.unfinished)
+        elif self._is_at_end:
+            self.transport.close()
+        elif self._is_paused and not self.transport.is_closing():
             self._is_paused = False
             self.transport.resume_reading()
 
@@ -584,7 +603,11 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._out.clear()
-        self._server.lost(self, self.unfinished)
+        self._is_lost = self._has_more and not (self._is_deaf or self._is_ended)
+        if self._is_lost:
+            self._server.handle_later(self)
+        else:
+            self._server.lost(self, self.unfinished)
 
     # For the server
 
@@ -613,6 +636,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
     def end(self, reason: str, *, abort: bool = True) -> None:
         """End this connection; without ``abort`` written data is still sent."""
         log.info("connection of %s closed: %s", self.peer, reason)
+        self._is_ended = True
         if abort:
             self.transport.abort()
         else:
