@@ -227,7 +227,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
             self._finish_turn()
         for connection in [*self._connections.values()]:
             connection.flush()
-            connection.transport.close()
+            connection.close()
         if self._connections:
             try:
                 async with asyncio.timeout(_STOP_SECONDS):
@@ -636,11 +636,16 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
     def end(self, reason: str, *, abort: bool = True) -> None:
         """End this connection; without ``abort`` written data is still sent."""
         log.info("connection of %s closed: %s", self.peer, reason)
-        self._is_ended = True
         if abort:
+            self._is_ended = True
             self.transport.abort()
         else:
-            self.transport.close()
+            self.close()
+
+    def close(self) -> None:
+        """End this connection once written data is sent; what has not been handled is dropped."""
+        self._is_ended = True
+        self.transport.close()
 
     def _begin(self, first: int) -> bool:
         """Decide by the first byte whether this is TLS, and whether it is allowed."""
