@@ -227,7 +227,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
             self._finish_turn()
         for connection in [*self._connections.values()]:
             connection.flush()
-            connection.close()
+            connection.transport.close()
         if self._connections:
             try:
                 async with asyncio.timeout(_STOP_SECONDS):
@@ -449,10 +449,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         "_first",
         "_frames",
         "_has_more",
-        "_is_at_end",
         "_is_deaf",
-        "_is_ended",
-        "_is_lost",
         "_is_paused",
         "_is_reading",
         "_out",
@@ -480,9 +477,6 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         self._is_paused = False  # reading is paused
         self._is_deaf = False  # the peer does not read
         self._has_more = False  # some of the received data has not been handled yet
-        self._is_at_end = False  # the peer sends no more
-        self._is_ended = False  # by this side
-        self._is_lost = False  # the server is told once the received data has been handled
         self.unsent = 0
         self.unfinished = 0
         self.moved = True
@@ -505,17 +499,11 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         if self._tls is not None:
             data = self._decrypt(data)
         self._frames.receive(data)
-        if self._has_more:
-            self._pause()
-        elif self._server.loop.time() > self._server.begin_turn():
+        if self._server.loop.time() > self._server.begin_turn():
             self._has_more = True
-            self._server.handle_later(self)  # still reading: most peers send nothing more before they have an answer
+            self._handle_later()
         else:
             self._handle()
-
-    def eof_received(self) -> bool:
-        self._is_at_end = True
-        return self._has_more  # otherwise it ends now
 
     def _handle(self) -> None:
         """Handle received commands; if that takes long, the rest is handled after other connections."""
@@ -559,7 +547,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
             self._handle_later()
 
     def _handle_later(self) -> None:
-        """Handle the rest of what was received in a later turn of the loop; nothing is read before."""
+        """Handle the rest of what was received in a later turn of the loop; nothing is read before, nor its end."""
         self._pause()
         if not self._is_deaf:
             self._server.handle_later(self)
@@ -569,18 +557,11 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
 
     def go_on(self) -> None:
         """Handle the rest of the received commands, and continue reading."""
-        if self._is_deaf or (self.transport.is_closing() and not self._is_lost):
+        if self._is_deaf or self.transport.is_closing():
             return
         if self._has_more:
             self._handle()
-        if self._has_more or self._is_deaf:
-            return
-        if self._is_lost:
-            self._is_lost = False
-            self._server.lost(self, self.unfinished)
-        elif self._is_at_end:
-            self.transport.close()
-        elif self._is_paused and not self.transport.is_closing():
+        if not (self._has_more or self._is_deaf or self.transport.is_closing()):
             self._is_paused = False
             self.transport.resume_reading()
 
@@ -603,11 +584,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._out.clear()
-        self._is_lost = self._has_more and not (self._is_deaf or self._is_ended)
-        if self._is_lost:
-            self._server.handle_later(self)
-        else:
-            self._server.lost(self, self.unfinished)
+        self._server.lost(self, self.unfinished)
 
     # For the server
 
@@ -637,15 +614,9 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         """End this connection; without ``abort`` written data is still sent."""
         log.info("connection of %s closed: %s", self.peer, reason)
         if abort:
-            self._is_ended = True
             self.transport.abort()
         else:
-            self.close()
-
-    def close(self) -> None:
-        """End this connection once written data is sent; what has not been handled is dropped."""
-        self._is_ended = True
-        self.transport.close()
+            self.transport.close()
 
     def _begin(self, first: int) -> bool:
         """Decide by the first byte whether this is TLS, and whether it is allowed."""
