@@ -16,7 +16,7 @@ from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.errors import FormatError, RecoveryNeededError
 from mqtool.formats import commit_log, scan
 from mqtool.formats.record_head import HEADS, body_crc, physical_offset, read_start, sys_flag
-from mqtool.formats.stored_message import StoredMessage, parse_stored
+from mqtool.formats.stored_message import parse_stored
 
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk
@@ -123,10 +123,10 @@ def sound_record(log: LiveLog, at: int) -> bytes:
     if at < 0 or magic not in commit_log.MESSAGE_MAGICS or not fits:
         return b""
     record = bytes(log.read(at, size))
-    return record if _sound(record, at) else b""
+    return record if _message(record, at) else b""
 
 
-def _sound(record: bytes, at: int) -> StoredMessage | None:
+def _message(record: bytes, at: int) -> LogMessage | None:
     """Return the message of the record of an address, None if it is incomplete."""
     try:
         stored = parse_stored(record)
@@ -143,7 +143,10 @@ def _sound(record: bytes, at: int) -> StoredMessage | None:
         and "\0" not in message.topic
         and message.properties[-1:] != b"\0"
     )
-    return stored if is_whole else None
+    if not is_whole:
+        return None
+    numbers = message.queue_id, message.sys_flag
+    return message.topic, *numbers, message.properties, stored.queue_offset, at, stored.size, stored.store_timestamp
 
 
 def read_whole(log: LiveLog, at: int) -> Iterator[LogMessage]:
@@ -204,16 +207,6 @@ def _usual_message(data: bytes, place: int, stop: int, at: int) -> LogMessage | 
     if "\0" in topic or (properties and not properties[-1]):
         return None
     return topic, queue_id, sys_flag, properties, queue_offset, at, size, timestamp
-
-
-def _message(record: bytes, at: int) -> LogMessage | None:
-    """Return the message of the record of an address, None if it is incomplete."""
-    stored = _sound(record, at)
-    if stored is None:
-        return None
-    message = stored.message
-    numbers = message.queue_id, message.sys_flag
-    return message.topic, *numbers, message.properties, stored.queue_offset, at, stored.size, stored.store_timestamp
 
 
 def whole_at(log: LiveLog, at: int) -> tuple[int, bytes] | None:

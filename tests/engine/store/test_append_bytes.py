@@ -245,8 +245,7 @@ def is_message(record: bytes, at: int, store: MessageStore) -> bool:
     """Return whether a record is one by the schema, and the next of its queue, or the first of one that begins anew."""
     try:
         message = commit_log.parse_message(record)
-        topic = message.topic.decode()
-    except (FormatError, UnicodeDecodeError):
+    except FormatError:
         return False
     crc = zlib.crc32(message.body) & 0x7FFFFFFF
     is_sound = (
@@ -259,6 +258,10 @@ def is_message(record: bytes, at: int, store: MessageStore) -> bool:
     )
     if not is_sound or message.sys_flag & commit_log.TRANSACTION_MASK not in (0, commit_log.TRANSACTION_COMMIT):
         return is_sound
+    try:
+        topic = message.topic.decode()
+    except UnicodeDecodeError:
+        return False
     queue = store.queue(topic, message.queue_id)
     if queue is None:
         is_name = "/" not in topic and topic not in (".", "..")
