@@ -20,3 +20,5 @@ UNIT = Struct(
 )
 UNIT_SIZE: int = UNIT.sizeof()
 UNIT_DTYPE = dtype_of(UNIT)
+MAX_BATCH_SIZE = 32767
+"""Most messages of a record: its unit cannot state more."""

@@ -164,6 +164,8 @@ class Dispatcher:
                     queue = self._queue_at(topic, queue_id, queue_offset, at)
                 if sys_flag & commit_log.INNER_BATCH:
                     count = live_dispatch.batch_count(pairs)
+                    if queue.is_batch and count < 1:
+                        raise RecoveryNeededError(f"the batch at {at:,} does not state how many messages it holds")
                 if live_dispatch.LIGHT_QUEUES in pairs:
                     light_queues = self._light_queues_at(topic, pairs, at)
             take(topic, sys_flag, pairs, queue, light_queues, count, at, size, timestamp)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mqtool.formats import kernels as plain
+from mqtool.formats.batch_consume_queue import MAX_BATCH_SIZE
 from mqtool.formats.property_names import (
     DELAY,
     INNER_MULTI_DISPATCH,
@@ -48,8 +49,9 @@ def ends_the_log(topic: str, pairs: Pairs) -> bool:
 
 
 def batch_count(pairs: Pairs) -> int:
-    """Return the number of messages that an inner batch states, 0 if it states none."""
-    return _number(pairs, BATCH_COUNT)
+    """Return the number of messages that an inner batch states, 0 if it states none, or more than a unit can hold."""
+    count = _number(pairs, BATCH_COUNT)
+    return count if abs(count) <= MAX_BATCH_SIZE else 0
 
 
 def light_queues(topic: str, pairs: Pairs) -> list[str]:

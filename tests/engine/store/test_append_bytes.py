@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import re
 import shutil
 import zlib
 from pathlib import Path
@@ -19,6 +20,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, FormatError
 from mqtool.formats import commit_log, consume_queue
 from mqtool.formats.new_message import build_record, record_size, topic_field
+from mqtool.formats.stored_message import parse_stored
 from tests.engine.store.live import NOW, half_full, new_message, opened
 from tests.engine.store.test_message_store import REPLAYED, findings, segment, settings_of
 from tests.formats.golden_bytes import log
@@ -262,11 +264,37 @@ def is_message(record: bytes, at: int, store: MessageStore) -> bool:
         topic = message.topic.decode()
     except UnicodeDecodeError:
         return False
+    if topic in store.dispatcher.queues.batch_topics and message.sys_flag & commit_log.INNER_BATCH:
+        stated = re.search(rb"(?:^|\x02)INNER_NUM\x01([^\x02]+)", message.properties)
+        if not (stated and re.fullmatch(rb"[+-]?\d+", stated[1]) and int(stated[1]) > 0):
+            return False
     queue = store.queue(topic, message.queue_id)
     if queue is None:
         is_name = "/" not in topic and topic not in (".", "..")
         return is_name and message.queue_offset == 0 <= message.queue_id
     return message.queue_offset in (0, queue.next_offset)
+
+
+@pytest.mark.parametrize("count", [b"32768", b"99999", b"-99999"])
+def test_a_batch_that_states_more_messages_than_a_unit_can_hold_is_refused(tmp_path: Path, count: bytes) -> None:
+    name = "batchcq-533-clean"
+    stream, batch = log_of(name), next(one for one in manifest(name)["messages"] if "INNER_NUM" in one["properties"])
+    stored = parse_stored(stream[batch["phy"] : batch["phy"] + batch["size"]])
+    wrong, stated = stored.message, b"INNER_NUM\x01" + batch["properties"]["INNER_NUM"].encode()
+    assert stated in wrong.properties
+    wrong.properties = wrong.properties.replace(stated, b"INNER_NUM\x01" + count)
+    topic, size = topic_field(wrong.topic), record_size(wrong, topic_field(wrong.topic), len(wrong.properties))
+    record = build_record(wrong, topic, wrong.properties, size, stored.queue_offset, batch["phy"], NOW)
+
+    with contextlib.closing(slave(name, tmp_path / "store")) as store:
+        store.append_bytes(0, stream[: batch["phy"]])
+        assert store.append(wrong, NOW).status is PutStatus.MESSAGE_ILLEGAL
+        with pytest.raises(BadDataError, match=f"the batch at {batch['phy']:,} does not state how many"):
+            store.append_bytes(batch["phy"], record)
+        assert store.log.end_offset == batch["phy"]
+    with contextlib.closing(slave(name, tmp_path / "store")) as store:
+        store.append_bytes(batch["phy"], stream[batch["phy"] :])
+    assert files(tmp_path / "store", *QUEUES) == files(golden_store(name), *QUEUES)
 
 
 @pytest.mark.parametrize(
