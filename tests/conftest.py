@@ -32,6 +32,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Name at the end what failed, a line each: pytest's own summary shows whole tables in CI, which may keep less."""
+    yield
+    for outcome in ("failed", "error"):
+        for report in terminalreporter.getreports(outcome):
+            terminalreporter.write_line(f"{outcome}: {report.nodeid}")
+
+
 @pytest.fixture(autouse=True)
 def golden_stores_are_only_read() -> Iterator[None]:
     """Fail the test that writes to a golden store, before others trip over it."""

@@ -31,7 +31,7 @@ from pathlib import Path
 
 import mqtool
 from tests.commands.test_processes import of_session
-from tests.golden import copy_of
+from tests.golden import KEEPS_ALL, as_options, copy_of
 from tests.ports import free_port
 
 _ROOT = Path(__file__).parents[2]
@@ -53,9 +53,7 @@ class Subjects:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         ports = [free_port(), free_port()]
-        # Golden stores are old, and a broker deletes what is older than this at a certain hour.
-        keep = "--set=fileReservedTime=1000000"
-        self.serve = ["serve", keep, "--namesrv-port", str(ports[0]), "--port", str(ports[1]), "-s"]
+        self.serve = ["serve", *as_options(KEEPS_ALL), "--namesrv-port", str(ports[0]), "--port", str(ports[1]), "-s"]
         self._count = 0
         self.all: dict[str, Callable[[], list[str]]] = {
             "serve, a new store": lambda: [*self.serve, str(self._new("new"))],

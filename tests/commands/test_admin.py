@@ -26,7 +26,7 @@ from tests.commands.running import Ran, run
 from tests.commands.test_serve import send, serving_both
 from tests.damage import snapshot
 from tests.engine.remoting.test_server import on_a_loop
-from tests.golden import copy_of, golden_store, manifest
+from tests.golden import KEEPS_ALL, as_options, copy_of, golden_store, manifest
 
 STORE = "retry-533-clean"  # has groups and offsets
 ON_ORDERS = ("--group", "billing", "--topic", "Orders")
@@ -101,7 +101,7 @@ async def test_a_group_is_shown_with_its_members_and_how_far_they_are(tmp_path: 
 def test_a_broker_and_its_store_show_the_same(tmp_path: Path) -> None:
     commands = [("topic", "list"), ("topic", "show", "*etr*"), ("group", "list"), ("offset", "list")]
     store = copy_of(STORE, tmp_path)
-    with serving_both(store, *settings_of(STORE), "--set=fileReservedTime=1000000") as (process, name_server, _):
+    with serving_both(store, *settings_of(STORE), *as_options(KEEPS_ALL)) as (process, name_server, _):
         online = [run(*command, "-n", name_server).rows for command in commands]
         process.terminate()
         process.wait(timeout=60)

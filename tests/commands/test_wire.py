@@ -24,7 +24,7 @@ from mqtool.formats.remoting import RemotingCommand
 from tests.commands.running import Ran, run
 from tests.commands.test_serve import serving_both
 from tests.engine.remoting.test_server import on_a_loop
-from tests.golden import copy_of, golden_store, manifest
+from tests.golden import KEEPS_ALL, as_options, copy_of, golden_store, manifest
 
 STORE = "mixed-533-clean"
 WIRE_COMMANDS = [
@@ -63,8 +63,8 @@ ACL = """accounts:
 def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a name server whose broker has a copy of a golden store."""
     store = copy_of(STORE, tmp_path_factory.mktemp("wire"))
-    settings = [f"--set={key}={value}" for key, value in manifest(STORE)["config"].items() if key.startswith("m")]
-    with serving_both(store, *settings, "--set=fileReservedTime=1000000") as (_, address, _):  # whatever the hour
+    shape = {key: value for key, value in manifest(STORE)["config"].items() if key.startswith("m")}
+    with serving_both(store, *as_options(shape | KEEPS_ALL)) as (_, address, _):
         yield address
 
 

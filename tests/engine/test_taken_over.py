@@ -15,7 +15,7 @@ from mqtool.formats.commit_log import TRANSACTION_COMMIT, TRANSACTION_MASK
 from mqtool.formats.message import Message
 from mqtool.formats.topics import SCHEDULE_TOPIC
 from tests.engine.store.test_message_store import settings_of
-from tests.golden import GOLDEN_NAMES, copy_of, manifest
+from tests.golden import GOLDEN_NAMES, KEEPS_ALL, copy_of, manifest
 from tests.wire_client import WireClient
 
 NOT_SERVED = ("dledger", "rocksdb")
@@ -33,9 +33,7 @@ class TakenOver:
         self.store = copy_of(name, folder)
         self.messages = manifest(name)["messages"]
         self.clock = mqtool.VirtualClock(self.messages[-1]["store_timestamp"] + 1000)
-        self.broker = mqtool.Broker(
-            self.store, settings={**settings_of(name), "fileReservedTime": 10_000}, clock=self.clock
-        )
+        self.broker = mqtool.Broker(self.store, settings={**settings_of(name), **KEEPS_ALL}, clock=self.clock)
 
     def places(self) -> dict[tuple[str, int], list[int]]:
         """Return the addresses of the messages of each queue."""

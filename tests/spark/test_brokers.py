@@ -37,7 +37,7 @@ from mqtool.spark.schemas import arrow_schema, spark_schema
 from mqtool.spark.sender import MessageSender
 from mqtool.spark.source import RocketMQStore
 from tests.engine.remoting.test_tls import with_certificate
-from tests.golden import copy_of
+from tests.golden import KEEPS_ALL, copy_of
 from tests.spark import reading
 from tests.spark.test_stream import StreamQuery
 
@@ -103,7 +103,7 @@ def test_rows_are_those_of_the_store_that_the_broker_writes(name: str, tmp_path:
     topics = [*json.loads((copy / "config" / "topics.json").read_text())["topicConfigTable"]]
     readable = [topic for topic in topics if not is_system_topic(topic)]
     stored = reading.read(copy, topic=",".join(readable))
-    with mqtool.Broker(copy, settings={"fileReservedTime": 1_000_000}) as running:  # whatever the hour
+    with mqtool.Broker(copy, settings=KEEPS_ALL) as running:
         found = read(running.name_server_address, topic=",".join({row["topic"] for row in stored}))
 
     assert {row.pop("store") for row in found} == {"broker-a"}
