@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from mqtool.formats import scan
 from tests.golden import changes_since_unpacking, opened_stores
-from tests.machine import Mounts, leave_mounts
+from tests.machine import Mounts, leave_mounts, show_half_empty_disk
 
 # A machine may be slow without a test being wrong: no deadlines, and no complaint about slow examples.
 settings.register_profile("quick", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,6 +23,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "quick")  # --hypothesis
 # What the developer's shell says about stores and brokers is not for tests.
 for _name in ("MQTOOL_STORE", "NAMESRV_ADDR"):
     os.environ.pop(_name, None)
+
+# Neither is how full the machine's disk is.
+show_half_empty_disk()
 
 # Stores of tests are small and many: compiled kernels, where an earlier run has left them, read them in half the time.
 scan.LOAD_FROM = 0

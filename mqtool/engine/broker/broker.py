@@ -271,7 +271,7 @@ class BrokerController:
                 ticker.tick(now)
             except MqtoolError as error:  # of a file that it reads: the others have their turn
                 if id(ticker) not in self._again_at:
-                    log.warning("what is due waits until this works again: %s", error)
+                    log.warning("due work is postponed until this works again: %s", error)
                 self._again_at[id(ticker)] = now + _AFTER_FAILURE_MS
             else:
                 if self._again_at:

@@ -228,7 +228,7 @@ class Instance:
         self._tell_new()
 
     def look_for_successor(self, broker_name: str) -> None:
-        """Query the routes of a broker that fails, again after three seconds: a slave may have been promoted.
+        """Query the routes of a failing broker, at most every three seconds: a slave may have been promoted.
 
         A route in which it has no master is not used. The broker may be restarting, and would be missing until the
         next update.

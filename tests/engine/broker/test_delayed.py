@@ -206,7 +206,7 @@ def test_delayed_messages_that_cannot_be_read_hold_up_nothing_else_and_come_when
 
     asyncio.run(test())
     lines = [one.getMessage() for one in caplog.records if one.levelname in ("WARNING", "ERROR")]
-    assert lines == [f"what is due waits until this works again: {lines[0].split(': ', 1)[1]}"]
+    assert lines == [f"due work is postponed until this works again: {lines[0].split(': ', 1)[1]}"]
     assert "was truncated" in lines[0]
 
 
