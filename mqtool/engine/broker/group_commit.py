@@ -135,9 +135,9 @@ class GroupCommit:
 
     def next_tick(self, now: int) -> int | None:
         """Return when to check: immediately if the first is safe."""
-        first, of_disk = self._room.first(_KEY), self._room.first(_DISK_KEY)
-        if first is None and of_disk is None:  # the common case, asked for after each request
+        if not self._room.count(FLUSHES):  # the common case, asked for after each request
             return None
+        first, of_disk = self._room.first(_KEY), self._room.first(_DISK_KEY)
         store = self._store
         is_safe = first is not None and first.offset <= store.safe_offset
         is_on_disk = of_disk is not None and of_disk.offset <= store.flushed_offset

@@ -33,7 +33,7 @@ WITH_UNIT = (0, commit_log.TRANSACTION_COMMIT)
 _UNIQ_KEY, _KEYS, _TAGS = UNIQ_KEY.encode(), KEYS.encode(), TAGS.encode()
 _LIGHT_OFFSETS = INNER_MULTI_QUEUE_OFFSET.encode()
 _LONGEST_NUMBER = 19
-MANY_WAITING = 128
+MANY_WAITING = 160
 """So many messages are written at once that no producer waits long for that."""
 MAX_WAITING = 1024
 """Most messages that wait in memory; to write so many together takes the least time for each."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _HEADER, _SLOT, _ENTRY = packer_of(layout.HEADER), packer_of(layout.SLOT), packer_of(layout.ENTRY)
 _MAX_SECONDS = 2**31 - 1
+_TRANSACTION_MASK, _ROLLBACK = commit_log.TRANSACTION_MASK, commit_log.TRANSACTION_ROLLBACK
 _WIDTH = 128
 """Bytes of the texts that are hashed together; longer ones are hashed separately."""
 _CLOSE_SLOTS = 1024
@@ -405,22 +406,29 @@ def _entries_of(waiting: Sequence[Waiting], has_tags: bool) -> _Entries:
     counts: list[int] = []  # of entries of each message
     without: list[int] = []  # places of entries that are not written
     last_topic, prefix = "", b"#"
-    for topic, sys_flag, of_message, _, _ in waiting:
+    for topic, sys_flag, (unique_key, keys, tags), _, _ in waiting:
         if topic != last_topic:
             last_topic, prefix = topic, _prefix(topic)
-        is_rolled_back = sys_flag & commit_log.TRANSACTION_MASK == commit_log.TRANSACTION_ROLLBACK
-        keys = [] if is_rolled_back else _keys(of_message, has_tags)
-        if keys:
-            texts += [prefix + key for key in keys]
-            counts.append(len(keys))
-        else:
-            without.append(len(texts))
+        first = len(texts)
+        if sys_flag & _TRANSACTION_MASK != _ROLLBACK:
+            if unique_key:
+                texts.append(prefix + unique_key)
+            if keys and b" " in keys:
+                texts += [prefix + key for key in keys.split(b" ") if key]
+            elif keys:
+                texts.append(prefix + keys)
+            if has_tags and tags:
+                texts.append(prefix + b"T#" + tags)
+        if len(texts) == first:
+            without.append(first)
             texts.append(b"")
-            counts.append(1)
+        counts.append(len(texts) - first)
     number_of = np.repeat(np.arange(len(counts)), counts)
-    unusual = {place: text for place, text in enumerate(texts) if len(text) > _WIDTH or not text.isascii()}
-    for place in unusual:
-        texts[place] = b""
+    unusual = {}
+    if max(map(len, texts), default=0) > _WIDTH or not b"".join(texts).isascii():
+        unusual = {place: text for place, text in enumerate(texts) if len(text) > _WIDTH or not text.isascii()}
+        for place in unusual:
+            texts[place] = b""
     hashes = _hashes(texts)
     for place, text in unusual.items():
         topic = waiting[number_of[place]][0]
@@ -433,16 +441,6 @@ def _entries_of(waiting: Sequence[Waiting], has_tags: bool) -> _Entries:
 
 def _prefix(topic: str) -> bytes:
     return f"{topic}#".encode("utf-8", "replace")
-
-
-def _keys(of_message: Keys, has_tags: bool) -> list[bytes]:
-    unique_key, keys, tags = of_message
-    all_keys = [unique_key] if unique_key else []
-    if keys:
-        all_keys += [key for key in keys.split(b" ") if key]
-    if has_tags and tags:
-        all_keys.append(b"T#" + tags)
-    return all_keys
 
 
 def _hashes(texts: list[bytes]) -> Ints:

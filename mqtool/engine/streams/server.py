@@ -41,7 +41,7 @@ _FILES_OF_STORE = 256
 _AT_ONCE = 8  # commands of a connection
 _TURN_SECONDS = 0.002
 """How long one turn of the loop handles commands of all connections; the rest waits for the next turns."""
-_UNWATCHED_SECONDS = 0.0005
+_UNWATCHED_SECONDS = 0.0008
 """How long nobody asks whether the loop has turned: that takes a callback, and so another pass of the loop."""
 _TICK_SECONDS = 0.001
 _MAX_TICKS = 16
@@ -303,37 +303,40 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         elif not self._connections:
             self._all_gone.set()
 
-    def begin_turn(self) -> float:
-        """Return until when (clock of the loop) to handle commands; ask again then, and stop if it has passed."""
+    def begin_turn(self, time: float) -> float:
+        """Return until when to handle commands, in seconds of the loop like ``time``; if that has passed, ask again."""
         if not self._is_turn_watched:
-            if self.loop.time() <= self._unwatched_until:
+            if time <= self._unwatched_until:
                 return self._unwatched_until
-            self._watch_turn()
+            self._watch_turn(time)
         return self._deadline
 
     def handle_later(self, connection: "_ServerConnection[Taken, Sent]") -> None:
         """Continue a connection in a later turn of the loop, after others that have waited longer."""
         self._late.append(connection)
-        self._watch_turn()
+        self._watch_turn(self.loop.time())
 
-    def _watch_turn(self) -> None:
+    def _watch_turn(self, time: float) -> None:
         if not self._is_turn_watched:
             self._is_turn_watched = True
-            self._deadline = self.loop.time() + _TURN_SECONDS - _UNWATCHED_SECONDS
+            self._deadline = time + _TURN_SECONDS - _UNWATCHED_SECONDS
             self.loop.call_soon(self._new_turn)  # before whatever is received in the next turn
 
     def _new_turn(self) -> None:
         self._is_turn_watched = False
-        self._unwatched_until = self.loop.time() + _UNWATCHED_SECONDS
+        time = self.loop.time()
+        self._unwatched_until = time + _UNWATCHED_SECONDS
         if self._owes_turn:
             self._owes_turn = False
             self.turn(self.clock(), at_once=True)
         for _ in range(len(self._late)):
-            if self.loop.time() > self.begin_turn():
+            time = self.loop.time()
+            deadline = self.begin_turn(time)
+            if time > deadline:
                 break
-            self._late.popleft().go_on()
+            self._late.popleft().go_on(deadline)
         if self._late:
-            self._watch_turn()
+            self._watch_turn(time)
 
     def wants_to_write(self, connection: "_ServerConnection[Taken, Sent]") -> None:
         """Note that there is something to write to a connection."""
@@ -369,8 +372,9 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self.turn(self.clock())
 
     def _finish_turn(self) -> None:
-        now, end = self.clock(), self.loop.time() + _TICK_SECONDS
-        self.begin_turn()  # what is due is part of it
+        now, time = self.clock(), self.loop.time()
+        end = time + _TICK_SECONDS
+        self.begin_turn(time)  # what is due is part of it
         for _ in range(_MAX_TICKS):
             if now < self._no_tick_before:
                 break
@@ -499,16 +503,18 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         if self._tls is not None:
             data = self._decrypt(data)
         self._frames.receive(data)
-        if self._server.loop.time() > self._server.begin_turn():
+        time = self._server.loop.time()
+        deadline = self._server.begin_turn(time)
+        if time > deadline:
             self._has_more = True
             self._handle_later()
         else:
-            self._handle()
+            self._handle(deadline)
 
-    def _handle(self) -> None:
-        """Handle received commands; if that takes long, the rest is handled after other connections."""
+    def _handle(self, deadline: float) -> None:
+        """Handle received commands until a time; the rest is handled after other connections."""
         server, frames, peer = self._server, self._frames, self.peer
-        now, deadline = server.clock(), server.begin_turn()
+        now, time = server.clock(), server.loop.time
         self._is_reading, self._has_more = True, False
         commands, fault, is_end = frames.commands(), "", False
         parsed = self._parsed
@@ -522,13 +528,13 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
                 is_end = len(parsed) < _AT_ONCE
             while parsed:
                 server.dispatch(parsed.popleft(), peer, now)
-                if server.loop.time() > deadline and not fault:
-                    deadline = server.begin_turn()
-                    if server.loop.time() > deadline:
+                if (passed := time()) > deadline and not fault:
+                    deadline = server.begin_turn(passed)
+                    if passed > deadline:
                         break
             if is_end and not parsed:
                 break
-            self._has_more = bool(parsed) or server.loop.time() > server.begin_turn() or self._is_much()
+            self._has_more = bool(parsed) or time() > deadline or self._is_much()
         commands.close()
         self._is_reading = False
         if fault:
@@ -555,12 +561,12 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
     def _is_much(self) -> bool:
         return sum(map(len, self._out)) > _WRITTEN_AT_ONCE
 
-    def go_on(self) -> None:
-        """Handle the rest of the received commands, and continue reading."""
+    def go_on(self, deadline: float) -> None:
+        """Handle the rest of the received commands until a time, and continue reading."""
         if self._is_deaf or self.transport.is_closing():
             return
         if self._has_more:
-            self._handle()
+            self._handle(deadline)
         if not (self._has_more or self._is_deaf or self.transport.is_closing()):
             self._is_paused = False
             self.transport.resume_reading()
