@@ -54,6 +54,7 @@ PROCESSORS: dict[int, Processor] = {
     for code, processor in family.PROCESSORS.items()
 }
 """By request code."""
+_SLAVE = Role.SLAVE  # faster than an attribute of an enum
 
 
 class RemotingDoor(Door[RemotingCommand, RemotingSession]):
@@ -77,7 +78,7 @@ class RemotingDoor(Door[RemotingCommand, RemotingSession]):
             return self.outbox.take()
         if broker.access and (fault := access_fault(broker.access, command, peer.host)):
             return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=ACL_EXCEPTION + fault)),)
-        if broker.state.role is Role.SLAVE and (no := refusal_by_slave(command.code, broker.state)):
+        if broker.state.role is _SLAVE and (no := refusal_by_slave(command.code, broker.state)):
             return ((peer, command.answer(no.code, remark=no.reason)),)
         if len(command.body) > MAX_OF_BODY and command.code not in send.PROCESSORS:
             remark = f"a request without messages has a body of at most {MAX_OF_BODY:,} bytes"

@@ -155,8 +155,8 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self._unsent = 0  # upper bound of the bytes in sockets' buffers
         self._unfinished = 0
         self._end_of_turn: asyncio.Handle | None = None
-        self._deadline = 0.0  # of this turn of the loop, by its clock
-        self._unwatched_until = 0.0
+        self.turn_end = 0.0
+        """Until when commands are handled (s, of the loop), as far as is known: then ask whether the turn is over."""
         self._is_turn_watched = False
         self._owes_turn = False
         self._late: collections.deque[_ServerConnection[Taken, Sent]] = collections.deque()  # for later turns
@@ -303,13 +303,11 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         elif not self._connections:
             self._all_gone.set()
 
-    def begin_turn(self, time: float) -> float:
-        """Return until when to handle commands, in seconds of the loop like ``time``; if that has passed, ask again."""
-        if not self._is_turn_watched:
-            if time <= self._unwatched_until:
-                return self._unwatched_until
+    def is_turn_over(self, time: float) -> bool:
+        """Return whether no time is left; where ``turn_end`` has passed, another turn may have begun unnoticed."""
+        if time > self.turn_end:
             self._watch_turn(time)
-        return self._deadline
+        return time > self.turn_end
 
     def handle_later(self, connection: "_ServerConnection[Taken, Sent]") -> None:
         """Continue a connection in a later turn of the loop, after others that have waited longer."""
@@ -319,22 +317,21 @@ class StreamServer(ABC, Generic[Taken, Sent]):
     def _watch_turn(self, time: float) -> None:
         if not self._is_turn_watched:
             self._is_turn_watched = True
-            self._deadline = time + _TURN_SECONDS - _UNWATCHED_SECONDS
+            self.turn_end = time + _TURN_SECONDS - _UNWATCHED_SECONDS
             self.loop.call_soon(self._new_turn)  # before whatever is received in the next turn
 
     def _new_turn(self) -> None:
         self._is_turn_watched = False
         time = self.loop.time()
-        self._unwatched_until = time + _UNWATCHED_SECONDS
+        self.turn_end = time + _UNWATCHED_SECONDS
         if self._owes_turn:
             self._owes_turn = False
             self.turn(self.clock(), at_once=True)
         for _ in range(len(self._late)):
             time = self.loop.time()
-            deadline = self.begin_turn(time)
-            if time > deadline:
+            if self.is_turn_over(time):
                 break
-            self._late.popleft().go_on(deadline)
+            self._late.popleft().go_on()
         if self._late:
             self._watch_turn(time)
 
@@ -374,7 +371,8 @@ class StreamServer(ABC, Generic[Taken, Sent]):
     def _finish_turn(self) -> None:
         now, time = self.clock(), self.loop.time()
         end = time + _TICK_SECONDS
-        self.begin_turn(time)  # what is due is part of it
+        if time > self.turn_end:
+            self._watch_turn(time)  # what is due is part of it
         for _ in range(_MAX_TICKS):
             if now < self._no_tick_before:
                 break
@@ -503,16 +501,15 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         if self._tls is not None:
             data = self._decrypt(data)
         self._frames.receive(data)
-        time = self._server.loop.time()
-        deadline = self._server.begin_turn(time)
-        if time > deadline:
+        server, time = self._server, self._server.loop.time()
+        if time > server.turn_end and server.is_turn_over(time):
             self._has_more = True
             self._handle_later()
         else:
-            self._handle(deadline)
+            self._handle()
 
-    def _handle(self, deadline: float) -> None:
-        """Handle received commands until a time; the rest is handled after other connections."""
+    def _handle(self) -> None:
+        """Handle received commands until the turn ends; the rest is handled after other connections."""
         server, frames, peer = self._server, self._frames, self.peer
         now, time = server.clock(), server.loop.time
         self._is_reading, self._has_more = True, False
@@ -528,13 +525,11 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
                 is_end = len(parsed) < _AT_ONCE
             while parsed:
                 server.dispatch(parsed.popleft(), peer, now)
-                if (passed := time()) > deadline and not fault:
-                    deadline = server.begin_turn(passed)
-                    if passed > deadline:
-                        break
+                if (passed := time()) > server.turn_end and server.is_turn_over(passed) and not fault:
+                    break
             if is_end and not parsed:
                 break
-            self._has_more = bool(parsed) or time() > deadline or self._is_much()
+            self._has_more = bool(parsed) or server.is_turn_over(time()) or self._is_much()
         commands.close()
         self._is_reading = False
         if fault:
@@ -561,12 +556,12 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
     def _is_much(self) -> bool:
         return sum(map(len, self._out)) > _WRITTEN_AT_ONCE
 
-    def go_on(self, deadline: float) -> None:
-        """Handle the rest of the received commands until a time, and continue reading."""
+    def go_on(self) -> None:
+        """Handle the rest of the received commands until the turn ends, and continue reading."""
         if self._is_deaf or self.transport.is_closing():
             return
         if self._has_more:
-            self._handle(deadline)
+            self._handle()
         if not (self._has_more or self._is_deaf or self.transport.is_closing()):
             self._is_paused = False
             self.transport.resume_reading()
