@@ -15,15 +15,15 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "golden"
+GOLDEN_NAMES = sorted(path.name.removesuffix(".tar.xz") for path in FIXTURES.glob("*.tar.xz"))
 KEEPS_ALL = {"fileReservedTime": "1000000", "cleanFileForciblyEnable": "false"}
 """Settings of a broker that deletes no old segment, whatever the hour is and however full the disk of the machine."""
-GOLDEN_NAMES = sorted(path.name.removesuffix(".tar.xz") for path in FIXTURES.glob("*.tar.xz"))
 
 _CHUNK = 1 << 16
 _ZEROS = bytes(_CHUNK)
@@ -65,11 +65,6 @@ def copy_store(source: Path, target: Path) -> None:
             _copy_sparsely(Path(folder, name), made / name)
     for original, made in reversed(folders):  # a folder's time changes with each file made in it
         _copy_times(original, made)
-
-
-def as_options(settings: Mapping[str, str]) -> list[str]:
-    """Return the options of a command for these settings."""
-    return [f"--set={name}={value}" for name, value in settings.items()]
 
 
 def opened_stores() -> set[str]:

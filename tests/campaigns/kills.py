@@ -41,6 +41,7 @@ from mqtool.errors import UnavailableError
 from mqtool.formats.headers import Send
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.unique_key import build_unique_key
+from tests.commands.running import as_options
 from tests.differential.java_broker import POM
 from tests.differential.java_store import class_path
 from tests.ports import free_port
@@ -201,7 +202,7 @@ class Served:
         self.log = folder / "log"
         of_names = ["--no-namesrv", "-n", name_server] if name_server else ["--namesrv-port", str(ports[0])]
         self._words = [*of_names, "--port", str(ports[1]), "-s", str(self.store)]
-        self._words += [f"--set={name}={value}" for name, value in settings.items()]
+        self._words += as_options(settings)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.subprocess.Process]:

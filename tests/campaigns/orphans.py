@@ -30,8 +30,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import mqtool
+from tests.commands.running import as_options
 from tests.commands.test_processes import of_session
-from tests.golden import KEEPS_ALL, as_options, copy_of
+from tests.golden import KEEPS_ALL, copy_of
 from tests.ports import free_port
 
 _ROOT = Path(__file__).parents[2]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.campaigns.interop import page
+from tests.commands.running import as_options
 from tests.commands.test_serve import started
 from tests.engine.test_pulsar_server import token_of, with_accounts
 from tests.interop import PULSAR_VERSION, run_pulsar_scenarios
@@ -77,7 +78,7 @@ def _results(client: str) -> dict[str, dict[str, Any]]:
             process.terminate()
             process.wait()
         if client == "java":
-            options = [f"--set={name}={value}" for name, value in with_accounts(Path(folder)).items()]
+            options = as_options(with_accounts(Path(folder)))
             with started(*arguments[2:], "-s", Path(folder, "guarded"), *options) as (process, line):
                 ready = _READY.fullmatch(line)
                 assert ready, line

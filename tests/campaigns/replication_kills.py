@@ -29,6 +29,7 @@ from mqtool import aio
 from tests.campaigns.kills import JAVA, LATER, PLAIN, QUEUES, JavaClient, KillProducers, check, verify
 from tests.campaigns.kills import _pull as pull
 from tests.campaigns.kills import _until_delivered as until_delivered
+from tests.commands.running import as_options
 from tests.ports import free_port
 
 SETTINGS = {"brokerName": "broker-a", "mappedFileSizeCommitLog": str(1 << 22)}
@@ -95,7 +96,7 @@ class RestartedProcess:
 
 def _broker(folder: Path, name: str, name_server: str, port: int, settings: dict[str, str]) -> RestartedProcess:
     words = ["--no-namesrv", "-n", name_server, "--port", str(port), "-s", str(folder / name)]
-    return RestartedProcess(folder, name, words + [f"--set={key}={value}" for key, value in settings.items()])
+    return RestartedProcess(folder, name, words + as_options(settings))
 
 
 def log_of(store: Path) -> bytes:

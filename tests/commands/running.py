@@ -4,6 +4,7 @@ import io
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,11 @@ class Ran:
     def rows(self) -> list[dict[str, Any]]:
         """The JSON lines of the output."""
         return [orjson.loads(line) for line in self.output.splitlines()]
+
+
+def as_options(settings: Mapping[str, object]) -> list[str]:
+    """Return the options of a command for these settings."""
+    return [f"--set={name}={value}" for name, value in settings.items()]
 
 
 def run(*arguments: object) -> Ran:

@@ -22,11 +22,11 @@ from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_h
 from mqtool.formats.codes import PullSysFlag, RequestCode, ResponseCode
 from mqtool.formats.headers import Pull, UpdateConsumerOffset, build_header
 from mqtool.formats.remoting import RemotingCommand
-from tests.commands.running import Ran, run
+from tests.commands.running import Ran, as_options, run
 from tests.commands.test_serve import send, serving_both
 from tests.damage import snapshot
 from tests.engine.remoting.test_server import on_a_loop
-from tests.golden import KEEPS_ALL, as_options, copy_of, golden_store, manifest
+from tests.golden import KEEPS_ALL, copy_of, golden_store, manifest
 
 STORE = "retry-533-clean"  # has groups and offsets
 ON_ORDERS = ("--group", "billing", "--topic", "Orders")
@@ -47,7 +47,7 @@ async def running(store: Path, *, server_side: bool = True) -> AsyncIterator[tup
 
 def settings_of(name: str) -> list[str]:
     """Return the sizes of a golden store's files as options."""
-    return [f"--set={key}={value}" for key, value in manifest(name)["config"].items() if key.startswith("m")]
+    return as_options({key: value for key, value in manifest(name)["config"].items() if key.startswith("m")})
 
 
 async def ask(*arguments: object) -> Ran:

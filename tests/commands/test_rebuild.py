@@ -11,7 +11,7 @@ import pytest
 
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import Status
-from tests.commands.running import run
+from tests.commands.running import as_options, run
 from tests.damage import cases, snapshot
 from tests.golden import copy_of, golden_store, manifest
 
@@ -21,7 +21,7 @@ def files_below(folder: Path, kind: str) -> dict[str, bytes]:
 
 
 def settings_of(name: str) -> list[str]:
-    return [f"--set={key}={value}" for key, value in manifest(name)["config"].items() if key.startswith(("m", "e"))]
+    return as_options({key: value for key, value in manifest(name)["config"].items() if key.startswith(("m", "e"))})
 
 
 def test_queues_that_were_deleted_come_back_with_yes(tmp_path: Path) -> None:

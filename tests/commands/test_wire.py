@@ -21,10 +21,10 @@ from mqtool.formats.codes import RequestCode
 from mqtool.formats.config_tables import DataVersion
 from mqtool.formats.headers import RegisterBroker, build_header
 from mqtool.formats.remoting import RemotingCommand
-from tests.commands.running import Ran, run
+from tests.commands.running import Ran, as_options, run
 from tests.commands.test_serve import serving_both
 from tests.engine.remoting.test_server import on_a_loop
-from tests.golden import KEEPS_ALL, as_options, copy_of, golden_store, manifest
+from tests.golden import KEEPS_ALL, copy_of, golden_store, manifest
 
 STORE = "mixed-533-clean"
 WIRE_COMMANDS = [

@@ -14,6 +14,7 @@ import mqtool
 from mqtool import ProducerMessage
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.server_configs import NameServerConfig
+from tests.commands.running import as_options
 from tests.commands.test_serve import serving_both
 from tests.differential.conftest import jars
 from tests.differential.java_broker import POM, in_a_thread, running_broker
@@ -144,7 +145,7 @@ def test_a_served_broker_with_accounts_and_tls_is_a_table_a_stream_and_a_sink(
         "tls.server.mode": "enforcing", "tls.server.certPath": folder / "cert.pem",
         "tls.server.keyPath": folder / "key.pem",
     }  # fmt: skip
-    flags = [f"--set={name}={value}" for name, value in settings.items()]
+    flags = as_options(settings)
     with serving_both(folder / "store", "--acl", folder / "plain_acl.yml", *flags) as (_, address, _):
         safe = {"tls": "true", "authorities": str(folder / "cert.pem"), "namesrv": address, "topic": "Kept"}
         owner = {**safe, "accessKey": "administrator", "secretKey": "12345678"}

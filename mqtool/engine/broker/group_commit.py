@@ -135,7 +135,7 @@ class GroupCommit:
 
     def next_tick(self, now: int) -> int | None:
         """Return when to check: immediately if the first is safe."""
-        if not self._room.count(FLUSHES):  # the common case, asked for after each request
+        if not self.is_any:  # the common case, asked for after each request
             return None
         first, of_disk = self._room.first(_KEY), self._room.first(_DISK_KEY)
         store = self._store
