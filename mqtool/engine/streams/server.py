@@ -43,6 +43,8 @@ _TURN_SECONDS = 0.002
 """How long one turn of the loop handles commands of all connections; the rest waits for the next turns."""
 _UNWATCHED_SECONDS = 0.0008
 """How long nobody asks whether the loop has turned: that takes a callback, and so another pass of the loop."""
+_FEW = 3
+"""Up to how many times in a turn it costs less to ask the rules what is due than to watch the turn."""
 _TICK_SECONDS = 0.001
 _MAX_TICKS = 16
 """How long, and how often, one turn does what is due: ``tick`` does a little of it each time."""
@@ -158,7 +160,8 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self.turn_end = 0.0
         """Until when commands are handled (s, of the loop), as far as is known: then ask whether the turn is over."""
         self._is_turn_watched = False
-        self._owes_turn = False
+        self._handled_in_turn = 0  # connections, since the turn is watched
+        self._is_busy = False  # the last watched turn handled more than a few
         self._late: collections.deque[_ServerConnection[Taken, Sent]] = collections.deque()  # for later turns
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
@@ -317,15 +320,16 @@ class StreamServer(ABC, Generic[Taken, Sent]):
     def _watch_turn(self, time: float) -> None:
         if not self._is_turn_watched:
             self._is_turn_watched = True
-            self.turn_end = time + _TURN_SECONDS - _UNWATCHED_SECONDS
+            self.turn_end = max(time, self.turn_end) + _TURN_SECONDS - _UNWATCHED_SECONDS
             self.loop.call_soon(self._new_turn)  # before whatever is received in the next turn
 
     def _new_turn(self) -> None:
         self._is_turn_watched = False
         time = self.loop.time()
         self.turn_end = time + _UNWATCHED_SECONDS
-        if self._owes_turn:
-            self._owes_turn = False
+        self._is_busy = self._handled_in_turn > _FEW
+        if self._handled_in_turn:
+            self._handled_in_turn = 0
             self.turn(self.clock(), at_once=True)
         for _ in range(len(self._late)):
             time = self.loop.time()
@@ -341,8 +345,10 @@ class StreamServer(ABC, Generic[Taken, Sent]):
 
     def handled(self, now: int) -> None:
         """Let what was handled have its effects on others: soon, once for all connections of a busy turn."""
+        if self._is_busy:
+            self._watch_turn(self.loop.time())
         if self._is_turn_watched:
-            self._owes_turn = True
+            self._handled_in_turn += 1
         else:
             self.turn(now)
 
