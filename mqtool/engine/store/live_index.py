@@ -57,8 +57,30 @@ class _Entries(NamedTuple):
 
 _NONE = _Entries(*(np.empty(0, np.int64) for _ in range(3)))
 
+_SHORT = 1 << 24
+"""Numbers of entries below take three bytes."""
+
 _LOOKS_AT_ONCE = 1000
 """Entries that a search examines before others get their turn."""
+
+
+class _Slots:
+    """The slots of the file that is being written: the number of the newest entry of each, 0 if there is none.
+
+    A file has 5,000,000 of them, which take 15 MB here: a fourth byte is needed only for its last entries.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._low = np.zeros(count, np.uint16)  # unused ones take no memory
+        self._high: npt.NDArray[np.uint8 | np.uint16] = np.zeros(count, np.uint8)
+
+    def __getitem__(self, slots: Ints) -> Ints:
+        return self._low[slots] | self._high[slots].astype(np.int64) << 16
+
+    def __setitem__(self, slots: "Ints | slice", numbers: Ints) -> None:
+        if self._high.dtype == np.uint8 and numbers.max(initial=0) >= _SHORT:
+            self._high = self._high.astype(np.uint16)
+        self._low[slots], self._high[slots] = numbers & 0xFFFF, numbers >> 16
 
 
 class LiveIndexFile:
@@ -74,7 +96,7 @@ class LiveIndexFile:
         self.slot_count = 0
         self.next = 1  # number of the next entry
         self._unwritten: list[tuple[int, bytes]] = []  # positions and bytes
-        self._slots: Ints | None = None  # as in the file, while it is written
+        self._slots: _Slots | None = None  # while it is written
 
     def load(self) -> None:
         """Read the header."""
@@ -153,17 +175,18 @@ class LiveIndexFile:
         self._unwritten.append((0, self.header()))
         return count
 
-    def _read_slots(self) -> Ints:
-        """Return the slots as in the file; unused ones take no memory."""
-        slots = np.zeros(self.shape.slots, layout.SLOT_DTYPE["entry"])
-        as_bytes = memoryview(slots).cast("B")
-        stop = layout.HEADER_SIZE + len(as_bytes)
+    def _read_slots(self) -> _Slots:
+        slots = _Slots(self.shape.slots)
+        stop = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots
         with reading(self.path):
             for at, data in chunks(self.path, layout.HEADER_SIZE, stop):
-                as_bytes[at - layout.HEADER_SIZE : at - layout.HEADER_SIZE + len(data)] = data
+                numbers = np.frombuffer(data, layout.SLOT_DTYPE["entry"]).astype(np.int64)
+                numbers[(numbers < 0) | (numbers >= self.next)] = 0
+                first = (at - layout.HEADER_SIZE) // layout.SLOT_SIZE
+                slots[first : first + len(numbers)] = numbers
         return slots
 
-    def _link(self, slots_now: Ints, hashes: Ints, offsets: Ints, timestamps: Ints) -> None:
+    def _link(self, slots_now: _Slots, hashes: Ints, offsets: Ints, timestamps: Ints) -> None:
         """Link entries before those of their slots, as if they were added one after the other."""
         first, stop = self.next, self.next + len(hashes)
         numbers = np.arange(first, stop)
@@ -173,7 +196,6 @@ class LiveIndexFile:
         is_new = np.concatenate(([True], slots[1:] != slots[:-1]))  # the first of its slot here
         before = np.concatenate(([0], sorted_numbers[:-1]))
         before[is_new] = slots_now[slots[is_new]]
-        before[(before < 0) | (before >= sorted_numbers)] = 0
         self.slot_count += int(np.count_nonzero(before[is_new] == 0))
 
         packed = np.empty(len(hashes), layout.ENTRY_DTYPE)
@@ -191,12 +213,18 @@ class LiveIndexFile:
         slots_now[slots] = sorted_numbers[is_newest]
         # Close ones are written together, with those between them.
         begins_at = np.concatenate(([0], np.flatnonzero(np.diff(slots) > _CLOSE_SLOTS) + 1))
-        ends_at = np.concatenate((begins_at[1:], [len(slots)])) - 1
-        now, size = memoryview(slots_now).cast("B"), layout.SLOT_SIZE
+        firsts, counts = slots[begins_at], slots[np.concatenate((begins_at[1:], [len(slots)])) - 1] + 1
+        counts -= firsts
+        ends = np.cumsum(counts)
+        written = slots_now[np.arange(ends[-1]) + np.repeat(firsts - ends + counts, counts)]
+        data, size = written.astype(layout.SLOT_DTYPE["entry"]).tobytes(), layout.SLOT_SIZE
         self._unwritten += [
-            (layout.HEADER_SIZE + begin, bytes(now[begin:end]))
-            for begin, end in zip(
-                (size * slots[begins_at]).tolist(), (size * slots[ends_at] + size).tolist(), strict=True
+            (at, data[begin:end])
+            for at, begin, end in zip(
+                (layout.HEADER_SIZE + size * firsts).tolist(),
+                (size * (ends - counts)).tolist(),
+                (size * ends).tolist(),
+                strict=True,
             )
         ]
 

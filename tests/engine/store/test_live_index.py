@@ -1,5 +1,6 @@
 """The index of a running broker, as a loss of power leaves it."""
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,16 @@ SHAPE = Shape(50, 100)
 SIZE, NOW = 200, 1_700_000_000_000
 
 
-def index_at(folder: Path) -> LiveIndex:
-    return LiveIndex(folder, QueueFiles(Disk(), 6000, 6000), SHAPE, has_tags=False)
+def index_at(folder: Path, shape: Shape = SHAPE) -> LiveIndex:
+    return LiveIndex(folder, QueueFiles(Disk(), 6000, 6000), shape, has_tags=False)
+
+
+def place_of_slot(key: bytes, slots: int) -> int:
+    """Where the slot of a key of topic T is, by the definition of Java's String.hashCode."""
+    hashed = 0
+    for byte in b"T#" + key:
+        hashed = (31 * hashed + byte) & 0xFFFFFFFF
+    return 40 + 4 * ((hashed if hashed < 1 << 31 else (1 << 32) - hashed) % slots)
 
 
 def test_a_file_that_follows_one_with_holes_goes_though_its_first_entry_points_to_the_first_message(
@@ -51,3 +60,32 @@ def test_a_file_that_follows_one_with_holes_goes_though_its_first_entry_points_t
         [],
         [],
     ]
+
+
+def test_slots_hold_numbers_of_entries_that_need_more_than_three_bytes_as_those_of_a_nearly_full_file_do(
+    tmp_path: Path,
+) -> None:
+    shape, first = Shape(5_000_000, 20_000_000), (1 << 24) - 3
+    path = tmp_path / "index" / "20231114221320000"
+    path.parent.mkdir()
+    with path.open("wb") as file:
+        file.truncate(shape.file_size)
+        file.write(struct.pack(">qqqqii", NOW, NOW, 0, first * SIZE, 3, first))
+        for key, number in (b"old", 7), (b"negative", -5), (b"not there yet", first + 2):
+            file.seek(place_of_slot(key, shape.slots))
+            file.write(struct.pack(">i", number))
+
+    index = index_at(tmp_path / "index", shape)
+    keys = [b"old", b"key-1", b"key-2", b"negative", b"not there yet", b"old", b"key-1"]
+    for number, key in enumerate(keys, first):
+        index.waiting.append(("T", 0, (key, None, None), number * SIZE, NOW + number))
+        if number in (first + 1, first + 4):
+            index.write(at_once=True)
+    index.write(at_once=True)
+
+    data = np.memmap(path, np.uint8, "r")
+    at = 40 + 4 * shape.slots + 20 * first
+    before = [struct.unpack(">i", data[at + 20 * i + 16 : at + 20 * i + 20])[0] for i in range(len(keys))]
+    assert before == [7, 0, 0, 0, 0, first, first + 1]
+    newest = [struct.unpack_from(">i", data, place_of_slot(key, shape.slots))[0] for key in dict.fromkeys(keys)]
+    assert newest == [first + 5, first + 6, first + 2, first + 3, first + 4]
