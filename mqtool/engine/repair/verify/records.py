@@ -292,7 +292,7 @@ def _check_numbers(findings: FindingsOfRows, derived: Dispatch) -> None:
             if name == INNER_BASE and value is not None:
                 differs[row] = value != bases[row]
                 bases[row] = value
-        findings.rows("LOG-PROPERTIES", wrong, f"its property {name} is not a number: a broker ends the log here")
+        findings.rows("LOG-PROPERTIES", wrong, f"its property {name} is invalid: a broker ends the log here")
         text = "its property INNER_BASE is not its queue offset"
         findings.rows("LOG-PROPERTIES", differs, text, table.column("queue_offset"), bases)
 
