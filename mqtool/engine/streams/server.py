@@ -345,7 +345,7 @@ class StreamServer(ABC, Generic[Taken, Sent]):
 
     def handled(self, now: int) -> None:
         """Let what was handled have its effects on others: soon, once for all connections of a busy turn."""
-        if self._is_busy:
+        if self._is_busy and not self._is_turn_watched:
             self._watch_turn(self.loop.time())
         if self._is_turn_watched:
             self._handled_in_turn += 1
