@@ -111,10 +111,13 @@ class SqliteMemory:
     def _opened(self) -> sqlite3.Connection:
         path = self._path
         try:
-            connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("CREATE TABLE IF NOT EXISTS done (key TEXT PRIMARY KEY, time INTEGER)")
-            connection.execute("CREATE INDEX IF NOT EXISTS done_by_time ON done (time)")
+            with contextlib.ExitStack() as opened:
+                connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+                opened.callback(connection.close)
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("CREATE TABLE IF NOT EXISTS done (key TEXT PRIMARY KEY, time INTEGER)")
+                connection.execute("CREATE INDEX IF NOT EXISTS done_by_time ON done (time)")
+                opened.pop_all()  # it stays open
         except sqlite3.Error as error:
             raise ReadError(f"{path} cannot be used to remember messages: {error}") from error
         return connection

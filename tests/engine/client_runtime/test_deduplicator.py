@@ -274,6 +274,7 @@ def test_a_file_that_cannot_be_used_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database, but long enough to be taken for something " * 20)
     with pytest.raises(ReadError, match="cannot be used to remember messages"):
         SqliteMemory(tmp_path / "text")
+    assert tmp_path / "text" not in [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
     memory = SqliteMemory(tmp_path / "done.db")
     with sqlite3.connect(tmp_path / "done.db") as connection:
         connection.execute("DROP TABLE done")
