@@ -32,6 +32,7 @@ from bench.broker import (
     running,
 )
 from bench.table import HELPER, Row
+from tests.commands.running import as_options
 
 _SYNC = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
 _ASYNC = {"brokerRole": "ASYNC_MASTER"}
@@ -114,7 +115,7 @@ def _broker(folder: Path, name_server: str, role: dict[str, str], jars: str) -> 
         environment["ROCKETMQ_HOME"], sign = str(folder), "boot success"
     else:
         words = [*HELPER, "serve", "--no-namesrv", "-n", name_server, "--port", str(port), "-s", str(folder / "store")]
-        words += [f"--set={name}={value}" for name, value in settings.items()]
+        words += as_options(settings)
     with running(words, environment) as process:
         read_until(process, sign)
         yield process

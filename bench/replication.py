@@ -26,6 +26,7 @@ from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.new_message import NewMessage
+from tests.commands.running import as_options
 from tests.differential.java_broker import broker_process
 from tests.differential.java_store import NoJavaError, class_path
 from tests.ports import free_port
@@ -171,7 +172,7 @@ async def _catch_up(base: Path, master: str, slave: str, end: int) -> Catch:
                     )
                     stack.callback(process.kill)
                 else:
-                    options = [f"--set={name}={value}" for name, value in settings.items()]
+                    options = as_options(settings)
                     process = await stack.enter_async_context(
                         _serving(
                             folder,

@@ -35,6 +35,11 @@ class Shape:
         """Bytes of such a file."""
         return layout.file_size(self.slots, self.entries)
 
+    @property
+    def entries_at(self) -> int:
+        """Position of entry 0, after the slots."""
+        return layout.file_size(self.slots, 0)
+
 
 DEFAULT_SHAPE = Shape(layout.DEFAULT_SLOT_COUNT, layout.DEFAULT_ENTRY_COUNT)
 
@@ -67,14 +72,14 @@ class IndexFile(MappedFile):
         """One past the number of the last entry in use, within the file."""
         if self.shape is None:
             return 1
-        room = (self.size - layout.HEADER_SIZE - layout.SLOT_SIZE * self.shape.slots) // layout.ENTRY_SIZE
+        room = (self.size - self.shape.entries_at) // layout.ENTRY_SIZE
         return int(max(1, min(self.header.entry_count, self.shape.entries, room)))
 
     @property
     def entries_at(self) -> int:
         """Position of entry 0."""
         assert self.shape is not None
-        return int(layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots)
+        return self.shape.entries_at
 
     def slots(self) -> npt.NDArray[np.int32]:
         """Return the slots (big-endian)."""
@@ -165,7 +170,7 @@ def _fits(file: IndexFile, shape: Shape) -> bool:
     if not 1 <= last < shape.entries:
         return False
     stop = min(last + 1, _LOOK_AT)
-    start = layout.HEADER_SIZE + layout.SLOT_SIZE * shape.slots
+    start = shape.entries_at
     entries = file.stretch(start, start + stop * layout.ENTRY_SIZE).view(layout.ENTRY_DTYPE)
     slots = file.stretch(layout.HEADER_SIZE, start).view(layout.SLOT_DTYPE)["entry"]
     newest: dict[int, int] = {}

@@ -119,7 +119,7 @@ class LiveIndexFile:
         return self.is_full and self.count_until(last_start) == self.next - 1
 
     def _entries(self, count: int) -> "npt.NDArray[np.void]":
-        at = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots + layout.ENTRY_SIZE
+        at = self.shape.entries_at + layout.ENTRY_SIZE
         return np.fromfile(self.path, layout.ENTRY_DTYPE, count, offset=at)
 
     def keep(self, count: int, timestamp_of: Callable[[int], int], file: "OpenFile") -> None:
@@ -134,7 +134,7 @@ class LiveIndexFile:
         newest[kept["key_hash"].astype(np.int64) % self.shape.slots] = np.arange(1, count + 1)  # the last one wins
         for slot in np.flatnonzero(wrong).tolist():
             file.write(layout.HEADER_SIZE + layout.SLOT_SIZE * slot, _SLOT.pack(int(newest[slot])))
-        behind = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots + layout.ENTRY_SIZE * (count + 1)
+        behind = self.shape.entries_at + layout.ENTRY_SIZE * (count + 1)
         for at, data in chunks(self.path, behind, self.shape.file_size):
             if data.count(0) != len(data):
                 file.write(at, bytes(len(data)))
@@ -177,11 +177,10 @@ class LiveIndexFile:
 
     def _read_slots(self) -> _Slots:
         slots = _Slots(self.shape.slots)
-        stop = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots
         with reading(self.path):
-            for at, data in chunks(self.path, layout.HEADER_SIZE, stop):
+            for at, data in chunks(self.path, layout.HEADER_SIZE, self.shape.entries_at):
                 numbers = np.frombuffer(data, layout.SLOT_DTYPE["entry"]).astype(np.int64)
-                numbers[(numbers < 0) | (numbers >= self.next)] = 0
+                numbers[(numbers < 0) | (numbers >= self.next)] = 0  # of no entry of this file
                 first = (at - layout.HEADER_SIZE) // layout.SLOT_SIZE
                 slots[first : first + len(numbers)] = numbers
         return slots
@@ -205,27 +204,22 @@ class LiveIndexFile:
         begins[0] = self.begin_timestamp  # for the first of a file: that of the previous file
         seconds = np.where(begins > 0, (timestamps - begins) // 1000, 0)
         packed["seconds_since_begin"] = seconds.clip(0, _MAX_SECONDS)
-        entries_at = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots
-        self._unwritten.append((entries_at + layout.ENTRY_SIZE * first, packed.tobytes()))
+        self._unwritten.append((self.shape.entries_at + layout.ENTRY_SIZE * first, packed.tobytes()))
 
         is_newest = np.concatenate((is_new[1:], [True]))
         slots = slots[is_newest]
         slots_now[slots] = sorted_numbers[is_newest]
         # Close ones are written together, with those between them.
         begins_at = np.concatenate(([0], np.flatnonzero(np.diff(slots) > _CLOSE_SLOTS) + 1))
-        firsts, counts = slots[begins_at], slots[np.concatenate((begins_at[1:], [len(slots)])) - 1] + 1
-        counts -= firsts
-        ends = np.cumsum(counts)
-        written = slots_now[np.arange(ends[-1]) + np.repeat(firsts - ends + counts, counts)]
+        ends_at = np.concatenate((begins_at[1:], [len(slots)])) - 1
+        firsts, counts = slots[begins_at], slots[ends_at] - slots[begins_at] + 1
+        stops = np.cumsum(counts)
+        starts = stops - counts
+        written = slots_now[np.arange(stops[-1]) + np.repeat(firsts - starts, counts)]
         data, size = written.astype(layout.SLOT_DTYPE["entry"]).tobytes(), layout.SLOT_SIZE
         self._unwritten += [
-            (at, data[begin:end])
-            for at, begin, end in zip(
-                (layout.HEADER_SIZE + size * firsts).tolist(),
-                (size * (ends - counts)).tolist(),
-                (size * ends).tolist(),
-                strict=True,
-            )
+            (layout.HEADER_SIZE + size * first_slot, data[size * begin : size * end])
+            for first_slot, begin, end in zip(firsts.tolist(), starts.tolist(), stops.tolist(), strict=True)
         ]
 
         if first == 1:
@@ -407,7 +401,7 @@ class LiveIndex:
         """Yield hash, address and store time of the entries in the slot of a hash, the newest first."""
         opened = self._files.get(file.path)
         slot_at = layout.HEADER_SIZE + layout.SLOT_SIZE * (hashed % self.shape.slots)
-        entries_at = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots
+        entries_at = self.shape.entries_at
         (number,) = _SLOT.unpack(opened.read(slot_at, layout.SLOT_SIZE))
         before = file.next
         while 0 < number < before:

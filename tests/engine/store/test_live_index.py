@@ -11,6 +11,7 @@ from mqtool.engine.store.live_index import LiveIndex
 from mqtool.engine.store.queue_files import QueueFiles
 from mqtool.formats import index_file as layout
 from mqtool.formats.layout import offset_of
+from tests.judge.index import key_hash
 
 SHAPE = Shape(50, 100)
 SIZE, NOW = 200, 1_700_000_000_000
@@ -21,11 +22,7 @@ def index_at(folder: Path, shape: Shape = SHAPE) -> LiveIndex:
 
 
 def place_of_slot(key: bytes, slots: int) -> int:
-    """Where the slot of a key of topic T is, by the definition of Java's String.hashCode."""
-    hashed = 0
-    for byte in b"T#" + key:
-        hashed = (31 * hashed + byte) & 0xFFFFFFFF
-    return 40 + 4 * ((hashed if hashed < 1 << 31 else (1 << 32) - hashed) % slots)
+    return 40 + 4 * (key_hash("T", key.decode()) % slots)
 
 
 def test_a_file_that_follows_one_with_holes_goes_though_its_first_entry_points_to_the_first_message(

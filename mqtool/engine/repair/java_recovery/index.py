@@ -152,7 +152,7 @@ class BrokerIndex:
             raw["seconds_since_begin"] = _seconds(times, begin)
             if number <= 1:  # of the first entry, since the end of the previous file
                 raw["seconds_since_begin"][0] = _seconds(times[:1], head.begin_timestamp)[0]
-            place = layout.HEADER_SIZE + layout.SLOT_SIZE * self._shape.slots + layout.ENTRY_SIZE * number
+            place = self._shape.entries_at + layout.ENTRY_SIZE * number
             file.draft.write(place, raw.tobytes())
         file.head = dataclasses.replace(
             head,

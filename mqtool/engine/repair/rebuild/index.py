@@ -165,7 +165,7 @@ class IndexBuilder:
         packed["seconds_since_begin"] = seconds_since(file.begin_timestamp, timestamps)
         if is_first:
             packed["seconds_since_begin"][0] = first_seconds[0]
-        self._disk.write(file.path, self._entries_at + file.next * layout.ENTRY_SIZE, packed.tobytes())
+        self._disk.write(file.path, self.shape.entries_at + file.next * layout.ENTRY_SIZE, packed.tobytes())
         self._unsynced += packed.nbytes
         if self._unsynced >= _MAX_UNSYNCED:
             self._disk.begin(file.path)
@@ -174,10 +174,6 @@ class IndexBuilder:
         file.end_timestamp = int(timestamps[-1])
         file.end_offset = int(entries.physical_offset[rows.stop - 1])
         self.entries += len(hashes)
-
-    @property
-    def _entries_at(self) -> int:
-        return int(layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots)
 
     @property
     def end_timestamp(self) -> int:
