@@ -595,6 +595,22 @@ def test_filters_on_places_and_queues_leave_only_what_they_let_through() -> None
     assert min(part.part.start_offset for part in parts) == 65_536  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_filters_leave_out_no_damaged_message_that_they_let_through(kind: type[Filter], sick: Path) -> None:
+    displaced = manifest(MIXED)["messages"][7]["phy"]
+    rows = read(sick)
+    assert [row["physical_offset"] for row in rows if (row["_corrupt_record"] or {}).get("code") == "LOG-POSITION"] == [
+        displaced
+    ]
+
+    for value in (7, displaced):  # the address that it states, and its own
+        one = kind(("physical_offset",), value)  # type: ignore[call-arg]
+        left = [row for row in read(sick, [one]) if row["physical_offset"] is not None]
+        assert [row for row in left if holds(one, row)] == [
+            row for row in rows if row["physical_offset"] is not None and holds(one, row)
+        ]
+
+
 def test_filters_go_by_the_names_of_a_layout() -> None:
     held = {"offset": "queue_offset", "timestamp": "store_time"}
     assert narrowed(Bounds(), LessThan(("offset",), 7), held).last == 7
