@@ -246,7 +246,9 @@ def stats(
     if any(unread.values()):
         job.tell_may_be_live()
     job.tell(f"{total.messages:,} messages counted" if job.into is None else "counted")
-    return Status.DAMAGE if unread["lost"] or unread["faulty"] or holes else Status.OK
+    if unread["lost"] or unread["faulty"] or holes:
+        return Status.DAMAGE
+    return Status.WARNINGS if unread["noise"] else Status.OK
 
 
 @command.command("export", short_help="Write messages to Parquet by topic and date.")

@@ -19,7 +19,7 @@ from mqtool.commands._options import (
     time_options,
     topic_filter,
 )
-from mqtool.commands._output import Output, iso_time, progress
+from mqtool.commands._output import Output, counted, iso_time, progress
 from mqtool.commands._rows import topic_kind
 from mqtool.errors import Status
 
@@ -81,7 +81,7 @@ def command(
     offsets. Rates are over the time from the first counted message to the last, by hour over the hour. A record
     that holds a batch counts as its messages; placeholders that a repair wrote for lost ones do not count. Topics that
     brokers create by themselves have a kind other than "user". Exits with status 3 if part of the log could
-    not be read.
+    not be read, 4 if only bytes after the last message are no record.
     """  # noqa: D301
     from mqtool.engine.store.stats import By, Selection, count_messages
 
@@ -110,7 +110,9 @@ def command(
     _check_patterns(stats, selection)
     _write(stats, output)
     _remark(store, stats, output)
-    return Status.DAMAGE if stats.gaps or stats.holes or stats.tally.faulty else Status.OK
+    if stats.gaps or stats.holes or stats.tally.faulty:
+        return Status.DAMAGE
+    return Status.WARNINGS if stats.noise and not store.is_live else Status.OK
 
 
 def _check_patterns(stats: "Stats", selection: "Selection") -> None:
@@ -203,7 +205,9 @@ def _remark(store: "StoreReader", stats: "Stats", output: Output) -> None:
     if stats.noise or stats.gaps or stats.tally.faulty:
         tell_may_be_live(store, output)
     if stats.tally.faulty:
-        output.remark(f"{stats.tally.faulty:,} records whose sizes do not add up are not counted")
+        output.remark(
+            f"{counted(stats.tally.faulty, 'damaged record')} left out: sizes do not add up, or the topic is damaged"
+        )
     if count := stats.tally.placeholders:
         text = "placeholder of a lost message is" if count == 1 else "placeholders of lost messages are"
         output.remark(f"{count:,} {text} not counted")

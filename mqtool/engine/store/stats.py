@@ -26,6 +26,7 @@ from mqtool.formats import kernels as plain
 from mqtool.formats.placeholder import placeholders
 from mqtool.formats.property_names import INNER_NUM, TAGS
 from mqtool.formats.scan import Ints, MessageTable
+from mqtool.formats.topics import is_possible
 
 HOUR_MS = 3_600_000
 SIZE_CLASSES = (0, 128, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
@@ -92,7 +93,10 @@ class Selection:
 
 
 class Tally:
-    """Counts tables of messages."""
+    """Counts tables of messages.
+
+    ``faulty`` counts records that cannot be read, or of which nobody knows whether they have one of the topics.
+    """
 
     def __init__(self, by: By, selection: Selection) -> None:
         self.by = by
@@ -114,6 +118,9 @@ class Tally:
         ids, raw = table.topics()
         named = [self._topic(name) for name in raw]
         keep = np.array([wanted for _, wanted in named], np.bool_)[ids] if raw else np.ones(0, np.bool_)
+        is_hidden = [not wanted and not is_possible(name) for (_, wanted), name in zip(named, raw, strict=True)]
+        if any(is_hidden):
+            self.faulty += int(np.count_nonzero(np.array(is_hidden, np.bool_)[ids]))
         if self.selection.since is not None:
             keep &= timestamps >= self.selection.since
         if self.selection.until is not None:
