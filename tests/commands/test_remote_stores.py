@@ -17,7 +17,10 @@ from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, ReadError, Status, StoreChangedError
-from tests.builders import record
+from mqtool.formats.scan import MessageTable
+from mqtool.spark.partitions import LogRange, RangeReader, UnreadablePlace, log_ranges
+from mqtool.spark.stores import Store
+from tests.builders import Draft, StoreSizes, record, write_store
 from tests.commands.running import Ran, run
 from tests.commands.test_compressed_copies import archive, compressed, pack_segments, unlike
 from tests.commands.test_live import tear
@@ -331,6 +334,47 @@ def test_no_more_is_kept_than_the_bound_and_what_went_is_fetched_again(s3: S3, m
         assert file.bytes.tobytes() == data
     assert ["spool" in vars(file) for file in files] == [False, False, False, True]
     assert files[0].read(5, 5) == contents[0][5:10]
+
+
+def test_what_is_behind_a_walk_is_released_and_fetched_again_when_it_is_asked_for(s3: S3) -> None:
+    url, data = put_segment(s3, (21 << 20) + 5)
+    file = opened(url, len(data)).to_walk()
+    chance = np.random.default_rng(5)
+
+    for start in chance.integers(0, len(data), 200).tolist():
+        stop = min(start + int(chance.integers(1, 6 << 20)), len(data))
+        assert file.stretch(start, stop).tobytes() == data[start:stop]
+        file.let_go(0, int(chance.integers(0, stop)))
+    assert file.spool
+    _ = file.stretch(0, len(data))
+    file.let_go(0, len(data) - 1)
+    assert file.spool.kept <= 2 << 20
+    assert file.bytes.tobytes() == data
+
+
+def test_a_log_is_fetched_once_to_be_counted_or_scanned_by_a_job(s3: S3, faulty: FaultyServer, tmp_path: Path) -> None:
+    drafts = [Draft(topic=f"T{number % 7}", body=b"x" * (number * 7919 % 90_000)) for number in range(400)]
+    write_store(tmp_path, drafts, StoreSizes(segment=8 << 20))
+    files = sorted((tmp_path / "commitlog").iterdir())
+    size = sum(path.stat().st_size for path in files)
+    unused = len(files[-1].read_bytes()) - len(files[-1].read_bytes().rstrip(b"\0"))
+    url = s3.put(tmp_path, "long")
+    before = sum(faulty.sizes)
+
+    local, there = both(tmp_path, url, "stats", "-s", "STORE")
+    counted = sum(faulty.sizes) - before
+    store = Store(url)
+    found = [piece.column("position").tolist() for part in log_ranges(store, store.open()) for piece in _tables(part)]
+
+    assert (there.status, there.output) == (local.status, local.output)
+    assert counted <= size + unused + (1 << 20)
+    assert len([position for some in found for position in some]) == len(drafts)
+    assert sum(faulty.sizes) - before - counted <= size + unused + (1 << 20)
+
+
+def _tables(part: LogRange) -> Iterator[MessageTable]:
+    with RangeReader(part) as reader:
+        yield from (piece for piece in reader.tables() if not isinstance(piece, UnreadablePlace))
 
 
 def test_a_process_that_has_read_from_hdfs_can_fork() -> None:

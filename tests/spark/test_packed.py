@@ -1,6 +1,7 @@
 """Stores with compressed segments on Spark: what a task says of one is what it says of the plain store; no JVM."""
 
 import collections
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from mqtool.engine.store.search import Query
 from mqtool.engine.store.stats import By, Selection
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.spark import find, stats, verify
+from mqtool.spark.partitions import RangeReader, UnreadablePlace, log_ranges
 from mqtool.spark.stores import Store, find_stores
+from tests.builders import Draft, StoreSizes, write_store
 from tests.commands.test_compressed_copies import PACKERS, archive, pack_segments
 from tests.damage import DamageCase, cases
 from tests.golden import copy_of, golden_store
@@ -94,3 +97,21 @@ def test_what_needs_more_than_the_log_and_archives_are_refused_in_a_sentence(tmp
         packed(made)
     with pytest.raises((UsageError, NotFoundError)):
         find_stores([str(made)], {})
+
+
+@pytest.mark.parametrize("form", PACKERS)
+def test_long_compressed_segments_are_unpacked_once(form: str, tmp_path: Path) -> None:
+    drafts = [Draft(body=random.Random(number).randbytes(number * 7919 % 90_000)) for number in range(500)]
+    stored = write_store(tmp_path, drafts, StoreSizes(segment=16 << 20))
+    (part, *_) = log_ranges(packed(pack_segments(tmp_path, form)), packed(tmp_path).open())
+
+    with RangeReader(part) as reader:
+        tables = [
+            piece.column("position").tolist() for piece in reader.tables() if not isinstance(piece, UnreadablePlace)
+        ]
+        assert reader.segment.spool
+        assert reader.segment.spool.kept >= stored[200].physical_offset  # behind the walk as well
+
+    assert [position for some in tables for position in some] == [
+        one.physical_offset for one in stored if one.physical_offset < 16 << 20
+    ]

@@ -114,9 +114,10 @@ class FileQueue:
             self._let_go(segment)
 
     def _let_go(self, segment: MappedFile) -> None:
-        if segment not in self.segments:
+        paths = [other.path for other in self.segments]
+        if segment.path not in paths:
             return  # already noted
-        number = self.segments.index(segment)
+        number = paths.index(segment.path)
         if self.may_go_whole and not any(segment.path.exists() for segment in self.segments):
             number = len(self.segments) - 1
             gone = [f"{segment.path.parent} was deleted"]

@@ -1,9 +1,7 @@
 """One file of a store of which ranges are read into memory, for processes that a truncated file must not kill."""
 
 import builtins
-import contextlib
 import functools
-import mmap
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,16 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mqtool.engine.store.mapped_file import MappedFile
-from mqtool.engine.store.mapping import Bytes, data_of, reading
+from mqtool.engine.store.mapping import HUGE_PAGE, Bytes, data_of, memory_for, reading
 from mqtool.engine.store.remote import RemotePath
 
 if TYPE_CHECKING:
     from mqtool.engine.store.spool import Spool
 
 _STEP = 1 << 20
-_PAGE = 2 << 20
-_HUGE_PAGES: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
-_NO_RESERVE = int(getattr(mmap, "MAP_NORESERVE", 0))
 
 
 class LoadedFile(MappedFile):
@@ -56,7 +51,7 @@ class LoadedFile(MappedFile):
             return None
         from mqtool.engine.store.spool import Spool
 
-        return Spool(self.path, self.size)
+        return Spool(self.path, self.size, in_memory=True)
 
     @functools.cached_property
     def bytes(self) -> Bytes:
@@ -65,11 +60,7 @@ class LoadedFile(MappedFile):
             return np.empty(0, np.uint8)
         if self.spool:
             return self.spool.array
-        memory = mmap.mmap(-1, self.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
-        if _HUGE_PAGES is not None:
-            with contextlib.suppress(OSError):  # a kernel without huge pages
-                memory.madvise(_HUGE_PAGES)  # takes a quarter of the time of small ones
-        return np.frombuffer(memory, np.uint8)
+        return memory_for(self.size)
 
     def load(self, start: int, stop: int) -> None:
         """Load a range of the file into ``bytes``; what is before it may be released.
@@ -79,6 +70,7 @@ class LoadedFile(MappedFile):
         """
         stop = min(stop, self.size)
         if self.spool:
+            self.spool.forget_before(start)
             self.spool.have(start, stop)
             joins = self._start <= start <= self._stop
             self._start, self._stop = (self._start, max(stop, self._stop)) if joins else (start, stop)
@@ -102,8 +94,8 @@ class LoadedFile(MappedFile):
 
     def release(self, start: int, stop: int) -> None:
         """Release the memory of a range, as far as it fills huge pages."""
-        stop = stop // _PAGE * _PAGE if stop < self.size else stop
-        super().release(start // _PAGE * _PAGE, stop)
+        stop = stop // HUGE_PAGE * HUGE_PAGE if stop < self.size else stop
+        super().release(start // HUGE_PAGE * HUGE_PAGE, stop)
         if start <= self._start:
             self._start = max(self._start, min(stop, self._stop))
 

@@ -158,6 +158,10 @@ class MappedFile:
             for name in ("spool", "bytes"):
                 vars(self).pop(name, None)
 
+    def to_walk(self) -> "MappedFile":
+        """Return this file for a thread that reads it once, alone, and from its beginning to its end."""
+        return WalkedFile(self.path, self.start_offset, self.size) if type(self.path) is RemotePath else self
+
     def let_go(self, start: int, stop: int) -> None:
         """Do the same if the bytes can be fetched again: for files that may be needed again."""
         self.release(start, stop)
@@ -166,3 +170,20 @@ class MappedFile:
         return StoreChangedError(
             f"{self.path} was truncated while it was being read: another process is changing it; try again"
         )
+
+
+class WalkedFile(MappedFile):
+    """A remote file that is read once, by one thread."""
+
+    @functools.cached_property
+    def spool(self) -> "Spool | None":
+        """What was fetched of it and is not behind."""
+        from mqtool.engine.store.spool import Spool
+
+        assert isinstance(self.path, RemotePath)
+        return Spool(self.path, self.size, in_memory=True) if self.size else None
+
+    def let_go(self, start: int, stop: int) -> None:  # noqa: ARG002
+        """Release all that is before the end of a range: what was found there must not be looked at any more."""
+        if self.spool:
+            self.spool.forget_before(stop)

@@ -329,7 +329,7 @@ def count_messages(
     """
     log = store.commit_log
     parts = [
-        _Part(segment, max(segment.start_offset, start_offset), min(segment.end_offset, stop_offset))
+        _Part(segment.to_walk(), max(segment.start_offset, start_offset), min(segment.end_offset, stop_offset))
         for segment in store.segments_once()
         if segment.start_offset < stop_offset and segment.end_offset > start_offset
     ]
