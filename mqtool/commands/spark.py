@@ -351,7 +351,10 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
     seen: dict[str, int] = {}
     rows = []
     with job.session() as spark:
-        frame, observed = (by_key if by == "key" else by_offset)(spark, *stores, job.partition_size)
+        if by == "key":
+            frame, observed = by_key(spark, *stores, job.partition_size)
+        else:
+            frame, observed = by_offset(spark, *stores, job.size_to_count(spark))
         if not job.write(frame):
             rows = frame.orderBy("side", "physical_offset").limit(max(1, limit)).collect()[:limit]
         for observation in observed:

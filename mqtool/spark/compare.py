@@ -5,10 +5,10 @@ and nothing is shuffled. By key, for any two stores: messages are identified as 
 (``mqtool.formats.identity``), and those of both stores are grouped and counted.
 """
 
-import bisect
+import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,19 +150,31 @@ def by_key(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[
 
 
 def _aligned(left: Store, right: Store, partition_size: int) -> list[CompareTask]:
-    readers = [(store, store.open()) for store in (left, right)]
-    check_same_kind(*(reader for _, reader in readers))
-    start = min(reader.commit_log.min_offset for _, reader in readers)
-    stop = max(reader.commit_log.end_offset for _, reader in readers)
-    start -= start % partition_size
-    holes = [[hole.start_offset for hole in holes_of(reader.commit_log)] for _, reader in readers]
-    tasks = []
-    for at in range(start, stop, partition_size):
-        end = min(at + partition_size, stop)
-        of_left, of_right = (log_ranges(store, reader, partition_size, at, end) for store, reader in readers)
-        in_left, in_right = (bisect.bisect_left(starts, end) - bisect.bisect_left(starts, at) for starts in holes)
-        tasks.append(CompareTask(of_left, of_right, (in_left, in_right)))
-    return tasks
+    readers = [store.open() for store in (left, right)]
+    check_same_kind(*readers)
+    of_left, of_right = (
+        _by_window(log_ranges(store, reader, partition_size), partition_size)
+        for store, reader in zip((left, right), readers, strict=True)
+    )
+    in_left, in_right = (
+        collections.Counter(hole.start_offset // partition_size for hole in holes_of(reader.commit_log))
+        for reader in readers
+    )
+    numbers = sorted({*of_left, *of_right, *in_left, *in_right})
+    return [
+        CompareTask(of_left.get(number, []), of_right.get(number, []), (in_left[number], in_right[number]))
+        for number in numbers
+    ]
+
+
+def _by_window(parts: Iterable[LogRange], size: int) -> dict[int, list[LogRange]]:
+    """Return what of some ranges starts in each window of so many bytes, by the number of the window."""
+    windows: dict[int, list[LogRange]] = {}
+    for part in parts:
+        end = part.start_offset + part.stop
+        for number in range(part.address // size, -(-end // size)):
+            windows.setdefault(number, []).extend(_between([part], number * size, (number + 1) * size))
+    return windows
 
 
 def compare(item: CompareTask) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ Cost: linear in the heads of the log; one row per group and queue is shuffled.
 
 import contextlib
 import itertools
+import uuid
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ from mqtool.formats.topics import (
 from mqtool.spark import run_as_program
 from mqtool.spark.partitions import LogRange, RangeReader, UnreadablePlace, log_ranges
 from mqtool.spark.spread import spread
-from mqtool.spark.stores import Store
+from mqtool.spark.stores import Store, reader_of
 from mqtool.spark.tables import GONE
 
 KINDS = ("saved", "retried", "dead", "popped", "acknowledged", "ended")
@@ -67,6 +68,7 @@ _MAX_TOLD = 10_000
 class OffsetsTask(NamedTuple):
     """A range of a log, or the tables and queues of a store."""
 
+    job: str
     store: Store
     part: LogRange | None
 
@@ -98,8 +100,7 @@ def progress(spark: Any, stores: Sequence[Store], partition_size: int) -> tuple[
     from pyspark.sql import Observation, Window, functions
     from pyspark.sql.functions import col
 
-    items = [OffsetsTask(store, None) for store in stores]
-    items += [OffsetsTask(store, part) for store in stores for part in log_ranges(store, store.open(), partition_size)]
+    items = tasks(stores, partition_size)
     observed = Observation("offsets")
     unread = functions.count_if(col("kind") == _UNREAD).alias("unread")
     rows = spread(spark, items, find, _ROWS_SCHEMA).observe(observed, unread)
@@ -119,9 +120,17 @@ def progress(spark: Any, stores: Sequence[Store], partition_size: int) -> tuple[
     return known.select(*columns), observed
 
 
+def tasks(stores: Sequence[Store], partition_size: int) -> list[OffsetsTask]:
+    """Return what there is to do: the tables and queues of each store, and ranges of its log."""
+    job = uuid.uuid4().hex
+    parts = [(store, part) for store in stores for part in (None, *log_ranges(store, store.open(), partition_size))]
+    return [OffsetsTask(job, *place) for place in parts]
+
+
 def find(item: OffsetsTask) -> Iterator[pa.RecordBatch]:
     """Yield what one item shows, a limited number of queues at a time."""
-    offsets = _of_tables(item.store.open()) if item.part is None else _of_log(item.store, item.part)
+    reader = reader_of(item.job, item.store)
+    offsets = _of_tables(reader) if item.part is None else _of_log(reader, item.part)
     while chunk := list(itertools.islice(offsets, _MAX_TOLD)):
         highest: dict[tuple[str, str | None, str, int], int] = {}
         for consumed in chunk:
@@ -200,8 +209,7 @@ def _ends(reader: StoreReader, topics: Container[str]) -> Iterator[tuple[QueueKe
                 yield key, known.min_offset, known.max_offset
 
 
-def _of_log(store: Store, part: LogRange) -> Iterator[ConsumedOffset]:
-    reader = store.open()
+def _of_log(reader: StoreReader, part: LogRange) -> Iterator[ConsumedOffset]:
     try:
         with RangeReader(part) as range_reader:
             for piece in range_reader.tables():

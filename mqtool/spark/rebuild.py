@@ -36,7 +36,7 @@ from mqtool.formats import batch_consume_queue, consume_queue, scan
 from mqtool.spark import run_as_program
 from mqtool.spark.session import setting
 from mqtool.spark.spread import Common, spread
-from mqtool.spark.stores import Store
+from mqtool.spark.stores import Store, reader_of
 from mqtool.spark.target import Folder, Storage, target_of
 
 Target = Folder | Storage
@@ -75,18 +75,13 @@ class RebuildScope(Common):
 
     def rules(self) -> RebuildRules:
         """Return the rules for a walk, with a reader that is kept in this process."""
-        reader = _reader_of(self.job, self.store)
+        reader = reader_of(self.job, self.store)
         kernels = scan.kernels_for(reader.commit_log.total_size)
         levels = list(self.delay_levels)
         return RebuildRules(
             reader, kernels, levels, self.queues, self.index, self.topics, self.batch_topics, self.with_times,
             self.with_tags,
         )  # fmt: skip
-
-
-@functools.lru_cache(maxsize=2)
-def _reader_of(_job: str, store: Store) -> Any:
-    return store.open()
 
 
 class RebuildTask(NamedTuple):

@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 import dataclasses
 import fnmatch
+import functools
 import glob
 import itertools
 import os
@@ -47,6 +48,12 @@ class Store(Common):
         if self not in kept:
             kept[self] = StoreReader(self.path, self.config)
         return kept[self]
+
+
+@functools.lru_cache(maxsize=2)
+def reader_of(_job: str, store: Store) -> StoreReader:
+    """Return a reader of a store that this process keeps for the tasks of a job."""
+    return store.open()
 
 
 _KEPT: contextvars.ContextVar[dict[Store, StoreReader] | None] = contextvars.ContextVar("_KEPT", default=None)

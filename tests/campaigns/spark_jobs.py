@@ -434,7 +434,7 @@ def _rebuilt(store: Store, folder: Path) -> Iterable[Hashable]:
 
 
 def _progress_in_pieces(store: Store, size: int) -> Iterable[Hashable]:
-    items = [offsets.OffsetsTask(store, part) for part in (None, *log_ranges(store, store.open(), size))]
+    items = offsets.tasks([store], size)
     furthest: dict[tuple[str | None, str, int], dict[str, int]] = collections.defaultdict(dict)
     for row in _rows(map(offsets.find, items)):
         known = furthest[row["group"], row["topic"], row["queue_id"]]
