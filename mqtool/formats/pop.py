@@ -204,17 +204,17 @@ def parse_check_point(body: bytes) -> CheckPoint:
     """
     members = _members(body)
     try:
-        distances = tuple(members.get("d") or range(members["n"]))
-        bits = members.get("bm") or 0
+        distances = tuple(map(_number, members.get("d") or range(min(_number(members["n"]), _MAX_OFFSETS))))
+        bits = _number(members.get("bm") or 0)
         point = CheckPoint(
-            members["c"],
-            members["t"],
-            members["q"],
-            members["so"],
+            _text(members["c"]),
+            _text(members["t"]),
+            _number(members["q"], 32),
+            _number(members["so"]),
             distances,
-            members["pt"],
-            members["it"],
-            members.get("bn") or "",
+            _number(members["pt"]),
+            _number(members["it"]),
+            _text(members.get("bn") or ""),
             members.get("sp") is True,
         )
         point.done.update(offset for place, offset in enumerate(point.offsets) if bits >> place & 1)
@@ -240,9 +240,10 @@ def parse_ack(body: bytes) -> Acknowledgement:
     """
     members = _members(body)
     try:
-        offsets = tuple(members.get("aol") or [members["ao"]])
-        name = members.get("bn") or ""
-        return Acknowledgement(members["c"], members["t"], members["q"], members["so"], members["pt"], name, offsets)
+        offsets = tuple(map(_number, members.get("aol") or [members["ao"]]))
+        place = _text(members["c"]), _text(members["t"]), _number(members["q"], 32)
+        times = _number(members["so"]), _number(members["pt"])
+        return Acknowledgement(*place, *times, _text(members.get("bn") or ""), offsets)
     except (KeyError, TypeError) as error:
         raise FormatError("the body is not a pop acknowledgement", offset=0) from error
 
@@ -255,6 +256,18 @@ def _members(body: bytes) -> dict[str, Any]:
     if not isinstance(members, dict):
         raise FormatError("a message of the revive log is not an object", offset=0)
     return members
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _number(value: object, bits: int = 64) -> int:
+    if type(value) is not int or not -1 << bits - 1 <= value < 1 << bits - 1:
+        raise TypeError
+    return value
 
 
 # Sets of offsets

@@ -53,7 +53,7 @@ def end_of_log(store: Store, reader: StoreReader, known: LogEnd | None = None) -
         known: what this function has returned before: where the log is still the same only what is new is read.
     """
     log = reader.commit_log
-    number = last_used(log)
+    number = last_used(store, reader)
     segment = log.segments[number] if number >= 0 else None
     if segment and known and known.last and segment.start_offset <= known.last.address and holds(reader, known.last):
         with RangeReader(segment_range(store, reader, segment, segment.size)) as range_reader:
@@ -77,7 +77,8 @@ def end_before(store: Store, reader: StoreReader, start: int, stop: int) -> LogE
         store: that it is of.
         reader: of it.
         start: address of a record, or after one: what starts below it does not count.
-        stop: an address above it. It is returned if there is no message below it; of a hole the end is.
+        stop: an address above it. If no message begins between them, the place of the next one is returned, or the end
+            of the segment; of a hole its end is.
     """
     segment = reader.commit_log.segment_at(stop - 1)
     holes = holes_of(reader.commit_log, start)
@@ -97,7 +98,8 @@ def end_before(store: Store, reader: StoreReader, start: int, stop: int) -> LogE
                 return end_before(store, reader, start, segment.start_offset)
             if mark:
                 return LogEnd(mark.stop, mark)
-    return LogEnd(stop, None)
+        following = range_reader.next_record(high, segment.size)
+    return LogEnd(segment.start_offset + (segment.size if following is None else following), None)
 
 
 def holds(reader: StoreReader, mark: Mark) -> bool | None:

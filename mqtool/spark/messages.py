@@ -314,8 +314,7 @@ class Column:
 
 
 BUILDERS: dict[str, Column] = {
-    # Where a record is, as its message id says and filters select; a displaced one states another address.
-    "physical_offset": Column("bigint", _number("position")),
+    "physical_offset": Column("bigint", _number("physical_offset")),
     "size": Column("int", _number("size")),
     "magic_code": Column("int", _number("magic_code")),
     "topic": Column("string", _topic),

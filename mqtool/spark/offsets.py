@@ -63,6 +63,8 @@ _UNREAD = "unread"  # a table that keeps offsets
 _STORE = "store"
 _UNREADABLE = (BadDataError, FormatError, MissingExtraError)
 _MAX_TOLD = 10_000
+_MAX_OFFSET = (1 << 63) - 1
+"""What is after a message with this offset, which only damage gives it, is no offset."""
 
 
 class OffsetsTask(NamedTuple):
@@ -215,7 +217,8 @@ def _of_log(reader: StoreReader, part: LogRange) -> Iterator[ConsumedOffset]:
             for piece in range_reader.tables():
                 if not isinstance(piece, UnreadablePlace):
                     for row in _rows(piece):
-                        yield from _of_message(reader, message_at(piece, row))
+                        shown = _of_message(reader, message_at(piece, row))
+                        yield from (consumed for consumed in shown if consumed.offset <= _MAX_OFFSET)
     except GONE:
         return
 

@@ -109,7 +109,7 @@ def log_ranges(
         stop_offset: messages that start at or above this address are left out.
     """
     log = reader.commit_log
-    last = last_used(log)
+    last = last_used(store, reader)
     is_live = reader.is_live
     stop_offset = log.end_offset if stop_offset is None else stop_offset
     between = log.segments_between(start_offset, stop_offset)
@@ -163,12 +163,24 @@ def size_to_count(total: int, cores: int) -> int:
     return max(min(max(share, MAX_PARTITION), _MAX_OF_A_COUNT), min(share, total // _MAX_COUNTS))
 
 
-def last_used(log: CommitLog) -> int:
-    """Return the number of the last segment with a message or a blank record at its beginning, -1 without one."""
+def last_used(store: Store, reader: StoreReader) -> int:
+    """Return the number of the last segment that has a record, be it behind a damaged beginning, -1 without one."""
+    log = reader.commit_log
     for number in reversed(range(len(log.segments))):
-        if log.begins(log.segments[number], 0):
+        segment = log.segments[number]
+        if log.begins(segment, 0):
+            return number
+        part = segment_range(store, reader, segment, segment.size)
+        if _has_record(part, segment.path.stat().st_mtime_ns):
             return number
     return -1
+
+
+@functools.lru_cache(maxsize=256)
+def _has_record(part: LogRange, _time_ns: int) -> bool:
+    """Return whether a record is anywhere in a segment; streams ask again and again, and holes are not read."""
+    with RangeReader(part) as range_reader:
+        return range_reader.next_record(0, part.size) is not None
 
 
 def segment_range(store: Store, reader: StoreReader, segment: MappedFile, stop: int) -> LogRange:

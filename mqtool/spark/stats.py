@@ -39,6 +39,7 @@ _ARROW = {"string": pa.string(), "long": pa.int64(), "array<string>": pa.list_(p
 _COUNTS = tuple(field.name for field in dataclasses.fields(Count))
 UNREAD = ("lost", "faulty", "gone", "holes", "noise")
 """What counts of messages lack, and whether anything is after the last one."""
+_MAX = (1 << 63) - 1
 _SUMS = ("messages", "records", "size", "body_size", *UNREAD)
 _MATCHED = "matched"
 _OFFSETS = ("first_offset", "stop_offset")
@@ -141,7 +142,8 @@ def count(item: StatsTask) -> Iterator[pa.RecordBatch]:
     for queue, queue_spans in spans.items():
         if queue in known:
             named = dict(zip(keys, queue, strict=True))
-            rows += [named | dict(zip(_OFFSETS, span, strict=True)) for span in queue_spans]
+            ends = ((start, min(stop, _MAX)) for start, stop in queue_spans)
+            rows += [named | dict(zip(_OFFSETS, span, strict=True)) for span in ends]
     matched = [
         name
         for name, (field, pattern) in pattern_names(item.selection).items()
@@ -200,7 +202,9 @@ def _queues(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             missing += max(0, start - end)
             repeated += max(0, min(end, stop) - start)
             known["max_offset"] = max(end, stop)
-        named = {"topic": topic, "queue_id": queue_id, "missing": missing, "repeated": repeated}
+        named = {
+            "topic": topic, "queue_id": queue_id, "missing": min(missing, _MAX), "repeated": min(repeated, _MAX),
+        }  # fmt: skip
         yield _batch(_COLUMNS_OF_QUEUES, [total | known | named | {_MATCHED: sorted(matched)}])
 
 

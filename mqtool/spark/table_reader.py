@@ -266,7 +266,6 @@ def check_order(called: str, start: int, stop: int) -> None:
 _RANGES = {
     "store_timestamp": ("since", "until"),
     "store_time": ("since", "until"),
-    "physical_offset": ("start", "stop"),
     "queue_offset": ("first", "last"),
 }
 _SETS = {"topic": "topics", "queue_id": "queue_ids"}

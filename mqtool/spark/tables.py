@@ -26,7 +26,7 @@ from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError,
 from mqtool.formats import commit_log, config_tables, consume_queue, index_file, timer
 from mqtool.spark import messages
 from mqtool.spark.bounds import Bounds
-from mqtool.spark.messages import MAX_HEX, Batches, RowSelection, timestamps
+from mqtool.spark.messages import FIRST_MS, LAST_MS, MAX_HEX, Batches, RowSelection, timestamps
 from mqtool.spark.partitions import (
     LogRange,
     MissingRange,
@@ -353,9 +353,7 @@ def _from_rows(rows: Callable[[StoreReader, Ask], Iterator[Rows]]) -> Callable[[
             for name in ask.columns
         }
         arrays = [
-            pa.array([None if value is None else value * 1000 for value in columns[name]], pa.int64()).cast(field.type)
-            if name.endswith("_time")
-            else pa.array(columns[name], field.type)
+            _moments(columns[name], field.type) if name.endswith("_time") else pa.array(columns[name], field.type)
             for name, field in zip(ask.columns, schema, strict=True)
         ]
         if table_rows:
@@ -364,13 +362,19 @@ def _from_rows(rows: Callable[[StoreReader, Ask], Iterator[Rows]]) -> Callable[[
     return read
 
 
+def _moments(milliseconds: list[int | None], kind: Any) -> Any:
+    """Return timestamps, null for what no calendar holds."""
+    known = [value if value is not None and FIRST_MS <= value <= LAST_MS else None for value in milliseconds]
+    return pa.array([None if value is None else value * 1000 for value in known], pa.int64()).cast(kind)
+
+
 def _segments(reader: StoreReader, _ask: Ask) -> Iterator[Rows]:
     log = reader.commit_log
     for segment in log.segments:
         first = None
         try:
-            first = reader.message_at(segment.start_offset + log.envelope.size).store_timestamp
             status = segment.path.stat()
+            first = reader.message_at(segment.start_offset + log.envelope.size).store_timestamp
         except (MqtoolError, FormatError):
             pass
         except FileNotFoundError:

@@ -85,6 +85,20 @@ def test_a_store_in_s3_is_told_as_the_same_files_on_a_disk(s3: S3, name: str) ->
         assert (there.status, there.output, there.remarks) == (local.status, local.output, local.remarks), command
 
 
+@pytest.mark.parametrize("folder", ["", "commitlog/", "consumequeue/", "consumequeue/T0/", "config/", "new/"])
+def test_an_object_that_marks_a_folder_changes_nothing(folder: str, s3: S3, tmp_path: Path) -> None:
+    write_store(tmp_path, [Draft(topic=f"T{number % 3}") for number in range(30)])
+    (tmp_path / "config").mkdir(exist_ok=True)
+    (tmp_path / "config/topics.json").write_text("{}")
+    url = s3.put(tmp_path, f"marked-{folder.replace('/', '-')}")
+    s3.client.put_object(Bucket=BUCKET, Key=f"{url.removeprefix(f's3://{BUCKET}/')}/{folder}", Body=b"")
+
+    for command in ("stats", "verify", "dump consumequeue", "dump config", "info"):
+        local, there = both(tmp_path, url, *command.split(), "-s", "STORE")
+        assert there.status == local.status, (command, there.remarks)
+        assert command == "info" or (there.output, there.remarks) == (local.output, local.remarks)
+
+
 def test_single_messages_queues_and_pages_are_found_in_s3(s3: S3) -> None:
     name = "mixed-533-clean"
     store, url = golden_store(name), s3.put(golden_store(name), name)

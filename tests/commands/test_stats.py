@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mqtool.errors import Status
-from tests.builders import properties
+from tests.builders import Draft, StoreSizes, properties, record, write_store
 from tests.commands.running import Ran, run
 from tests.commands.test_pull import small_store
 from tests.damage import apply_ops, cases, snapshot, with_noise
@@ -191,6 +191,20 @@ def test_a_message_whose_topic_is_damaged_may_be_of_the_topics_that_are_asked_fo
         assert "1 damaged record" in ran.remarks
         assert ran.status == Status.DAMAGE
     assert [row["message_count"] for row in counted.rows] == [len(found.rows)]
+
+
+def test_each_damage_behind_the_last_message_is_judged_by_itself(tmp_path: Path) -> None:
+    write_store(tmp_path, [Draft(body=b"x" * 900)] * 5, StoreSizes(segment=4096))
+    first, second = sorted((tmp_path / "commitlog").iterdir())
+    end = 3 * len(record(physical_offset=0, body=b"x" * 900, topic="TopicTest"))
+    first.write_bytes(first.read_bytes()[:end] + b"\xff" * (4096 - end))
+    second.write_bytes(second.read_bytes()[:700])
+
+    ran = run("stats", "-s", tmp_path)
+
+    assert ran.status == Status.DAMAGE
+    assert f"{first.name}@{end}: {4096 - end:,} bytes hold no message" in ran.remarks
+    assert f"{second.name}@0: 700 bytes hold no message" in ran.remarks
 
 
 def test_damage_where_counting_stops_is_not_noise_after_the_log(tmp_path: Path) -> None:

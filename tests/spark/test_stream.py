@@ -1,5 +1,6 @@
 """A growing store as a stream, driven as Spark drives it: offsets through JSON, any limit, restarts, retention."""
 
+import collections
 import dataclasses
 import itertools
 import json
@@ -18,7 +19,9 @@ from mqtool.errors import NotFoundError, StoreChangedError, UsageError
 from mqtool.spark.source import RocketMQStore
 from mqtool.spark.stream import StoreStreamReader
 from tests.builders import STORED, Draft, Stored, StoreSizes, write_store
-from tests.golden import golden_store
+from tests.damage import DamageCase, apply_ops, cases
+from tests.golden import copy_of, golden_store
+from tests.spark.reading import read
 
 SEGMENT = 4096
 DRAFTS = [Draft(topic=f"T{n % 3}", queue_id=n % 2, body=b"x" * (7 * n % 400)) for n in range(60)]
@@ -594,3 +597,69 @@ def test_only_messages_are_a_stream(growing: Growing) -> None:
     for ask in (refused.initialOffset, lambda: refused.latestOffset({}, ReadAllAvailable())):
         with pytest.raises(UsageError, match="the table index cannot be streamed"):
             ask()
+
+
+def compared_with_a_table(root: Path, **options: object) -> tuple["collections.Counter[str]", list[int]]:
+    """Return the rows that a stream alone has, and the addresses of those that a table alone has, in order."""
+    query = StreamQuery(root, failOnDataLoss=False, **options)
+    while query.trigger():
+        pass
+    of_stream, of_table = (
+        collections.Counter(
+            json.dumps([row["physical_offset"], row["topic"], row["_corrupt_record"]], sort_keys=True) for row in rows
+        )
+        for rows in (query.rows, read(root))
+    )
+    places = []
+    for text in (of_table - of_stream).elements():
+        address, _, damage = json.loads(text)
+        places.append(int(Path(damage["file"]).name) + damage["position"] if damage else address)
+    return of_stream - of_table, sorted(places)
+
+
+@pytest.mark.parametrize("most", [None, "30k"])
+@pytest.mark.parametrize(
+    "case", [case for case in cases() if any("commitlog" in str(op.get("file", "")) for op in case.ops)],
+    ids=lambda case: case.name,
+)  # fmt: skip
+def test_of_a_damaged_log_a_stream_has_the_rows_of_a_table_up_to_the_last_message(
+    case: DamageCase, most: str | None, tmp_path: Path
+) -> None:
+    root = case.store(tmp_path)
+    options = {"maxBytesPerTrigger": most} if most else {}
+
+    only_of_stream, only_of_table = compared_with_a_table(root, **options)
+
+    last = max(row["physical_offset"] for row in read(root, mode="DROPMALFORMED"))
+    assert not only_of_stream
+    assert all(address > last for address in only_of_table)  # it may be what a broker is writing
+
+
+@pytest.mark.parametrize("length", [4, 8, 1000, 30_000])
+@pytest.mark.parametrize("number", range(5))
+def test_a_segment_whose_beginning_is_damaged_is_read_behind_that(number: int, length: int, tmp_path: Path) -> None:
+    root = copy_of("mixed-533-clean", tmp_path)
+    file = sorted((root / "commitlog").iterdir())[number]
+    apply_ops(root, [{"op": "zero", "file": f"commitlog/{file.name}", "at": 0, "len": length}])
+
+    for options in ({}, {"maxBytesPerTrigger": "30k"}):
+        only_of_stream, only_of_table = compared_with_a_table(root, **options)
+
+        assert not only_of_stream
+        # Behind the last message, of the last segment nothing may be left but its torn record.
+        assert not only_of_table or (number == 4 and length == 30_000)
+
+
+def test_where_no_message_begins_a_limit_does_not_hold_up_a_stream(tmp_path: Path) -> None:
+    far, near = tmp_path / "far", tmp_path / "near"
+    write_store(far, [Draft(body=b"x" * 900)] * 800, StoreSizes(segment=4096))
+    drafts = [Draft(body=b"x" * 900), Draft(body=b"y" * 3500), Draft(body=b"z")]  # with a blank record of 3 KB
+    stored = write_store(near, drafts, StoreSizes(segment=4096))
+
+    for path, most in ((str(near), 100), (f"{far},{near}", 20_000)):
+        query = StreamQuery(path, maxBytesPerTrigger=most)
+        count = 0
+        while len([row for row in query.rows if row["store"] == str(near)]) < len(stored):
+            assert query.trigger()
+            count += 1
+        assert count <= 2 * len(stored)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mqtool.errors import Status
+from tests.builders import Draft, StoreSizes, write_store
 from tests.commands.running import run
 from tests.damage import DamageCase, cases
 from tests.golden import GOLDEN_NAMES, golden_store, manifest
@@ -85,3 +86,18 @@ def test_a_damaged_store_has_the_messages_that_dump_shows_and_the_findings_of_ve
     assert told <= {(row["code"], row["file"]) for row in found} | stale
     of_records = ("LOG-SIZES", "LOG-POSITION", "LOG-CRC", "LOG-MAGIC", "LOG-TORN", "LOG-NOISE")
     assert {row["code"] for row in found} & set(of_records) <= {code for code, _ in told}
+
+
+def test_segments_without_a_readable_first_message_or_a_possible_time_are_rows(tmp_path: Path) -> None:
+    write_store(
+        tmp_path, [Draft(body=b"x" * 900), Draft(body=b"x" * 3500, store_timestamp=1 << 62)], StoreSizes(segment=4096)
+    )
+    first, second = sorted((tmp_path / "commitlog").iterdir())
+    first.write_bytes(bytes(4096))
+
+    rows = read(tmp_path, table="segments")
+
+    assert [row["file"] for row in rows] == [f"commitlog/{one.name}" for one in (first, second)]
+    assert [row["allocated_size"] for row in rows] == [512 * one.stat().st_blocks for one in (first, second)]
+    assert [row["first_store_timestamp"] for row in rows] == [None, 1 << 62]
+    assert [row["first_store_time"] for row in rows] == [None, None]

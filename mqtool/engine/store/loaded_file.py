@@ -130,8 +130,7 @@ class LoadedFile(MappedFile):
                 return None
             at = data_at
             data = np.frombuffer(self.read(at, min(_STEP, stop - at)), np.uint8)
-            content = np.flatnonzero(data)
-            if len(content):
-                return at + int(content[0])
+            if data.any():
+                return at + int(data.nonzero()[0][0])
             at += _STEP
         return None

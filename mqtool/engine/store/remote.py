@@ -471,6 +471,7 @@ class _Tree:
             infos = _tried(lambda: self.storage.ls(self.name_of(key), detail=True), self._shown(key))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        infos = [info for info in infos if not (info["name"].endswith("/") and self._key_of(info["name"]) == key)]
         entries = [_entry_of(self._key_of(info["name"]), info) for info in infos]
         names = {entry.name: entry for entry in entries if entry.name}
         is_itself = len(infos) == 1 and self._key_of(infos[0]["name"]) == key
@@ -486,6 +487,8 @@ class _Tree:
         for name, info in infos.items():
             path = self._key_of(name)
             entry = _entry_of(path, info)
+            if name.endswith("/"):  # an empty object, by which consoles and programs that copy mark a folder
+                entry = dataclasses.replace(entry, is_folder=True)
             if path == key and not entry.is_folder:
                 infos = {}
                 break

@@ -347,11 +347,14 @@ def count_messages(
                 pending += trailing
         finally:
             counter.stop.set()
-    noise = next((gap for gap in pending if not is_unused(gap)), None)
-    if noise and ((not store.is_live and _is_of_a_record(log, noise)) or _goes_on(log, stop_offset, kernels)):
-        result.gaps.append(noise)
-        noise = None
-    return dataclasses.replace(result, noise=noise)
+    used = [gap for gap in pending if not is_unused(gap)]
+    if used and _goes_on(log, stop_offset, kernels):
+        lost = len(used)
+    else:
+        torn = () if store.is_live else (number for number, gap in enumerate(used, 1) if _is_of_a_record(log, gap))
+        lost = max(torn, default=0)
+    result.gaps.extend(used[:lost])
+    return dataclasses.replace(result, noise=next(iter(used[lost:]), None))
 
 
 def _is_of_a_record(log: CommitLog, gap: Gap) -> bool:
