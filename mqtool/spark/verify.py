@@ -13,6 +13,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import gc
 import itertools
 import pickle
 import re
@@ -34,6 +35,7 @@ from mqtool.engine.repair.verify.segment_groups import groups_of, reports_of
 from mqtool.engine.repair.verify.store import Level, Verification, counted
 from mqtool.engine.store import remote
 from mqtool.engine.store.mapping import give_back_memory
+from mqtool.engine.store.queues_on_demand import MAX_QUEUES
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.formats import scan
@@ -60,6 +62,7 @@ _FIRST = -1  # segment of what comes before all stretches
 FAN = 32
 """So many segments, or groups of the level below, are joined by one task."""
 _BATCH = 1000
+_FEW_QUEUES = 256
 _NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 
 
@@ -78,13 +81,13 @@ class VerifyScope(Common):
     segments: int  # how many
     left_out: tuple[str, ...]  # what cannot be read
 
-    def open(self) -> StoreReader:
-        """Open the store, for work that needs few of its queues at a time."""
+    def open(self, most_queues: int = MAX_QUEUES) -> StoreReader:
+        """Open the store, for work that needs few of its queues at a time, so many at most."""
         reader = _opened(self.store)
         for path in self.left_out:
             reader.leave_out(remote.place(path))
         if not self.live:
-            reader.open_queues_on_demand()
+            reader.open_queues_on_demand(most_queues)
         return reader
 
 
@@ -268,7 +271,10 @@ def gather(scopes: Sequence[VerifyScope], size: int, batches: Iterable[pa.Record
 
 def _join_all(scopes: Sequence[VerifyScope], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join the reports of stores, which come store by store, each in the order of its log."""
-    _verifier_of.cache_clear()  # what this process knows of the queues of a store is not needed beside what follows
+    # What this process knows of the queues of a store is not needed beside what follows.
+    _verifier_of.cache_clear()
+    gc.unfreeze()  # a reader and its queues refer to each other
+    gc.collect()
     give_back_memory()
     for number, rows in itertools.groupby(_rows(batches), key=lambda row: row["store"]):
         joined = join(scopes[number], ((row["segment"], row["report"]) for row in rows))
@@ -283,7 +289,7 @@ def join(scope: VerifyScope, reports: Iterable[tuple[int, bytes]]) -> Iterator[F
         scope: what of it is checked.
         reports: what ``verify_task`` made of all items, or ``gather`` of that, in the order of the log, and segments.
     """
-    reader = scope.open()
+    reader = scope.open(_FEW_QUEUES)  # it looks at each in turn
     checks = Verification(reader, scope.level, scope.live)
     rules = VerifyRules(
         reader, scan.kernels_for(scope.size), list(scope.delay_levels), scope.tags_in_index, checks.queues.compare

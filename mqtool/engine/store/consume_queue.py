@@ -4,7 +4,7 @@ import bisect
 import functools
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.mapped_file import MappedFile
-from mqtool.engine.store.mapping import reading
+from mqtool.engine.store.mapping import data_ranges, reading
 from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import NotFoundError
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
@@ -297,27 +297,31 @@ def are_empty(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
 
 def used_units(segment: MappedFile, dtype: np.dtype[np.void]) -> int:
     """Return one past the number of the last non-empty unit of a file; holes of the file are not read."""
-    stop = segment.size // dtype.itemsize
+    size = dtype.itemsize
+    whole = segment.size // size * size
     if isinstance(segment.path, RemotePath):
-        while stop > 0:
-            start = max(0, stop - _WINDOW)
-            used = _last_used(segment.read(start * dtype.itemsize, (stop - start) * dtype.itemsize), dtype)
-            if used:
-                return start + used
-            stop = start
-        return 0
+        return _last_used_in([(0, whole)], segment.read, dtype)
     with reading(segment.path):
         descriptor = os.open(segment.path, os.O_RDONLY)
         try:
-            while stop > 0:
-                start = max(0, stop - _WINDOW)
-                if not _is_hole(descriptor, start * dtype.itemsize, stop * dtype.itemsize):
-                    data = os.pread(descriptor, (stop - start) * dtype.itemsize, start * dtype.itemsize)
-                    if used := _last_used(data, dtype):
-                        return start + used
-                stop = start
+            ranges = data_ranges(descriptor, whole)
+            return _last_used_in(ranges, lambda at, count: os.pread(descriptor, count, at), dtype)
         finally:
             os.close(descriptor)
+
+
+def _last_used_in(
+    ranges: Sequence[tuple[int, int]], read: Callable[[int, int], bytes], dtype: np.dtype[np.void]
+) -> int:
+    """Return one past the number of the last non-empty unit in some ranges of a file, in order; 0 if there is none."""
+    size = dtype.itemsize
+    for low, high in reversed(ranges):
+        first, stop = low // size, -(-high // size)
+        while stop > first:
+            start = max(first, stop - _WINDOW)
+            if used := _last_used(read(start * size, (stop - start) * size), dtype):
+                return start + used
+            stop = start
     return 0
 
 
@@ -328,10 +332,3 @@ def _last_used(data: bytes, dtype: np.dtype[np.void]) -> int:
     units = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
     used = np.flatnonzero((units["size"] != 0) | (units["physical_offset"] != 0))
     return int(used[-1]) + 1 if len(used) else 0
-
-
-def _is_hole(descriptor: int, start: int, stop: int) -> bool:
-    try:
-        return os.lseek(descriptor, start, os.SEEK_DATA) >= stop
-    except OSError:  # no data up to the end of the file
-        return os.lseek(descriptor, 0, os.SEEK_END) >= stop

@@ -152,6 +152,19 @@ def data_of(descriptor: int, start: int, stop: int) -> int | None:
     return at if at < stop else None
 
 
+def data_ranges(descriptor: int, size: int) -> list[tuple[int, int]]:
+    """Return the ranges of a file that are no holes, in order, up to a size."""
+    ranges = []
+    at = 0
+    while at < size and (start := data_of(descriptor, at, size)) is not None:
+        try:
+            at = min(os.lseek(descriptor, start, os.SEEK_HOLE), size)
+        except OSError:  # a file system without holes
+            at = size
+        ranges.append((start, at))
+    return ranges
+
+
 def release(data: Bytes, start: int, stop: int) -> None:
     """Release the memory of a range of a mapped file; it is loaded again when it is accessed."""
     page, base = mmap.PAGESIZE, data.ctypes.data

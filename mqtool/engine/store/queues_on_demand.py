@@ -10,7 +10,7 @@ from mqtool.engine.store.file_queue import FileQueue
 from mqtool.errors import NotFoundError
 
 Queue = TypeVar("Queue", bound=FileQueue)
-_MAX_QUEUES = 16_384
+MAX_QUEUES = 16_384
 _MAX_TOPICS = 4_096
 
 
@@ -25,11 +25,12 @@ class QueuesOnDemand(Mapping[QueueKey, Queue]):
         keys: Callable[[], list[QueueKey]],
         folders_of: Callable[[str], dict[int, Path]],
         open_queue: Callable[[QueueKey, Path], Queue],
+        most: int = MAX_QUEUES,
     ) -> None:
-        """Take what lists all queues, what lists those of a topic, and what opens one."""
+        """Take what lists all queues, what lists those of a topic, what opens one, and how many are held."""
         self._keys = functools.cache(keys)
         self._folders_of = functools.lru_cache(_MAX_TOPICS)(folders_of)
-        self._open = functools.lru_cache(_MAX_QUEUES)(open_queue)
+        self._open = functools.lru_cache(most)(open_queue)
 
     def __getitem__(self, key: QueueKey) -> Queue:
         """Return a queue; raises ``KeyError`` if there is none."""

@@ -22,7 +22,7 @@ from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import read_file, reading, refuse_special
 from mqtool.engine.store.packed import READ_PACKED, ArchivePath, is_archive, opened_archive
 from mqtool.engine.store.paths import StoreConfig, StorePaths
-from mqtool.engine.store.queues_on_demand import QueuesOnDemand
+from mqtool.engine.store.queues_on_demand import MAX_QUEUES, QueuesOnDemand
 from mqtool.engine.store.remote import RemotePath, place, scandir
 from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, UsageError
 from mqtool.formats import commit_log, scan
@@ -84,13 +84,14 @@ class StoreReader:
         """What was left out."""
         return sorted(self._left_out)
 
-    def open_queues_on_demand(self) -> None:
+    def open_queues_on_demand(self, most: int = MAX_QUEUES) -> None:
         """Keep only a few recently used queues open: for work on parts of a store with very many queues.
 
         A queue that is used again much later is reopened, so the store must not change.
         """
-        vars(self)["consume_queues"] = self._on_demand(ConsumeQueue, self.paths.consume_queue)
-        vars(self)["batch_consume_queues"] = self._on_demand(BatchConsumeQueue, self.paths.batch_consume_queue)
+        vars(self)["consume_queues"] = self._on_demand(ConsumeQueue, self.paths.consume_queue, most)
+        batch_queues = self._on_demand(BatchConsumeQueue, self.paths.batch_consume_queue, most)
+        vars(self)["batch_consume_queues"] = batch_queues
 
     def is_left_out(self, path: Path) -> bool:
         """Return whether ``path``, or a folder above it, was left out."""
@@ -302,7 +303,7 @@ class StoreReader:
         queue.remarks = self.remarks
         return queue
 
-    def _on_demand(self, kind: type[_Queue], folder: Path) -> QueuesOnDemand[_Queue]:
+    def _on_demand(self, kind: type[_Queue], folder: Path, most: int) -> QueuesOnDemand[_Queue]:
         def folders_of(topic: str) -> dict[int, Path]:
             is_name = topic not in ("", ".", "..") and "/" not in topic and has_folder(topic.encode(errors="replace"))
             if not is_name or self.is_left_out(folder):  # it may be of a damaged record
@@ -311,7 +312,7 @@ class StoreReader:
 
         return QueuesOnDemand(
             lambda: sorted(key for key, _ in self._queue_folders(folder)), folders_of,
-            functools.partial(self._open_queue, kind),
+            functools.partial(self._open_queue, kind), most,
         )  # fmt: skip
 
     def _queue_folders(self, folder: Path) -> Iterator[tuple[QueueKey, Path]]:

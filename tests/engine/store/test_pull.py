@@ -183,6 +183,27 @@ def test_the_last_unit_in_use_is_found_whether_the_rest_is_a_hole_or_zeros(
     assert found == ConsumeQueue("T", 0, path.parent).max_offset()
 
 
+@given(st.lists(st.tuples(st.lists(st.booleans(), max_size=5), st.integers(0, 30_000)), max_size=5))
+@settings(max_examples=40)
+def test_the_last_unit_in_use_is_found_behind_holes_within_a_file(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[list[bool], int]]
+) -> None:
+    path = tmp_path_factory.mktemp("queue") / f"{0:020}"
+    unit = consume_queue.UNIT.build({"physical_offset": 8, "size": 100, "tags_code": 1})
+    number = last = 0
+    with path.open("wb") as file:
+        for used, hole in pieces:
+            for one in used:
+                number += 1
+                file.write(unit if one else bytes(20))
+                last = number if one else last
+            number += hole
+            file.seek(20 * number)
+        file.truncate(20 * number)
+
+    assert used_units(MappedFile(path, 0, 20 * number), consume_queue.UNIT_DTYPE) == last
+
+
 @given(st.data())
 @settings(max_examples=40)
 def test_whatever_is_damaged_a_pull_comes_to_an_end(
