@@ -17,7 +17,7 @@ from mqtool.engine.store.commit_log import SIZE_BYTES, SLACK, CommitLog, Gap, is
 from mqtool.engine.store.holes import holes_of
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.mapped_file import MappedFile
-from mqtool.engine.store.mapping import Bytes
+from mqtool.engine.store.mapping import Bytes, reading
 from mqtool.engine.store.packed import PackedPath, is_packed_name
 from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
 from mqtool.engine.store.remote import RemotePath, place, stamp_of
@@ -170,14 +170,15 @@ def last_used(store: Store, reader: StoreReader) -> int:
         segment = log.segments[number]
         if log.begins(segment, 0):
             return number
-        part = segment_range(store, reader, segment, segment.size)
-        if _has_record(part, segment.path.stat().st_mtime_ns):
+        with reading(segment.path):
+            changed_at = segment.path.stat().st_mtime_ns
+        if _has_record(segment_range(store, reader, segment, segment.size), changed_at):
             return number
     return -1
 
 
 @functools.lru_cache(maxsize=256)
-def _has_record(part: LogRange, _time_ns: int) -> bool:
+def _has_record(part: LogRange, _changed_at: int) -> bool:
     """Return whether a record is anywhere in a segment; streams ask again and again, and holes are not read."""
     with RangeReader(part) as range_reader:
         return range_reader.next_record(0, part.size) is not None
