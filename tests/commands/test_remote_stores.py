@@ -366,6 +366,25 @@ def test_what_is_behind_a_walk_is_released_and_fetched_again_when_it_is_asked_fo
     assert file.bytes.tobytes() == data
 
 
+def test_what_is_on_its_way_while_a_walk_releases_what_is_behind_is_whole(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, data = put_segment(s3, 12 << 20)
+    file = opened(url, len(data)).to_walk()
+    file.stretch(0, 1)
+    keep = spool.Spool._keep
+
+    def keep_and_release(fetching: spool.Spool, at: int, pieces: list[memoryview]) -> None:
+        keep(fetching, at, pieces)
+        fetching.forget_before(len(data))
+
+    monkeypatch.setattr(spool.Spool, "_keep", keep_and_release)
+    file.stretch(3 << 20, 6 << 20)
+    monkeypatch.undo()
+
+    assert file.bytes.tobytes() == data
+
+
 def test_a_log_is_fetched_once_to_be_counted_or_scanned_by_a_job(s3: S3, faulty: FaultyServer, tmp_path: Path) -> None:
     drafts = [Draft(topic=f"T{number % 7}", body=b"x" * (number * 7919 % 90_000)) for number in range(400)]
     write_store(tmp_path, drafts, StoreSizes(segment=8 << 20))

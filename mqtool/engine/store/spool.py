@@ -26,6 +26,7 @@ _REQUEST = 8
 _AHEAD = 96
 """Blocks that are fetched before a walk asks for them."""
 _AHEAD_IN_MEMORY = 48
+_BLOCKS_A_PAGE = HUGE_PAGE // BLOCK
 _WORKERS = 12
 _LOOKED_AT = 64
 MAX_SPOOLED = 2 << 30
@@ -170,16 +171,16 @@ class Spool:
         return futures
 
     def _fetch(self, first: int, last: int) -> None:
+        state = _ABSENT
         try:
             at = first * BLOCK
             pieces = self._file.pieces(at, min(last * BLOCK, self.size) - at)
             for start, content in _with_content(pieces):
                 self._keep(at + start, content)
-            with self._lock:
-                state = _CHECKED if self._file.is_checked else _FETCHED
-                self._states[first:last] = bytes([state]) * (last - first)
+            state = _CHECKED if self._file.is_checked else _FETCHED
         finally:
-            with self._lock:
+            with self._lock:  # at once: a block is on its way, or it is there
+                self._states[first:last] = bytes([state]) * (last - first)
                 for number in range(first, last):
                     self._waiting.pop(number, None)
 
@@ -194,8 +195,9 @@ class Spool:
 
     def forget_before(self, position: int) -> None:
         """Release what is before a position, if it is in memory; it is fetched again when somebody asks for it."""
-        last = min(position, self.size) // HUGE_PAGE * HUGE_PAGE // BLOCK
         with self._lock:
+            last = min(position // BLOCK, len(self._states), *self._waiting)  # those on their way are being written
+            last -= last % _BLOCKS_A_PAGE
             first = len(self._states) - len(self._states.lstrip(bytes([_ABSENT])))
             if self._memory is not None and first < last:
                 self._states[first:last] = bytes(last - first)
