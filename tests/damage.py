@@ -48,6 +48,11 @@ def cases() -> list[DamageCase]:
     return [DamageCase(row["case"], row["base"], row["ops"], row["verdicts"]) for row in rows]
 
 
+def cases_of_the_log() -> list[DamageCase]:
+    """Return those that change the commit log."""
+    return [case for case in cases() if any("commitlog" in str(op.get("file", "")) for op in case.ops)]
+
+
 def apply_ops(store: Path, ops: Iterable[Operation]) -> None:
     """Carry out operations on a store, in order."""
     for op in ops:

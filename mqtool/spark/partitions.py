@@ -6,7 +6,6 @@ records, whatever the bodies contain. Nothing here depends on Spark, and no reco
 Cost: a range reads some megabytes before it, once for each task.
 """
 
-import bisect
 import dataclasses
 import functools
 import itertools
@@ -112,10 +111,8 @@ def log_ranges(
     last = last_used(store, reader)
     is_live = reader.is_live
     stop_offset = log.end_offset if stop_offset is None else stop_offset
-    between = log.segments_between(start_offset, stop_offset)
-    first = bisect.bisect_left(log.segments, between[0].start_offset, key=_start_of) if between else 0
     chosen = []
-    for number, segment in enumerate(between, first):
+    for number, segment in log.numbered_between(start_offset, stop_offset):
         low = max(0, start_offset - segment.start_offset)
         high = min(segment.size, stop_offset - segment.start_offset)
         inner = () if is_packed_name(segment.path.name) else range(low - low % max_size + max_size, high, max_size)
@@ -129,10 +126,6 @@ def log_ranges(
         )
         for segment, start, stop, following in chosen
     ]  # fmt: skip
-
-
-def _start_of(segment: MappedFile) -> int:
-    return segment.start_offset
 
 
 def missing_ranges(

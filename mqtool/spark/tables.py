@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from mqtool.engine.repair.findings import Finding
@@ -26,7 +27,7 @@ from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError,
 from mqtool.formats import commit_log, config_tables, consume_queue, index_file, timer
 from mqtool.spark import messages
 from mqtool.spark.bounds import Bounds
-from mqtool.spark.messages import FIRST_MS, LAST_MS, MAX_HEX, Batches, RowSelection, timestamps
+from mqtool.spark.messages import LAST_MS, MAX_HEX, Batches, RowSelection, timestamps
 from mqtool.spark.partitions import (
     LogRange,
     MissingRange,
@@ -353,7 +354,9 @@ def _from_rows(rows: Callable[[StoreReader, Ask], Iterator[Rows]]) -> Callable[[
             for name in ask.columns
         }
         arrays = [
-            _moments(columns[name], field.type) if name.endswith("_time") else pa.array(columns[name], field.type)
+            timestamps(_known(columns[name]), field.type)
+            if name.endswith("_time")
+            else pa.array(columns[name], field.type)
             for name, field in zip(ask.columns, schema, strict=True)
         ]
         if table_rows:
@@ -362,10 +365,9 @@ def _from_rows(rows: Callable[[StoreReader, Ask], Iterator[Rows]]) -> Callable[[
     return read
 
 
-def _moments(milliseconds: list[int | None], kind: Any) -> Any:
-    """Return timestamps, null for what no calendar holds."""
-    known = [value if value is not None and FIRST_MS <= value <= LAST_MS else None for value in milliseconds]
-    return pa.array([None if value is None else value * 1000 for value in known], pa.int64()).cast(kind)
+def _known(milliseconds: list[int | None]) -> npt.NDArray[np.int64]:
+    """Return times, with one that no calendar holds in place of an unknown one."""
+    return np.array([LAST_MS + 1 if time is None else time for time in milliseconds], np.int64)
 
 
 def _segments(reader: StoreReader, _ask: Ask) -> Iterator[Rows]:

@@ -21,11 +21,12 @@ CHECK_POINT = {"bm": 0, "c": "G", "t": "T", "q": 0, "so": 5, "d": [0], "pt": 1, 
 ACK = {"ao": 7, "so": 0, "c": "G", "t": "T", "q": 0, "pt": 1, "bn": "b"}
 
 
-def shown(root: Path) -> list[dict[str, Any]]:
-    """Return what the tasks of ``offsets`` say of groups."""
+def shown(root: Path, members: dict[str, Any], tag: str) -> list[int]:
+    """Return the offsets of groups that a message of the revive log shows, by the tasks of ``offsets``."""
+    write_store(root, [Draft(topic=REVIVE, body=json.dumps(members).encode(), pairs={"TAGS": tag})])
     items = offsets.tasks([Store(str(root))], 1 << 20)
     rows = [row for item in items for batch in offsets.find(item) for row in batch.to_pylist()]
-    return [row for row in rows if row["group"] is not None]
+    return [row["offset"] for row in rows if row["group"] is not None]
 
 
 @pytest.mark.parametrize(
@@ -41,10 +42,7 @@ def shown(root: Path) -> list[dict[str, Any]]:
 def test_a_check_point_that_no_broker_writes_shows_nothing(
     change: dict[str, Any], offset: int | None, tmp_path: Path
 ) -> None:
-    body = json.dumps(CHECK_POINT | change).encode()
-    write_store(tmp_path, [Draft(topic=REVIVE, body=body, pairs={"TAGS": pop.CHECK_POINT_TAG})])
-
-    assert [row["offset"] for row in shown(tmp_path)] == ([] if offset is None else [offset])
+    assert shown(tmp_path, CHECK_POINT | change, pop.CHECK_POINT_TAG) == ([] if offset is None else [offset])
 
 
 @pytest.mark.parametrize(
@@ -57,10 +55,7 @@ def test_a_check_point_that_no_broker_writes_shows_nothing(
 def test_an_acknowledgement_that_no_broker_writes_shows_nothing(
     change: dict[str, Any], offset: int | None, tmp_path: Path
 ) -> None:
-    body = json.dumps(ACK | change).encode()
-    write_store(tmp_path, [Draft(topic=REVIVE, body=body, pairs={"TAGS": pop.BATCH_ACK_TAG})])
-
-    assert [row["offset"] for row in shown(tmp_path)] == ([] if offset is None else [offset])
+    assert shown(tmp_path, ACK | change, pop.BATCH_ACK_TAG) == ([] if offset is None else [offset])
 
 
 VALUES = st.recursive(

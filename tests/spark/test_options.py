@@ -130,6 +130,9 @@ def test_topics_times_and_addresses_choose_what_is_read_without_a_filter() -> No
     assert rows
     rows = read(root, [EqualTo(("topic",), "log-x")], startingOffsets='{"broker-a": 70000}')
     assert rows == [row for row in ROWS if row["physical_offset"] >= 70_000 and row["topic"] == "log-x"]
+    # Segments below are not even opened.
+    parts = reader(root, startingOffsets='{"broker-a": 70000}').partitions()
+    assert min(part.part.start_offset for part in parts) == 65_536  # type: ignore[attr-defined]
     assert read(root, startingOffsets="earliest", endingOffsets="latest") == ROWS
     assert read(root, startingOffsets="latest") == []
 

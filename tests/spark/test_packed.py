@@ -16,14 +16,14 @@ from mqtool.spark.partitions import RangeReader, UnreadablePlace, log_ranges
 from mqtool.spark.stores import Store, find_stores
 from tests.builders import Draft, StoreSizes, write_store
 from tests.commands.test_compressed_copies import PACKERS, archive, pack_segments
-from tests.damage import DamageCase, cases
+from tests.damage import DamageCase, cases_of_the_log
 from tests.golden import copy_of, golden_store
 from tests.spark import reading
 from tests.spark.test_verify_distributed import in_pieces, small_stretches
 
 SMALL = 20_000
 GOLDEN = "mixed-533-kill"
-DAMAGED = [case for case in cases() if any("commitlog" in str(op.get("file", "")) for op in case.ops)]
+DAMAGED = cases_of_the_log()
 
 
 def packed(root: Path) -> Store:

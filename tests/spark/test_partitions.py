@@ -25,11 +25,11 @@ from mqtool.spark.ends import Mark, end_before, end_of_log, holds, thinned
 from mqtool.spark.partitions import RangeReader, UnreadablePlace, log_ranges
 from mqtool.spark.stores import Store
 from tests.builders import Draft, StoreSizes, record, write_store
-from tests.damage import DamageCase, apply_ops, cases, cuts, damaged, flips, with_noise
+from tests.damage import DamageCase, apply_ops, cases, cases_of_the_log, cuts, damaged, flips, with_noise
 from tests.golden import copy_of, golden_store, manifest
 
 MIXED = "mixed-533-clean"
-DAMAGED = [case for case in cases() if any("commitlog" in str(op.get("file", "")) for op in case.ops)]
+DAMAGED = cases_of_the_log()
 
 Row = tuple[int, int, int]
 

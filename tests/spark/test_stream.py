@@ -19,7 +19,7 @@ from mqtool.errors import NotFoundError, StoreChangedError, UsageError
 from mqtool.spark.source import RocketMQStore
 from mqtool.spark.stream import StoreStreamReader
 from tests.builders import STORED, Draft, Stored, StoreSizes, write_store
-from tests.damage import DamageCase, apply_ops, cases
+from tests.damage import DamageCase, apply_ops, cases_of_the_log
 from tests.golden import copy_of, golden_store
 from tests.spark.reading import read
 
@@ -618,10 +618,7 @@ def compared_with_a_table(root: Path, **options: object) -> tuple["collections.C
 
 
 @pytest.mark.parametrize("most", [None, "30k"])
-@pytest.mark.parametrize(
-    "case", [case for case in cases() if any("commitlog" in str(op.get("file", "")) for op in case.ops)],
-    ids=lambda case: case.name,
-)  # fmt: skip
+@pytest.mark.parametrize("case", cases_of_the_log(), ids=lambda case: case.name)
 def test_of_a_damaged_log_a_stream_has_the_rows_of_a_table_up_to_the_last_message(
     case: DamageCase, most: str | None, tmp_path: Path
 ) -> None:

@@ -191,9 +191,13 @@ class FileQueue:
 
     def segments_between(self, start: int, stop: int) -> list[MappedFile]:
         """Return the segments that may hold bytes of a range, in order. Cost: linear in these."""
+        return [segment for _, segment in self.numbered_between(start, stop)]
+
+    def numbered_between(self, start: int, stop: int) -> list[tuple[int, MappedFile]]:
+        """Return the same, each with its number among all segments."""
         segments = self.segments  # others may release some in the meantime
         first = bisect.bisect_right(segments, start - self._longest, key=_start_of)
-        return segments[first : bisect.bisect_left(segments, stop, key=_start_of)]
+        return [*enumerate(segments[first : bisect.bisect_left(segments, stop, key=_start_of)], first)]
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to ``size`` bytes at an address: fewer at the end of a segment, none without a segment."""

@@ -471,11 +471,11 @@ class _Tree:
             infos = _tried(lambda: self.storage.ls(self.name_of(key), detail=True), self._shown(key))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        infos = [info for info in infos if not (info["name"].endswith("/") and self._key_of(info["name"]) == key)]
-        entries = [_entry_of(self._key_of(info["name"]), info) for info in infos]
-        names = {entry.name: entry for entry in entries if entry.name}
-        is_itself = len(infos) == 1 and self._key_of(infos[0]["name"]) == key
-        return None if is_itself and not entries[0].is_folder else {k: v for k, v in names.items() if not is_itself}
+        entries = {path: _entry_of(path, info) for info in infos for path in (self._key_of(info["name"]),)}
+        itself = entries.pop(key, None)
+        if itself and not itself.is_folder and not entries:
+            return None
+        return {entry.name: entry for entry in entries.values() if entry.name}
 
     def _list_deep(self, key: str) -> None:
         try:
@@ -487,8 +487,6 @@ class _Tree:
         for name, info in infos.items():
             path = self._key_of(name)
             entry = _entry_of(path, info)
-            if name.endswith("/"):  # an empty object, by which consoles and programs that copy mark a folder
-                entry = dataclasses.replace(entry, is_folder=True)
             if path == key and not entry.is_folder:
                 infos = {}
                 break
@@ -667,9 +665,9 @@ def _cause(error: BaseException) -> str:
 def _entry_of(key: str, info: dict[str, Any]) -> ListedFile:
     when = next((_time_ns(info[name]) for name in _TIMES if info.get(name)), 0)
     stamp = next((str(info[name]).strip('"') for name in _STAMPS if info.get(name)), str(when))
-    return ListedFile(
-        key.rstrip("/").rpartition("/")[2], int(info.get("size") or 0), when, stamp, info.get("type") == "directory"
-    )
+    # Consoles and programs that copy mark a folder by an empty object whose name ends with a slash.
+    is_folder = info.get("type") == "directory" or str(info.get("name")).endswith("/")
+    return ListedFile(key.rstrip("/").rpartition("/")[2], int(info.get("size") or 0), when, stamp, is_folder)
 
 
 def _time_ns(value: Any) -> int:

@@ -92,6 +92,14 @@ class Selection:
     until: int | None = None
 
 
+class _Topic(NamedTuple):
+    """A name that the log has, whether it is selected, and whether damage may hide one that is."""
+
+    name: str
+    is_wanted: bool
+    is_hidden: bool
+
+
 class Tally:
     """Counts tables of messages.
 
@@ -107,7 +115,7 @@ class Tally:
         self.topics: set[str] = set()
         self.queues: set[str] = set()
         self.tags: set[str] = set()
-        self._topics_by_name: dict[bytes, tuple[str, bool]] = {}
+        self._topics_by_name: dict[bytes, _Topic] = {}
 
     def add(self, table: MessageTable) -> None:
         """Count the sound messages of a table that are selected."""
@@ -117,10 +125,9 @@ class Tally:
         timestamps = table.column("store_timestamp")
         ids, raw = table.topics()
         named = [self._topic(name) for name in raw]
-        keep = np.array([wanted for _, wanted in named], np.bool_)[ids] if raw else np.ones(0, np.bool_)
-        is_hidden = [not wanted and not is_possible(name) for (_, wanted), name in zip(named, raw, strict=True)]
-        if any(is_hidden):
-            self.faulty += int(np.count_nonzero(np.array(is_hidden, np.bool_)[ids]))
+        keep = np.array([topic.is_wanted for topic in named], np.bool_)[ids] if raw else np.ones(0, np.bool_)
+        if any(topic.is_hidden for topic in named):
+            self.faulty += int(np.count_nonzero(np.array([topic.is_hidden for topic in named], np.bool_)[ids]))
         if self.selection.since is not None:
             keep &= timestamps >= self.selection.since
         if self.selection.until is not None:
@@ -138,7 +145,7 @@ class Tally:
             keep &= ~lost
         rows = np.flatnonzero(keep)
         if len(rows):
-            self._count(table, rows, ids, [name for name, _ in named], tags)
+            self._count(table, rows, ids, [topic.name for topic in named], tags)
 
     def merge(self, other: "Tally") -> None:
         """Take in what another tally counted."""
@@ -157,12 +164,13 @@ class Tally:
             total.add(count)
         return total
 
-    def _topic(self, raw: bytes) -> tuple[str, bool]:
+    def _topic(self, raw: bytes) -> _Topic:
         known = self._topics_by_name.get(raw)
         if known is None:
             name = raw.decode("utf-8", "replace")
             self.topics.add(name)
-            known = self._topics_by_name[raw] = (name, matches(self.selection.topics, name))
+            is_wanted = matches(self.selection.topics, name)
+            known = self._topics_by_name[raw] = _Topic(name, is_wanted, not is_wanted and not is_possible(raw))
         return known
 
     def _wanted_queues(self, table: MessageTable) -> npt.NDArray[np.bool_]:
