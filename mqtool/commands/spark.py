@@ -19,6 +19,7 @@ from mqtool.commands._options import (
     time_options,
     topic_filter,
 )
+from mqtool.commands._output import counted
 from mqtool.commands._query import topics_of
 from mqtool.commands._rows import message_columns, message_row
 from mqtool.commands._spark import Into, Job, SharedPath, into_options, job_options
@@ -304,7 +305,7 @@ def offsets(limit: int, job: Job) -> int:
         frame, observed = progress(spark, job.stores, job.partition_size)
         if not job.write(frame):
             rows = frame.orderBy("store", "group", "topic", "queue_id").limit(limit + 1).collect()
-        unread = observed.get["unread"]
+        unread, left_out = observed.get["unread"], observed.get["left_out"]
     is_limited, rows = len(rows) > limit, rows[:limit]
     job.output.columns = (
         "group", "topic", "queue_id", "consumer_offset", "lag", "saved", "at_least", "min_offset", "max_offset",
@@ -315,6 +316,8 @@ def offsets(limit: int, job: Job) -> int:
         job.output.remark(
             f"{without:,} have no lag: their queue is missing or cannot be read (RocksDB: with mqtool[rocksdb])"
         )
+    if left_out:
+        job.output.remark(f"left out: the saved offsets of {counted(left_out, 'name')} without a topic or a group")
     if unread:
         tables = "a table of saved offsets" if unread == 1 else f"{unread:,} tables of saved offsets"
         job.output.remark(f"{tables} cannot be read: for its groups only what the log shows is listed")

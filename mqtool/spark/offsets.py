@@ -60,6 +60,7 @@ _ROWS_SCHEMA = "store string, kind string, group string, topic string, queue_id 
 _QUEUE_ENDS = ("min_offset", "max_offset")
 _LISTED = "listed"  # a queue of a topic of which a group has saved offsets
 _UNREAD = "unread"  # a table that keeps offsets
+_LEFT_OUT = "left_out"  # an entry of such a table that names no topic and group
 _STORE = "store"
 _UNREADABLE = (BadDataError, FormatError, MissingExtraError)
 _MAX_TOLD = 10_000
@@ -92,7 +93,7 @@ def progress(spark: Any, stores: Sequence[Store], partition_size: int) -> tuple[
     ``at_least`` (the furthest that the log shows), an offset for each of ``KINDS``, ``min_offset``, ``max_offset`` and
     ``lag``, which is null where the ends of the queue are not known. A group has a row for every queue of a topic of
     which it has saved an offset, as in ``mqtool offset list``. The observation counts, while the DataFrame is read, the
-    tables of offsets that could not be read (``unread``).
+    tables of offsets that could not be read (``unread``) and their entries that name no topic and group (``left_out``).
 
     Args:
         spark: the session.
@@ -104,8 +105,8 @@ def progress(spark: Any, stores: Sequence[Store], partition_size: int) -> tuple[
 
     items = tasks(stores, partition_size)
     observed = Observation("offsets")
-    unread = functions.count_if(col("kind") == _UNREAD).alias("unread")
-    rows = spread(spark, items, find, _ROWS_SCHEMA).observe(observed, unread)
+    counts = [functions.count_if(col("kind") == kind).alias(kind) for kind in (_UNREAD, _LEFT_OUT)]
+    rows = spread(spark, items, find, _ROWS_SCHEMA).observe(observed, *counts)
     furthest = [
         functions.max(functions.when(col("kind") == kind, col("offset"))).alias(kind) for kind in (*KINDS, *_QUEUE_ENDS)
     ]
@@ -156,11 +157,14 @@ def _of_tables(reader: StoreReader) -> Iterator[ConsumedOffset]:
     groups: dict[str, set[str]] = {}
     gone: set[QueueKey] = set()
     for name in config_tables.OFFSET_TABLES:
+        nameless: list[str] = []
         try:
-            saved = config_tables.consumer_offsets(reader.config_table(name) or {})
+            saved = config_tables.consumer_offsets(reader.config_table(name) or {}, nameless)
         except _UNREADABLE:  # the log has to tell
             yield ConsumedOffset(_UNREAD, None, name, 0, 0)
             continue
+        for entry in nameless:
+            yield ConsumedOffset(_LEFT_OUT, None, entry, 0, 0)
         for (topic, group, queue_id), offset in saved.items():
             groups.setdefault(topic, set()).add(group)
             gone.add((topic, queue_id))

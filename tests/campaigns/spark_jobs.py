@@ -480,9 +480,9 @@ def _unread(reader: StoreReader) -> int:
 
 
 def _is_read(reader: StoreReader, name: str) -> bool:
-    read = config_tables.delay_offsets if name == "delayOffset.json" else config_tables.consumer_offsets
     try:
-        read(reader.config_table(name) or {})
+        table = reader.config_table(name) or {}
+        config_tables.delay_offsets(table) if name == "delayOffset.json" else config_tables.consumer_offsets(table, [])
     except MqtoolError:
         return False
     return True

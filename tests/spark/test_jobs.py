@@ -379,6 +379,8 @@ def test_offsets_lists_what_offset_list_lists(spark: Any, tmp_path: Path) -> Non
         topic, queue_id = min(queue_keys(StoreReader(store)))
         topics[topic] = queue_id
         saved = {f"{topic}@GID_read": {str(queue_id): 1, "77": 3}}  # of one queue, and of one that is gone
+        if store == batches:
+            saved |= {name: {str(queue_id): 2} for name in (topic, f"{topic}@", "@GID_read")}  # no topic or no group
         (store / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": saved}))
     for path in (damaged / "config").glob("consumerOffset.json*"):
         path.write_text("{")
@@ -402,7 +404,7 @@ def test_offsets_lists_what_offset_list_lists(spark: Any, tmp_path: Path) -> Non
     assert {row["queue_id"] for _, row in listed} > {*topics.values(), 77}
     assert any(low > 0 and saved is None and lag == high - low for low, saved, high, lag in found.values())
     assert run("offset", "list", "-s", damaged).status == Status.BAD_DATA
-    assert observed.get == {"unread": 1}
+    assert observed.get == {"unread": 1, "left_out": 3}
     plan = frame._jdf.queryExecution().optimizedPlan().toString()
     assert plan.count("MapInArrow") == 1  # the log is read once
 
@@ -414,7 +416,7 @@ def test_of_stores_without_any_message_nothing_is_told_and_that_is_counted(spark
         Path(store.path, "commitlog", f"{0:020}").write_bytes(bytes(SMALL))
 
     frame, observed = offsets.progress(spark, stores, SMALL)
-    assert (frame.collect(), observed.get) == ([], {"unread": 0})
+    assert (frame.collect(), observed.get) == ([], {"unread": 0, "left_out": 0})
     empty = Store(str(tmp_path / "empty"))
     Path(empty.path, "commitlog").mkdir(parents=True)
     for job in (compare.by_key, compare.by_offset):
