@@ -136,7 +136,8 @@ def _kinds(found: dict[int, MeasuredProcess], root: int) -> Iterator[tuple[str, 
         while above.number != root and above.parent in found:
             names.append(above.name)
             above = found[above.parent]
-        if above.number == root:
+        # A thread of the JVM that starts a program (chmod, for files) is for a moment a process with all of its memory.
+        if above.number == root and (one.name == "java" or one.name.startswith("python")):
             yield ("jvm" if one.name == "java" else "worker" if "java" in names else "driver"), one.own
 
 
