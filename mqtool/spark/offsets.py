@@ -200,8 +200,6 @@ def _ends(reader: StoreReader, topics: Container[str]) -> Iterator[tuple[QueueKe
 
     Of a queue in RocksDB they are what its database says, except for some topics: it would be opened for each queue.
     """
-    if not reader.is_live:
-        reader.open_queues_on_demand()
     for queues in (reader.consume_queues, reader.batch_consume_queues):
         for key in queues:
             with contextlib.suppress(KeyError):  # deleted just now

@@ -133,8 +133,6 @@ def plan(
 ) -> tuple[RebuildScope, list[RebuildTask], Sizes, Shape | None]:
     """Return what is made, what each task walks over, and sizes of the new files."""
     reader = store.open()
-    if not reader.is_live:
-        reader.open_queues_on_demand()  # a driver looks at few of them
     rules = rebuild.rules_of(reader, queues, index, frozenset(topics) if topics is not None else None, version)
     scope = RebuildScope(
         uuid.uuid4().hex,

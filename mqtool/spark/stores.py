@@ -41,13 +41,19 @@ class Store(Common):
         return StoreConfig(dict(self.settings), self.in_use, self.unpacks)
 
     def open(self) -> StoreReader:
-        """Open it, or return the reader that is kept; raises what ``StoreReader`` raises."""
+        """Open it, or return the reader that is kept; raises what ``StoreReader`` raises.
+
+        No part of a job needs many of its queues at a time.
+        """
         kept = _KEPT.get()
-        if kept is None:
-            return StoreReader(self.path, self.config)
-        if self not in kept:
-            kept[self] = StoreReader(self.path, self.config)
-        return kept[self]
+        reader = None if kept is None else kept.get(self)
+        if reader is None:
+            reader = StoreReader(self.path, self.config)
+            if not reader.is_live:
+                reader.open_queues_on_demand()
+            if kept is not None:
+                kept[self] = reader
+        return reader
 
 
 @functools.lru_cache(maxsize=2)

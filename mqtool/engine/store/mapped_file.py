@@ -1,5 +1,6 @@
 """One file of a store, mapped into memory for bulk reads."""
 
+import collections
 import contextlib
 import functools
 import os
@@ -18,7 +19,10 @@ from mqtool.errors import MqtoolError, StoreChangedError
 if TYPE_CHECKING:
     from mqtool.engine.store.spool import Spool
 
+MAX_MAPPED = 32_768
+"""Files that are mapped at a time: Linux grants a process 65,530 mappings, and a store may have more files."""
 _MAKING = threading.Lock()
+_mapped: "collections.deque[weakref.ref[MappedFile]]" = collections.deque()
 
 
 class MappedFile:
@@ -127,8 +131,12 @@ class MappedFile:
 
     @functools.cached_property
     def bytes(self) -> Bytes:
-        """The file mapped once and kept."""
-        return self.map()
+        """The file mapped once and kept; the first of very many files is mapped again when it is needed again."""
+        data = self.map()
+        _mapped.append(weakref.ref(self))
+        if len(_mapped) > MAX_MAPPED and (first := _mapped.popleft()()):
+            first.unmap()
+        return data
 
     def release(self, start: int, stop: int) -> None:
         """Release the memory of a range of ``bytes``; it is loaded again when it is accessed."""

@@ -76,6 +76,10 @@ class StoreReader:
         """Act as if a folder or file of the store, other than of the log, did not exist, because it cannot be read."""
         self._left_out.add(path)
         self._names_left_out.add(str(path))
+        self._forget_files()
+
+    def _forget_files(self) -> None:
+        """Have all files but those of the log looked for again."""
         for name in ("consume_queues", "batch_consume_queues", "consume_queue_exts", "index_files", "timer_log"):
             vars(self).pop(name, None)
 
@@ -145,6 +149,7 @@ class StoreReader:
         """Return a reader of this log as if nothing else of the store existed."""
         other = copy.copy(self)
         other.paths = self.paths.log_alone()
+        other._forget_files()
         return other
 
     def with_log(self, log: CommitLog) -> Self:

@@ -1,5 +1,6 @@
 """One file: reading it, mapping it, and what the system may say."""
 
+import collections
 import os
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqtool.engine.store import mapped_file
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import read_file, reading
 from mqtool.errors import NotFoundError, NotPermittedError, ReadError, Status, StoreChangedError
@@ -97,6 +99,19 @@ def test_many_mapped_files_take_no_descriptors(tmp_path: Path) -> None:
 
     assert {file.bytes.tobytes() for file in files} == {b"content"}
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_more_files_than_a_process_may_map_are_mapped_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped_file, "MAX_MAPPED", 5)
+    monkeypatch.setattr(mapped_file, "_mapped", collections.deque())
+    files = [file_of(tmp_path / f"file-{number}", bytes([number]) * 10) for number in range(20)]
+    kept = files[0].bytes
+
+    for _ in range(2):
+        assert [file.bytes.tobytes() for file in files] == [bytes([number]) * 10 for number in range(20)]
+    assert kept.tobytes() == bytes(10)
+    del kept
+    assert Path("/proc/self/maps").read_text().count(f"{tmp_path}/file-") == 5
 
 
 def test_what_is_mapped_can_be_read_as_long_as_anything_refers_to_it_and_not_written(tmp_path: Path) -> None:
