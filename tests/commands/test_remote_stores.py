@@ -1,6 +1,7 @@
 """Stores in object storage: each command that reads says of one what it says of the same files on a disk."""
 
 import os
+import random
 import select
 import signal
 import socket
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from mqtool.engine.repair import placement
+from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store import remote, spool
 from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.mapped_file import MappedFile
@@ -266,19 +268,20 @@ def test_verify_fetches_each_byte_of_a_store_once(s3: S3, faulty: FaultyServer) 
     assert sum(faulty.sizes) <= sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
 
 
+@pytest.mark.parametrize(("body_size", "most"), [(16 << 10, 6), (3 << 20, 60)])
 def test_a_few_records_of_a_segment_are_fetched_to_tell_its_name(
-    s3: S3, faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+    body_size: int, most: int, s3: S3, faulty: FaultyServer
 ) -> None:
-    monkeypatch.setattr(placement, "_SAMPLED", spool.BLOCK)
-    size = 12 << 20
-    first = record(body=bytes(3 << 20))  # its end lies behind what is fetched for its beginning
-    s3.client.put_object(Bucket=BUCKET, Key=f"named/commitlog/{0:020}", Body=first.ljust(size, b"\0"))
+    size, data = 128 << 20, bytearray()
+    while len(data) + body_size + 1024 < size:
+        data += record(body=bytes(body_size), physical_offset=len(data))
+    s3.client.put_object(Bucket=BUCKET, Key=f"named/commitlog/{0:020}", Body=bytes(data).ljust(size, b"\0"))
     log = CommitLog([remote.place(f"s3://{BUCKET}/named/commitlog")], size)
 
     found = placement.place(log)
 
     assert [(one.start_offset, one.size) for one in found.log.segments] == [(0, size)]
-    assert sum(faulty.sizes) <= 8 * spool.BLOCK
+    assert sum(faulty.sizes) <= most * spool.BLOCK
 
 
 @pytest.mark.parametrize("faults", [[503, 503], ["cut"], ["stall", 500], ["cut", 503, "stall", "cut"]])
@@ -403,6 +406,33 @@ def test_a_log_is_fetched_once_to_be_counted_or_scanned_by_a_job(s3: S3, faulty:
     assert counted <= size + unused + (1 << 20)
     assert len([position for some in found for position in some]) == len(drafts)
     assert sum(faulty.sizes) - before - counted <= size + unused + (1 << 20)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_verify_reads_a_log_of_real_size_once_and_tells_its_damage_as_on_a_disk(
+    s3: S3, faulty: FaultyServer, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "_AHEAD_IN_MEMORY", 4)
+    chance = random.Random(seed)
+    longest = (20_000, 200_000, 4_000_000)[seed]
+    bodies = [b"x" * chance.randrange(longest) for _ in range(150_000_000 // longest)]
+    drafts = [Draft(topic=f"T{number % 7}", body=body) for number, body in enumerate(bodies)]
+    write_store(tmp_path, drafts, StoreSizes(segment=36 << 20))
+    files = sorted((tmp_path / "commitlog").iterdir())
+    for _ in range(seed * 3):  # none in the first
+        with chance.choice(files).open("r+b") as file:
+            file.seek(chance.choice((16 << 20, 32 << 20, chance.randrange(36 << 20))) - chance.randrange(2000))
+            file.write(chance.choice((b"\0", b"\xff")) * chance.randrange(1, 3000))
+    size = sum(path.stat().st_size for path in files)
+    url = s3.put(tmp_path / "commitlog", f"real-{seed}/commitlog")
+
+    before = sum(faulty.sizes)
+    local, there = (list(verify_store(StoreReader(log), jobs=3)) for log in (tmp_path / "commitlog", url))
+
+    assert there == local
+    assert bool(local) == bool(seed)
+    if not seed:
+        assert sum(faulty.sizes) - before <= 1.2 * size
 
 
 def _tables(part: LogRange) -> Iterator[MessageTable]:

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.dispatch import QueueKey, Units
-from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapped_file import MappedFile, WalkedInParts
 from mqtool.formats import scan
 from mqtool.formats.scan import MessageTable
 
@@ -46,6 +46,13 @@ class Part:
     segment: MappedFile
     start: int
     stop: int
+    walked: WalkedInParts | None = None
+    """What is read instead of a remote segment."""
+
+    def leave(self) -> None:
+        """Release what was read of it: no thread reads it, or what is before it, any more."""
+        if self.walked:
+            self.walked.leave(self.stop)
 
 
 class Span(NamedTuple):
@@ -78,6 +85,16 @@ def parts_of(log: CommitLog, size: int) -> Iterator[Part]:
     for segment in log.segments:
         for start in range(0, segment.size, size):
             yield Part(segment, start, min(start + size, segment.size))
+
+
+def to_walk(parts: list[Part]) -> list[Part]:
+    """Return stretches of which remote ones are read into memory, for who calls ``leave`` for each, in order.
+
+    Small segments are not: what was fetched of them before, to tell their names, is all of them.
+    """
+    large = {id(part.segment): part.segment for part in parts if part.segment.size > PART}
+    walked = {number: segment.to_walk_in_parts() for number, segment in large.items()}
+    return [dataclasses.replace(part, walked=walked.get(id(part.segment))) for part in parts]
 
 
 def parts_apart(parts: list[Part], address: int) -> list[Part]:
@@ -114,7 +131,7 @@ def walk_part(
         make_runs: makes runs of a table, in order, the last of which ends where the table ends.
         quick: makes runs of the messages from a position on, as far as they are of the most common kind.
     """
-    segment = part.segment
+    segment = part.walked or part.segment
     if start is None:
         if not log.is_there(segment, kernels):
             return PartReport(part, None, segment.size, [])
@@ -128,7 +145,7 @@ def walk_part(
         report.end = run.end
     for piece in log.walk(segment, report.end, part.stop, kernels):
         if isinstance(piece, Gap):
-            report.runs.append(piece)
+            report.runs.append(dataclasses.replace(piece, segment=part.segment))
             report.end = piece.end
         else:
             report.runs += make_runs(piece)

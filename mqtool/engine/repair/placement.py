@@ -27,8 +27,9 @@ from mqtool.formats import kernels as plain
 from mqtool.formats.scan import MessageTable
 
 _SAMPLE = 8
+_NEAR = 256 << 10
 _SAMPLED = 8 << 20
-"""Bytes searched for a record from a few places of a file: two of the longest messages."""
+"""Bytes searched for so many records from a few places of a file: first the near ones, then two of the longest."""
 _FAR = 16
 """If more segments than this, and than exist, were missing between a log and a file, it is of another log."""
 
@@ -189,7 +190,11 @@ def _count(files: list[_PlacedFile], size: int) -> None:
 
 
 def _first_votes(mapped: MappedFile, start: int, stop: int, size: int) -> "collections.Counter[int]":
-    return next((_votes(table, size) for table in records_in(mapped, start, stop, _SAMPLE)), collections.Counter())
+    for end in (min(start + _NEAR, stop), stop):
+        table = next(records_in(mapped, start, end, _SAMPLE), None)
+        if table is not None and len(table) == _SAMPLE:
+            break
+    return collections.Counter() if table is None else _votes(table, size)
 
 
 def _all_votes(mapped: MappedFile, stop: int, size: int) -> "collections.Counter[int]":

@@ -44,14 +44,10 @@ class LoadedFile(MappedFile):
             os.close(self._descriptor)
         vars(self).pop("spool", None)
 
-    @functools.cached_property
-    def spool(self) -> "Spool | None":
-        """What ``load`` has fetched of a remote file: nothing else releases it."""
-        if not self.size or not isinstance(self.path, RemotePath):
-            return None
+    def _new_spool(self, path: RemotePath) -> "Spool":
         from mqtool.engine.store.spool import Spool
 
-        return Spool(self.path, self.size, in_memory=True)
+        return Spool(path, self.size, in_memory=True)  # nothing but ``load`` releases it
 
     @functools.cached_property
     def bytes(self) -> Bytes:

@@ -84,6 +84,12 @@ class MappedFile:
         """What was fetched of a remote file; None if it is mounted here."""
         if not self.size or not isinstance(self.path, RemotePath):
             return None
+        with _MAKING:  # two threads would fetch the same bytes twice: a cached property has no lock since Python 3.12
+            if (made := vars(self).get("spool")) is None:
+                made = vars(self)["spool"] = self._new_spool(self.path)
+            return cast("Spool", made)
+
+    def _new_spool(self, path: RemotePath) -> "Spool":
         from mqtool.engine.store.spool import Spool
 
         owner = weakref.ref(self)
@@ -93,10 +99,7 @@ class MappedFile:
             for name in ("spool", "bytes") if file else ():
                 vars(file).pop(name, None)
 
-        with _MAKING:  # two threads would fetch the same bytes twice: a cached property has no lock since Python 3.12
-            if (made := vars(self).get("spool")) is None:
-                made = vars(self)["spool"] = Spool(self.path, self.size, drop)
-            return cast("Spool", made)
+        return Spool(path, self.size, drop)
 
     def reach(self, start: int, stop: int) -> tuple[Bytes, int]:
         """Return ``bytes`` with at least a range loaded (for remote files), and up to where it is."""
@@ -170,6 +173,10 @@ class MappedFile:
         """Return this file for a thread that reads it once, alone, and from its beginning to its end."""
         return WalkedFile(self.path, self.start_offset, self.size) if type(self.path) is RemotePath else self
 
+    def to_walk_in_parts(self) -> "WalkedInParts | None":
+        """Return this file for threads that read it once, each a part; None if it is mounted here, or compressed."""
+        return WalkedInParts(self.path, self.start_offset, self.size) if type(self.path) is RemotePath else None
+
     def let_go(self, start: int, stop: int) -> None:
         """Do the same if the bytes can be fetched again: for files that may be needed again."""
         self.release(start, stop)
@@ -183,15 +190,32 @@ class MappedFile:
 class WalkedFile(MappedFile):
     """A remote file that is read once, by one thread."""
 
-    @functools.cached_property
-    def spool(self) -> "Spool | None":
-        """What was fetched of it and is not behind."""
+    def _new_spool(self, path: RemotePath) -> "Spool":
         from mqtool.engine.store.spool import Spool
 
-        assert isinstance(self.path, RemotePath)
-        return Spool(self.path, self.size, in_memory=True) if self.size else None
+        return Spool(path, self.size, in_memory=True)
 
     def let_go(self, start: int, stop: int) -> None:  # noqa: ARG002
         """Release all that is before the end of a range: what was found there must not be looked at any more."""
         if self.spool:
             self.spool.forget_before(stop)
+
+
+class WalkedInParts(WalkedFile):
+    """A remote file of which several threads read a part each; what is behind is released by ``leave`` alone.
+
+    A thread does not know what others need: a record that begins in its part may end in the next.
+    """
+
+    def let_go(self, start: int, stop: int) -> None:
+        """Keep everything."""
+
+    def release(self, start: int, stop: int) -> None:
+        """Keep everything."""
+
+    def leave(self, position: int) -> None:
+        """Release what is before a position, from which on all threads read; at the end of the file everything."""
+        if position >= self.size:
+            self.forget()
+        elif self.spool:
+            self.spool.forget_before(position)

@@ -24,8 +24,10 @@ BLOCK = 1 << 20
 _REQUEST = 8
 """Blocks that one request fetches at most."""
 _AHEAD = 96
-"""Blocks that are fetched before a walk asks for them."""
+"""Blocks that are fetched before a walk asks for them, at most: little is fetched for little."""
 _AHEAD_IN_MEMORY = 48
+_LONG = 16
+"""Who asks for more blocks than this begins a walk."""
 _BLOCKS_A_PAGE = HUGE_PAGE // BLOCK
 _WORKERS = 12
 _LOOKED_AT = 64
@@ -55,7 +57,7 @@ class Spool:
             path: of the file.
             size: that it had when it was listed.
             drop: lets go of it; with that, it counts among those of which the oldest go.
-            in_memory: one thread reads it, which forgets what is behind.
+            in_memory: whoever reads it forgets what is behind.
         """
         with reading(path):
             self._file = path.opened(size)
@@ -84,7 +86,8 @@ class Spool:
             self._file.finish = finish
         self._waiting: dict[int, Future[None]] = {}
         self._lock = threading.Lock()
-        self._reached = -1
+        self._next = -1  # the block after those of a walk
+        self._in_a_row = 0  # blocks of it
         self.end_ahead = size
         """Up to where bytes are fetched before they are asked for."""
         self._drop = drop
@@ -102,10 +105,18 @@ class Spool:
             ReadError: the storage does not give it.
         """
         first, last = max(0, start) // BLOCK, -(-min(stop, self.size) // BLOCK)
-        is_walk = last - first > _REQUEST or (first <= self._reached < last + 1 and first > 0)
-        self._have([(first, last)], ahead=is_walk)
-        self._reached = max(last - 1, 0)
+        self._have([(first, last)], self._ahead_of(first, last))
         return min(last * BLOCK, self.size)
+
+    def _ahead_of(self, first: int, last: int) -> int:
+        """Return how many blocks to fetch behind some that are asked for: as many as were read in a row, if any."""
+        is_long = last - first > _LONG
+        if last <= self._next and not is_long:  # who walks looks back
+            return 0
+        goes_on = first <= self._next < last
+        self._in_a_row = self._in_a_row + last - self._next if goes_on else last - first
+        self._next = last
+        return min(self._in_a_row, _AHEAD if self._memory is None else _AHEAD_IN_MEMORY) if goes_on or is_long else 0
 
     def have_all(self, stretches: Iterable[tuple[int, int]]) -> None:
         """Do what ``have`` does, for many ranges at once."""
@@ -117,9 +128,9 @@ class Spool:
             runs[-1:] = (
                 [(runs[-1][0], number + 1)] if runs and runs[-1][1] == number else [*runs[-1:], (number, number + 1)]
             )
-        self._have(runs, ahead=False)
+        self._have(runs)
 
-    def _have(self, runs: list[tuple[int, int]], ahead: bool) -> None:
+    def _have(self, runs: list[tuple[int, int]], ahead: int = 0) -> None:
         if all(self._states.count(_CHECKED, first, last) == last - first for first, last in runs) and not ahead:
             return
         if self._file.onward:
@@ -130,15 +141,16 @@ class Spool:
             waiting = [future for first, last in runs for future in self._begin(first, last)]
             if ahead:
                 last = runs[-1][1]
-                most = _AHEAD if self._memory is None else _AHEAD_IN_MEMORY
-                self._begin(last, min(last + most, -(-self.end_ahead // BLOCK)))
+                self._begin(last, min(last + ahead, -(-self.end_ahead // BLOCK)))
         for future in waiting:
             future.result()
         if any(self._states.find(_FETCHED, first, last) >= 0 for first, last in runs):
             fetched = [number for number, state in enumerate(self._states) if state == _FETCHED]
             self._file.check()  # it holds for all that was fetched before
-            for number in fetched:
-                self._states[number] = _CHECKED
+            with self._lock:
+                for number in fetched:
+                    if self._states[number] == _FETCHED:  # it may have been released
+                        self._states[number] = _CHECKED
         self._note_use()
 
     def _note_use(self) -> None:

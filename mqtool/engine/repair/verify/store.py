@@ -13,7 +13,7 @@ from typing import Any
 
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding, FindingBuffer, Rest
-from mqtool.engine.repair.parts import PART, Part, PartReport, Progress, in_order, parts_below, parts_of
+from mqtool.engine.repair.parts import PART, Part, PartReport, Progress, in_order, parts_below, parts_of, to_walk
 from mqtool.engine.repair.row_findings import MAX_LISTED
 from mqtool.engine.repair.verify import expired, index, queue_ext, queues, rocksdb, tables, timer
 from mqtool.engine.repair.verify import log as log_checks
@@ -226,7 +226,7 @@ def _all_findings(
 ) -> Iterator[Finding | Rest]:
     checks = Verification(reader, level, reader.is_live, most)
     yield from checks.before()
-    parts = checks.parts(PART)
+    parts = to_walk(checks.parts(PART))
     kernels = scan.kernels_for(sum(part.stop - part.start for part in parts))
     rules = checks.rules(kernels)
     done = 0
@@ -234,6 +234,7 @@ def _all_findings(
         chains = [pool.submit(index.check_chains, reader, file, kernels, checks.live) for file in checks.chained]
         for report in in_order(pool, functools.partial(check_part, rules), parts, jobs + 2):
             yield from checks.take(report, rules)
+            report.part.leave()
             done += report.part.stop - report.part.start
             progress(done)
         yield from checks.index_files(future.result() for future in chains)
