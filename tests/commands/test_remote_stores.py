@@ -1,10 +1,12 @@
 """Stores in object storage: each command that reads says of one what it says of the same files on a disk."""
 
+import itertools
 import os
 import random
 import select
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store import remote, spool
 from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import Bytes
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, ReadError, Status, StoreChangedError
@@ -282,6 +285,21 @@ def test_a_few_records_of_a_segment_are_fetched_to_tell_its_name(
 
     assert [(one.start_offset, one.size) for one in found.log.segments] == [(0, size)]
     assert sum(faulty.sizes) <= most * spool.BLOCK
+
+
+def test_names_of_several_segments_are_told_at_once(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = StoreReader(s3.put(golden_store("mixed-533-kill"), "mixed-533-kill")).commit_log
+    calls, together, reach = itertools.count(), threading.Barrier(3, timeout=30), MappedFile.reach
+
+    def reach_together(file: MappedFile, start: int, stop: int) -> tuple[Bytes, int]:
+        if next(calls) < together.parties:
+            together.wait()
+        return reach(file, start, stop)
+
+    monkeypatch.setattr(MappedFile, "reach", reach_together)
+
+    assert [segment.path for segment in placement.place(log).log.segments] == [segment.path for segment in log.segments]
+    assert len(log.segments) > together.parties
 
 
 @pytest.mark.parametrize("faults", [[503, 503], ["cut"], ["stall", 500], ["cut", 503, "stall", "cut"]])

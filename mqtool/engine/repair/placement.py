@@ -8,7 +8,9 @@ should be named; ``recover`` plans with that, ``verify`` reports the difference.
 import collections
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ _SAMPLE = 8
 _NEAR = 256 << 10
 _SAMPLED = 8 << 20
 """Bytes searched for so many records from a few places of a file: first the near ones, then two of the longest."""
+_AT_ONCE = 12
+"""Files that are looked at in parallel where each answer is waited for: in object storage or HDFS."""
 _FAR = 16
 """If more segments than this, and than exist, were missing between a log and a file, it is of another log."""
 
@@ -170,23 +174,30 @@ def _files(log: CommitLog) -> list[_PlacedFile]:
 def _count(files: list[_PlacedFile], size: int) -> None:
     """Count votes of a few records of each file; of all if these are inconclusive."""
     shared = collections.Counter(file.named for file in files)
-    for file in files:
-        with contextlib.suppress(NotPermittedError):
-            mapped = file.mapped()
-            end = min(file.size, size)
-            places = dict.fromkeys((0, end // 2, end * 3 // 4))
-            sampled = [_first_votes(mapped, at, min(at + _SAMPLED, end), size) for at in places]
-            bases = {base for votes in sampled for base in votes}
-            if bases != {file.named} or shared[file.named] > 1:
-                file.is_counted = True
-                file.votes = _all_votes(mapped, end, size)
-            else:
-                file.votes = sum(sampled, collections.Counter())
+    is_waited_for = any(type(file.path) is RemotePath for file in files)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        sampled = (pool.map if is_waited_for else map)(functools.partial(_sampled, size=size), files)
+        for file, votes in zip(files, sampled, strict=True):
+            with contextlib.suppress(NotPermittedError):
+                if votes.keys() != {file.named} or shared[file.named] > 1:
+                    file.is_counted = True
+                    votes = _all_votes(file.mapped(), min(file.size, size), size)
+                file.votes = votes
     claims = collections.Counter(file.claim for file in files)
     for file in files:
         if claims[file.claim] > 1 and file.claim is not None and not file.is_counted:
             file.votes = _all_votes(file.mapped(), min(file.size, size), size)
             file.is_counted = True
+
+
+def _sampled(file: _PlacedFile, size: int) -> "collections.Counter[int]":
+    """Return the votes of a few records at three places of a file; none if it must not be read."""
+    end = min(file.size, size)
+    with contextlib.suppress(NotPermittedError):
+        mapped = file.mapped()
+        places = dict.fromkeys((0, end // 2, end * 3 // 4))
+        return sum((_first_votes(mapped, at, min(at + _SAMPLED, end), size) for at in places), collections.Counter())
+    return collections.Counter()
 
 
 def _first_votes(mapped: MappedFile, start: int, stop: int, size: int) -> "collections.Counter[int]":
