@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqtool.engine.repair.recover.displaced import PatchedFile
 from mqtool.engine.store import mapped_file
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import read_file, reading
@@ -106,11 +107,13 @@ def test_more_files_than_a_process_may_map_are_mapped_in_turn(tmp_path: Path, mo
     monkeypatch.setattr(mapped_file, "_mapped", collections.deque())
     files = [file_of(tmp_path / f"file-{number}", bytes([number]) * 10) for number in range(20)]
     kept = files[0].bytes
+    patched = PatchedFile(files[0], 10)
+    patched.bytes[:] = 77  # nothing else holds this
 
     for _ in range(2):
         assert [file.bytes.tobytes() for file in files] == [bytes([number]) * 10 for number in range(20)]
-    assert kept.tobytes() == bytes(10)
-    del kept
+    assert (kept.tobytes(), patched.bytes.tobytes()) == (bytes(10), bytes([77]) * 10)
+    del kept, patched
     assert Path("/proc/self/maps").read_text().count(f"{tmp_path}/file-") == 5
 
 

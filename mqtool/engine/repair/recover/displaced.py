@@ -136,6 +136,9 @@ class PatchedFile(MappedFile):
     def release(self, start: int, stop: int) -> None:
         """Keep everything: the changes exist only in memory."""
 
+    def unmap(self) -> None:
+        """Keep everything."""
+
 
 class Unsound:
     """The stretches of a log without a sound record, collected during a survey."""
