@@ -141,8 +141,6 @@ def plan(stores: Sequence[Store], level: Level, partition_size: int) -> tuple[li
     for number, store in enumerate(stores):
         reader = _opened(store)
         leave_out_unread(reader)
-        if not reader.is_live:
-            reader.open_queues_on_demand()  # a driver needs none of them
         checks = Verification(reader, level, reader.is_live)
         size = max(PART, partition_size // PART * PART)
         parts = checks.parts(max(size, reader.commit_log.file_size) if reader.is_packed else size)

@@ -271,8 +271,23 @@ def test_verify_fetches_each_byte_of_a_store_once(s3: S3, faulty: FaultyServer) 
     assert sum(faulty.sizes) <= sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize(("body_size", "most"), [(16 << 10, 6), (3 << 20, 60)])
 def test_a_few_records_of_a_segment_are_fetched_to_tell_its_name(
+    s3: S3, faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "_SAMPLED", spool.BLOCK)
+    size = 12 << 20
+    first = record(body=bytes(3 << 20))  # its end lies behind what is fetched for its beginning
+    s3.client.put_object(Bucket=BUCKET, Key=f"named/commitlog/{0:020}", Body=first.ljust(size, b"\0"))
+    log = CommitLog([remote.place(f"s3://{BUCKET}/named/commitlog")], size)
+
+    found = placement.place(log)
+
+    assert [(one.start_offset, one.size) for one in found.log.segments] == [(0, size)]
+    assert sum(faulty.sizes) <= 8 * spool.BLOCK
+
+
+@pytest.mark.parametrize(("body_size", "most"), [(16 << 10, 6), (3 << 20, 60)])
+def test_of_a_segment_of_real_size_a_few_records_are_fetched_to_tell_its_name(
     body_size: int, most: int, s3: S3, faulty: FaultyServer
 ) -> None:
     size, data = 128 << 20, bytearray()

@@ -4,16 +4,11 @@ import builtins
 import functools
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import HUGE_PAGE, Bytes, data_of, memory_for, reading
-from mqtool.engine.store.remote import RemotePath
-
-if TYPE_CHECKING:
-    from mqtool.engine.store.spool import Spool
 
 _STEP = 1 << 20
 
@@ -27,6 +22,8 @@ class LoadedFile(MappedFile):
     Raises:
         NotFoundError: it is not there.
     """
+
+    _is_in_memory = True
 
     def __init__(self, path: Path, start_offset: int, size: int) -> None:
         super().__init__(path, start_offset, size)
@@ -43,11 +40,6 @@ class LoadedFile(MappedFile):
         if self._descriptor >= 0:
             os.close(self._descriptor)
         vars(self).pop("spool", None)
-
-    def _new_spool(self, path: RemotePath) -> "Spool":
-        from mqtool.engine.store.spool import Spool
-
-        return Spool(path, self.size, in_memory=True)  # nothing but ``load`` releases it
 
     @functools.cached_property
     def bytes(self) -> Bytes:

@@ -32,6 +32,9 @@ class MappedFile:
     the length is checked at each ``map``; stores that others may truncate are read in a child process (``cli``).
     """
 
+    _is_in_memory = False
+    """Whether what is fetched of a remote file lies in memory: then whoever reads it releases what is behind."""
+
     def __init__(self, path: Path, start_offset: int, size: int) -> None:
         self.path = path
         self.start_offset = start_offset
@@ -84,12 +87,6 @@ class MappedFile:
         """What was fetched of a remote file; None if it is mounted here."""
         if not self.size or not isinstance(self.path, RemotePath):
             return None
-        with _MAKING:  # two threads would fetch the same bytes twice: a cached property has no lock since Python 3.12
-            if (made := vars(self).get("spool")) is None:
-                made = vars(self)["spool"] = self._new_spool(self.path)
-            return cast("Spool", made)
-
-    def _new_spool(self, path: RemotePath) -> "Spool":
         from mqtool.engine.store.spool import Spool
 
         owner = weakref.ref(self)
@@ -99,7 +96,11 @@ class MappedFile:
             for name in ("spool", "bytes") if file else ():
                 vars(file).pop(name, None)
 
-        return Spool(path, self.size, drop)
+        with _MAKING:  # two threads would fetch the same bytes twice: a cached property has no lock since Python 3.12
+            if (made := vars(self).get("spool")) is None:
+                dropped = None if self._is_in_memory else drop
+                made = vars(self)["spool"] = Spool(self.path, self.size, dropped, self._is_in_memory)
+            return cast("Spool", made)
 
     def reach(self, start: int, stop: int) -> tuple[Bytes, int]:
         """Return ``bytes`` with at least a range loaded (for remote files), and up to where it is."""
@@ -190,10 +191,7 @@ class MappedFile:
 class WalkedFile(MappedFile):
     """A remote file that is read once, by one thread."""
 
-    def _new_spool(self, path: RemotePath) -> "Spool":
-        from mqtool.engine.store.spool import Spool
-
-        return Spool(path, self.size, in_memory=True)
+    _is_in_memory = True
 
     def let_go(self, start: int, stop: int) -> None:  # noqa: ARG002
         """Release all that is before the end of a range: what was found there must not be looked at any more."""

@@ -71,6 +71,7 @@ class StoreReader:
         self.remarks += remarks
         self._left_out: set[Path] = set()
         self._names_left_out: set[str] = set()
+        self._most_queues: int | None = None
 
     def leave_out(self, path: Path) -> None:
         """Act as if a folder or file of the store, other than of the log, did not exist, because it cannot be read."""
@@ -93,9 +94,8 @@ class StoreReader:
 
         A queue that is used again much later is reopened, so the store must not change.
         """
-        vars(self)["consume_queues"] = self._on_demand(ConsumeQueue, self.paths.consume_queue, most)
-        batch_queues = self._on_demand(BatchConsumeQueue, self.paths.batch_consume_queue, most)
-        vars(self)["batch_consume_queues"] = batch_queues
+        self._most_queues = most
+        self._forget_files()
 
     def is_left_out(self, path: Path) -> bool:
         """Return whether ``path``, or a folder above it, was left out."""
@@ -239,12 +239,12 @@ class StoreReader:
     @functools.cached_property
     def consume_queues(self) -> Mapping[QueueKey, ConsumeQueue]:
         """The ordinary queues by topic and queue id."""
-        return self._queues(ConsumeQueue, self.paths.consume_queue)
+        return self._queues_or_on_demand(ConsumeQueue, self.paths.consume_queue)
 
     @functools.cached_property
     def batch_consume_queues(self) -> Mapping[QueueKey, BatchConsumeQueue]:
         """The queues of inner batches by topic and queue id."""
-        return self._queues(BatchConsumeQueue, self.paths.batch_consume_queue)
+        return self._queues_or_on_demand(BatchConsumeQueue, self.paths.batch_consume_queue)
 
     @functools.cached_property
     def consume_queue_exts(self) -> dict[QueueKey, ConsumeQueueExt]:
@@ -294,6 +294,11 @@ class StoreReader:
         folders = (self.paths.consume_queue, self.paths.batch_consume_queue)
         places = [folder / key[0] / str(key[1]) for folder in folders]
         return any(map(self.is_left_out, (*places, self.paths.consume_queue_rocksdb)))
+
+    def _queues_or_on_demand(self, kind: type[_Queue], folder: Path) -> Mapping[QueueKey, _Queue]:
+        if self._most_queues is None:
+            return self._queues(kind, folder)
+        return self._on_demand(kind, folder, self._most_queues)
 
     def _queues(self, kind: type[_Queue], folder: Path) -> dict[QueueKey, _Queue]:
         queues: dict[QueueKey, _Queue] = {}

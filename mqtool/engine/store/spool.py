@@ -27,7 +27,7 @@ _AHEAD = 96
 """Blocks that are fetched before a walk asks for them, at most: little is fetched for little."""
 _AHEAD_IN_MEMORY = 48
 _LONG = 16
-"""Who asks for more blocks than this begins a walk."""
+"""Who reads more blocks than this in a row is on a walk."""
 _BLOCKS_A_PAGE = HUGE_PAGE // BLOCK
 _WORKERS = 12
 _LOOKED_AT = 64
@@ -109,14 +109,14 @@ class Spool:
         return min(last * BLOCK, self.size)
 
     def _ahead_of(self, first: int, last: int) -> int:
-        """Return how many blocks to fetch behind some that are asked for: as many as were read in a row, if any."""
-        is_long = last - first > _LONG
-        if last <= self._next and not is_long:  # who walks looks back
+        """Return how many blocks to fetch behind some that are asked for: as many as a walk has read in a row."""
+        if last <= self._next and last - first <= _LONG:  # who walks looks back
             return 0
         goes_on = first <= self._next < last
         self._in_a_row = self._in_a_row + last - self._next if goes_on else last - first
         self._next = last
-        return min(self._in_a_row, _AHEAD if self._memory is None else _AHEAD_IN_MEMORY) if goes_on or is_long else 0
+        most = _AHEAD if self._memory is None else _AHEAD_IN_MEMORY
+        return min(self._in_a_row, most) if self._in_a_row > _LONG else 0
 
     def have_all(self, stretches: Iterable[tuple[int, int]]) -> None:
         """Do what ``have`` does, for many ranges at once."""
