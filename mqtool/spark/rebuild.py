@@ -8,14 +8,13 @@ task, and moved into place when it is complete (``target``).
 Cost: linear in the log; 20 bytes per unit and entry are shuffled.
 """
 
-import collections
 import contextlib
 import dataclasses
 import functools
 import itertools
 import pickle
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ from mqtool.engine.repair.rebuild import plan as rebuild
 from mqtool.engine.repair.rebuild.distributed import Verdict, decide, walk_distributed
 from mqtool.engine.repair.rebuild.index import IndexBuilder, name_number, shape_of
 from mqtool.engine.repair.rebuild.plan import Built, Derived, RebuildRules
-from mqtool.engine.repair.rebuild.queues import FOLDERS, QueueBuilder, QueueRange, Sizes, UnitBlock
+from mqtool.engine.repair.rebuild.queues import FOLDERS, QueueBuilder, Sizes, UnitBlock
 from mqtool.engine.repair.verify.distributed import StretchBounds
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import IndexEntries
@@ -170,8 +169,9 @@ def _made(
             writing = _Writing(scope, sizes, verdict, frozenset(late), into)
             writers = max(1, min(len(items), _MAX_WRITERS))
             units = rows.where(f"kind = {_UNITS}").repartition(writers, "topic", "queue_id")
-            units = units.sortWithinPartitions("topic", "queue_id", "run", "number")
-            _note_queues(built, units.mapInArrow(writing.write, _QUEUES_SCHEMA).collect())
+            units = units.sortWithinPartitions("run", "number")
+            for row in units.mapInArrow(writing.write, _BUILT_SCHEMA).collect():
+                built.add(pickle.loads(row["built"]))
         if shape and scope.index:
             _make_index(spark, rows, scope, shape, verdict, into, built)
     if late and scope.queues:
@@ -194,14 +194,24 @@ def _disk_only() -> Any:
 def walk(item: RebuildTask) -> Iterator[pa.RecordBatch]:
     """Walk over a chunk; yields reports, units and entries as ``_ROWS`` defines them."""
     rules = item.scope.rules()
+    reports: dict[int, bytes] = {}
     for stretch in item.stretch.cut(part_size(PART, 1)):
         walked = walk_distributed(rules, stretch)
-        begin = stretch.segment + stretch.start
-        yield pa.record_batch([[_REPORT], [None], [None], [begin], [None], [None], [walked.report]], schema=_ROWS)
+        reports[stretch.address] = walked.report
+        if walked.runs:  # of a sparse segment most reports are empty: they go together
+            yield _reports(reports)
+            reports.clear()
         for derived in walked.runs:
-            yield from _load_of(derived, begin)
+            yield from _load_of(derived, stretch.address)
+    yield _reports(reports)
     if segment := rules.reader.commit_log.segment_at(item.stretch.segment):
         segment.unmap()
+
+
+def _reports(reports: Mapping[int, bytes]) -> pa.RecordBatch:
+    nothing = [None] * len(reports)
+    columns = [[_REPORT] * len(reports), nothing, nothing, list(reports), nothing, nothing, list(reports.values())]
+    return pa.record_batch(columns, schema=_ROWS)
 
 
 def _load_of(derived: Derived, stretch: int) -> Iterator[pa.RecordBatch]:
@@ -268,30 +278,20 @@ def _decided(scope: RebuildScope, shape: Shape | None, batches: Iterable[pa.Reco
 
 def _accepted(verdict: Verdict, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     """Yield the rows of runs that belong to the log."""
-    exceptions = {stretch.segment + stretch.start: runs for stretch, runs in verdict.accepted.items()}
     for batch in batches:
         for row in batch.to_pylist():
-            accepted = exceptions.get(row["stretch"])
-            if accepted is None or row["run"] in accepted:
+            if (row["stretch"], row["run"]) not in verdict.left_out:
                 yield row
 
 
 # Queues
 
-_QUEUES = pa.schema(
-    [
-        ("topic", pa.string()),
-        *((name, pa.int64()) for name in ("queue_id", "first", "next", "units", "lost", "filled")),
-        ("gaps", pa.list_(pa.int64())),  # start and stop of each
-    ]
-)
-_QUEUES_SCHEMA = (
-    "topic string, queue_id long, first long, next long, units long, lost long, filled long, gaps array<long>"
-)
+_BUILT = pa.schema([("built", pa.binary())])
+_BUILT_SCHEMA = "built binary"
 
 
 class _Writing(NamedTuple):
-    """Writes queues whose units come queue by queue, in the order of the log."""
+    """Writes some queues, whose units come in the order of the log."""
 
     scope: RebuildScope
     sizes: Sizes
@@ -300,46 +300,20 @@ class _Writing(NamedTuple):
     into: Target
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = _accepted(self.verdict, batches)
-        for (topic, queue_id), its_rows in itertools.groupby(rows, key=lambda row: (row["topic"], row["queue_id"])):
-            if topic not in self.left_out:
-                yield from self._write_queue(topic, queue_id, its_rows)
-
-    def _write_queue(self, topic: str, queue_id: int, rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-        rules = self.scope.rules()
+        rows = (row for row in _accepted(self.verdict, batches) if row["topic"] not in self.left_out)
         with self.into.attempt() as attempt:
-            builder = QueueBuilder(rules.reader, attempt, Disk(), self.sizes, self.scope.batch_topics)
+            queues = QueueBuilder(self.scope.rules().reader, attempt, Disk(), self.sizes, self.scope.batch_topics)
             holes = 0
-            for row in rows:
-                for _ in range(self.verdict.holes_before(row["run"]) - holes):
-                    builder.shake()
+            for run, its_rows in itertools.groupby(rows, key=lambda row: int(row["run"])):
+                for _ in range(self.verdict.holes_before(run) - holes):
+                    queues.shake()
                     holes += 1
-                run = row["run"]
-                is_torn, in_place = run in self.verdict.torn, run not in self.verdict.elsewhere
-                builder.add([_piece(topic, queue_id, row["load"])], is_torn, in_place)
-            builder.finish()
-            for kind in FOLDERS:
-                name = f"{kind}/{topic}/{queue_id}"
-                if (attempt / name).exists():
-                    self.into.take(attempt / name, name)
-        queue_range = builder.ranges().get((topic, queue_id), QueueRange(-1, -1, 0))
-        gaps = list(itertools.chain.from_iterable(builder.gaps.get((topic, queue_id), ())))
-        values: tuple[Any, ...] = (
-            topic, queue_id, *queue_range, builder.unplaced[topic, queue_id], builder.filled[topic], gaps,
-        )  # fmt: skip
-        yield pa.record_batch([[value] for value in values], schema=_QUEUES)
-
-
-def _note_queues(built: Built, rows: Iterable[Any]) -> None:
-    for row in rows:
-        if row["first"] >= 0:
-            built.queues[row["topic"], row["queue_id"]] = QueueRange(row["first"], row["next"], row["units"])
-        # What is 0 is not to be counted: ``mqtool rebuild`` does not name it either.
-        built.unplaced += collections.Counter({(row["topic"], row["queue_id"]): row["lost"]})
-        built.filled += collections.Counter({row["topic"]: row["filled"]})
-        if row["gaps"]:
-            gaps = list(zip(row["gaps"][::2], row["gaps"][1::2], strict=True))
-            built.gaps[row["topic"], row["queue_id"]] = gaps
+                pieces = [_piece(row["topic"], row["queue_id"], row["load"]) for row in its_rows]
+                queues.add(pieces, run in self.verdict.torn, run not in self.verdict.elsewhere)
+            queues.finish()
+            folders = (f"{kind}/{topic}/{number}" for topic, number in queues.queues for kind in FOLDERS)
+            self.into.take(attempt, [name for name in folders if (attempt / name).exists()])
+        yield pa.record_batch([[pickle.dumps(Built.of(queues))]], schema=_BUILT)
 
 
 # Index

@@ -6,7 +6,6 @@ folder by renaming, in object storage by uploading. So running a task twice does
 
 import contextlib
 import dataclasses
-import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
@@ -65,16 +64,18 @@ class Folder:
         yield folder
         disk.remove_tree(folder)
 
-    def take(self, source: Path, name: str) -> None:
-        """Put a folder that is whole in its place, where no other run of the same task was first."""
-        disk, target = Disk(), Path(self.path, name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            disk.rename(source, target)
-        except WriteError:
-            if not target.exists():
-                raise
-        disk.sync_folder(target.parent)
+    def take(self, attempt: Path, names: Sequence[str]) -> None:
+        """Put folders that are whole in their places, where no other run of the same task was first."""
+        disk, targets = Disk(), [Path(self.path, name) for name in names]
+        for name, target in zip(names, targets, strict=True):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                disk.rename(attempt / name, target)
+            except WriteError:
+                if not target.exists():
+                    raise
+        for folder in {target.parent for target in targets}:
+            disk.sync_folder(folder)
 
     def keep(self, source: Path) -> str:
         """Keep a file that is whole until it is known what it is called; return what ``name`` takes."""
@@ -139,10 +140,10 @@ class Storage:
         with tempfile.TemporaryDirectory(prefix="mqtool-") as folder:
             yield Path(folder)
 
-    def take(self, source: Path, name: str) -> None:
-        """Put the files of a folder in their places; another run of the same task puts the same there."""
-        uploads.put_tree(source, self._root / name)
-        shutil.rmtree(source)
+    def take(self, attempt: Path, names: Sequence[str]) -> None:
+        """Put the files of folders in their places; another run of the same task puts the same there."""
+        for name in names:
+            uploads.put_tree(attempt / name, self._root / name)
 
     def keep(self, source: Path) -> str:
         """Keep a file until it is known what it is called; return what ``name`` takes."""

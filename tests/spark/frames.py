@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 _BATCH = 3
+_PARTITIONS = 5
 
 
 class Frames:
@@ -47,7 +48,9 @@ class FrameStub:
         name, _, value = condition.split()
         return self._map(lambda rows: [row for row in rows if row[name] == int(value)])
 
-    def repartition(self, count: int, *names: str) -> "FrameStub":
+    def repartition(self, count: int | str, *names: str) -> "FrameStub":
+        if isinstance(count, str):
+            return self.repartition(_PARTITIONS, count, *names)
         made: list[list[dict[str, Any]]] = [[] for _ in range(count)]
         for rows in self.partitions:
             for turn, row in enumerate(rows):
@@ -62,7 +65,10 @@ class FrameStub:
         return FrameStub([rows], self.schema)
 
     def sortWithinPartitions(self, *names: str) -> "FrameStub":  # noqa: N802
-        return self._map(lambda rows: sorted(rows, key=lambda row: tuple(row[name] for name in names)))
+        def key(row: dict[str, Any]) -> list[tuple[bool, Any]]:
+            return [(row[name] is not None, row[name]) for name in names]  # nulls first
+
+        return self._map(lambda rows: sorted(rows, key=key))
 
     def unionAll(self, other: "FrameStub") -> "FrameStub":  # noqa: N802
         return FrameStub(self.partitions + other.partitions, self.schema)

@@ -3,6 +3,7 @@
 import contextlib
 import filecmp
 import os
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 
 from mqtool.commands._spark import Job
-from mqtool.engine.repair.rebuild.plan import Built, build
+from mqtool.engine.repair.rebuild.distributed import decide, walk_distributed
+from mqtool.engine.repair.rebuild.plan import PART, Built, build
 from mqtool.engine.store import remote, uploads
 from mqtool.engine.store.disk import Disk
 from mqtool.errors import Status, UsageError, WriteError
 from mqtool.spark import rebuild, target
 from mqtool.spark.stores import Store, find_stores
+from tests.campaigns.spark_scale import make_store
 from tests.commands.running import run
 from tests.damage import DamageCase, cases
 from tests.engine.repair.test_rebuild import IN_FILES, config_of
@@ -103,6 +106,21 @@ def test_a_damaged_store_is_rebuilt_in_pieces_byte_for_byte(
 
     assert outcome(in_pieces) == outcome(at_once)
     assert differing_files(tmp_path / "one", tmp_path / "two") == []
+
+
+def test_stretches_without_a_message_cost_no_memory_where_all_are_joined(tmp_path: Path) -> None:
+    store = Store(str(make_store(tmp_path / "store", 4, queues=4, messages=2)))
+    scope, tasks, _, _ = rebuild.plan(store, True, True, None, None, 1 << 30)
+    rules = scope.rules()
+    reports = [walk_distributed(rules, stretch).report for task in tasks for stretch in task.stretch.cut(PART // 32)]
+
+    tracemalloc.start()
+    verdict = decide(rules, None, iter(reports), lambda _: None)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert (verdict.messages, verdict.left_out) == (8, set())
+    assert peak < 32 * len(reports)
 
 
 # Into a storage.

@@ -46,7 +46,8 @@ def is_segment_name(name: str) -> bool:
 class FileQueue:
     """The segments of one or more folders, in order of their addresses.
 
-    ``file_size`` is configured, or inferred: the usual distance of names, else the usual length of files.
+    ``file_size`` is configured, or inferred: the usual distance of names, else the usual length of files;
+    ``total_size`` is the bytes of all segments.
     A segment may be shorter or longer than it should be; other entries of the folders are in ``strays``. With ``only``
     only that one file is examined. What retention deletes meanwhile is left out, and noted in ``remarks``;
     ``gone_until`` is one past its last address.
@@ -96,6 +97,7 @@ class FileQueue:
     def _take(self, segments: Iterable[MappedFile]) -> None:
         self.segments = sorted(segments, key=_start_of)
         self._longest = max((segment.size for segment in self.segments), default=0)
+        self.total_size = sum(segment.size for segment in self.segments)
 
     def with_segments(self, segments: Iterable[MappedFile]) -> Self:
         """Return these folders as if they held just these segments, and no strays."""
@@ -129,7 +131,7 @@ class FileQueue:
             older = [older_segment for older_segment in self.segments[:number] if not older_segment.is_mapped]
             gone = [f"{segment.path} was deleted by retention" for segment in (*older, segment)]
         self.gone_until = self.segments[number].end_offset
-        self.segments = self.segments[number + 1 :]
+        self._take(self.segments[number + 1 :])
         self.remarks += [f"{remark} while the store was being read: its contents are left out" for remark in gone]
 
     def hold(self) -> Self:
@@ -175,11 +177,6 @@ class FileQueue:
     def end_offset(self) -> int:
         """One past the address of the last byte."""
         return self.segments[-1].end_offset if self.segments else 0
-
-    @property
-    def total_size(self) -> int:
-        """Bytes of all segments."""
-        return sum(segment.size for segment in self.segments)
 
     def segment_at(self, offset: int) -> MappedFile | None:
         """Return the segment that holds the byte at ``offset``."""

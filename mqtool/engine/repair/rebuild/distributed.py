@@ -11,7 +11,7 @@ Cost: linear in the log; a report takes some bytes for each queue of its stretch
 import bisect
 import dataclasses
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from mqtool.engine.repair.parts import Part, PartReport, joined
@@ -121,8 +121,8 @@ class Verdict:
     """.. and where each of them ends."""
     elsewhere: set[int] = dataclasses.field(default_factory=set)
     """Addresses of runs whose records state other addresses."""
-    accepted: dict[StretchBounds, frozenset[int]] = dataclasses.field(default_factory=dict)
-    """Addresses of the runs that belong to the log, for stretches in which not all do."""
+    left_out: set[tuple[int, int]] = dataclasses.field(default_factory=set)
+    """Addresses of a stretch and of a run that was found in it and does not belong to the log."""
     files: list[FileStart] = dataclasses.field(default_factory=list)
     entries: int = 0
     messages: int = 0
@@ -194,13 +194,12 @@ def decide(
     log = LogVerifier(reader, live=False)
     verdict = Verdict()
     files = _IndexFileStarts(shape) if shape else None
-    taken_runs: dict[StretchBounds, set[int]] = {}
-    walked: dict[StretchBounds, set[int]] = {}
 
     def known() -> Iterator[PartReport[Run]]:
         for data in reports:
             report = _report_of(reader.commit_log, data)
-            walked[StretchBounds.of(report.part)] = {run.start_offset for run in report.runs if isinstance(run, Run)}
+            runs = (run for run in report.runs if isinstance(run, DistributedDerived))
+            verdict.left_out.update((run.stretch.address, run.start_offset) for run in runs)
             yield report
 
     def walk(part: Part, start: int | None) -> PartReport[Run]:
@@ -220,7 +219,7 @@ def decide(
             verdict.elsewhere.add(run.start_offset)
         verdict.inner_batches |= run.inner_batches
         if isinstance(run, DistributedDerived):
-            taken_runs.setdefault(run.stretch, set()).add(run.start_offset)
+            verdict.left_out.discard((run.stretch.address, run.start_offset))
             count, first, last = run.entry_count, run.first_entry, run.last_entry
         else:
             surplus(run)
@@ -229,17 +228,6 @@ def decide(
         verdict.entries += count
         if files:
             files.add(run, count, first, last, run.more)
-    verdict.accepted = _exceptions(walked, taken_runs)
     verdict.files = files.starts if files else []
     verdict.messages, verdict.end_offset = log.count, log.end_offset
     return verdict
-
-
-def _exceptions(
-    walked: Mapping[StretchBounds, set[int]], taken_runs: Mapping[StretchBounds, set[int]]
-) -> dict[StretchBounds, frozenset[int]]:
-    return {
-        stretch: frozenset(taken_runs.get(stretch, ()))
-        for stretch, runs in walked.items()
-        if runs != taken_runs.get(stretch, set())
-    }

@@ -120,6 +120,13 @@ class Built:
     batch_topics: Collection[str] = ()
     """The topics that keep several messages in a unit, those included that have no queue."""
 
+    @classmethod
+    def of(cls, queues: QueueBuilder) -> "Built":
+        """Return the queues that were written."""
+        return cls(
+            queues.ranges(), unplaced=queues.unplaced, filled=queues.filled, gaps=queues.gaps, kinds=queues.kinds()
+        )
+
     @property
     def units(self) -> int:
         """The number of units."""
@@ -322,8 +329,7 @@ def _build(rules: RebuildRules, into: Path, disk: Disk, jobs: int, progress: Pro
             index_work.add(index.finish)
         if queues:
             queues.finish()
-            built.queues, built.unplaced, built.filled = queues.ranges(), queues.unplaced, queues.filled
-            built.gaps, built.kinds = queues.gaps, queues.kinds()
+            built.add(Built.of(queues))
         index_work.finish()
         if index:
             built.index_names, built.entries = [path.name for path in index.paths], index.entries

@@ -41,6 +41,11 @@ class StretchBounds(NamedTuple):
         """Return the stretch of a part."""
         return cls(part.segment.start_offset, part.start, part.stop)
 
+    @property
+    def address(self) -> int:
+        """Address of its first byte."""
+        return self.segment + self.start
+
     def cut(self, size: int) -> "Iterator[StretchBounds]":
         """Yield it in stretches of at most ``size`` bytes."""
         for start in range(self.start, self.stop, size):

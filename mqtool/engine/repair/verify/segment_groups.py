@@ -208,16 +208,15 @@ def _segments_of(log: CommitLog, group: Group) -> dict[int, MappedFile] | None:
     ends = {address: piece["end"] if isinstance(piece, dict) else piece[1] for address, piece in group.pieces}
     segments = {
         segment.start_offset: segment
-        for segment in log.segments
+        for segment in log.segments_between(group.first, group.last + 1)
         if segment.size >= ends.get(segment.start_offset, segment.size + 1)
     }
     return segments if len(segments) == len(ends) else None
 
 
 def _verified_again(rules: VerifyRules, group: Group) -> Iterator[PartReport[Run]]:
-    segments = [
-        segment for segment in rules.reader.commit_log.segments if group.first <= segment.start_offset <= group.last
-    ]
+    between = rules.reader.commit_log.segments_between(group.first, group.last + 1)
+    segments = [segment for segment in between if group.first <= segment.start_offset]
     parts = [
         Part(segment, start, min(start + PART, segment.size))
         for segment in segments
