@@ -34,6 +34,7 @@ _HOST = bytes([127, 0, 0, 1])
 _BODY = b"body"
 _CRC = zlib.crc32(_BODY) & 0x7FFFFFFF
 _OWN = re.compile(r"(?:RssAnon|RssShmem):\s+([0-9]+) kB")
+_HEAP = "512m"  # a JVM takes all that it may before it collects garbage
 _PERIOD = 0.25  # seconds between two looks at the processes
 JOBS = {
     "nothing": (),
@@ -50,7 +51,7 @@ import sys
 from mqtool.spark.session import session
 from mqtool.spark.spread import spread
 import pyarrow as pa
-with session(sys.argv[1], {}, "nothing") as spark:
+with session(sys.argv[1], {"spark.driver.memory": sys.argv[2]}, "nothing") as spark:
     spread(spark, range(8), lambda number: [pa.record_batch([[number]], ["number"])], "number long").collect()
 """
 
@@ -160,8 +161,9 @@ def main() -> None:
             into = tempfile.mkdtemp(dir=folder)
             words = [word.format(into=into, store=store) for word in JOBS[job]]
             command = [sys.executable, "-m", "mqtool", *words, "-s", str(store), "--master", asked.master]
+            command += ["--conf", f"spark.driver.memory={_HEAP}"]
             if job == "nothing":
-                command = [sys.executable, "-c", _NOTHING, asked.master]
+                command = [sys.executable, "-c", _NOTHING, asked.master, _HEAP]
             seconds, most, said = watched(command)
             sizes = [f"{most[kind] / 1e6:,.0f}" for kind in ("driver", "jvm", "worker")]
             table.add_row(job, f"{seconds:.1f}", *sizes, (said.strip().splitlines() or [""])[-1][:120])
