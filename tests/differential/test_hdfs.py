@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hdfs_native.fsspec import HdfsFileSystem
+from pyarrow.dataset import dataset
 
 from mqtool.engine.store import remote
 from mqtool.engine.store.mapped_file import MappedFile
@@ -14,6 +15,7 @@ from mqtool.errors import Status, StoreChangedError
 from mqtool.spark import rebuild
 from mqtool.spark.stores import Store
 from tests.commands.running import run
+from tests.commands.test_spark import job
 from tests.differential.conftest import jars
 from tests.golden import golden_store
 from tests.spark.frames import Frames
@@ -76,6 +78,30 @@ def test_a_rebuild_on_spark_puts_queues_and_index_into_hdfs_byte_for_byte(hdfs: 
         for path in (tmp_path / "made").rglob("*")
         if path.is_file()
     }
+
+
+def test_jobs_read_stores_in_hdfs_and_write_their_rows_there(hdfs: str, tmp_path: Path) -> None:
+    store, url = golden_store("mixed-533-kill"), f"hdfs://{hdfs}/brokers/killed/store"
+    host, _, port = hdfs.partition(":")
+    storage = HdfsFileSystem(host=host, port=int(port), skip_instance_cache=True)
+    storage.put(f"{store}/", "/brokers/killed/store", recursive=True)
+
+    for command in ("verify --live", "stats --by queue"):
+        on_disk, in_hdfs = (job(*command.split(), "-s", where) for where in (store, url))
+        assert on_disk.rows
+        assert (in_hdfs.rows, in_hdfs.status) == (on_disk.rows, on_disk.status)
+
+    assert job("export", "-s", store, "--into", tmp_path / "rows").status == Status.OK
+    assert job("export", "-s", url, "--into", f"hdfs://{hdfs}/rows").status == Status.OK
+    storage.get("/rows", str(tmp_path / "fetched"), recursive=True)
+    rows, fetched = (
+        dataset(tmp_path / name, partitioning="hive").to_table().sort_by("physical_offset")
+        for name in ("rows", "fetched")
+    )
+    assert len(rows)
+    assert fetched == rows
+    again = job("export", "-s", url, "--into", f"hdfs://{hdfs}/rows")
+    assert (again.status, "--into is not empty" in again.remarks) == (Status.USAGE, True)
 
 
 def test_a_file_that_has_grown_in_hdfs_is_noticed(hdfs: str) -> None:
