@@ -6,10 +6,11 @@ print(cluster.name_server_address, cluster.broker_addresses)
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import selectors
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,10 @@ _LOOPBACK = "127.0.0.1"
 _SOCKETS_AT_A_TIME = 16
 """A request takes some 50 µs or more."""
 _ANY_ADDRESS = ("0.0.0.0", "::", "")
+_WRITERS = 8
+"""Threads that write tables: file systems sync several files together in the time of one."""
+_PREPARE_SECONDS = 0.001
+"""How long tables are prepared for writing before others have their turn."""
 
 
 class Cluster:
@@ -230,7 +235,7 @@ class _RunningBroker:
         self._is_stopping = False
         self._is_full = False  # of the disk, for the checkpoint
         self._saves_wanted = asyncio.Event()
-        self._writer = ThreadPoolExecutor(1, "mqtool writer")
+        self._writers = ThreadPoolExecutor(_WRITERS, "mqtool writer")
         self.servers: dict[str, StreamServer[Any, Any]] = {}
         """By the names of their doors."""
         self.addresses: dict[str, str] = {}
@@ -401,7 +406,7 @@ class _RunningBroker:
 
     def _close(self) -> None:
         """Write everything down, when nobody is served any more; in a thread: others in this loop continue."""
-        self._writer.shutdown()
+        self._writers.shutdown()
         self.store.removes_aside = False
         try:
             self.rules.stop(self._clock())
@@ -500,7 +505,7 @@ class _RunningBroker:
 
     async def _save_on(self) -> None:
         """Write the tables that have changed in a thread, until told to stop and all is written."""
-        loop, saves = asyncio.get_running_loop(), self.rules.saves
+        saves = self.rules.saves
         while True:
             self._saves_wanted.clear()
             batch = saves.take()
@@ -510,20 +515,45 @@ class _RunningBroker:
                 await self._saves_wanted.wait()
                 continue
             failed: dict[Path, MqtoolError] = {}
-            for save in batch.saves:
-                try:
-                    pieces = []
-                    for piece in save.pieces():
-                        pieces.append(piece)
-                        await asyncio.sleep(0)  # others have their turn
-                    await loop.run_in_executor(self._writer, _write_pieces, save, pieces)
-                except MqtoolError as error:
-                    failed[save.path] = error
-                except Exception as error:  # answers wait for this: it must continue
-                    log.exception("writing %s failed", save.path)
-                    failed[save.path] = WriteError(f"{save.path} cannot be written: {error}")
+            for in_any_order, neighbours in itertools.groupby(batch.saves, lambda save: save.in_any_order):
+                await self._save(neighbours, _WRITERS if in_any_order else 1, failed)
             saves.finished(batch, failed, self._clock())
             self._turn()
+
+    async def _save(self, saves: Iterable["Save"], at_once: int, failed: "dict[Path, MqtoolError]") -> None:
+        """Prepare tables here, and write several at once in threads; errors are added to ``failed``."""
+        loop, writing = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        turn_end = loop.time() + _PREPARE_SECONDS
+        for save in saves:
+            pieces = []
+            with _noting(save, failed):
+                for piece in save.pieces():
+                    pieces.append(piece)
+                    if loop.time() > turn_end:
+                        await asyncio.sleep(0)  # others have their turn
+                        turn_end = loop.time() + _PREPARE_SECONDS
+            if save.path not in failed:
+                if len(writing) == at_once:
+                    _, writing = await asyncio.wait(writing, return_when=asyncio.FIRST_COMPLETED)
+                writing.add(asyncio.create_task(self._write(save, pieces, failed)))
+        if writing:
+            await asyncio.wait(writing)
+
+    async def _write(self, save: "Save", pieces: list[bytes], failed: "dict[Path, MqtoolError]") -> None:
+        with _noting(save, failed):
+            await asyncio.get_running_loop().run_in_executor(self._writers, _write_pieces, save, pieces)
+
+
+@contextlib.contextmanager
+def _noting(save: "Save", failed: "dict[Path, MqtoolError]") -> Iterator[None]:
+    """Note that a table could not be written: answers wait for it, so this must continue."""
+    try:
+        yield
+    except MqtoolError as error:
+        failed[save.path] = error
+    except Exception as error:
+        log.exception("writing %s failed", save.path)
+        failed[save.path] = WriteError(f"{save.path} cannot be written: {error}")
 
 
 def _write_pieces(save: "Save", pieces: list[bytes]) -> None:

@@ -33,6 +33,8 @@ class Save(NamedTuple):
     pieces: Callable[[], Iterable[bytes]]
     """Yields the current text, in pieces of about a millisecond, between which the table may change."""
     write: Write
+    in_any_order: bool = False
+    """Whether it may be written at the same time as its neighbours of which that is true."""
 
     def run(self) -> None:
         """Write it immediately."""
@@ -40,7 +42,7 @@ class Save(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Files that are written together, one after the other."""
+    """Files that are written together, in this order."""
 
     changes: int  # number of changes when it began
     saves: list[Save]
@@ -61,13 +63,20 @@ class Saves:
         self._not_before: int | None = None  # ms
         self._is_failing = False
 
-    def want(self, path: Path, pieces: Callable[[], Iterable[bytes]], write: Write = save_data) -> None:
+    def want(
+        self,
+        path: Path,
+        pieces: Callable[[], Iterable[bytes]],
+        write: Write = save_data,
+        *,
+        in_any_order: bool = False,
+    ) -> None:
         """Write a file soon, or immediately if nobody takes saves.
 
         Raises:
             WriteError: it is written immediately, and the disk is full, or fails.
         """
-        save = Save(path, pieces, write)
+        save = Save(path, pieces, write, in_any_order)
         if self.on_wanted is None:
             save.run()
             return

@@ -110,7 +110,7 @@ class CursorFiles:
 
     def _want(self, path: Path, pieces: Callable[[], list[bytes]], write: Callable[[Path, bytes], None]) -> None:
         try:
-            self._saves.want(path, pieces, write)
+            self._saves.want(path, pieces, write, in_any_order=True)
         except WriteError as error:
             log.warning("%s", error)
 

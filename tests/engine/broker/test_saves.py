@@ -15,7 +15,9 @@ import pytest
 import mqtool
 from mqtool.engine.broker.config_files import load_table, save_data
 from mqtool.engine.broker.saves import Round
+from mqtool.engine.cluster import Cluster
 from mqtool.engine.repair.findings import Severity
+from mqtool.engine.server_configs import BrokerConfig
 from mqtool.errors import MqtoolError, WriteError
 from mqtool.formats.bodies import ConsumerData, Heartbeat, build_heartbeat, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -112,6 +114,28 @@ def test_a_thousand_topics_made_at_once_cost_a_few_files(tmp_path: Path) -> None
             assert disk.count < 100
             table = load_table(tmp_path / "config" / "topics.json", len)[0]["topicConfigTable"]
             assert {f"T{one}" for one in range(1000)} <= table.keys()
+
+    asyncio.run(test())
+
+
+def test_tables_that_may_be_written_in_any_order_are_written_together_and_others_after_them(tmp_path: Path) -> None:
+    meeting, written = threading.Barrier(3), list[str]()
+
+    def write(path: Path, _: bytes) -> None:
+        if path.name in "abc":
+            meeting.wait(_PATIENCE)
+        written.append(path.name)
+
+    async def test() -> None:
+        async with asyncio.timeout(60), Cluster(brokers=[BrokerConfig(tmp_path)]) as cluster:
+            saves, all_written = cluster.brokers[0].saves, threading.Event()
+            for name in "1abc2":
+                saves.want(tmp_path / name, lambda: (b"",), write, in_any_order=name in "abc")
+            saves.want(tmp_path / "3", lambda: (b"",), lambda *_: all_written.set())
+            assert await asyncio.to_thread(all_written.wait, _PATIENCE)
+        assert written[0] == "1"
+        assert sorted(written[1:4]) == ["a", "b", "c"]
+        assert written[4] == "2"
 
     asyncio.run(test())
 
