@@ -14,6 +14,7 @@ A message without these properties is from a RocketMQ client. Cost: linear in th
 
 import base64
 import binascii
+import functools
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from mqtool.engine.pulsar.frames import (
     build_payload,
     split_batch_body,
     split_payload,
+    without_size,
 )
 from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, parse, text_of
 from mqtool.errors import FormatError
@@ -44,6 +46,8 @@ _RESERVED = (frozenset(name.encode() for name in OF_ROCKETMQ) | _OURS) - {_TAGS}
 _SEPARATORS = (b"\0", b"\1", b"\2")
 _ROOM = 1024
 """Bytes of properties that a broker adds to a message."""
+_OF_BATCH = b"%b\1%%d/%%d\2%b\1%%b\2" % (INDEX, SINGLE)
+_base64 = functools.partial(binascii.b2a_base64, newline=False)
 _ELEMENT = struct.Struct(">iiiii")
 _SHORT = struct.Struct(">h")
 _PRODUCER = "rocketmq"
@@ -142,7 +146,7 @@ def batch_body(records: Iterable[Record]) -> bytes:
 def _single(metadata: Any, raw: bytes, body: bytes) -> Record:
     """Return a message as it is stored; this modifies the metadata, of which ``raw`` is the text."""
     if not (metadata.compression or metadata.properties or metadata.HasField("partition_key")):  # most messages
-        return Record(body, _joined([(SINGLE, base64.b64encode(raw))]))
+        return Record(body, _joined([(SINGLE, _base64(raw))]))
     metadata.ClearField("compression")
     metadata.ClearField("uncompressed_size")
     pairs = _visible(metadata)
@@ -157,13 +161,15 @@ def _batch(metadata: Any, body: bytes) -> list[Record]:
     metadata.ClearField("uncompressed_size")
     records = []
     for number, (raw, payload) in enumerate(split_batch_body(body, count)):
-        single = parse(SingleMetadata, raw)
-        pairs = _visible(single)
-        single.payload_size = 0  # known from the body
-        pairs += [(INDEX, b"%d/%d" % (number, count)), (SINGLE, _text(single))]
-        if not number:
-            pairs.append((OF_BATCH, _text(metadata)))
-        records.append(Record(payload, _joined(pairs)))
+        visible, rest = b"", without_size(raw)
+        if rest is None:
+            single = parse(SingleMetadata, raw)
+            visible = _joined(_visible(single))
+            single.payload_size = 0  # known from the body
+            rest = single.SerializeToString()
+        records.append(Record(payload, visible + _OF_BATCH % (number, count, _base64(rest))))
+    first = records[0]
+    records[0] = first._replace(properties=first.properties + _joined([(OF_BATCH, _text(metadata))]))
     return records
 
 
@@ -195,7 +201,7 @@ def _fits(text: bytes) -> bool:
 
 
 def _text(message: Any) -> bytes:
-    return base64.b64encode(message.SerializeToString())
+    return _base64(message.SerializeToString())
 
 
 def _joined(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:

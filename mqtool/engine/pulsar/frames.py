@@ -4,6 +4,8 @@ A frame consists of its size, the size of its command, the command, and for SEND
 magic number and a CRC-32C, then the size of the metadata, the metadata and the body. (Rules: pulsar.md 1.)
 """
 
+import functools
+import re
 import struct
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
@@ -19,6 +21,8 @@ CHECKSUM_MARK = b"\x0e\x01"
 _BROKER_MARK = b"\x0e\x02"
 PADDING = 10 * 1024
 """How much longer a frame may be than the longest message."""
+_PLAIN = re.compile(rb"\x18([\x80-\xff]{0,3}[\0-\x7f])((?:[\x28\x40][\x80-\xff]{0,8}[\0-\x7f])*)")
+"""Metadata of most messages of batches: ``payload_size``, perhaps followed by ``event_time`` and ``sequence_id``."""
 _IDS_AT_ONCE = 100
 """Ids of an acknowledgement: for each of them a message may have to be read."""
 
@@ -191,16 +195,33 @@ def split_batch_body(body: bytes, count: int) -> list[Payload]:
         (size,) = _SIZE.unpack_from(body, at)
         at += _SIZE.size
         metadata = body[at : at + size]
-        single = parse(SingleMetadata, metadata)
         at += size
-        end = at + single.payload_size
-        if single.payload_size < 0 or end > len(body):
+        if plain := _PLAIN.fullmatch(metadata):
+            payload_size = _number(plain[1])
+        else:
+            payload_size = parse(SingleMetadata, metadata).payload_size
+        end = at + payload_size
+        if payload_size < 0 or end > len(body):
             raise FormatError("a message of a batch that is longer than the batch", at)
         payloads.append(Payload(metadata, body[at:end]))
         at = end
     if at != len(body):
         raise FormatError("a batch with data after its messages", at)
     return payloads
+
+
+def without_size(metadata: bytes) -> bytes | None:
+    """Return the metadata of a message of a batch with a ``payload_size`` of 0; None if it has a key or properties.
+
+    That takes a tenth of the time of parsing it.
+    """
+    plain = _PLAIN.fullmatch(metadata)
+    return b"\x18\0" + plain[2] if plain else None
+
+
+@functools.lru_cache(4096)
+def _number(varint: bytes) -> int:
+    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(varint))
 
 
 def build_batch_body(messages: list[Payload]) -> bytes:

@@ -3,10 +3,20 @@
 import itertools
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("google.protobuf")
-from mqtool.engine.pulsar.frames import Command, PulsarFrameDecoder, build_frame
-from mqtool.engine.pulsar.wire import command
+from mqtool.engine.pulsar.frames import (
+    Command,
+    Payload,
+    PulsarFrameDecoder,
+    build_batch_body,
+    build_frame,
+    split_batch_body,
+    without_size,
+)
+from mqtool.engine.pulsar.wire import SingleMetadata, command
 
 
 @pytest.mark.parametrize(("ack_type", "parts"), [(0, 4), (1, 1)])
@@ -30,3 +40,35 @@ def test_a_long_acknowledgement_comes_in_parts_of_which_none_is_left_out(ack_typ
     assert [(one.entryId, *one.ack_set) for ack in acks for one in ack.message_id] == [(n, n) for n in range(350)]
     assert {(ack.consumer_id, ack.ack_type) for ack in acks} == {(3, ack_type)}
     assert [ack.HasField("request_id") for ack in acks] == [False] * (parts - 1) + [True]
+
+
+@given(
+    st.binary(max_size=24)
+    | st.lists(st.sampled_from([b"\x18\x03", b"\x18\x80\x08", b"\x28\x05", b"\x40", b"\xff", b"\0", b"\x12\x01k"])).map(
+        b"".join
+    )
+)
+@example(b"\x18\x03\x28" + b"\xff" * 9 + b"\x01")
+@settings(max_examples=500, deadline=None)
+def test_metadata_without_its_size_are_what_protobuf_makes_of_them(raw: bytes) -> None:
+    rest = without_size(raw)
+    if rest is None:
+        return
+    expected = SingleMetadata.FromString(raw)
+    [split] = split_batch_body(build_batch_body([Payload(raw, bytes(expected.payload_size))]), 1)
+    assert len(split.body) == expected.payload_size
+    expected.payload_size = 0
+    assert SingleMetadata.FromString(rest) == expected
+
+
+@given(st.integers(0, 1 << 16), st.none() | st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 63) - 1))
+@settings(max_examples=100, deadline=None)
+def test_the_size_is_taken_out_of_what_clients_send_with_plain_messages(size: int, time: int, number: int) -> None:
+    raw = SingleMetadata(payload_size=size, event_time=time).SerializeToString() + b"\x40" + varint(number)
+
+    assert without_size(raw) is not None
+
+
+def varint(number: int) -> bytes:
+    digits = [number >> 7 * place & 0x7F for place in range(max(1, -(-number.bit_length() // 7)))]
+    return bytes([*(digit | 0x80 for digit in digits[:-1]), digits[-1]])
