@@ -1,8 +1,11 @@
 import java.util.List;
+import java.util.Map;
+import org.apache.pulsar.client.admin.ListTopicsOptions;
 import org.apache.pulsar.client.admin.PulsarAdmin;
 import org.apache.pulsar.client.admin.PulsarAdminException;
 import org.apache.pulsar.client.admin.Topics;
 import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.common.naming.TopicDomain;
 
 /** Does with the official client for administrators what pulsar-admin does with it; a line for each question. */
 public final class PulsarAdministrator {
@@ -21,6 +24,13 @@ public final class PulsarAdministrator {
             say("lookup", admin.lookups().lookupTopic(plain).startsWith("pulsar://"));
             say("subscriptions", topics.getSubscriptions(plain));
             say("messages in", topics.getStats(plain).getMsgInCounter());
+            say("asked for all", topics.getStats(plain, true, true, true).getMsgInCounter());
+            ListTopicsOptions all = ListTopicsOptions.builder().includeSystemTopic(true).build();
+            say("persistent", topics.getList("public/default", TopicDomain.persistent, all).stream().sorted().toList());
+            String labelled = "persistent://public/default/labelled";
+            topics.createPartitionedTopic(labelled, 2, Map.of("owner", "us"));
+            say("with properties", topics.getPartitionedTopicMetadata(labelled).partitions);
+            topics.deletePartitionedTopic(labelled);
             say("backlog", backlog(topics, plain));
             topics.skipMessages(plain, "s", 3);
             say("skipped", backlog(topics, plain));
@@ -28,11 +38,13 @@ public final class PulsarAdministrator {
             say("reset to a time", backlog(topics, plain));
             topics.resetCursor(plain, "s", topics.getLastMessageId(plain));
             say("reset to the last", backlog(topics, plain));
+            topics.resetCursor(plain, "s", topics.getLastMessageId(plain), true);
+            say("reset behind the last", backlog(topics, plain));
             topics.resetCursor(plain, "s", MessageId.earliest);
             say("reset to the first", backlog(topics, plain));
             topics.skipAllMessages(plain, "s");
             say("skipped all", backlog(topics, plain));
-            topics.deleteSubscription(plain, "s");
+            topics.deleteSubscription(plain, "s", true);
             say("unsubscribed", topics.getSubscriptions(plain));
             topics.deletePartitionedTopic(wide, true);
             topics.createNonPartitionedTopic("persistent://public/default/made");
