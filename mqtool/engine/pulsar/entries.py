@@ -46,7 +46,8 @@ _RESERVED = (frozenset(name.encode() for name in OF_ROCKETMQ) | _OURS) - {_TAGS}
 _SEPARATORS = (b"\0", b"\1", b"\2")
 _ROOM = 1024
 """Bytes of properties that a broker adds to a message."""
-_OF_BATCH = b"%b\1%%d/%%d\2%b\1%%b\2" % (INDEX, SINGLE)
+_MEMBER = b"%b\1%%d/%%d\2%b\1%%b\2" % (INDEX, SINGLE)
+"""The properties that each message of a batch has."""
 _base64 = functools.partial(binascii.b2a_base64, newline=False)
 _ELEMENT = struct.Struct(">iiiii")
 _SHORT = struct.Struct(">h")
@@ -167,7 +168,7 @@ def _batch(metadata: Any, body: bytes) -> list[Record]:
             visible = _joined(_visible(single))
             single.payload_size = 0  # known from the body
             rest = single.SerializeToString()
-        records.append(Record(payload, visible + _OF_BATCH % (number, count, _base64(rest))))
+        records.append(Record(payload, visible + _MEMBER % (number, count, _base64(rest))))
     first = records[0]
     records[0] = first._replace(properties=first.properties + _joined([(OF_BATCH, _text(metadata))]))
     return records
