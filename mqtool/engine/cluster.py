@@ -504,7 +504,7 @@ class _RunningBroker:
             self._making.add_done_callback(lambda _: self._turn())
 
     async def _save_on(self) -> None:
-        """Write the tables that have changed in a thread, until told to stop and all is written."""
+        """Write the tables that have changed in threads, until told to stop and all is written."""
         saves = self.rules.saves
         while True:
             self._saves_wanted.clear()

@@ -21,8 +21,10 @@ CHECKSUM_MARK = b"\x0e\x01"
 _BROKER_MARK = b"\x0e\x02"
 PADDING = 10 * 1024
 """How much longer a frame may be than the longest message."""
-_PLAIN = re.compile(rb"\x18([\x80-\xff]{0,3}[\0-\x7f])((?:[\x28\x40][\x80-\xff]{0,8}[\0-\x7f])*)")
-"""Metadata of most messages of batches: ``payload_size``, perhaps followed by ``event_time`` and ``sequence_id``."""
+_PLAIN = re.compile(rb"\x18([\x80-\xff]{0,3}[\0-\x7f])((?:[\x28\x40][\x80-\xff]{0,8}[\0-\x7f]){0,2})")
+"""Metadata of most messages of batches: ``payload_size``, perhaps followed by ``event_time`` and ``sequence_id``.
+
+Without a limit of their number, megabytes of such numbers would take hundreds of megabytes to match."""
 _IDS_AT_ONCE = 100
 """Ids of an acknowledgement: for each of them a message may have to be read."""
 

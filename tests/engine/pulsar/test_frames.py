@@ -1,6 +1,7 @@
 """Frames of a stream, however many are taken at once."""
 
 import itertools
+import tracemalloc
 
 import pytest
 from hypothesis import example, given, settings
@@ -67,6 +68,19 @@ def test_the_size_is_taken_out_of_what_clients_send_with_plain_messages(size: in
     raw = SingleMetadata(payload_size=size, event_time=time).SerializeToString() + b"\x40" + varint(number)
 
     assert without_size(raw) is not None
+
+
+def test_megabytes_of_numbers_in_the_metadata_of_one_message_take_no_memory_to_recognize() -> None:
+    raw = b"\x18\x01" + b"\x28\0" * 1_000_000
+    body = build_batch_body([Payload(raw, b"x")])
+    tracemalloc.start()
+    try:
+        assert without_size(raw) is None
+        [split] = split_batch_body(body, 1)
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(body)
+    finally:
+        tracemalloc.stop()
+    assert split == Payload(raw, b"x")
 
 
 def varint(number: int) -> bytes:
