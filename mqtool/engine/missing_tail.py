@@ -1,6 +1,6 @@
 """What a master has lost and its slaves have: it is copied back before the master accepts messages.
 
-A slave gets bytes as soon as they are written. After a power failure the log of a master may end before those of its
+A slave gets bytes before they are flushed. After a power failure the log of a master may end before those of its
 slaves, and new messages would be at addresses where they have others, so that they could no longer follow it.
 """
 

@@ -1,7 +1,8 @@
 """The rules of a master: what it sends to each slave and when, and how far the slaves are.
 
 The owner of the sockets reports which connections open, close and are backed up, and passes on received reports;
-``tick`` returns what to send. Bytes of the log are sent unchanged as soon as they are written, flushed or not.
+``tick`` returns what to send. Bytes of the log are sent unchanged, flushed or not, as soon as they
+are written; if no send waits for slaves, they are gathered for a moment.
 
 RocketMQ accepts whatever a slave reports. Here a report acknowledges only bytes that were sent on its connection, and a
 slave whose log is longer than the master's gets heartbeats and no data: the master's data would not continue where the
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 
 _SENT_AT_ONCE = 1 << 18
 """Bytes for one slave in one tick: other slaves have their turn in between."""
+_GATHER_MS = 20
+"""How long a slave that has everything waits for more if no send waits for it: fewer, larger pieces cost both sides
+less. RocketMQ's slaves wait up to 100 ms."""
 _SECOND_MS = 1000
 _MAX_SAMPLES = 3600
 _READ_AGAIN_MS = 1000
@@ -257,6 +261,8 @@ class Master:
         slave.position += len(data)
         slave.bytes_in_second += len(data)
         slave.last_sent = now
+        if slave.position == self._log.end_offset and not self._settings.required_slaves:
+            slave.next_read = now + _GATHER_MS
         return frames
 
     def next_tick(self, now: int) -> int | None:

@@ -20,6 +20,7 @@ from mqtool.formats.peer import Peer
 from tests.recorded_replication import STREAMS, RecordedBytes, recorded
 
 SEGMENT = 4096
+REAL_MASTER_LOOKS_MS = 100
 
 
 @contextlib.contextmanager
@@ -160,9 +161,9 @@ def test_a_slave_is_sent_the_frames_that_a_real_master_has_sent(tmp_path: Path, 
         assert set(slave.heartbeats) <= {one.offset for one in stream if not one.is_report}
 
 
-def test_new_bytes_leave_as_soon_as_they_are_written(tmp_path: Path) -> None:
+def test_new_bytes_leave_as_soon_as_they_are_written_if_sends_wait_for_them(tmp_path: Path) -> None:
     with a_log(tmp_path, 100) as log:
-        line, news = MasterWithSlaves(log), []
+        line, news = MasterWithSlaves(log, required_slaves=1), []
         line.master.on_news = lambda: news.append(log.end_offset)
         slave = line.connect(100)
         news.clear()
@@ -179,6 +180,39 @@ def test_new_bytes_leave_as_soon_as_they_are_written(tmp_path: Path) -> None:
         news.clear()
         grow(log, 1)
         assert news == []
+
+
+def test_new_bytes_that_no_send_waits_for_are_gathered_but_arrive_sooner_than_of_a_real_one(tmp_path: Path) -> None:
+    with a_log(tmp_path, 100) as log:
+        line = MasterWithSlaves(log)
+        slave = line.connect(100)
+        grow(log, 10)
+        line.run()
+        assert slave.bodies == [(100, 10)]  # nothing was sent for a while: at once
+
+        for size in (20, 30, 40):
+            grow(log, size)
+            line.run()
+        assert slave.bodies == [(100, 10)]
+        line.wait(REAL_MASTER_LOOKS_MS // 2)
+        assert slave.bodies == [(100, 10), (110, 90)]
+
+        grow(log, 50)
+        line.run()
+        grow(log, 60)
+        line.master.configure(MasterSettings(required_slaves=1))
+        line.wait(REAL_MASTER_LOOKS_MS // 2)
+        grow(log, 70)
+        line.run()
+        assert slave.bodies[2:] == [(200, 50), (250, 60), (310, 70)]
+
+
+def test_a_slave_that_is_behind_is_sent_all_without_a_pause(tmp_path: Path) -> None:
+    size = 3 << 20
+    with a_log(tmp_path, size, segment=1 << 23) as log:
+        line = MasterWithSlaves(log)
+        slave = line.connect(8)
+        assert sum(size for _, size in slave.bodies) == size - 8
 
 
 def test_who_is_silent_for_too_long_is_hung_up_on(tmp_path: Path) -> None:
