@@ -1,6 +1,7 @@
 """The port of a broker for clients of Apache Pulsar: connects the rules of its door with their connections."""
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -50,10 +51,14 @@ class PulsarServer(StreamServer[Command, Frame]):
         session.last_heard = self.clock()
         return peer
 
-    def dispatch(self, command: Command, peer: Peer, now: int) -> None:
-        """Pass a command to the rules."""
+    def dispatch(self, commands: deque[Command], peer: Peer, now: int) -> None:
+        """Pass a command to the rules, or consecutive messages together."""
+        command, more = commands.popleft(), list[Command]()
+        if command.name == "send":
+            while commands and commands[0].name == "send":
+                more.append(commands.popleft())
         try:
-            self.rules.take(command, self.rules.session(peer), now)
+            self.rules.take(command, self.rules.session(peer), now, more)
         except FormatError as error:
             self.end(peer, error.reason)
         except (MqtoolError, OSError) as error:

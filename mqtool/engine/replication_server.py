@@ -5,6 +5,7 @@ The stream has no authentication and no TLS: who may connect is decided by addre
 
 import ipaddress
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -116,9 +117,9 @@ class ReplicationServer(StreamServer[int, list[Buffer]]):
             return False
         return any(address in network for network in self.networks)
 
-    def dispatch(self, command: int, peer: Peer, now: int) -> None:
+    def dispatch(self, commands: deque[int], peer: Peer, now: int) -> None:
         """Pass a report to the rules."""
-        self.master.reported(peer, command, now)
+        self.master.reported(peer, commands.popleft(), now)
 
     def encode(self, command: list[Buffer]) -> list[Buffer]:
         """Return the bytes to write."""

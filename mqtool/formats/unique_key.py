@@ -26,6 +26,7 @@ def build_unique_key(address: bytes, process: int, maker: int, now: int, count: 
     return maker_part(address, process, maker) + message_part(now, count)
 
 
+@functools.lru_cache(256)
 def maker_part(address: bytes, process: int, maker: int) -> str:
     """Return the first 20 digits, which all keys of a maker share."""
     return _MAKER.pack(address[:4], process & 0xFFFF, maker & 0xFFFFFFFF).hex().upper()
@@ -33,7 +34,12 @@ def maker_part(address: bytes, process: int, maker: int) -> str:
 
 def message_part(now: int, count: int) -> str:
     """Return the other 12."""
-    return f"{now - _month(now // _DAY) & 0xFFFFFFFF:08X}{count & 0xFFFF:04X}"
+    return f"{_time_part(now)}{count & 0xFFFF:04X}"
+
+
+@functools.lru_cache(2)
+def _time_part(now: int) -> str:
+    return f"{now - _month(now // _DAY) & 0xFFFFFFFF:08X}"
 
 
 @functools.lru_cache(2)

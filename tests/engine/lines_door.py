@@ -4,6 +4,8 @@
 ``joined``; members of a group are told ``changed GROUP``.
 """
 
+from collections import deque
+
 from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.broker.door import Door
 from mqtool.engine.broker.group_commit import Safety
@@ -100,8 +102,8 @@ class LinesServer(StreamServer[bytes, str]):
     rules: LinesDoor
     new_frames = staticmethod(Lines)
 
-    def dispatch(self, command: bytes, peer: Peer, now: int) -> None:
-        self.rules.take(command.decode(), self.rules.session(peer), now)
+    def dispatch(self, commands: deque[bytes], peer: Peer, now: int) -> None:
+        self.rules.take(commands.popleft().decode(), self.rules.session(peer), now)
         self.send(self.rules.outgoing())
 
     def encode(self, command: str) -> list[Buffer]:

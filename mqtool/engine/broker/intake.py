@@ -1,6 +1,6 @@
 """How messages get into the store: directly, or through put hooks that make them wait first."""
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import TYPE_CHECKING
 
 from mqtool.formats.property_names import DELAY
@@ -40,6 +40,12 @@ class Intake:
             if refused is not None:
                 return refused
         return self.store.append(message, now, is_again=is_again)
+
+    def put_each(self, messages: Sequence["NewMessage"], now: int) -> list["AppendResult"]:
+        """Store messages of one queue, if possible in one write."""
+        if all(self._names.isdisjoint(message.pairs) for message in messages):
+            return self.store.append_each(messages, now)
+        return [self.put(message, now) for message in messages]
 
     def put_again(self, message: "NewMessage", now: int) -> "AppendResult":
         """Store a message that a consumer had: of its properties only a delay takes effect.

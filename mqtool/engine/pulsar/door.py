@@ -7,7 +7,7 @@ import heapq
 import itertools
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqtool.engine.broker.acl import Need
@@ -18,6 +18,7 @@ from mqtool.engine.broker.operations.refusal import OperationRefusedError as Not
 from mqtool.engine.broker.operations.send import NewTopic
 from mqtool.engine.broker.settings import Role
 from mqtool.engine.intervals import is_time
+from mqtool.engine.pulsar.deduplication import Deduplication
 from mqtool.engine.pulsar.entries import (
     ToStore,
     batch_body,
@@ -81,11 +82,36 @@ _REQUESTS = frozenset(
 )
 
 
+_NOTHING = ToStore([], False, 0)
+
+
 class BrokerUrls(NamedTuple):
     """Where clients find a broker; None where they cannot come so."""
 
     plain: str | None
     tls: str | None
+
+
+class _Received(NamedTuple):
+    """A message of a producer that is to be stored."""
+
+    producer: PulsarProducer
+    queue: QueueTopic
+    body: Any  # of its command
+    size: int  # of its payload
+    known: Deduplication | None  # where its sequence id counts
+    stored: ToStore
+    fault: str = ""  # why it is refused
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether what comes before has to be stored first."""
+        return bool(self.fault) or self.stored.is_batch or self.known is not None
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether its producer has sent it before."""
+        return self.known is not None and self.known.is_repeated(self.producer.name, signed(self.body.sequence_id))
 
 
 class PulsarDoor(Door[Frame, PulsarSession]):
@@ -165,8 +191,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         """Return a session for a new connection."""
         return PulsarSession(peer, self.outbox, self._now)
 
-    def take(self, received: Command, session: PulsarSession, now: int) -> None:
-        """Handle a command.
+    def take(self, received: Command, session: PulsarSession, now: int, more: Sequence[Command] = ()) -> None:
+        """Handle a command, and if it is a message, more messages: together they are written at once.
 
         Raises:
             FormatError: it violates the protocol; the connection is to be closed.
@@ -176,7 +202,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         session.pinged_at = None
         if session.probes:
             self._answered(session, now)
-        name, body, payload = received
+        name, body, _ = received
         if not session.is_connected and name not in ("connect", "ping", "pong"):
             raise FormatError(f"{name} before connect", 0)
         if self.is_of_slave:
@@ -184,7 +210,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if name == "connect":
             self._connect(session, body, now)
         elif name == "send":
-            self._send(session, body, payload, now)
+            self._send_all(session, [received, *more], now)
         elif (do := self._commands.get(name)) is None:
             raise FormatError(f"{name} is not a command that clients send", 0)
         else:
@@ -812,44 +838,73 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 del session.closed_producers[next(iter(session.closed_producers))]
             session.say("close_producer", producer_id=id, request_id=NO_REQUEST)
 
-    def _send(self, session: PulsarSession, body: Any, payload: bytes | None, now: int) -> None:
+    def _send_all(self, session: PulsarSession, commands: Sequence[Command], now: int) -> None:
+        """Store messages in their order; single ones of a producer that follow one another in one write."""
+        together: list[_Received] = []
+        try:
+            for _, body, payload in commands:
+                received = self._received(session, body, payload)
+                if received is None:
+                    continue
+                if together and (received.is_alone or received.producer is not together[-1].producer):
+                    self._store_all(session, together, now)
+                    together = []
+                if not received.is_alone:
+                    together.append(received)
+                elif received.fault:
+                    self._send_error(session, body, received.fault, PulsarError.CHECKSUM)
+                elif received.is_repeated:
+                    end = self.broker.store.end_offset
+                    self._receipt(session, received.producer, body, (EARLIEST, EARLIEST), end, now)
+                else:
+                    self._store_all(session, [received], now)
+        finally:  # messages before a wrong one are valid
+            if together:
+                self._store_all(session, together, now)
+
+    def _received(self, session: PulsarSession, body: Any, payload: bytes | None) -> _Received | None:
+        """Return a message with all that storing it takes, None if its producer was closed from this side."""
         registered = session.producers.get(body.producer_id)
         if registered is None and body.producer_id in session.closed_producers:
-            return
+            return None
         if registered is None or payload is None:
             raise FormatError("a message without a producer, or without a payload", 0)
         producer, queue = registered
         if queue.producers.by_name.get(producer.name) is not producer:
             raise FormatError("a message from a producer that is still waiting", 0)
+        known = queue.deduplication
         try:
             stored = to_store(payload, self.topics.most_body)
         except FormatError as error:
-            reason = "Checksum failed on the broker" if isinstance(error, ChecksumError) else str(error)
-            self._send_error(session, body, reason, PulsarError.CHECKSUM)
-            return
-        known = queue.deduplication
+            fault = "Checksum failed on the broker" if isinstance(error, ChecksumError) else str(error)
+            return _Received(producer, queue, body, len(payload), known, _NOTHING, fault)
         if known is not None and body.is_chunk and is_followed_by_chunks(metadata_of(payload)):
             known = None  # all chunks of a message have one sequence id: the last one counts
-        if known is not None and known.is_repeated(producer.name, signed(body.sequence_id)):
-            self._receipt(session, producer, body, (EARLIEST, EARLIEST), self.broker.store.end_offset, now)
-            return
+        return _Received(producer, queue, body, len(payload), known, stored)
+
+    def _store_all(self, session: PulsarSession, together: Sequence[_Received], now: int) -> None:
+        """Store messages of one producer, and answer them."""
+        producer, queue = together[0].producer, together[0].queue
         try:
-            result = self._store(session, stored, queue, now)
+            results = self._store(session, together, now)
         except (NotDoneError, LimitError) as refused:
-            self._send_error(session, body, str(refused))
+            for received in together:
+                self._send_error(session, received.body, str(refused))
             return
-        if result.status is PutStatus.SERVICE_NOT_AVAILABLE:  # the client retries until the store accepts it
-            log.warning("a message of %s was not accepted: %s", session.address, self.broker.store.refusal)
-            self._close(session, producer.id, producer)
-            return
-        if result.status is not PutStatus.PUT_OK:
-            text = f"The message cannot be stored ({result.status}): it is too large, or its properties are"
-            self._send_error(session, body, text)
-            return
-        queue.bytes_in += len(payload)
-        if known is not None:
-            known.stored(producer.name, max(signed(body.sequence_id), signed(body.highest_sequence_id)))
-        self._receipt(session, producer, body, (queue.generation, result.queue_offset), result.flush_offset, now)
+        for received, result in zip(together, results, strict=True):
+            body, known = received.body, received.known
+            if result.status is PutStatus.SERVICE_NOT_AVAILABLE:  # the client retries until the store accepts it
+                log.warning("a message of %s was not accepted: %s", session.address, self.broker.store.refusal)
+                self._close(session, producer.id, producer)
+                return
+            if result.status is not PutStatus.PUT_OK:
+                text = f"The message cannot be stored ({result.status}): it is too large, or its properties are"
+                self._send_error(session, body, text)
+                continue
+            queue.bytes_in += received.size
+            if known is not None:
+                known.stored(producer.name, max(signed(body.sequence_id), signed(body.highest_sequence_id)))
+            self._receipt(session, producer, body, (queue.generation, result.queue_offset), result.flush_offset, now)
 
     def _receipt(
         self,
@@ -888,18 +943,22 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         for receipt_fields in producer.safe_receipts():
             session.receipt(*receipt_fields)
 
-    def _store(self, session: PulsarSession, stored: ToStore, queue: QueueTopic, now: int) -> AppendResult:
-        place = queue.place
-        message = NewMessage(
-            place.topic,
-            place.queue_id,
-            batch_body(stored.records) if stored.is_batch else stored.records[0].body,
-            b"" if stored.is_batch else stored.records[0].properties,
-            born_timestamp=stored.publish_time or now,
-            born_host=session.born_host,
-        )
-        like = NewTopic("", 1, False)
-        return self.broker.sends.send(message, like, now, is_batch=stored.is_batch).result
+    def _store(self, session: PulsarSession, together: Sequence[_Received], now: int) -> Sequence[AppendResult]:
+        place, like = together[0].queue.place, NewTopic("", 1, False)
+        messages = [
+            NewMessage(
+                place.topic,
+                place.queue_id,
+                batch_body(stored.records) if stored.is_batch else stored.records[0].body,
+                b"" if stored.is_batch else stored.records[0].properties,
+                born_timestamp=stored.publish_time or now,
+                born_host=session.born_host,
+            )
+            for stored in [received.stored for received in together]
+        ]
+        if together[0].stored.is_batch:
+            return [self.broker.sends.send(messages[0], like, now, is_batch=True).result]
+        return self.broker.sends.send_each(messages, like, now)
 
     def _send_error(self, session: PulsarSession, body: Any, text: str, error: PulsarError | None = None) -> None:
         """Refuse a message with an error on which clients give it up instead of resending it endlessly."""

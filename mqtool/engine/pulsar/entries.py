@@ -15,6 +15,7 @@ A message without these properties is from a RocketMQ client. Cost: linear in th
 import base64
 import binascii
 import functools
+import re
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ from mqtool.engine.pulsar.frames import (
     build_payload,
     split_batch_body,
     split_payload,
+    varint,
     without_size,
 )
 from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, parse, text_of
@@ -48,6 +50,9 @@ _ROOM = 1024
 """Bytes of properties that a broker adds to a message."""
 _MEMBER = b"%b\1%%d/%%d\2%b\1%%b\2" % (INDEX, SINGLE)
 """The properties that each message of a batch has."""
+_PRODUCER_NAME, _LONGEST_NAME = 0x0A, 0x7F
+_USUAL = re.compile(rb"\x10[\x80-\xff]{0,8}[\0-\x7f]\x18([\x80-\xff]{0,8}[\0-\x7f])")
+"""``sequence_id`` and ``publish_time`` of metadata."""
 _base64 = functools.partial(binascii.b2a_base64, newline=False)
 _ELEMENT = struct.Struct(">iiiii")
 _SHORT = struct.Struct(">h")
@@ -81,6 +86,18 @@ class ToStore(NamedTuple):
     publish_time: int  # ms
 
 
+def _usual_time(metadata: bytes) -> int | None:
+    """Return the publish time of metadata with nothing but producer, sequence id and publish time, as most have.
+
+    None for others; that takes a fifth of the time of parsing them.
+    """
+    if len(metadata) < 2 or metadata[0] != _PRODUCER_NAME or metadata[1] > _LONGEST_NAME:
+        return None
+    name_end = 2 + metadata[1]
+    usual = _USUAL.fullmatch(metadata, name_end)
+    return varint(usual[1]) if usual and metadata[2:name_end].isascii() else None
+
+
 def to_store(payload: bytes, most: int) -> ToStore:
     """Return an entry as it is to be stored.
 
@@ -93,6 +110,8 @@ def to_store(payload: bytes, most: int) -> ToStore:
         FormatError: it has no metadata, or claims an impossible number of messages.
     """
     raw, body = split_payload(payload)
+    if (usual_time := _usual_time(raw)) is not None and len(raw) + len(body) <= longest_payload(most):
+        return ToStore([Record(body, _joined([(SINGLE, _base64(raw))]))], False, usual_time)
     metadata = parse(MessageMetadata, raw)
     _check_count(metadata)
     time = metadata.publish_time if metadata.publish_time < 1 << 63 else 0

@@ -199,7 +199,7 @@ def split_batch_body(body: bytes, count: int) -> list[Payload]:
         metadata = body[at : at + size]
         at += size
         if plain := _PLAIN.fullmatch(metadata):
-            payload_size = _number(plain[1])
+            payload_size = varint(plain[1])
         else:
             payload_size = parse(SingleMetadata, metadata).payload_size
         end = at + payload_size
@@ -222,8 +222,9 @@ def without_size(metadata: bytes) -> bytes | None:
 
 
 @functools.lru_cache(4096)
-def _number(varint: bytes) -> int:
-    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(varint))
+def varint(text: bytes) -> int:
+    """Return a number as protobuf writes it."""
+    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(text))
 
 
 def build_batch_body(messages: list[Payload]) -> bytes:

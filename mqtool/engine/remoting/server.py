@@ -1,6 +1,7 @@
 """A server of the remoting protocol: requests in, answers out, by the rules of a broker or name server."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -46,8 +47,9 @@ class RemotingServer(StreamServer[RemotingCommand, RemotingCommand]):
         super().__init__(handler, tls, limits, clock=clock)
         self.handler = handler
 
-    def dispatch(self, command: RemotingCommand, peer: Peer, now: int) -> None:
+    def dispatch(self, commands: deque[RemotingCommand], peer: Peer, now: int) -> None:
         """Pass a command to the handler and send what it returns."""
+        command = commands.popleft()
         try:
             for to, outgoing in self.handler.handle(command, peer, now):
                 if command.is_oneway and to is peer and outgoing.is_response and outgoing.opaque == command.opaque:

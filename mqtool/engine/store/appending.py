@@ -38,7 +38,7 @@ from mqtool.formats.properties import (
     parse_properties,
 )
 from mqtool.formats.property_names import CRC32, DELAY, INNER_BASE, INNER_MULTI_QUEUE_OFFSET, WAIT
-from mqtool.formats.topics import RETRY_PREFIX
+from mqtool.formats.topics import RETRY_PREFIX, SCHEDULE_TOPIC
 
 _WAIT, _CRC, _DELAY = WAIT.encode(), CRC32.encode(), DELAY.encode()
 _INNER = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
@@ -48,6 +48,9 @@ _TOO_MANY_PROPERTIES = AppendResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
 _REFUSED = AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
 _SYNC_FLUSH, _ASYNC_FLUSH = "SYNC_FLUSH", "ASYNC_FLUSH"
 _PUT_OK = PutStatus.PUT_OK  # faster than an attribute of an enum
+_UNUSUAL = commit_log.TRANSACTION_MASK | commit_log.INNER_BATCH
+_WRITTEN_TOGETHER = 1 << 18
+"""Bytes of messages that are written together: for longer ones it saves nothing."""
 _NONE_OF_BATCH = frozenset((_DELAY, live_dispatch.BATCH_COUNT))
 """Properties that messages of a batch cannot have."""
 _GROWTH_OF_BATCH = 4
@@ -144,6 +147,48 @@ class Appender:
         wait = end if (self.is_sync or log.confirmed_offset is not None) and pairs.get(_WAIT) != b"false" else 0
         return AppendResult(_PUT_OK, (at,), end, queue_offset, now, message.store_host, wait)
 
+    def append_each(self, messages: Sequence[NewMessage], now: int) -> list[AppendResult]:
+        """Store messages of one queue one after the other, with the results of ``append``, if possible in one write.
+
+        If that write fails, none is stored.
+        """
+        log, topic, pairs_of_each = self._log, messages[0].topic, [message.pairs for message in messages]
+        queue = self._queues.get((topic, messages[0].queue_id))
+        if queue is None or self._is_refusing or self._with_crc or self._with_light_queues or topic == SCHEDULE_TOPIC:
+            return [self.append(message, now) for message in messages]
+        sizes = [record_size(message, queue.topic, len(message.properties)) for message in messages]
+        are_usual = all(
+            not message.sys_flag & _UNUSUAL
+            and live_dispatch.BATCH_COUNT not in pairs
+            and len(message.properties) <= MAX_PROPERTIES
+            and self._fits(len(message.body), size, False)
+            for message, pairs, size in zip(messages, pairs_of_each, sizes, strict=True)
+        )
+        if not are_usual or sum(sizes) > min(log.room, _WRITTEN_TOGETHER):
+            return [self.append(message, now) for message in messages]
+        first = queue.next_offset
+        try:
+            offsets = [*itertools.accumulate(sizes[:-1], initial=log.place(sum(sizes)))]
+            records = [
+                build_record(message, queue.topic, message.properties, size, queue_offset, at, now)
+                for queue_offset, (message, size, at) in enumerate(zip(messages, sizes, offsets, strict=True), first)
+            ]
+            log.write(b"".join(records), offsets[-1], now)
+        except struct.error:  # a number is too large for its field: only that message is refused
+            return [self.append(message, now) for message in messages]
+        except MqtoolError as error:
+            self._health.hold_up(error)
+            return [_REFUSED] * len(messages)
+        take, must_wait = self._dispatcher.take, self.is_sync or log.confirmed_offset is not None
+        results = []
+        for queue_offset, (message, pairs, at, size) in enumerate(
+            zip(messages, pairs_of_each, offsets, sizes, strict=True), first
+        ):
+            take(topic, message.sys_flag, pairs, queue, (), 1, at, size, now)
+            wait = at + size if must_wait and pairs.get(_WAIT) != b"false" else 0
+            results.append(AppendResult(_PUT_OK, (at,), at + size, queue_offset, now, message.store_host, wait))
+        return results
+
     def append_batch(self, batch: NewMessage, now: int) -> AppendResult:
         """Store the messages of a batch one after the other, all of them or none.
 
@@ -155,7 +200,7 @@ class Appender:
         Returns:
             Where they are stored, or why none is.
         """
-        if self._health.is_held_up or self._retention.is_full or self._health.failure is not None:
+        if self._is_refusing:
             return _REFUSED
         queue = self._queues.get((batch.topic, batch.queue_id)) or self._new_queue(batch)
         if queue is None and self._dispatcher.queues.has_no_room_for(batch.topic):
@@ -231,6 +276,11 @@ class Appender:
             raise
         finally:
             self._log.last_timestamp, self._log.last_start = self._dispatcher.reached
+
+    @property
+    def _is_refusing(self) -> bool:
+        health = self._health
+        return health.is_held_up or self._retention.is_full or health.failure is not None
 
     def _fits(self, body_size: int, size: int, is_again: bool) -> bool:
         return (

@@ -111,6 +111,11 @@ class LiveLog:
 
     # Writing
 
+    @property
+    def room(self) -> int:
+        """How many bytes of records fit into the segment at the end of the log."""
+        return self.file_size - self.end_offset % self.file_size - _ROOM
+
     def place(self, size: int) -> int:
         """Return the address for ``size`` contiguous bytes; a segment without space for them is ended.
 

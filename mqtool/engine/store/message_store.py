@@ -10,7 +10,7 @@ and ``upkeep.py`` does what is due as time passes.
 import contextlib
 import os
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from mqtool.engine.store.append_result import AppendResult, PutStatus
@@ -146,6 +146,7 @@ class MessageStore:
         self._files = self.dispatcher.queues.files
         self.append = self._appender.append
         self.append_batch: Callable[[NewMessage, int], AppendResult] = self._appender.append_batch
+        self.append_each: Callable[[Sequence[NewMessage], int], list[AppendResult]] = self._appender.append_each
         self.append_bytes = self._appender.append_bytes
         self.tick = self._upkeep.tick
         self.write_units = self.dispatcher.write_units
@@ -249,12 +250,17 @@ class MessageStore:
         def refuse(message: NewMessage, now: int, *, is_again: bool = False) -> AppendResult:  # noqa: ARG001
             return AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
 
+        def refuse_each(messages: Sequence[NewMessage], now: int) -> list[AppendResult]:
+            return [refuse(message, now) for message in messages]
+
         self.append = self.append_batch = refuse
+        self.append_each = refuse_each
         self.dispatcher.many_waiting = MAX_WAITING
 
     def take_messages(self) -> None:
         """Accept messages again, after ``take_only_copies``."""
         self.append, self.append_batch = self._appender.append, self._appender.append_batch
+        self.append_each = self._appender.append_each
         self.dispatcher.many_waiting = MANY_WAITING
 
     # Reading

@@ -177,8 +177,11 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         """Return a decoder for the stream of a new connection."""
 
     @abstractmethod
-    def dispatch(self, command: Taken, peer: Peer, now: int) -> None:
-        """Handle a command, and ``send`` the results. Must not raise."""
+    def dispatch(self, commands: collections.deque[Taken], peer: Peer, now: int) -> None:
+        """Handle the first of the commands that were received, or the first few together, and ``send`` the results.
+
+        Handled ones are removed. Must not raise.
+        """
 
     @abstractmethod
     def encode(self, command: Sent) -> list[Buffer]:
@@ -530,7 +533,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
                     fault = str(error)
                 is_end = len(parsed) < _AT_ONCE
             while parsed:
-                server.dispatch(parsed.popleft(), peer, now)
+                server.dispatch(parsed, peer, now)
                 if (passed := time()) > server.turn_end and server.is_turn_over(passed) and not fault:
                     break
             if is_end and not parsed:

@@ -7,6 +7,7 @@ import crc32c
 import lz4.block
 import pytest
 import zstandard
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,6 +62,45 @@ def test_a_single_message_comes_back_as_it_was_sent(pairs: Any, key: bytes, body
     assert to_store(payload, MOST).records[0].body == body, "consumers of RocketMQ read it"
     assert contents(entry.payload) == contents(payload)
     assert (entry.offset, entry.size, entry.messages, entry.key) == (40, 1, 1, b"\xff\0")
+
+
+@given(
+    name=st.one_of(st.text(max_size=8), st.text(max_size=200), st.just("n" * 127), st.just("n" * 130 + "\x10")),
+    sequence_id=st.one_of(st.integers(0, 300), st.integers(0, (1 << 64) - 1)),
+    time=st.one_of(st.integers(0, 300), st.integers(0, (1 << 64) - 1)),
+    more=st.one_of(
+        st.just({}),
+        st.sampled_from([{"uncompressed_size": 4}, {"event_time": 9}, {"ordering_key": b"k"}, {"chunk_id": 0}]),
+    ),
+    change=st.one_of(st.none(), st.tuples(st.integers(0, 160), st.integers(0, 255))),
+)
+@settings(max_examples=400, deadline=None)
+def test_metadata_that_are_not_parsed_mean_what_protobuf_reads_in_them(
+    name: str, sequence_id: int, time: int, more: dict[str, Any], change: tuple[int, int] | None
+) -> None:
+    raw = bytearray(
+        MessageMetadata(producer_name=name, sequence_id=sequence_id, publish_time=time, **more).SerializeToString()
+    )
+    if change is not None:
+        raw[change[0] % len(raw)] = change[1]
+    judge = MessageMetadata()
+    try:
+        judge.ParseFromString(bytes(raw))
+    except (DecodeError, ValueError):
+        judge = None
+    payload = build_payload(bytes(raw), b"body")
+
+    if judge is None or not judge.IsInitialized():
+        with pytest.raises(FormatError):
+            to_store(payload, MOST)
+        return
+    to_be_stored = to_store(payload, MOST)
+
+    assert to_be_stored.publish_time == (judge.publish_time if judge.publish_time < 1 << 63 else 0)
+    [record] = to_be_stored.records
+    is_opaque = judge.HasField("chunk_id") or judge.HasField("marker_type") or judge.encryption_keys
+    assert (RAW in pairs_of(record.properties)) == (is_opaque or record.body != b"body")
+    assert contents(entry_of(stored(to_be_stored), MOST).payload) == contents(payload)
 
 
 @given(st.lists(st.tuples(properties, texts, st.binary(max_size=40)), min_size=1, max_size=5))

@@ -2,6 +2,7 @@
 
 import bisect
 import contextlib
+import dataclasses
 import errno
 import itertools
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mqtool.engine.repair.rebuild.plan import build
@@ -25,9 +26,11 @@ from mqtool.engine.store.paths import DEFAULT_DELAY_LEVELS, StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.time_search import Boundary
 from mqtool.errors import MqtoolError, RecoveryNeededError, StoreInUseError, UsageError, WriteError
+from mqtool.formats import commit_log
 from mqtool.formats import kernels as plain
 from mqtool.formats.commit_log import parse_message
 from mqtool.formats.message import message_of
+from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import parse_properties
 from tests import builders
 from tests.damage import snapshot
@@ -540,6 +543,108 @@ def test_a_full_disk_refuses_messages_until_there_is_room(
         assert [
             one.body for number in range(30) for one in again.find("TopicTest", f"k{number}", 0, 1 << 60, 9)
         ] == taken
+
+
+# Several messages in one write
+
+usual = st.builds(
+    lambda body, pairs: new_message(body=body, pairs=pairs),
+    st.sampled_from([b"", b"body", bytes(300), bytes(700)]),
+    st.sampled_from([{}, {"KEYS": "a b", "TAGS": "t"}, {"WAIT": "false"}]),
+)
+unusual = st.sampled_from(
+    [
+        {"body": bytes(4000)},
+        {"body": bytes(5000)},
+        {"pairs": {"INNER_NUM": "2"}},
+        {"pairs": {"INNER_MULTI_DISPATCH": "%LMQ%one"}},
+        {"pairs": {"long": "x" * 32_800}},
+        {"pairs": {"DELAY": "not a number"}},
+        {"sys_flag": commit_log.TRANSACTION_PREPARED},
+        {"sys_flag": commit_log.TRANSACTION_ROLLBACK},
+        {"sys_flag": commit_log.INNER_BATCH},
+        {"queue_id": 1},
+        {"queue_id": 1 << 40},
+        {"flag": 1 << 40},
+    ]
+).map(lambda given: new_message(**given))
+several = st.lists(st.integers(0, 9).flatmap(lambda n: unusual if n == 0 else usual), min_size=1, max_size=6)
+
+
+@given(
+    runs=st.lists(several, max_size=8),
+    topic=st.sampled_from(["TopicTest", "TopicTest", "SCHEDULE_TOPIC_XXXX"]),
+    given_settings=st.sampled_from(
+        [
+            {},
+            {"flushDiskType": "SYNC_FLUSH"},
+            {"enabledAppendPropCRC": "true"},
+            {"enableLmq": "true", "enableMultiDispatch": "true"},
+            {"maxMessageSize": "600"},
+        ]
+    ),
+)
+@example(
+    [[new_message()], [new_message(), new_message(pairs={"INNER_MULTI_DISPATCH": "%LMQ%one"})]],
+    "TopicTest",
+    {"enableLmq": "true", "enableMultiDispatch": "true"},
+)
+@example([[new_message()], [new_message(), new_message(pairs={"DELAY": "not a number"})]], "SCHEDULE_TOPIC_XXXX", {})
+@settings(max_examples=150, deadline=None)
+def test_messages_that_are_stored_together_are_stored_as_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    runs: list[list[NewMessage]],
+    topic: str,
+    given_settings: dict[str, str],
+) -> None:
+    root = tmp_path_factory.mktemp("stores")
+    with (
+        opened(root / "together", settings=given_settings) as together,
+        opened(root / "apart", settings=given_settings) as apart,
+    ):
+        for run in runs:
+            for queue_id in {message.queue_id for message in run}:
+                of_queue = [
+                    dataclasses.replace(message, topic=topic) for message in run if message.queue_id == queue_id
+                ]
+                copies = [dataclasses.replace(message) for message in of_queue]
+                assert together.append_each(of_queue, NOW) == [apart.append(message, NOW) for message in copies]
+    one, other = snapshot(root / "together"), snapshot(root / "apart")
+    assert {path: state[:2] for path, state in one.items()} == {path: state[:2] for path, state in other.items()}
+
+
+@given(fails=st.sets(st.integers(0, 12), max_size=5), size=st.integers(1, 6))
+@settings(deadline=None)
+def test_of_messages_that_a_full_disk_does_not_take_together_none_is_stored(
+    tmp_path_factory: pytest.TempPathFactory, fails: set[int], size: int
+) -> None:
+    root, disk = tmp_path_factory.mktemp("store"), _FailingDisk()
+    store = MessageStore(root, StoreConfig(SMALL.settings), now=NOW, disk=disk, usage=half_full)
+    store.append(new_message(), NOW)  # its queue exists
+    taken = [b"body"]
+    for number in range(12):
+        disk.write_error = DiskFullError("no space left") if number in fails else None
+        store.tick(NOW + number)
+        bodies = [f"{number} {place}".encode() * 30 for place in range(size)]
+        results = store.append_each([new_message(body=body) for body in bodies], NOW + number)
+        taken += [body for body, one in zip(bodies, results, strict=True) if one.status is PutStatus.PUT_OK]
+        assert {one.status for one in results} <= {PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE}
+    disk.write_error = None
+    store.tick(NOW + 100)
+    store.close()
+
+    assert len(taken) > 1 or len(fails) > 3
+    assert [one.body for one in StoreReader(root, StoreConfig(SMALL.settings)).messages()] == taken
+    assert findings(root, StoreConfig(SMALL.settings)) == []
+
+
+def test_what_only_copies_a_log_takes_no_messages_together_either(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as store:
+        store.append(new_message(), NOW)
+        store.take_only_copies()
+        assert {one.status for one in store.append_each([new_message()] * 2, NOW)} == {PutStatus.SERVICE_NOT_AVAILABLE}
+        store.take_messages()
+        assert [one.queue_offset for one in store.append_each([new_message(), new_message()], NOW)] == [1, 2]
 
 
 # Opening and closing

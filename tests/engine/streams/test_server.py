@@ -7,6 +7,7 @@ remoting commands: tests/engine/remoting.
 import asyncio
 import contextlib
 import ssl
+from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable
 from pathlib import Path
 
@@ -72,7 +73,8 @@ class LineServer(StreamServer[bytes, str]):
     def new_frames(self) -> Lines:
         return Lines()
 
-    def dispatch(self, command: bytes, peer: Peer, now: int) -> None:  # noqa: ARG002
+    def dispatch(self, commands: deque[bytes], peer: Peer, now: int) -> None:  # noqa: ARG002
+        command = commands.popleft()
         if peer not in self.rules.peers:
             self.rules.peers.append(peer)
         answer = command.decode().upper()

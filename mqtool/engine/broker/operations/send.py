@@ -5,6 +5,7 @@
 
 import itertools
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.broker_stats import BrokerStatsManager
@@ -127,16 +128,26 @@ class Sends:
             if config.is_batch and key:
                 return SendOutcome(self._append_inner_batch(message, now), queue_id, key, None, True)
             return SendOutcome(self._append_batch(message, now), queue_id, key, None, False)
-        if not key:
-            unique_key = self._new_unique_key(now)
-            key = unique_key.encode()
-            message.properties = add_property(message.properties, UNIQ_KEY, unique_key)
+        key = key or self._add_unique_key(message, now)
         if topic.startswith(RETRY_PREFIX):
             self._retry_or_send_to_dlq(message, most_times, like.is_of_unit, now)
         result = self._intake.put(message, now)
         if message.topic == TIMER_TOPIC and result.status is PutStatus.PUT_OK:
             return SendOutcome(result, queue_id, key, self._recall_handle(topic, message, key), False)
         return _new_tuple(SendOutcome, (result, queue_id, key, None, False))
+
+    def send_each(self, messages: Sequence[NewMessage], like: NewTopic, now: int) -> list[AppendResult]:
+        """Store messages of one queue as ``send`` does, if possible in one write; raises the same."""
+        first = messages[0]
+        if len(messages) == 1 or first.queue_id < 0 or first.topic.startswith(RETRY_PREFIX):
+            return [self.send(message, like, now).result for message in messages]
+        for message in messages:
+            self.prepare(message, like, now)
+            if not message.pairs.get(_UNIQ_KEY):
+                self._add_unique_key(message, now)
+        if self._store.queue(first.topic, first.queue_id) is None:
+            check_room(self._store.queue_count, 1, MAX_QUEUES_IN_ALL, "queues")
+        return self._intake.put_each(messages, now)
 
     def prepare(self, message: NewMessage, like: NewTopic, now: int) -> TopicConfig:
         """Convert a message to the stored form, and return its topic, which is created if necessary.
@@ -295,10 +306,13 @@ class Sends:
                 message.properties = properties
         message.add_pairs(message.properties + text, marks)
 
-    def _new_unique_key(self, now: int) -> str:
-        """Return a unique key for a message whose producer set none."""
+    def _add_unique_key(self, message: NewMessage, now: int) -> bytes:
+        """Give a message whose producer set none a unique key, and return it."""
         host, port = self._state.store_host
-        return build_unique_key(host, port, self._started, now, next(self._key_count))
+        unique_key = build_unique_key(host, port, self._started, now, next(self._key_count))
+        key = unique_key.encode()
+        message.add_pairs(add_property(message.properties, UNIQ_KEY, unique_key), {_UNIQ_KEY: key})
+        return key
 
     def _recall_handle(self, topic: str, message: NewMessage, key: bytes) -> RecallHandle:
         """Return the handle with which the producer of a timer message can recall it."""
