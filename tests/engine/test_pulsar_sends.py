@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtool.engine.pulsar.frames import Command, Payload, build_batch_body, build_payload, parse_frame
+from mqtool.engine.pulsar.frames import Command, Payload, PulsarFrameDecoder, build_batch_body, build_payload
 from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, command
 from mqtool.engine.store.disk import DiskFullError
 from mqtool.engine.store.reader import StoreReader
@@ -60,8 +60,10 @@ class Client(DoorAtWork):
             return str(error)
         return ""
 
-    def answers(self) -> list[bytes]:
-        return [b"".join(frame) for _, frame in self.door.tick(NOW)]
+    def answers(self) -> list[Command]:
+        decoder = PulsarFrameDecoder(1 << 20)
+        decoder.receive(b"".join(b"".join(frame) for _, frame in self.door.tick(NOW)))
+        return [*decoder.commands()]
 
 
 def bodies(root: Path) -> list[bytes]:
@@ -116,12 +118,12 @@ def test_messages_that_arrive_together_are_written_at_once_and_none_if_the_disk_
     monkeypatch.setattr(client.store.log, "write", noted)
 
     assert client.send_together([Sent(PLAIN, number, "plain") for number in range(1, 6)]) == ""
-    assert [parse_frame(frame[4:]).name for frame in client.answers()] == ["close_producer"]
+    assert [one.name for one in client.answers()] == ["close_producer"]
     client.store.tick(NOW + 1000)
     client.say("producer", topic="u", producer_id=PLAIN, request_id=2, producer_name="p1")
     assert client.send_together([Sent(PLAIN, number, "plain") for number in range(1, 6)]) == ""
 
-    receipts = [parse_frame(frame[4:]) for frame in client.answers()]
+    receipts = client.answers()
     assert [(one.name, one.body.sequence_id, one.body.message_id.entryId) for one in receipts] == [
         ("send_receipt", number, number) for number in range(1, 6)
     ]

@@ -861,6 +861,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         finally:  # messages before a wrong one are valid
             if together:
                 self._store_all(session, together, now)
+            session.send_receipts()
 
     def _received(self, session: PulsarSession, body: Any, payload: bytes | None) -> _Received | None:
         """Return a message with all that storing it takes, None if its producer was closed from this side."""
@@ -921,7 +922,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         flushes = self.broker.group_commit
         is_safe = flushes.is_safe(flush_offset)
         if is_safe and not producer.receipts:
-            session.receipt(*receipt)
+            session.receipts.append(receipt)
             return
         waiting = SendReceipt(receipt, is_safe)
         producer.receipts.append(waiting)
@@ -940,8 +941,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             self._close(session, producer.id, producer)
             return
         receipt.is_safe = True
-        for receipt_fields in producer.safe_receipts():
-            session.receipt(*receipt_fields)
+        session.receipts += producer.safe_receipts()
+        session.send_receipts()
 
     def _store(self, session: PulsarSession, together: Sequence[_Received], now: int) -> Sequence[AppendResult]:
         place, like = together[0].queue.place, NewTopic("", 1, False)
