@@ -20,6 +20,8 @@ class PulsarServer(StreamServer[Command, Frame]):
     """Listens for Pulsar clients."""
 
     rules: PulsarDoor
+    parsed_at_once = 32
+    """Of these, consecutive messages are written at once."""
 
     def __init__(self, door: PulsarDoor, tls: TlsSettings, limits: Limits, clock: Callable[[], int]) -> None:
         super().__init__(door, tls, limits, clock=clock)

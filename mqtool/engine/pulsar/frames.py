@@ -25,6 +25,9 @@ _PLAIN = re.compile(rb"\x18([\x80-\xff]{0,3}[\0-\x7f])((?:[\x28\x40][\x80-\xff]{
 """Metadata of most messages of batches: ``payload_size``, perhaps followed by ``event_time`` and ``sequence_id``.
 
 Without a limit of their number, megabytes of such numbers would take hundreds of megabytes to match."""
+_REQUIRED_OF_SEND = frozenset(("producer_id", "sequence_id"))
+_PLAIN_SEND = re.compile(rb"\x08\x06\x32(.)\x08([\x80-\xff]{0,8}[\0-\x7f])\x10([\x80-\xff]{0,8}[\0-\x7f])", re.DOTALL)
+"""A SEND with its two required fields, as all are outside batches and chunks."""
 _IDS_AT_ONCE = 100
 """Ids of an acknowledgement: for each of them a message may have to be read."""
 
@@ -40,6 +43,19 @@ class Command(NamedTuple):
     name: str
     body: Any
     payload: bytes | None
+
+
+class PlainSend(NamedTuple):
+    """A SEND command with nothing else, read without protobuf; it has the interface of one that was parsed."""
+
+    producer_id: int
+    sequence_id: int
+    is_chunk: bool = False
+    highest_sequence_id: int = 0
+
+    def HasField(self, name: str) -> bool:  # noqa: N802
+        """Return whether it has a field."""
+        return name in _REQUIRED_OF_SEND
 
 
 class PulsarFrameDecoder:
@@ -117,6 +133,10 @@ def parse_frame(frame: bytes) -> Command:
     body_at = _SIZE.size + size
     if body_at > len(frame):
         raise FormatError("a command longer than its frame", 0)
+    plain = _PLAIN_SEND.fullmatch(frame, _SIZE.size, body_at)
+    if plain and plain[1][0] == len(plain[2]) + len(plain[3]) + 2:
+        send = PlainSend(_number(plain[2]), _number(plain[3]))
+        return Command("send", send, frame[body_at:] if body_at < len(frame) else None)
     base = parse(BaseCommand, frame[_SIZE.size : body_at])
     name = NAMES.get(base.type)
     if name is None or not base.HasField(name):
@@ -221,10 +241,16 @@ def without_size(metadata: bytes) -> bytes | None:
     return b"\x18\0" + plain[2] if plain else None
 
 
-@functools.lru_cache(4096)
-def varint(text: bytes) -> int:
-    """Return a number as protobuf writes it."""
-    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(text))
+def _number(text: bytes) -> int:
+    number = shift = 0
+    for byte in text:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+    return number
+
+
+varint = functools.lru_cache(4096)(_number)
+"""Returns the number of a protobuf varint that is likely to come again."""
 
 
 def build_batch_body(messages: list[Payload]) -> bytes:

@@ -38,7 +38,6 @@ _WARNED_SECONDS = 60.0
 _STOP_SECONDS = 2.0
 _AFTER_FAULT_MS = 1000
 _FILES_OF_STORE = 256
-_AT_ONCE = 8  # commands of a connection
 _TURN_SECONDS = 0.002
 """How long one turn of the loop handles commands of all connections; the rest waits for the next turns."""
 _UNWATCHED_SECONDS = 0.0008
@@ -132,6 +131,8 @@ class StreamServer(ABC, Generic[Taken, Sent]):
     may begin with that byte must be served only with TLS, or only without.
     """
 
+    parsed_at_once = 8
+    """How many commands of a connection are parsed before they are handled: several, for the processor's cache."""
     reads_on = False
     """Whether to read from a peer that does not read: for protocols without answers."""
 
@@ -527,11 +528,10 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         while not self._has_more:
             if not parsed:
                 try:
-                    # Several at once, for the processor's cache.
-                    parsed.extend(itertools.islice(commands, _AT_ONCE))
+                    parsed.extend(itertools.islice(commands, server.parsed_at_once))
                 except FormatError as error:
                     fault = str(error)
-                is_end = len(parsed) < _AT_ONCE
+                is_end = len(parsed) < server.parsed_at_once
             while parsed:
                 server.dispatch(parsed, peer, now)
                 if (passed := time()) > server.turn_end and server.is_turn_over(passed) and not fault:

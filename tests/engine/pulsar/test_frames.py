@@ -2,22 +2,27 @@
 
 import itertools
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("google.protobuf")
+from google.protobuf.message import DecodeError
+
 from mqtool.engine.pulsar.frames import (
     Command,
     Payload,
     PulsarFrameDecoder,
     build_batch_body,
     build_frame,
+    parse_frame,
     split_batch_body,
     without_size,
 )
-from mqtool.engine.pulsar.wire import SingleMetadata, command
+from mqtool.engine.pulsar.wire import BaseCommand, SingleMetadata, command
+from mqtool.errors import FormatError
 
 
 @pytest.mark.parametrize(("ack_type", "parts"), [(0, 4), (1, 1)])
@@ -41,6 +46,46 @@ def test_a_long_acknowledgement_comes_in_parts_of_which_none_is_left_out(ack_typ
     assert [(one.entryId, *one.ack_set) for ack in acks for one in ack.message_id] == [(n, n) for n in range(350)]
     assert {(ack.consumer_id, ack.ack_type) for ack in acks} == {(3, ack_type)}
     assert [ack.HasField("request_id") for ack in acks] == [False] * (parts - 1) + [True]
+
+
+numbers = st.integers(0, 300) | st.integers(0, (1 << 64) - 1)
+
+
+@given(
+    fields=st.fixed_dictionaries(
+        {"producer_id": numbers, "sequence_id": numbers},
+        optional={"num_messages": st.integers(0, 9), "highest_sequence_id": numbers, "is_chunk": st.booleans()},
+    ),
+    payload=st.binary(max_size=5),
+    change=st.none() | st.tuples(st.integers(0, 40), st.integers(0, 255)),
+)
+@settings(max_examples=500, deadline=None)
+def test_a_send_that_is_not_parsed_says_what_protobuf_reads_in_it(
+    fields: dict[str, Any], payload: bytes, change: tuple[int, int] | None
+) -> None:
+    base = bytearray(command("send", **fields).SerializeToString())
+    if change is not None:
+        base[change[0] % len(base)] = change[1]
+    expected = BaseCommand()
+    try:
+        expected.ParseFromString(bytes(base))
+    except (DecodeError, ValueError):
+        expected = None
+    frame = len(base).to_bytes(4, "big") + bytes(base) + payload
+    if expected is None or not expected.IsInitialized():
+        with pytest.raises(FormatError):
+            parse_frame(frame)
+        return
+    if expected.type != 6 or not expected.HasField("send"):
+        return
+
+    name, body, rest = parse_frame(frame)
+
+    used = ("producer_id", "sequence_id", "highest_sequence_id", "is_chunk")
+    assert (name, rest or b"") == ("send", payload)
+    assert [(getattr(body, field), body.HasField(field)) for field in used] == [
+        (getattr(expected.send, field), expected.send.HasField(field)) for field in used
+    ]
 
 
 @given(
