@@ -31,6 +31,7 @@ from mqtool.engine.pulsar.frames import (
     split_batch_body,
     split_payload,
     varint,
+    with_size,
     without_size,
 )
 from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, parse, text_of
@@ -54,6 +55,7 @@ _PRODUCER_NAME, _LONGEST_NAME = 0x0A, 0x7F
 _USUAL = re.compile(rb"\x10[\x80-\xff]{0,8}[\0-\x7f]\x18([\x80-\xff]{0,8}[\0-\x7f])(?:\x48[\x80-\xff]{0,3}[\0-\x7f])?")
 """``sequence_id`` and ``publish_time`` of metadata, and ``uncompressed_size``, which Java sends of all bodies."""
 _base64 = functools.partial(binascii.b2a_base64, newline=False)
+_from_base64 = functools.partial(binascii.a2b_base64, strict_mode=True)
 _ELEMENT = struct.Struct(">iiiii")
 _SHORT = struct.Struct(">h")
 _PRODUCER = "rocketmq"
@@ -305,7 +307,7 @@ def _entry_of(records: Sequence[StoredMessage], most: int) -> Entry:
         if RAW in pairs:
             return _stored_raw(first, most)
         if SINGLE in pairs:
-            metadata = parse(MessageMetadata, base64.b64decode(pairs[SINGLE], validate=True))
+            metadata = parse(MessageMetadata, _from_base64(pairs[SINGLE]))
             _restore_properties(metadata, pairs)
             return _entry(records, metadata, _plain_body(first, most))
     except (FormatError, binascii.Error):
@@ -390,22 +392,25 @@ def _restore_properties(metadata: Any, pairs: Mapping[bytes, bytes]) -> None:
 
 
 def _stored_batch(records: Sequence[StoredMessage], pairs: Mapping[bytes, bytes], most: int) -> Entry:
-    metadata = parse(MessageMetadata, base64.b64decode(pairs.get(OF_BATCH, b""), validate=True))
+    metadata = parse(MessageMetadata, _from_base64(pairs.get(OF_BATCH, b"")))
     messages = []
     for record in records:
-        of_one = record.message.pairs
-        single = parse(SingleMetadata, base64.b64decode(of_one.get(SINGLE, b""), validate=True))
-        _restore_properties(single, of_one)
-        body = _plain_body(record, most)
-        single.payload_size = len(body)
-        messages.append(Payload(single.SerializeToString(), body))
+        of_one, body = record.message.pairs, _plain_body(record, most)
+        raw = _from_base64(of_one.get(SINGLE, b""))
+        text = with_size(raw, len(body)) if _RESERVED.issuperset(of_one) else None
+        if text is None:
+            single = parse(SingleMetadata, raw)
+            _restore_properties(single, of_one)
+            single.payload_size = len(body)
+            text = single.SerializeToString()
+        messages.append(Payload(text, body))
     metadata.num_messages_in_batch = len(records)
     return _entry(records, metadata, build_batch_body(messages))
 
 
 def _stored_apart(record: StoredMessage, pairs: Mapping[bytes, bytes], most: int) -> Entry:
     """Return a message of a batch without the first one, which has their common metadata: a resent dead letter."""
-    single = parse(SingleMetadata, base64.b64decode(pairs.get(SINGLE, b""), validate=True))
+    single = parse(SingleMetadata, _from_base64(pairs.get(SINGLE, b"")))
     _restore_properties(single, pairs)
     metadata = _metadata_of_rocketmq(record)
     metadata.properties.extend(single.properties)

@@ -241,6 +241,22 @@ def without_size(metadata: bytes) -> bytes | None:
     return b"\x18\0" + plain[2] if plain else None
 
 
+def with_size(metadata: bytes, size: int) -> bytes | None:
+    """Return metadata that ``without_size`` has returned with a ``payload_size`` again; None for others."""
+    plain = _PLAIN.fullmatch(metadata)
+    return b"\x18" + _varint(size) + plain[2] if plain else None
+
+
+@functools.lru_cache(4096)
+def _varint(number: int) -> bytes:
+    text = bytearray()
+    while number > 0x7F:
+        text.append(number & 0x7F | 0x80)
+        number >>= 7
+    text.append(number)
+    return bytes(text)
+
+
 def _number(text: bytes) -> int:
     number = shift = 0
     for byte in text:

@@ -19,6 +19,7 @@ from mqtool.engine.pulsar.frames import (
     build_frame,
     parse_frame,
     split_batch_body,
+    with_size,
     without_size,
 )
 from mqtool.engine.pulsar.wire import BaseCommand, SingleMetadata, command
@@ -105,6 +106,9 @@ def test_metadata_without_its_size_are_what_protobuf_makes_of_them(raw: bytes) -
     assert len(split.body) == expected.payload_size
     expected.payload_size = 0
     assert SingleMetadata.FromString(rest) == expected
+    again = with_size(rest, len(split.body))
+    assert again is not None
+    assert SingleMetadata.FromString(again) == SingleMetadata.FromString(raw)
 
 
 @given(st.integers(0, 1 << 16), st.none() | st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 63) - 1))
