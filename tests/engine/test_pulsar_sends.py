@@ -1,5 +1,7 @@
 """Messages that arrive together are answered and stored as if each had come alone."""
 
+import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -7,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mqtool.engine.pulsar.compression import ZLIB
 from mqtool.engine.pulsar.frames import Command, Payload, PulsarFrameDecoder, build_batch_body, build_payload
 from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, command
 from mqtool.engine.store.disk import DiskFullError
@@ -130,3 +133,23 @@ def test_messages_that_arrive_together_are_written_at_once_and_none_if_the_disk_
     assert len(written) == 2
     client.close()
     assert bodies(tmp_path) == [b"1 %d" % number for number in range(6)]
+
+
+def test_messages_that_are_long_once_decompressed_are_not_in_memory_together(tmp_path: Path) -> None:
+    client, size = Client(tmp_path), 3 << 20
+    metadata = MessageMetadata(producer_name="p1", publish_time=5, compression=ZLIB, uncompressed_size=size)
+    commands = []
+    for number in range(32):
+        metadata.sequence_id = number
+        payload = build_payload(metadata.SerializeToString(), zlib.compress(bytes(size)))
+        commands.append(Command("send", command("send", producer_id=PLAIN, sequence_id=number).send, payload))
+
+    tracemalloc.start()
+    try:
+        client.door.take(commands[0], client.door.session(client.peer), NOW, commands[1:])
+        assert tracemalloc.get_traced_memory()[1] < 6 * size
+    finally:
+        tracemalloc.stop()
+
+    assert len(client.answers()) == len(commands)
+    client.close()

@@ -76,13 +76,13 @@ _MAX_PATTERN = 1000
 _FEW_DUES = 1000
 _DISPATCHED_AT_ONCE, _LOOKED_AT_AT_ONCE = 8, 200
 """Subscriptions that have a turn in one call, and how many may be passed over because they have no consumers."""
+_STORED_TOGETHER = 1 << 18
+"""Bytes of bodies from which on messages are not stored together: they are in memory, decompressed."""
+_NOTHING = ToStore([], False, 0)
 _OF_PARTITION = re.compile(r"-partition-\d+$")
 _REQUESTS = frozenset(
     ("subscribe", "producer", "unsubscribe", "seek", "get_last_message_id", "get_topics", "watch_topics")
 )
-
-
-_NOTHING = ToStore([], False, 0)
 
 
 class BrokerUrls(NamedTuple):
@@ -107,6 +107,10 @@ class _Received(NamedTuple):
     def is_alone(self) -> bool:
         """Whether what comes before has to be stored first."""
         return bool(self.fault) or self.stored.is_batch or self.known is not None
+
+    def may_follow(self, other: "_Received") -> bool:
+        """Return whether it may be stored together with another one."""
+        return not self.is_alone and self.producer is other.producer
 
     @property
     def is_repeated(self) -> bool:
@@ -841,16 +845,18 @@ class PulsarDoor(Door[Frame, PulsarSession]):
     def _send_all(self, session: PulsarSession, commands: Sequence[Command], now: int) -> None:
         """Store messages in their order; single ones of a producer that follow one another in one write."""
         together: list[_Received] = []
+        size = 0
         try:
             for _, body, payload in commands:
                 received = self._received(session, body, payload)
                 if received is None:
                     continue
-                if together and (received.is_alone or received.producer is not together[-1].producer):
-                    self._store_all(session, together, now)
-                    together = []
+                if together and not (received.may_follow(together[-1]) and size < _STORED_TOGETHER):
+                    before, together, size = together, [], 0
+                    self._store_all(session, before, now)
                 if not received.is_alone:
                     together.append(received)
+                    size += len(received.stored.records[0].body)
                 elif received.fault:
                     self._send_error(session, body, received.fault, PulsarError.CHECKSUM)
                 elif received.is_repeated:

@@ -1,8 +1,8 @@
 """The rules of a master: what it sends to each slave and when, and how far the slaves are.
 
 The owner of the sockets reports which connections open, close and are backed up, and passes on received reports;
-``tick`` returns what to send. Bytes of the log are sent unchanged, flushed or not, as soon as they
-are written; if no send waits for slaves, they are gathered for a moment.
+``tick`` returns what to send. Bytes of the log are sent unchanged, flushed or not, as soon as they are written; if no
+send waits for slaves, they are gathered for a moment.
 
 RocketMQ accepts whatever a slave reports. Here a report acknowledges only bytes that were sent on its connection, and a
 slave whose log is longer than the master's gets heartbeats and no data: the master's data would not continue where the
@@ -75,6 +75,7 @@ class _Slave:
         "acknowledged",
         "bytes_in_second",
         "fault",
+        "had_all",
         "is_backed_up",
         "last_report",
         "last_sent",
@@ -94,6 +95,7 @@ class _Slave:
         self.last_report = self.last_sent = self.second = now
         self.bytes_in_second = self.rate = 0
         self.next_read = 0  # not before this time
+        self.had_all = False  # when it was last sent something
         self.is_backed_up = False
         self.fault = ""
 
@@ -241,7 +243,7 @@ class Master:
         if now - slave.second >= _SECOND_MS:
             slave.rate = slave.bytes_in_second * _SECOND_MS // (now - slave.second)
             slave.second, slave.bytes_in_second = now, 0
-        if slave.reader is None or now < slave.next_read:
+        if slave.reader is None or now < slave.next_read or self._gathers(slave, now):
             return []
         most = _SENT_AT_ONCE
         if (allowed := self._settings.bytes_per_second) is not None:
@@ -261,9 +263,12 @@ class Master:
         slave.position += len(data)
         slave.bytes_in_second += len(data)
         slave.last_sent = now
-        if slave.position == self._log.end_offset and not self._settings.required_slaves:
-            slave.next_read = now + _GATHER_MS
+        slave.had_all = slave.position == self._log.end_offset
         return frames
+
+    def _gathers(self, slave: _Slave, now: int) -> bool:
+        """Return whether a slave waits for more; not if the clock was set back since it was sent something."""
+        return slave.had_all and not self._settings.required_slaves and 0 <= now - slave.last_sent < _GATHER_MS
 
     def next_tick(self, now: int) -> int | None:
         """Return when something is due: immediately if there are bytes to send."""
@@ -281,7 +286,8 @@ class Master:
     def _next_read(self, slave: _Slave, now: int) -> int:
         allowed = self._settings.bytes_per_second
         is_over = allowed is not None and slave.bytes_in_second >= allowed
-        return max(now, slave.next_read, slave.second + _SECOND_MS if is_over else 0)
+        gathered = slave.last_sent + _GATHER_MS if self._gathers(slave, now) else now
+        return max(gathered, slave.next_read, slave.second + _SECOND_MS if is_over else 0)
 
     # Progress of the slaves
 

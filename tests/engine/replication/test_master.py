@@ -201,10 +201,23 @@ def test_new_bytes_that_no_send_waits_for_are_gathered_but_arrive_sooner_than_of
         line.run()
         grow(log, 60)
         line.master.configure(MasterSettings(required_slaves=1))
-        line.wait(REAL_MASTER_LOOKS_MS // 2)
+        line.run()
         grow(log, 70)
         line.run()
         assert slave.bodies[2:] == [(200, 50), (250, 60), (310, 70)]
+
+
+def test_new_bytes_are_not_held_back_until_a_clock_that_was_set_back_is_there_again(tmp_path: Path) -> None:
+    with a_log(tmp_path, 100) as log:
+        line = MasterWithSlaves(log)
+        line.now = 1 << 40
+        slave = line.connect(100)
+        grow(log, 10)
+        line.run()
+        line.now -= 3_600_000
+        grow(log, 20)
+        line.run()
+        assert slave.bodies == [(100, 10), (110, 20)]
 
 
 def test_a_slave_that_is_behind_is_sent_all_without_a_pause(tmp_path: Path) -> None:
