@@ -85,6 +85,11 @@ class ReplicationServer(StreamServer[int, list[Buffer]]):
         broker.has_slaves(master)
         broker.on_configure.append(lambda settings: master.configure(master_settings(settings, state.role)))
 
+    async def stop(self) -> None:
+        """Send slaves what was gathered for them, and end all connections."""
+        self.master.gathers = False
+        await super().stop()
+
     def _note_acknowledged(self, offset: int) -> None:
         try:
             self._acknowledged.note(offset)

@@ -138,6 +138,25 @@ def test_a_slave_gets_the_log_byte_for_byte_and_messages_as_they_come(tmp_path: 
     on_broker(test, tmp_path / "store", mappedFileSizeCommitLog=1 << 14, haSendHeartbeatInterval=60_000)
 
 
+def test_a_master_that_is_stopped_sends_its_slaves_what_it_has_gathered_for_them() -> None:
+    async def served() -> None:
+        async with asyncio.timeout(60):
+            async with mqtool.Broker() as broker:
+                client = WireClient(broker.address)
+                await client.send(b"first")
+                slave = await FakeSlave.connect(broker)
+                slave.report(1)
+                await slave.frame()
+                for number in range(20):
+                    await client.send(bytes([number]) * 100)
+                end = await end_of(client)
+                await client.close()
+            await slave.read_to(end)
+            slave.writer.close()
+
+    asyncio.run(served())
+
+
 def test_a_send_is_answered_when_a_slave_has_acknowledged_it_and_its_bytes_were_sent() -> None:
     async def test(broker: mqtool.Broker, client: WireClient) -> None:
         slave = await FakeSlave.connect(broker)

@@ -113,6 +113,8 @@ class Master:
         self.on_confirmed: Callable[[], None] = lambda: None
         self.on_acknowledged: Callable[[int], None] = lambda offset: None  # noqa: ARG005
         self.hang_up: Callable[[Peer, str], None] = lambda peer, reason: None  # noqa: ARG005
+        self.gathers = True
+        """Whether bytes are gathered at all: not when the master stops."""
         self._log = log_
         self._slaves: dict[Peer, _Slave] = {}
         self._highest = 0  # address that any slave has ever acknowledged
@@ -268,7 +270,8 @@ class Master:
 
     def _gathers(self, slave: _Slave, now: int) -> bool:
         """Return whether a slave waits for more; not if the clock was set back since it was sent something."""
-        return slave.had_all and not self._settings.required_slaves and 0 <= now - slave.last_sent < _GATHER_MS
+        may_gather = self.gathers and slave.had_all and not self._settings.required_slaves
+        return may_gather and 0 <= now - slave.last_sent < _GATHER_MS
 
     def next_tick(self, now: int) -> int | None:
         """Return when something is due: immediately if there are bytes to send."""
