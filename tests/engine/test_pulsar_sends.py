@@ -20,7 +20,7 @@ from tests.engine.test_pulsar_deduplication import NOW, DoorAtWork
 DEDUPLICATED, PLAIN, UNKNOWN = 0, 1, 7
 
 
-class Sent(NamedTuple):
+class MessageOnItsWay(NamedTuple):
     """A message of a client."""
 
     producer: int
@@ -45,7 +45,7 @@ class Sent(NamedTuple):
         return Command("send", command("send", **fields).send, payload)
 
 
-class Client(DoorAtWork):
+class ClientOfTwoTopics(DoorAtWork):
     """A client with a producer of a topic that drops repeated messages, and one of another topic."""
 
     def __init__(self, root: Path) -> None:
@@ -54,7 +54,7 @@ class Client(DoorAtWork):
             self.say("producer", topic=topic, producer_id=producer, request_id=1, producer_name=f"p{producer}")
         self.door.topics.deduplicate("t", True)
 
-    def send_together(self, messages: list[Sent]) -> str:
+    def send_together(self, messages: list[MessageOnItsWay]) -> str:
         """Send messages that arrive in one piece, and return why the connection ends, if it does."""
         first, *more = [message.command() for message in messages]
         try:
@@ -74,7 +74,7 @@ def bodies(root: Path) -> list[bytes]:
 
 
 sent = st.builds(
-    Sent,
+    MessageOnItsWay,
     st.sampled_from([DEDUPLICATED, PLAIN, PLAIN, PLAIN, UNKNOWN]),
     st.integers(0, 9),
     st.sampled_from(["plain", "plain", "plain", "keyed", "batch", "long", "wrong"]),
@@ -84,10 +84,10 @@ sent = st.builds(
 @given(st.lists(st.lists(sent, min_size=1, max_size=8), max_size=5))
 @settings(max_examples=60, deadline=None)
 def test_messages_that_arrive_together_are_answered_and_stored_as_one_after_the_other(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[list[Sent]]
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[list[MessageOnItsWay]]
 ) -> None:
     root = tmp_path_factory.mktemp("stores")
-    together, apart = Client(root / "together"), Client(root / "apart")
+    together, apart = ClientOfTwoTopics(root / "together"), ClientOfTwoTopics(root / "apart")
     for piece in pieces:
         fault = together.send_together(piece)
         faults = []
@@ -105,7 +105,7 @@ def test_messages_that_arrive_together_are_answered_and_stored_as_one_after_the_
 def test_messages_that_arrive_together_are_written_at_once_and_none_if_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = Client(tmp_path)
+    client = ClientOfTwoTopics(tmp_path)
     written: list[int] = []
     write = client.store.log.write
 
@@ -116,15 +116,15 @@ def test_messages_that_arrive_together_are_written_at_once_and_none_if_the_disk_
         written.append(len(records))
         write(records, last_start, timestamp)
 
-    client.send_together([Sent(PLAIN, 0, "plain")])
+    client.send_together([MessageOnItsWay(PLAIN, 0, "plain")])
     client.answers()
     monkeypatch.setattr(client.store.log, "write", noted)
 
-    assert client.send_together([Sent(PLAIN, number, "plain") for number in range(1, 6)]) == ""
+    assert client.send_together([MessageOnItsWay(PLAIN, number, "plain") for number in range(1, 6)]) == ""
     assert [one.name for one in client.answers()] == ["close_producer"]
     client.store.tick(NOW + 1000)
     client.say("producer", topic="u", producer_id=PLAIN, request_id=2, producer_name="p1")
-    assert client.send_together([Sent(PLAIN, number, "plain") for number in range(1, 6)]) == ""
+    assert client.send_together([MessageOnItsWay(PLAIN, number, "plain") for number in range(1, 6)]) == ""
 
     receipts = client.answers()
     assert [(one.name, one.body.sequence_id, one.body.message_id.entryId) for one in receipts] == [
@@ -136,7 +136,7 @@ def test_messages_that_arrive_together_are_written_at_once_and_none_if_the_disk_
 
 
 def test_messages_that_are_long_once_decompressed_are_not_in_memory_together(tmp_path: Path) -> None:
-    client, size = Client(tmp_path), 3 << 20
+    client, size = ClientOfTwoTopics(tmp_path), 3 << 20
     metadata = MessageMetadata(producer_name="p1", publish_time=5, compression=ZLIB, uncompressed_size=size)
     commands = []
     for number in range(32):
