@@ -111,6 +111,10 @@ class Slave:
         """Run of the master that was last asked for the ends of its log."""
         self._followed: _MasterLife | None = None
         """Run of the master whose log is followed; None while the logs are not known to fit."""
+        self._is_to_be_compared = False
+        """Whether the logs were not compared as the master could not be reached: when it answers, they can be."""
+        self._answers = False
+        """Whether it has answered since."""
         self._unanswered_since: int | None = None
         """Since when the master has not answered in time about its log."""
         self._copied_from = ""
@@ -223,6 +227,8 @@ class Slave:
         """Return why the master should not be followed over this connection any longer, empty to stay."""
         if self._has_other_master():
             return "another broker has become the master"
+        if self._is_to_be_compared and self._answers:  # a log that differs may look as if there were nothing to send
+            return "the master can be reached now, so that the logs can be compared"
         return "the master has removed the messages after the end of this log" if self._has_gap else ""
 
     async def _until_tables_are_copied(self) -> None:
@@ -307,6 +313,7 @@ class Slave:
         """
         store, following = self._store, self._following
         self._masters = self._followed = None
+        self._is_to_be_compared = self._answers = False
         following.unchecked = ""
         if not following.master_address:
             self._life = _MasterLife("", "")
@@ -331,8 +338,10 @@ class Slave:
             self._unanswered_since = self._unanswered_since or now
             if store.end_offset and now - self._unanswered_since < _UNANSWERED_SECONDS * 1000:
                 raise
+            self._is_to_be_compared = True
             return self._leave_unchecked(str(error))
         except (UnavailableError, NotToldError) as error:
+            self._is_to_be_compared = isinstance(error, UnavailableError)
             return self._leave_unchecked(str(error))
         self._unanswered_since = None
         for piece, record in zip(pieces, records, strict=True):
@@ -513,6 +522,7 @@ class Slave:
     async def _ask_for_offsets(self, client: RemotingClient, fast_client: RemotingClient, address: str) -> None:
         """Request the offsets of a master and make them wait for their messages, unless others of the same run wait."""
         master, start, _ = await self._life_of(client, address)
+        self._answers = master.begun != ""
         self._look_for_gap(start)
         if self._late is not None and self._late.master == master:
             return  # always taking the latest would never reach the end of a growing log

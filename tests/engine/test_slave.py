@@ -32,7 +32,7 @@ from mqtool.engine.store import message_store
 from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import AnswerTimeoutError, Status
+from mqtool.errors import AnswerTimeoutError, Status, UnavailableError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.plain_acl import Account, PlainAcl, build_acl
@@ -332,6 +332,40 @@ async def test_a_slave_asks_a_master_that_does_not_answer_in_time_again_before_i
         await until(lambda: following_of(slave).status is FollowingStatus.STOPPED)
         assert "it has a different message than the master" in following_of(slave).reason
         assert not any(hand.reports)
+    assert log_of(tmp_path / "slave") == before
+
+
+@on_a_loop
+async def test_a_slave_that_could_not_reach_its_master_to_compare_the_logs_does_so_when_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, texts in (("master", ["same", "a"]), ("slave", ["same", "b", "b"])):
+        async with mqtool.Broker(tmp_path / name, settings=MASTER) as broker:
+            await send_all(broker, *texts)
+    before, unreachable = log_of(tmp_path / "slave"), [True]
+    ask = OtherLog.ask
+
+    async def ask_if_it_can_be_reached(self: OtherLog, code: int, **fields: Any) -> RemotingCommand:
+        if unreachable:
+            unreachable.pop()
+            raise UnavailableError("cannot connect (Connection refused)")
+        return await ask(self, code, **fields)
+
+    monkeypatch.setattr(OtherLog, "ask", ask_if_it_can_be_reached)
+    async with (
+        mqtool.Broker(tmp_path / "master", settings=MASTER) as master,
+        by_hand(tmp_path / "master") as (hand, at),
+        mqtool.Broker(
+            tmp_path / "slave",
+            role="slave",
+            name_servers=[master.name_server_address],
+            settings={**SLAVE, "haMasterAddress": at},
+        ) as slave,
+    ):
+        await until(lambda: following_of(slave).status is FollowingStatus.STOPPED)
+        assert "after the end of the master's log" in following_of(slave).reason
+        assert not unreachable
+        assert [report for report in hand.reports if report]  # it has followed before, and was sent nothing
     assert log_of(tmp_path / "slave") == before
 
 
