@@ -112,7 +112,10 @@ class Slave:
         self._followed: _MasterLife | None = None
         """Run of the master whose log is followed; None while the logs are not known to fit."""
         self._is_to_be_compared = False
-        """Whether the logs were not compared as the master could not be reached: when it answers, they can be."""
+        """Whether the logs were not compared as the master could not be reached: when it answers, they can be.
+
+        Not if it does not answer in time: then each attempt holds up replication for ``_UNANSWERED_SECONDS``.
+        """
         self._answers = False
         """Whether it has answered since."""
         self._unanswered_since: int | None = None
@@ -338,7 +341,6 @@ class Slave:
             self._unanswered_since = self._unanswered_since or now
             if store.end_offset and now - self._unanswered_since < _UNANSWERED_SECONDS * 1000:
                 raise
-            self._is_to_be_compared = True
             return self._leave_unchecked(str(error))
         except (UnavailableError, NotToldError) as error:
             self._is_to_be_compared = isinstance(error, UnavailableError)
