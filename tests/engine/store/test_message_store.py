@@ -552,22 +552,21 @@ usual = st.builds(
     st.sampled_from([b"", b"body", bytes(300), bytes(700)]),
     st.sampled_from([{}, {"KEYS": "a b", "TAGS": "t"}, {"WAIT": "false"}]),
 )
-unusual = st.sampled_from(
-    [
-        {"body": bytes(4000)},
-        {"body": bytes(5000)},
-        {"pairs": {"INNER_NUM": "2"}},
-        {"pairs": {"INNER_MULTI_DISPATCH": "%LMQ%one"}},
-        {"pairs": {"long": "x" * 32_800}},
-        {"pairs": {"DELAY": "not a number"}},
-        {"sys_flag": commit_log.TRANSACTION_PREPARED},
-        {"sys_flag": commit_log.TRANSACTION_ROLLBACK},
-        {"sys_flag": commit_log.INNER_BATCH},
-        {"queue_id": 1},
-        {"queue_id": 1 << 40},
-        {"flag": 1 << 40},
-    ]
-).map(lambda given: new_message(**given))
+unusual_fields: list[dict[str, Any]] = [
+    {"body": bytes(4000)},
+    {"body": bytes(5000)},
+    {"pairs": {"INNER_NUM": "2"}},
+    {"pairs": {"INNER_MULTI_DISPATCH": "%LMQ%one"}},
+    {"pairs": {"long": "x" * 32_800}},
+    {"pairs": {"DELAY": "not a number"}},
+    {"sys_flag": commit_log.TRANSACTION_PREPARED},
+    {"sys_flag": commit_log.TRANSACTION_ROLLBACK},
+    {"sys_flag": commit_log.INNER_BATCH},
+    {"queue_id": 1},
+    {"queue_id": 1 << 40},
+    {"flag": 1 << 40},
+]
+unusual = st.sampled_from(unusual_fields).map(lambda given: new_message(**given))
 several = st.lists(st.integers(0, 9).flatmap(lambda n: unusual if n == 0 else usual), min_size=1, max_size=6)
 
 
