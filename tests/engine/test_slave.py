@@ -300,14 +300,35 @@ async def test_a_slave_whose_log_does_not_fit_reports_nothing_changes_nothing_an
     assert log_of(tmp_path / "slave") == before
 
 
+async def store_apart(folder: Path, masters: list[str], slaves: list[str]) -> None:
+    """Store messages in a master and in its slave-to-be, each by itself."""
+    for name, texts in (("master", masters), ("slave", slaves)):
+        async with mqtool.Broker(folder / name, settings=MASTER) as broker:
+            await send_all(broker, *texts)
+
+
+@contextlib.asynccontextmanager
+async def with_log_by_hand(folder: Path) -> AsyncIterator[tuple[HandMaster, mqtool.Broker]]:
+    """Run a master and its slave, whose log is sent by hand."""
+    async with (
+        mqtool.Broker(folder / "master", settings=MASTER) as master,
+        by_hand(folder / "master") as (hand, at),
+        mqtool.Broker(
+            folder / "slave",
+            role="slave",
+            name_servers=[master.name_server_address],
+            settings={**SLAVE, "haMasterAddress": at},
+        ) as slave,
+    ):
+        yield hand, slave
+
+
 @on_a_loop
 async def test_a_slave_asks_a_master_that_does_not_answer_in_time_again_before_it_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slave_module, "_AGAIN_SECONDS", (0.1,))
-    for name, texts in (("master", ["same", "a", "a"]), ("slave", ["same", "b"])):
-        async with mqtool.Broker(tmp_path / name, settings=MASTER) as broker:
-            await send_all(broker, *texts)
+    await store_apart(tmp_path, ["same", "a", "a"], ["same", "b"])
     before, asked = log_of(tmp_path / "slave"), 0
     records = OtherLog.record
 
@@ -319,16 +340,7 @@ async def test_a_slave_asks_a_master_that_does_not_answer_in_time_again_before_i
         return await records(self, at)
 
     monkeypatch.setattr(OtherLog, "record", record)
-    async with (
-        mqtool.Broker(tmp_path / "master", settings=MASTER) as master,
-        by_hand(tmp_path / "master") as (hand, at),
-        mqtool.Broker(
-            tmp_path / "slave",
-            role="slave",
-            name_servers=[master.name_server_address],
-            settings={**SLAVE, "haMasterAddress": at},
-        ) as slave,
-    ):
+    async with with_log_by_hand(tmp_path) as (hand, slave):
         await until(lambda: following_of(slave).status is FollowingStatus.STOPPED)
         assert "it has a different message than the master" in following_of(slave).reason
         assert not any(hand.reports)
@@ -339,29 +351,18 @@ async def test_a_slave_asks_a_master_that_does_not_answer_in_time_again_before_i
 async def test_a_slave_that_could_not_reach_its_master_to_compare_the_logs_does_so_when_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, texts in (("master", ["same", "a"]), ("slave", ["same", "b", "b"])):
-        async with mqtool.Broker(tmp_path / name, settings=MASTER) as broker:
-            await send_all(broker, *texts)
+    await store_apart(tmp_path, ["same", "a"], ["same", "b", "b"])
     before, unreachable = log_of(tmp_path / "slave"), [True]
     ask = OtherLog.ask
 
-    async def ask_if_it_can_be_reached(self: OtherLog, code: int, **fields: Any) -> RemotingCommand:
+    async def ask_if_it_can_be_reached(self: OtherLog, code: int) -> RemotingCommand:
         if unreachable:
             unreachable.pop()
             raise UnavailableError("cannot connect (Connection refused)")
-        return await ask(self, code, **fields)
+        return await ask(self, code)
 
     monkeypatch.setattr(OtherLog, "ask", ask_if_it_can_be_reached)
-    async with (
-        mqtool.Broker(tmp_path / "master", settings=MASTER) as master,
-        by_hand(tmp_path / "master") as (hand, at),
-        mqtool.Broker(
-            tmp_path / "slave",
-            role="slave",
-            name_servers=[master.name_server_address],
-            settings={**SLAVE, "haMasterAddress": at},
-        ) as slave,
-    ):
+    async with with_log_by_hand(tmp_path) as (hand, slave):
         await until(lambda: following_of(slave).status is FollowingStatus.STOPPED)
         assert "after the end of the master's log" in following_of(slave).reason
         assert not unreachable

@@ -951,21 +951,18 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         session.send_receipts()
 
     def _store(self, session: PulsarSession, together: Sequence[_Received], now: int) -> Sequence[AppendResult]:
-        place, like = together[0].queue.place, NewTopic("", 1, False)
-        messages = [
-            NewMessage(
-                place.topic,
-                place.queue_id,
-                batch_body(stored.records) if stored.is_batch else stored.records[0].body,
-                b"" if stored.is_batch else stored.records[0].properties,
-                born_timestamp=stored.publish_time or now,
-                born_host=session.born_host,
+        place, like, sends = together[0].queue.place, NewTopic("", 1, False), self.broker.sends
+        messages = []
+        for received in together:
+            stored = received.stored
+            body, properties = (batch_body(stored.records), b"") if stored.is_batch else stored.records[0]
+            born, host = stored.publish_time or now, session.born_host
+            messages.append(
+                NewMessage(place.topic, place.queue_id, body, properties, born_timestamp=born, born_host=host)
             )
-            for stored in [received.stored for received in together]
-        ]
         if together[0].stored.is_batch:
-            return [self.broker.sends.send(messages[0], like, now, is_batch=True).result]
-        return self.broker.sends.send_each(messages, like, now)
+            return [sends.send(messages[0], like, now, is_batch=True).result]
+        return sends.send_each(messages, like, now)
 
     def _send_error(self, session: PulsarSession, body: Any, text: str, error: PulsarError | None = None) -> None:
         """Refuse a message with an error on which clients give it up instead of resending it endlessly."""

@@ -98,8 +98,7 @@ class Appender:
         Returns:
             Where it is stored, or why it is not.
         """
-        health = self._health
-        if health.is_held_up or self._retention.is_full or health.failure is not None:
+        if self._is_refusing:
             return _REFUSED
         queue = self._queues.get((message.topic, message.queue_id)) or self._new_queue(message)
         if queue is None:
@@ -138,7 +137,7 @@ class Appender:
         except struct.error:  # a number is too large for its field
             return _ILLEGAL
         except MqtoolError as error:
-            health.hold_up(error)
+            self._health.hold_up(error)
             return _REFUSED
         self._dispatcher.take(
             message.topic, message.sys_flag, pairs, queue if has_unit else None, light, count, at, size, now
@@ -152,21 +151,10 @@ class Appender:
 
         If that write fails, none is stored.
         """
-        log, topic, pairs_of_each = self._log, messages[0].topic, [message.pairs for message in messages]
-        queue = self._queues.get((topic, messages[0].queue_id))
-        if queue is None or self._is_refusing or self._with_crc or self._with_light_queues or topic == SCHEDULE_TOPIC:
+        queue = self._queues.get((messages[0].topic, messages[0].queue_id))
+        if queue is None or not (sizes := self._sizes_together(messages, queue)):
             return [self.append(message, now) for message in messages]
-        sizes = [record_size(message, queue.topic, len(message.properties)) for message in messages]
-        are_usual = all(
-            not message.sys_flag & _UNUSUAL
-            and live_dispatch.BATCH_COUNT not in pairs
-            and len(message.properties) <= MAX_PROPERTIES
-            and self._fits(len(message.body), size, False)
-            for message, pairs, size in zip(messages, pairs_of_each, sizes, strict=True)
-        )
-        if not are_usual or sum(sizes) > min(log.room, _WRITTEN_TOGETHER):
-            return [self.append(message, now) for message in messages]
-        first = queue.next_offset
+        log, first = self._log, queue.next_offset
         try:
             offsets = [*itertools.accumulate(sizes[:-1], initial=log.place(sum(sizes)))]
             records = [
@@ -181,13 +169,26 @@ class Appender:
             return [_REFUSED] * len(messages)
         take, must_wait = self._dispatcher.take, self.is_sync or log.confirmed_offset is not None
         results = []
-        for queue_offset, (message, pairs, at, size) in enumerate(
-            zip(messages, pairs_of_each, offsets, sizes, strict=True), first
-        ):
-            take(topic, message.sys_flag, pairs, queue, (), 1, at, size, now)
+        for queue_offset, (message, at, size) in enumerate(zip(messages, offsets, sizes, strict=True), first):
+            pairs = message.pairs
+            take(message.topic, message.sys_flag, pairs, queue, (), 1, at, size, now)
             wait = at + size if must_wait and pairs.get(_WAIT) != b"false" else 0
             results.append(AppendResult(_PUT_OK, (at,), at + size, queue_offset, now, message.store_host, wait))
         return results
+
+    def _sizes_together(self, messages: Sequence[NewMessage], queue: LiveQueue) -> list[int]:
+        """Return the sizes of the records of messages that can be stored in one write; none if they cannot."""
+        if self._is_refusing or self._with_crc or self._with_light_queues or messages[0].topic == SCHEDULE_TOPIC:
+            return []
+        sizes = [record_size(message, queue.topic, len(message.properties)) for message in messages]
+        are_usual = all(
+            not message.sys_flag & _UNUSUAL
+            and live_dispatch.BATCH_COUNT not in message.pairs
+            and len(message.properties) <= MAX_PROPERTIES
+            and self._fits(len(message.body), size, False)
+            for message, size in zip(messages, sizes, strict=True)
+        )
+        return sizes if are_usual and sum(sizes) <= min(self._log.room, _WRITTEN_TOGETHER) else []
 
     def append_batch(self, batch: NewMessage, now: int) -> AppendResult:
         """Store the messages of a batch one after the other, all of them or none.

@@ -6,6 +6,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.pulsar import compression
 from mqtool.engine.pulsar.door import PulsarDoor
@@ -14,6 +16,7 @@ from mqtool.engine.pulsar.wire import MessageMetadata, parse
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.formats.peer import Peer
 
+Change = tuple[int, int] | None
 FOLDER = Path(__file__).parents[3] / "fixtures" / "traces" / "pulsar"
 START = 1_795_360_000_000
 """About when they were recorded: one seeks by time."""
@@ -26,6 +29,24 @@ OF_SERVER = {
 }
 """What a server may say in its own way."""
 _WHOSE = ("consumer_id", "producer_id", "request_id")
+
+
+def changed(data: bytes, change: Change) -> bytes:
+    """Return some bytes of which one is another, given by its place and its value; None changes nothing."""
+    text = bytearray(data)
+    if change is not None:
+        text[change[0] % len(text)] = change[1]
+    return bytes(text)
+
+
+def read_by_protobuf(kind: Any, data: bytes) -> Any:
+    """Return what protobuf itself reads, None if the bytes are not such a message, or not a whole one."""
+    message = kind()
+    try:
+        message.ParseFromString(data)
+    except (DecodeError, ValueError):
+        return None
+    return message if message.IsInitialized() else None
 
 
 class RecordedFlow:

@@ -9,8 +9,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("google.protobuf")
-from google.protobuf.message import DecodeError
-
 from mqtool.engine.pulsar.frames import (
     Command,
     Payload,
@@ -24,6 +22,7 @@ from mqtool.engine.pulsar.frames import (
 )
 from mqtool.engine.pulsar.wire import BaseCommand, SingleMetadata, command
 from mqtool.errors import FormatError
+from tests.engine.pulsar.flows import Change, changed, read_by_protobuf
 
 
 @pytest.mark.parametrize(("ack_type", "parts"), [(0, 4), (1, 1)])
@@ -62,18 +61,12 @@ numbers = st.integers(0, 300) | st.integers(0, (1 << 64) - 1)
 )
 @settings(max_examples=500, deadline=None)
 def test_a_send_that_is_not_parsed_says_what_protobuf_reads_in_it(
-    fields: dict[str, Any], payload: bytes, change: tuple[int, int] | None
+    fields: dict[str, Any], payload: bytes, change: Change
 ) -> None:
-    base = bytearray(command("send", **fields).SerializeToString())
-    if change is not None:
-        base[change[0] % len(base)] = change[1]
-    expected = BaseCommand()
-    try:
-        expected.ParseFromString(bytes(base))
-    except (DecodeError, ValueError):
-        expected = None
-    frame = len(base).to_bytes(4, "big") + bytes(base) + payload
-    if expected is None or not expected.IsInitialized():
+    base = changed(command("send", **fields).SerializeToString(), change)
+    expected = read_by_protobuf(BaseCommand, base)
+    frame = len(base).to_bytes(4, "big") + base + payload
+    if expected is None:
         with pytest.raises(FormatError):
             parse_frame(frame)
         return

@@ -138,15 +138,13 @@ class Sends:
 
     def send_each(self, messages: Sequence[NewMessage], like: NewTopic, now: int) -> list[AppendResult]:
         """Store messages of one queue as ``send`` does, if possible in one write; raises the same."""
-        first = messages[0]
-        if len(messages) == 1 or first.queue_id < 0 or first.topic.startswith(RETRY_PREFIX):
+        topic, queue_id = messages[0].topic, messages[0].queue_id
+        if len(messages) == 1 or self._store.queue(topic, queue_id) is None or topic.startswith(RETRY_PREFIX):
             return [self.send(message, like, now).result for message in messages]
         for message in messages:
             self.prepare(message, like, now)
             if not message.pairs.get(_UNIQ_KEY):
                 self._add_unique_key(message, now)
-        if self._store.queue(first.topic, first.queue_id) is None:
-            check_room(self._store.queue_count, 1, MAX_QUEUES_IN_ALL, "queues")
         return self._intake.put_each(messages, now)
 
     def prepare(self, message: NewMessage, like: NewTopic, now: int) -> TopicConfig:
