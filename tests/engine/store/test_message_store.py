@@ -589,6 +589,8 @@ several = st.lists(st.integers(0, 9).flatmap(lambda n: unusual if n == 0 else us
     {"enableLmq": "true", "enableMultiDispatch": "true"},
 )
 @example([[new_message()], [new_message(), new_message(pairs={"DELAY": "not a number"})]], "SCHEDULE_TOPIC_XXXX", {})
+@example([[new_message()], [new_message(), new_message(body=bytes(700))]], "TopicTest", {"maxMessageSize": "600"})
+@example([[new_message()], *[[new_message(body=bytes(700))] * 3] * 3], "TopicTest", {})
 @settings(max_examples=150, deadline=None)
 def test_messages_that_are_stored_together_are_stored_as_one_by_one(
     tmp_path_factory: pytest.TempPathFactory,
