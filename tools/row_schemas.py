@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import sys
-import tarfile
 import tempfile
 import types
 import typing
@@ -165,11 +164,9 @@ def stores() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         sessions.prepare(Path())
         for name in STORES:
-            with tarfile.open(_GOLDEN / f"{name}.tar.xz") as archive:
-                archive.extractall(name, filter="data")
+            sessions.unpack(_GOLDEN / f"{name}.tar.xz", Path(name))
         Path("retry-533-clean").rename("lost")  # and a copy whose last segments are gone, so that groups are hit
-        with tarfile.open(_GOLDEN / "retry-533-clean.tar.xz") as archive:
-            archive.extractall("retry-533-clean", filter="data")
+        sessions.unpack(_GOLDEN / "retry-533-clean.tar.xz", Path("retry-533-clean"))
         with next(Path("lost/commitlog").glob("0*")).open("r+b") as segment:
             segment.seek(9000)
             segment.write(bytes(3000))

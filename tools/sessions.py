@@ -52,6 +52,13 @@ def settled(text: str) -> str:
     return re.sub(r"in about (?:a second|\d+ s|\d+ min)", "in about ..", text)
 
 
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack an archive; Python 3.11.0 to 3.11.3 have no filters for its members."""
+    with tarfile.open(archive) as tar:
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(folder)
+
+
 def prepare(folder: Path) -> None:
     """Make the stores of the documentation in a folder.
 
@@ -59,8 +66,7 @@ def prepare(folder: Path) -> None:
     zeroed and the folder of a queue deleted.
     """
     for name in ("store", "sick"):
-        with tarfile.open(_STORE) as archive:
-            archive.extractall(folder / name, filter="data")
+        unpack(_STORE, folder / name)
     with (folder / "sick" / "commitlog" / "00000000000000065536").open("r+b") as segment:
         segment.seek(8192)
         segment.write(bytes(4096))
