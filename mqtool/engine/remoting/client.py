@@ -163,7 +163,7 @@ class RemotingClient:
         """Close the connection at once, dropping pending data, and do not reconnect."""
         self._is_closed = True
         if self._connection:
-            self._connection.transport.abort()
+            self._connection.drop()
 
     def _signed(self, command: RemotingCommand) -> RemotingCommand:
         if self._credentials:
@@ -313,7 +313,12 @@ class _ClientConnection(asyncio.Protocol):
     def abort(self, why: str) -> None:
         """Abort the connection, because of something that its server did."""
         self._ended_by = why
-        self.transport.abort()
+        self.drop()
+
+    def drop(self) -> None:
+        """Close the connection at once, with what is pending."""
+        if not self.is_lost:
+            self.transport.abort()
 
     def expect(self, opaque: int, timeout_ms: int, left_ms: int) -> "asyncio.Future[RemotingCommand]":
         """Return what becomes the answer to a request, or an UnavailableError where none comes in what is left."""
@@ -384,12 +389,13 @@ class _ClientConnection(asyncio.Protocol):
         """Close the connection; data that the server does not read in time is dropped."""
         self._ended_by = self._ended_by or "was disconnected, because this client was shut down"
         self._send()
-        self.transport.close()
+        if not self.transport.is_closing():  # after a second time Python before 3.11.4 cannot abort TLS any more
+            self.transport.close()
         try:
             async with asyncio.timeout(TIMEOUT_MS / 1000):
                 await self._gone.wait()
         except TimeoutError:
-            self.transport.abort()
+            self.drop()
             await self._gone.wait()
 
     def _take(self, command: RemotingCommand) -> None:

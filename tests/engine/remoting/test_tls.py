@@ -146,3 +146,16 @@ def test_without_a_certificate_tls_is_off() -> None:
 def test_settings_that_make_no_sense_are_said(given: dict[str, str], error: type[Exception]) -> None:
     with pytest.raises(error):
         TlsSettings.of(given)
+
+
+@on_a_loop
+async def test_a_client_that_is_closed_twice_can_still_be_aborted(certificate: Path) -> None:
+    async with served(TlsSettings.of(settings(certificate, mode="enforcing"))) as address:
+        client = client_of(address, certificate)
+        await client.invoke(RemotingCommand(ECHO))
+        closing = [asyncio.ensure_future(client.close()) for _ in range(2)]
+        await asyncio.sleep(0)
+
+        client.abort()
+
+        await asyncio.gather(*closing)
