@@ -688,6 +688,22 @@ def test_consumer_offsets_behind_the_end_are_one_finding_a_group_and_topic(tmp_p
     assert "3 queues" in found.message
 
 
+@pytest.mark.parametrize(("units", "codes"), [(0, set()), (1, {"CONFIG-QUEUE-COUNT"})])
+def test_a_queue_above_the_count_of_its_topic_is_missed_by_consumers_only_if_it_holds_something(
+    units: int, codes: set[str], tmp_path: Path
+) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    first = store / "consumequeue/OrderEvents/0" / ("0" * 20)
+    above = store / "consumequeue/OrderEvents/4" / ("0" * 20)
+    above.parent.mkdir()
+    above.write_bytes(first.read_bytes()[: 20 * units].ljust(first.stat().st_size, b"\0"))
+
+    found = [one for one in found_in(store) if one.code.startswith("CONFIG-") and one.severity is not Severity.NOTE]
+
+    assert {one.code for one in found} == codes
+    assert {one.queue_id for one in found} == ({4} if codes else set())
+
+
 def test_an_index_that_is_switched_off_is_not_missed(tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)
     shutil.rmtree(store / "index")

@@ -218,10 +218,11 @@ def _check_topics(
 ) -> Iterator[Finding]:
     """Check the table of topics against the existing queues, and ``further`` ones."""
     file = reader.paths.relative(reader.paths.config / "topics.json")
-    queues: dict[str, int] = {}
+    queues: dict[str, set[int]] = {}
     for topic, queue_id in [*reader.consume_queues, *reader.batch_consume_queues, *further]:
-        queues[topic] = max(queues.get(topic, 0), queue_id)
-    for topic, highest in sorted(queues.items()):
+        queues.setdefault(topic, set()).add(queue_id)
+    with_messages = {*in_log, *further}
+    for topic, queue_ids in sorted(queues.items()):
         if is_system_topic(topic):
             continue
         if topic not in topics:
@@ -229,17 +230,26 @@ def _check_topics(
             yield finding("CONFIG-NO-TOPIC", text, file=file, topic=topic)
             continue
         count = max(topics[topic].read_queue_count, topics[topic].write_queue_count)
-        if highest >= count:
+        above = [(topic, queue_id) for queue_id in queue_ids if queue_id >= count]
+        # A log that was cut leaves queues without messages.
+        highest = max((key[1] for key in above if key in with_messages or _has_units(reader, key)), default=-1)
+        if highest >= 0:
             text = f"topic {topic} has {count} queues by its table, but queue {highest} exists"
             yield finding(
                 "CONFIG-QUEUE-COUNT", text, file=file, expected=count, found=highest + 1, topic=topic, queue_id=highest
             )
-    with_messages = {topic for topic, _ in in_log}
-    unused = sorted(topic for topic in set(topics) - set(queues) - with_messages if not is_system_topic(topic))
+    unused = sorted(set(topics) - set(queues) - {topic for topic, _ in with_messages})
+    unused = [topic for topic in unused if not is_system_topic(topic)]
     if unused:
         names = ", ".join(unused[:5]) + (", .." if len(unused) > 5 else "")
         text = "a topic has" if len(unused) == 1 else f"{len(unused):,} topics have"
         yield finding("CONFIG-NO-QUEUE", f"{text} neither a queue nor a message so far: {names}", file=file)
+
+
+def _has_units(reader: StoreReader, key: QueueKey) -> bool:
+    """Return whether a queue holds units; those of messages that are gone from the log count."""
+    queue, batch_queue = reader.consume_queues.get(key), reader.batch_consume_queues.get(key)
+    return bool(queue and queue.max_offset() > queue.first_offset) or bool(batch_queue and batch_queue.unit_count)
 
 
 def _bounds(reader: StoreReader, verifier: LogVerifier) -> dict[QueueKey, tuple[int, int]]:
