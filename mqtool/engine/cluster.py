@@ -280,7 +280,7 @@ class _RunningBroker:
             limits = Limits(connections=_MAX_SLAVES, idle_seconds=float("inf"))  # the rules look after idle slaves
             self.replication = ReplicationServer(self.rules, limits, self._clock)
             stack.push_async_callback(self.replication.stop)
-            self.replication.master.on_confirmed = self._turn
+            self.replication.master.on_news = self._send_to_slaves
             host = config.settings.host or _address_of(config.host)
             wanted = config.port or free_port(config.host, (1, -_VIP_DISTANCE))
             resolved = await resolved_host(host)
@@ -432,6 +432,13 @@ class _RunningBroker:
     def _turn(self) -> None:
         """Have done soon what is due; what comes of it wakes the servers of those whom it concerns."""
         self.servers[REMOTING].turn_soon()
+
+    def _send_to_slaves(self) -> None:
+        """Send the log to slaves: at once where one message has come alone, so that they work while it is handled."""
+        if any(server.handles_one for server in self.servers.values()):
+            self.replication.turn_now()
+        else:
+            self.replication.turn_soon()
 
     # The store
 

@@ -59,6 +59,7 @@ def _pulsar(broker: "BrokerController", tls: TlsSettings, limits: Limits, clock:
 def joined(door: "Door[Any, Any]", server: Server) -> Server:
     """Return the server of a door; from now on it is woken when the door has something to send."""
     door.outbox.on_first = server.turn_soon
+    door.broker.on_confirmed.append(lambda: server.write_now(door.confirmed))
     return server
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import select
 import socket
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,8 +13,11 @@ from typing import Any
 import pytest
 
 import mqtool
+from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.cluster import Cluster
 from mqtool.engine.replication.frames import Frame, FrameParser, build_report
 from mqtool.engine.replication_server import allowed_networks
+from mqtool.engine.server_configs import BrokerConfig
 from mqtool.errors import UnavailableError, UsageError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -183,6 +188,34 @@ def test_a_send_is_answered_when_a_slave_has_acknowledged_it_and_its_bytes_were_
         slave.writer.close()
 
     on_broker(test, brokerRole="SYNC_MASTER", inSyncReplicas=2, slaveTimeout=30_000)
+
+
+def test_a_message_that_comes_alone_is_on_its_way_to_slaves_while_it_is_handled_and_several_together_are_not() -> None:
+    async def served(store: Path) -> None:
+        settings = BrokerSettings(role="SYNC_MASTER", in_sync_replicas=2, slave_timeout_ms=30_000)
+        async with asyncio.timeout(60), Cluster(brokers=[BrokerConfig(store, settings=settings)]) as cluster:
+            client = WireClient(cluster.broker_addresses[0])
+            host, _, port = cluster.replication_addresses[0].rpartition(":")
+            slave = FakeSlave(*await asyncio.open_connection(host, int(port)))
+            slave.report(0)
+            answering = asyncio.create_task(slave.acknowledge())
+            assert await code_of_send(client) == SENT
+            ways: list[bool] = []
+            connection = slave.writer.get_extra_info("socket")
+            cluster.brokers[0].on_arrival.append(
+                lambda *_: ways.append(bool(select.select([connection], [], [], 0)[0])),
+            )
+
+            assert await code_of_send(client) == SENT
+            assert await asyncio.gather(*(code_of_send(client) for _ in range(3))) == [SENT] * 3
+
+            assert ways == [True, False, False, False]
+            answering.cancel()
+            slave.writer.close()
+            await client.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(served(Path(folder) / "store"))
 
 
 @pytest.mark.parametrize(

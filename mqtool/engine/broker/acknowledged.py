@@ -55,12 +55,15 @@ class Acknowledged:
             return
         highest = max(offset, self.offset)
         text = self._before_offset + b"%19d}\n" % highest
-        with writing(self._path):
+        try:
             if self._descriptor < 0:
                 save_data(self._path, text)
                 self._descriptor = os.open(self._path, os.O_WRONLY)
             else:
                 os.pwrite(self._descriptor, text, 0)
+        except OSError:  # (to enter ``writing`` for each message takes longer than to write)
+            with writing(self._path):
+                raise
         self.offset = highest
 
     def close(self) -> None:

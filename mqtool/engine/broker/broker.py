@@ -111,6 +111,8 @@ class BrokerController:
         """Called with the time (ms) when it stops, to write their data."""
         self.on_queues_deleted: list[Callable[[Collection[str]], None]] = []
         """Called with topics whose queues were deleted; those of a topic that still exists begin again at offset 0."""
+        self.on_confirmed: list[Callable[[], None]] = []
+        """Called when slaves have more of the log, to send the answers that have waited for it."""
         self.further_gauges: list[Callable[[], Iterable[Gauge]]] = []
         """Further gauges, of its doors."""
         self.further_subscriptions: list[Callable[[], Iterable[SubscriptionState]]] = []
@@ -251,6 +253,11 @@ class BrokerController:
     def has_slaves(self, master: "Master") -> None:
         """From now on, make sends wait for slaves if configured, and report on slaves."""
         self.slaves = self.group_commit.slaves = master
+        master.on_confirmed = self._confirmed
+
+    def _confirmed(self) -> None:
+        for send_answers in self.on_confirmed:
+            send_answers()
 
     def closed(self, session: Session, now: int) -> None:
         """Release everything of a session that has ended."""

@@ -51,6 +51,11 @@ class Door(ABC, Generic[Sent, SessionOf]):
             self.broker.closed(session, now)
         return self.outbox.take()
 
+    def confirmed(self, now: int) -> Iterable[tuple[Peer, Sent]]:
+        """Return what to send when slaves have more of the log: producers wait for that and for nothing else."""
+        self.broker.group_commit.tick(now)
+        return self.outgoing()
+
     def tick(self, now: int) -> Iterable[tuple[Peer, Sent]]:
         """Do what is due."""
         self.broker.tick(now)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _ROOM = commit_log.BLANK_SIZE
 _MAX_OPEN = 8
 """Number of segments that stay open for readers."""
+_MOST_KEPT = 1 << 18
+"""Bytes of a write that are kept in memory until the next."""
 _LIKELY_SIZE = 4096
 """Bytes read of a record of unknown size."""
 
@@ -89,6 +91,7 @@ class LiveLog:
         self._written: Segment | None = None  # the last segment
         self._ahead: Segment | None = None  # the next one, if it exists already
         self._making = threading.Lock()
+        self._last, self._last_at = b"", 0  # the bytes that were written last, and their address: they are read next
         self._look_at = 0  # from this address on there may be little space left, or a listener to call
         self._told_of_growth: Callable[[], None] | None = None
         self._open: collections.OrderedDict[int, Segment] = collections.OrderedDict()  # for readers
@@ -145,6 +148,7 @@ class LiveLog:
             WriteError: the disk is full, or fails; nothing is appended.
         """
         self._write(self.end_offset % self.file_size, records)
+        self._keep(records)
         self.last_timestamp = timestamp
         self.last_start = last_start
         self.end_offset += len(records)  # last: another thread that flushes reads it first
@@ -176,10 +180,15 @@ class LiveLog:
                 self._begin_segment()
             part = data[: self.file_size - position]
             self._write(position, part)
+            self._keep(part)
             self.end_offset += len(part)
             data = data[len(part) :]
             if self.end_offset >= self._look_at:
                 self._look()
+
+    def _keep(self, data: bytes) -> None:
+        """Keep what was written to the end of the log: a slave and its queues read it next, without a call."""
+        self._last, self._last_at = (data, self.end_offset) if len(data) <= _MOST_KEPT else (b"", 0)
 
     def cut(self, end: int) -> None:
         """Truncate the log before an incomplete or invalid record; what follows becomes zero.
@@ -187,6 +196,7 @@ class LiveLog:
         Raises:
             WriteError: the disk fails.
         """
+        self._last = b""
         while end < self.end_offset:
             start = (self.end_offset - 1) // self.file_size * self.file_size
             begin = max(end, start)
@@ -234,13 +244,13 @@ class LiveLog:
 
     def _look(self) -> None:
         """Call listeners, also if there is little space, and check again when the log reaches half of a segment."""
+        size = self.file_size
+        self._look_at = (self.end_offset + size // 2) // size * size + (size + 1) // 2
         if self._told_of_growth is not None:
             listener, self._told_of_growth = self._told_of_growth, None
             listener()
         if self.has_little_room and self.on_little_room is not None:
             self.on_little_room()
-        size = self.file_size
-        self._look_at = (self.end_offset + size // 2) // size * size + (size + 1) // 2
 
     @property
     def has_little_room(self) -> bool:
@@ -299,6 +309,8 @@ class LiveLog:
             StoreChangedError: the segment has become shorter.
             MqtoolError: the disk fails.
         """
+        if (start := offset - self._last_at) >= 0 and start + size <= len(self._last):
+            return memoryview(self._last)[start : start + size]
         position = offset % self.file_size
         segment = self.segments.get(offset - position)
         if segment is None or offset < 0:

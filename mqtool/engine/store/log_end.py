@@ -5,6 +5,7 @@ from the checkpoint on; an incomplete record at the end is cut. (Rules: store.md
 ``CommitLog.recoverNormally``, ``recoverAbnormally``.)
 """
 
+import functools
 import struct
 import zlib
 from collections.abc import Iterator
@@ -203,10 +204,15 @@ def _usual_message(data: bytes, place: int, stop: int, at: int) -> LogMessage | 
         return None
     if body_size and crc != zlib.crc32(data[head_end : topic_at - 1]) & 0x7FFFFFFF:
         return None
-    topic, properties = data[topic_at:topic_end].decode("utf-8", "surrogateescape"), data[properties_at:end]
+    topic, properties = _topic_of(data[topic_at:topic_end]), data[properties_at:end]
     if "\0" in topic or (properties and not properties[-1]):
         return None
     return topic, queue_id, sys_flag, properties, queue_offset, at, size, timestamp
+
+
+@functools.lru_cache(1024)
+def _topic_of(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
 
 
 def whole_at(log: LiveLog, at: int) -> tuple[int, bytes] | None:

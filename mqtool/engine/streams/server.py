@@ -160,6 +160,8 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         self._end_of_turn: asyncio.Handle | None = None
         self.turn_end = 0.0
         """Until when commands are handled (s, of the loop), as far as is known: then ask whether the turn is over."""
+        self.handles_one = False
+        """Whether the only command of a read is being handled: what it causes elsewhere has nothing to wait for."""
         self._is_turn_watched = False
         self._handled_in_turn = 0  # connections, since the turn is watched
         self._is_busy = False  # the last watched turn handled more than a few
@@ -244,10 +246,21 @@ class StreamServer(ABC, Generic[Taken, Sent]):
                     connection.transport.abort()
                 await self._all_gone.wait()
 
+    def turn_now(self) -> None:
+        """Call ``tick`` and write the results before this returns, unless that is about to be done anyway."""
+        if self._end_of_turn is None and self._all_gone is None:
+            self._finish_turn()
+
     def turn_soon(self) -> None:
         """Call ``tick`` soon, and write the results; only in the event loop."""
         if self._end_of_turn is None and self._all_gone is None:
             self._end_of_turn = self.loop.call_soon(self._finish_turn)
+
+    def write_now(self, call: Callable[[int], Iterable[tuple[Peer, Sent]]]) -> None:
+        """Send what a call with the time returns before this returns: what else is due waits for its turn."""
+        now = self.clock()
+        self._call(lambda: call(now), now)
+        self._flush()
 
     def catch_up(self, now: int) -> None:
         """Do everything that is due by ``now``, to which the clock has jumped, and write the results."""
@@ -390,11 +403,14 @@ class StreamServer(ABC, Generic[Taken, Sent]):
             due = self.rules.next_tick(now)
             if due is None or due > now or self.loop.time() > end:
                 break
+        self._flush()
+        self._end_of_turn = None
+        self.turn(now)
+
+    def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
         for connection in waiting:
             connection.flush()
-        self._end_of_turn = None
-        self.turn(now)
 
     def _call(self, call: Callable[[], Iterable[tuple[Peer, Sent]]], now: int) -> None:
         try:
@@ -532,6 +548,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
                 except FormatError as error:
                     fault = str(error)
                 is_end = len(parsed) < server.parsed_at_once
+            server.handles_one = len(parsed) == 1
             while parsed:
                 server.dispatch(parsed, peer, now)
                 if (passed := time()) > server.turn_end and server.is_turn_over(passed) and not fault:
@@ -540,7 +557,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
                 break
             self._has_more = bool(parsed) or server.is_turn_over(time()) or self._is_much()
         commands.close()
-        self._is_reading = False
+        self._is_reading = server.handles_one = False
         if fault:
             self.flush()
             if protocol := server.stranger(frames.pending):

@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from mqtool.engine.repair.rebuild.plan import build
 from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
+from mqtool.engine.store.live_log import LiveLog
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import DEFAULT_DELAY_LEVELS, StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -961,3 +963,43 @@ def test_a_queue_file_that_could_not_be_made_is_made_at_the_next_try(
         assert store.refusal is None
 
     assert findings(tmp_path / "store", StoreConfig(SMALL.settings)) == []
+
+
+@settings(max_examples=60)
+@given(
+    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 5000)), min_size=1, max_size=12),
+    places=st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 6000)), min_size=1, max_size=12),
+)
+def test_what_is_read_of_a_log_is_what_is_in_its_files(
+    steps: list[tuple[bool, int]], places: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    size = 1 << 14
+    log = LiveLog(Disk(), [tmp_path_factory.mktemp("log")], size, CommitLog(()))
+    for number, (is_cut, much) in enumerate(steps):
+        if is_cut:
+            log.cut(max(0, log.end_offset - much))
+        else:
+            log.write_at(log.end_offset, bytes([number + 1]) * much)
+        for at, most in places:
+            start = at // size * size
+            segment = log.segments.get(start)
+            stored = segment.path.read_bytes() if segment else b""
+            assert log.read(at, most) == stored[at - start :][:most]
+    log.close()
+
+
+def test_who_asks_while_told_that_the_log_grows_is_told_of_the_next_write_too(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        told: list[int] = []
+
+        def grown() -> None:
+            told.append(store.end_offset)
+            store.log.tell_of_growth(grown)
+
+        store.log.tell_of_growth(grown)
+        ends = []
+        for _ in range(5):
+            store.append(new_message(), NOW)
+            ends.append(store.end_offset)
+
+    assert told == ends

@@ -6,6 +6,7 @@ remoting commands: tests/engine/remoting.
 
 import asyncio
 import contextlib
+import select
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable
@@ -158,3 +159,46 @@ async def test_lines_travel_by_tls_where_it_is_on(tmp_path: Path) -> None:
             assert await plain.read() == b""
         writer.close()
         in_plain.close()
+
+
+@on_a_loop
+async def test_whether_a_command_came_alone_is_known_while_it_is_handled() -> None:
+    class Noting(LineServer):
+        def dispatch(self, commands: deque[bytes], peer: Peer, now: int) -> None:
+            noted.append((commands[0], self.handles_one))
+            super().dispatch(commands, peer, now)
+
+    noted: list[tuple[bytes, bool]] = []
+    server = Noting(LineRules(), clock=lambda: 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", await server.listen("127.0.0.1", 0))
+    for lines in (b"one\n", b"two\nthree\n", b"four\n"):
+        writer.write(lines)
+        for _ in range(lines.count(b"\n")):
+            await reader.readline()
+    writer.close()
+    await server.stop()
+
+    assert noted == [(b"one", True), (b"two", False), (b"three", False), (b"four", True)]
+    assert not server.handles_one
+
+
+@pytest.mark.parametrize("how", ["turn", "write"])
+@on_a_loop
+async def test_what_is_sent_now_has_been_sent_when_the_call_returns(how: str) -> None:
+    rules = LineRules()
+    server = LineServer(rules, clock=lambda: 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", await server.listen("127.0.0.1", 0))
+    writer.write(b"hello\n")
+    await reader.readline()
+
+    rules.later = [(rules.peers[0], "more")]
+    if how == "turn":
+        server.turn_now()
+    else:
+        server.write_now(rules.tick)
+    ready, _, _ = select.select([writer.get_extra_info("socket")], [], [], 0)
+
+    assert ready
+    assert await reader.readline() == b"more\n"
+    writer.close()
+    await server.stop()
