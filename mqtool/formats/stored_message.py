@@ -95,15 +95,11 @@ def parse_stored(record: bytes | memoryview) -> StoredMessage:
     Raises:
         FormatError: the bytes are not a message record.
     """
-    return _stored(take_one_apart(bytes(record)))
+    return stored_of(take_one_apart(bytes(record)))
 
 
-def parse_each_stored(records: bytes | memoryview) -> Iterator[StoredMessage]:
-    """Yield the messages of consecutive records; raises what ``take_apart`` does."""
-    return map(_stored, take_apart(bytes(records)))
-
-
-def _stored(parts: Parts) -> StoredMessage:
+def stored_of(parts: Parts) -> StoredMessage:
+    """Return the message that was taken apart."""
     head, body, topic, properties = parts
     (
         size,

@@ -36,16 +36,18 @@ from mqtool.engine.pulsar.frames import (
 )
 from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, parse, text_of
 from mqtool.errors import FormatError
+from mqtool.formats.commit_log import COMPRESSED
 from mqtool.formats.compression import decompress
 from mqtool.formats.new_message import MAX_PROPERTIES
 from mqtool.formats.properties import pairs_of
 from mqtool.formats.property_names import KEYS, OF_ROCKETMQ, SHARDING_KEY, TAGS, UNIQ_KEY
-from mqtool.formats.stored_message import StoredMessage
+from mqtool.formats.stored_message import Parts, StoredMessage, stored_of
 
 SINGLE, INDEX, OF_BATCH, RAW = b"PULSAR", b"PULSAR_I", b"PULSAR_B", b"PULSAR_RAW"
 _OURS = frozenset((SINGLE, INDEX, OF_BATCH, RAW))
 _KEYS, _TAGS, _SHARDING_KEY, _UNIQUE_KEY = KEYS.encode(), TAGS.encode(), SHARDING_KEY.encode(), UNIQ_KEY.encode()
 _RESERVED = (frozenset(name.encode() for name in OF_ROCKETMQ) | _OURS) - {_TAGS}
+_OF_BROKERS = _RESERVED - {INDEX, SINGLE}
 _SEPARATORS = (b"\0", b"\1", b"\2")
 _ROOM = 1024
 """Bytes of properties that a broker adds to a message."""
@@ -57,7 +59,7 @@ _USUAL = re.compile(rb"\x10[\x80-\xff]{0,8}[\0-\x7f]\x18([\x80-\xff]{0,8}[\0-\x7
 _base64 = functools.partial(binascii.b2a_base64, newline=False)
 _from_base64 = functools.partial(binascii.a2b_base64, strict_mode=True)
 _ELEMENT = struct.Struct(">iiiii")
-_SHORT = struct.Struct(">h")
+_SHORT, _SIZE = struct.Struct(">h"), struct.Struct(">i")
 _PRODUCER = "rocketmq"
 _OF_SINGLE = (
     "partition_key", "partition_key_b64_encoded", "ordering_key", "event_time", "null_value", "null_partition_key",
@@ -69,6 +71,8 @@ ROOM = 1 << 16
 """How much longer a message of the store may be than a Pulsar message: its properties take room."""
 _COMMAND = 1024
 """Bytes of a frame outside its payload."""
+_MOST_USUAL = 4096
+"""Messages of a batch whose properties are compared with a list."""
 _MAX_MESSAGES = 1 << 17
 """Of an entry of any form: their acknowledgements are kept as bits."""
 
@@ -316,14 +320,71 @@ def _entry_of(records: Sequence[StoredMessage], most: int) -> Entry:
     return _of_rocketmq(first, pairs, most)
 
 
+def usual_batch(parts: Sequence[Parts], most: int) -> Entry | None:
+    """Return what ``entry_of`` returns for the messages of a batch that have no key or property, as most have none.
+
+    That takes half the time.
+
+    Args:
+        parts: of records that follow each other in the log.
+        most: the maximum size of a body in the store.
+
+    Returns:
+        The entry; None if this is anything else, or anything about it is unusual.
+    """
+    first, count = stored_of(parts[0]), len(parts)
+    pairs, message, at = first.message.pairs, first.message, first.queue_offset
+    if place_in_batch(pairs) != (0, count) or count > _MOST_USUAL or message.sys_flag & COMPRESSED:
+        return None
+    same = message.sys_flag, message.born_timestamp, first.store_timestamp
+    pieces: list[bytes] = []
+    for number, (start, (head, body, _, properties)) in enumerate(zip(_starts_of(count), parts, strict=True)):
+        if head[5] != at + number or (head[7], head[8], head[11]) != same or not properties.startswith(start):
+            return None
+        single, _, others = properties[len(start) :].partition(b"\2")
+        if not single or not _are_usual(others):
+            return None
+        try:
+            text = with_size(_from_base64(single), len(body))
+        except binascii.Error:
+            return None
+        if text is None:
+            return None
+        pieces += (_SIZE.pack(len(text)), text, body)
+    try:
+        metadata = parse(MessageMetadata, _from_base64(pairs.get(OF_BATCH, b"")))
+        metadata.num_messages_in_batch = count
+        entry = _entry_at(at, [properties for *_, properties in parts], metadata, b"".join(pieces))
+    except (FormatError, binascii.Error):
+        return None
+    return entry if len(entry.payload) <= longest_payload(most) else None
+
+
+@functools.lru_cache(16)
+def _starts_of(count: int) -> list[bytes]:
+    """Return how the properties of the messages of a batch begin."""
+    return [b"%b\1%d/%d\2%b\1" % (INDEX, number, count, SINGLE) for number in range(count)]
+
+
+@functools.lru_cache(64)
+def _are_usual(properties: bytes) -> bool:
+    """Return whether these properties of a message of a batch, behind its own, have no meaning for consumers."""
+    return _OF_BROKERS.issuperset(pairs_of(properties))
+
+
 def _entry(records: Sequence[StoredMessage], metadata: Any, body: bytes, payload: bytes = b"") -> Entry:
+    properties = [record.message.properties for record in records]
+    return _entry_at(records[0].queue_offset, properties, metadata, body, payload)
+
+
+def _entry_at(offset: int, properties: Sequence[bytes], metadata: Any, body: bytes, payload: bytes = b"") -> Entry:
     _check_count(metadata)
     is_raw = bool(payload)
     payload = payload or build_payload(metadata.SerializeToString(), body)
     is_batch = metadata.HasField("num_messages_in_batch")
     return Entry(
-        records[0].queue_offset,
-        len(records),
+        offset,
+        len(properties),
         max(metadata.num_messages_in_batch, 1) if is_batch else 1,
         is_batch,
         payload,
@@ -332,7 +393,7 @@ def _entry(records: Sequence[StoredMessage], metadata: Any, body: bytes, payload
         metadata.HasField("marker_type"),
         text_of(metadata.uuid) if metadata.HasField("chunk_id") else "",
         len(payload),
-        () if is_raw else tuple(record.message.properties for record in records),
+        () if is_raw else tuple(properties),
     )
 
 

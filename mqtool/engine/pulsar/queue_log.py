@@ -5,12 +5,11 @@ Cost: constant for an entry that was just delivered to others, else one read for
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mqtool.engine.pulsar.entries import Entry, entry_of, place_in_batch
+from mqtool.engine.pulsar.entries import Entry, entry_of, place_in_batch, usual_batch
 from mqtool.errors import FormatError, NotFoundError
-from mqtool.formats.stored_message import StoredMessage, parse_each_stored, parse_stored
+from mqtool.formats.stored_message import Parts, StoredMessage, parse_stored, stored_of, take_apart
 
 if TYPE_CHECKING:
     from mqtool.engine.store.live_queue import Unit
@@ -110,8 +109,12 @@ class QueueLog:
     def _read(self, record: StoredMessage, first: int, count: int) -> Entry:
         if count == 1 or self._no_batch == (first, count):
             return entry_of([record], self._most)
+        parts = self._parts(first, count)
+        if parts and (usual := usual_batch(parts, self._most)) is not None and usual.offset == first:
+            return usual
+        stored_ones = map(stored_of, parts) if parts else (self._record(first + number) for number in range(count))
         records: list[StoredMessage] = []
-        for number, stored in enumerate(self._records(first, count)):
+        for number, stored in enumerate(stored_ones):
             if (
                 stored is None
                 or stored.queue_offset != first + number
@@ -125,16 +128,17 @@ class QueueLog:
             self._no_batch = first, count
         return entry if entry.offset + entry.size > record.queue_offset else entry_of([record], self._most)
 
-    def _records(self, first: int, count: int) -> Iterable[StoredMessage | None]:
-        """Return the messages of a batch, with one read if they are consecutive in the log, as most are."""
+    def _parts(self, first: int, count: int) -> list[Parts]:
+        """Return the messages of a batch, by one read, if they are consecutive in the log, as most are; else none."""
         queue = self._store.queue(*self._key)
         units = queue.units(first, count) if queue is not None and first >= self.start else []
         if len(units) == count:
             at, size = units[0].physical_offset, sum(unit.size for unit in units)
             if size <= self._most and units[-1].physical_offset + units[-1].size == at + size:
                 with contextlib.suppress(FormatError):
-                    return [*parse_each_stored(self._store.log.read(at, size))]
-        return (self._record(first + number) for number in range(count))
+                    parts = [*take_apart(bytes(self._store.log.read(at, size)))]
+                    return parts if len(parts) == count else []
+        return []
 
     def _record(self, offset: int) -> StoredMessage | None:
         at = offset - self._units_at

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ROOM = commit_log.BLANK_SIZE
 _MAX_OPEN = 8
 """Number of segments that stay open for readers."""
-_MOST_KEPT = 1 << 18
+_MOST_KEPT = 1 << 16
 """Bytes of a write that are kept in memory until the next."""
 _LIKELY_SIZE = 4096
 """Bytes read of a record of unknown size."""

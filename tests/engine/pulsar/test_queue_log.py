@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtool.engine.pulsar.entries import INDEX, OF_BATCH, RAW, ROOM, SINGLE
-from mqtool.engine.pulsar.frames import PADDING, split_payload
+from mqtool.engine.pulsar import queue_log
+from mqtool.engine.pulsar.entries import INDEX, OF_BATCH, RAW, ROOM, SINGLE, batch_body, entry_of, to_store, usual_batch
+from mqtool.engine.pulsar.frames import PADDING, Payload, build_batch_body, build_payload, split_payload
 from mqtool.engine.pulsar.queue_log import KeptEntries, QueueLog
 from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, parse
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.formats.codes import SysFlag
 from mqtool.formats.new_message import NewMessage
+from mqtool.formats.stored_message import stored_of, take_apart
+from tests.engine.pulsar.flows import contents
 
 NOW = 1_800_000_000_000
 MOST = 4 << 20
@@ -81,6 +84,71 @@ def test_each_message_is_in_one_entry_whatever_its_properties_say(
         assert entry.offset == at, "nobody has been given the first messages of it"
         at = entry.end
     store.close()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    bodies=st.lists(st.sampled_from([b"", b"body", b"another", bytes(300)]), min_size=2, max_size=6),
+    times=st.sampled_from([(0, 0), (9, 0), (0, 9)]),
+    own=st.sampled_from(
+        [b"", b"TAGS\1a\2", b"KEYS\1k\2", b"mine\1x\2", b"%b\1%d/2\2" % (INDEX, 1), b"%b\1!\2" % SINGLE]
+    ),
+    change=st.one_of(st.none(), st.tuples(st.integers(0, 4000), st.integers(0, 255))),
+)
+def test_a_batch_that_is_read_in_the_quick_way_is_the_one_that_is_read_message_by_message(
+    bodies: list[bytes],
+    times: tuple[int, int],
+    own: bytes,
+    change: tuple[int, int] | None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    root = tmp_path_factory.mktemp("store")
+    store = MessageStore(root, now=NOW)
+    singles = [
+        Payload(SingleMetadata(payload_size=len(body), event_time=times[number % 2]).SerializeToString(), body)
+        for number, body in enumerate(bodies)
+    ]
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=len(bodies))
+    payload = build_payload(metadata.SerializeToString(), build_batch_body(singles))
+    records = to_store(payload, MOST).records
+    records[1] = records[1]._replace(properties=records[1].properties + own)
+    batch = NewMessage("t", 0, batch_body(records), b"WAIT\1true\2", 0, 0, NOW, HOST, HOST)
+    end = store.append_batch(batch, NOW).flush_offset or store.end_offset
+    store.append(NewMessage("t", 0, b"the next", b"", 0, 0, NOW, HOST, HOST), NOW)
+    if change is not None:
+        with next((root / "commitlog").iterdir()).open("r+b") as file:
+            file.seek(change[0] % end)
+            file.write(bytes([change[1]]))
+
+    quick = [QueueLog(store, "t", 0, KeptEntries(), MOST).entry(offset) for offset in range(len(bodies) + 1)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(queue_log, "usual_batch", lambda *_: None)
+        slow = [QueueLog(store, "t", 0, KeptEntries(), MOST).entry(offset) for offset in range(len(bodies) + 1)]
+    store.close()
+
+    assert quick == slow
+    if change is None and not own:
+        assert quick[0] is not None
+        assert contents(quick[0].payload) == contents(payload)
+
+
+def test_batches_without_keys_and_properties_are_read_in_the_quick_way(tmp_path: Path) -> None:
+    store = MessageStore(tmp_path, now=NOW)
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=3)
+    singles = [
+        Payload(SingleMetadata(payload_size=2, event_time=time).SerializeToString(), b"ab") for time in (1, 2, 2)
+    ]
+    split = to_store(build_payload(metadata.SerializeToString(), build_batch_body(singles)), MOST)
+    store.append_batch(NewMessage("t", 0, batch_body(split.records), b"WAIT\1true\2", 0, 0, NOW, HOST, HOST), NOW)
+    parts = [*take_apart(bytes(store.log.read(0, store.end_offset)))]
+    store.close()
+
+    entry = usual_batch(parts, MOST)
+
+    assert entry is not None
+    assert entry == entry_of([stored_of(one) for one in parts], MOST)
+    assert usual_batch(parts[1:], MOST) is None
+    assert usual_batch([parts[0], parts[2], parts[1]], MOST) is None
 
 
 def test_a_batch_that_a_producer_of_rocketmq_has_made_up_is_read_once(tmp_path: Path) -> None:
