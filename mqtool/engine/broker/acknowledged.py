@@ -61,7 +61,7 @@ class Acknowledged:
                 self._descriptor = os.open(self._path, os.O_WRONLY)
             else:
                 os.pwrite(self._descriptor, text, 0)
-        except OSError:  # (to enter ``writing`` for each message takes longer than to write)
+        except OSError:  # entering ``writing`` for each message takes longer than the write
             with writing(self._path):
                 raise
         self.offset = highest

@@ -91,7 +91,7 @@ class LiveLog:
         self._written: Segment | None = None  # the last segment
         self._ahead: Segment | None = None  # the next one, if it exists already
         self._making = threading.Lock()
-        self._last, self._last_at = b"", 0  # the bytes that were written last, and their address: they are read next
+        self._kept = b"", 0  # the bytes that were written last, and their address: they are read next
         self._look_at = 0  # from this address on there may be little space left, or a listener to call
         self._told_of_growth: Callable[[], None] | None = None
         self._open: collections.OrderedDict[int, Segment] = collections.OrderedDict()  # for readers
@@ -188,7 +188,7 @@ class LiveLog:
 
     def _keep(self, data: bytes) -> None:
         """Keep what was written to the end of the log: a slave and its queues read it next, without a call."""
-        self._last, self._last_at = (data, self.end_offset) if len(data) <= _MOST_KEPT else (b"", 0)
+        self._kept = (data, self.end_offset) if len(data) <= _MOST_KEPT else (b"", 0)
 
     def cut(self, end: int) -> None:
         """Truncate the log before an incomplete or invalid record; what follows becomes zero.
@@ -196,7 +196,7 @@ class LiveLog:
         Raises:
             WriteError: the disk fails.
         """
-        self._last = b""
+        self._kept = b"", 0
         while end < self.end_offset:
             start = (self.end_offset - 1) // self.file_size * self.file_size
             begin = max(end, start)
@@ -309,8 +309,9 @@ class LiveLog:
             StoreChangedError: the segment has become shorter.
             MqtoolError: the disk fails.
         """
-        if (start := offset - self._last_at) >= 0 and start + size <= len(self._last):
-            return memoryview(self._last)[start : start + size]
+        kept, kept_at = self._kept
+        if (start := offset - kept_at) >= 0 and start + size <= len(kept):
+            return memoryview(kept)[start : start + size]
         position = offset % self.file_size
         segment = self.segments.get(offset - position)
         if segment is None or offset < 0:
