@@ -5,6 +5,7 @@ held against an interpreter that does nothing. Each figure is the best of severa
 anew, the limit's too.
 """
 
+import compileall
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+import mqtool
 from bench.broker import VERSION, measure_broker
 from bench.client import measure_client
 from bench.damage import measure_damage
@@ -146,7 +148,8 @@ def measure_start(root: Path) -> list[Row]:
 )
 def main(keep: Path | None, only: str | None) -> None:
     """Make stores, measure, and print the tables."""
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # no user's start compiles Python again
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # no user's start compiles Python again, not even the first:
+    compileall.compile_dir(Path(mqtool.__file__).parent, quiet=1)  # pip has done that
     if only in (None, "files"):
         show(measure_files(keep), "store", "figure")
     if only in (None, "damage"):
