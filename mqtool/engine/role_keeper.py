@@ -74,6 +74,8 @@ class RoleKeeper:
         self._make = make
         self._ports: BrokerConfig = config
         self._changing: asyncio.Task[None] | None = None
+        self._one_at_a_time = asyncio.Lock()
+        """Held while a broker starts or is replaced: it answers requests, also for a change, before it has started."""
         self._is_stopping = asyncio.Event()
         self._running: RunningBroker | None = None
         self._failed_cut = ""
@@ -94,8 +96,10 @@ class RoleKeeper:
             )
         if role_of(settings) is not Role.SLAVE:
             settings, epoch = await self._if_it_is_the_master(settings, epoch)
-        self._running = self._make(replace(self._config, settings=settings), epoch, False, self)
-        await self._running.start()
+        async with self._one_at_a_time:
+            running = self._make(replace(self._config, settings=settings), epoch, False, self)
+            await running.start()
+            self._running = running
 
     def listens_on(self, port: int) -> None:
         """Make the next run listen on the port of this one."""
@@ -147,11 +151,15 @@ class RoleKeeper:
             log.error("%s", self._failed_cut)
 
     async def _begin_anew(self, kept: KeptRole, cut_at: int | None = None) -> None:
+        async with self._one_at_a_time:
+            if self._running is not None:  # otherwise it could not start, or has been stopped
+                await self._replace(self._running, kept, cut_at)
+
+    async def _replace(self, before: RunningBroker, kept: KeptRole, cut_at: int | None) -> None:
         settings = replace(self._config.settings, role=kept.role, broker_id=kept.broker_id)
-        before, self._running = self._running, None
+        self._running = None
         try:
-            if before is not None:
-                await before.stop()
+            await before.stop()
         except MqtoolError:
             log.exception("the broker's previous role did not stop cleanly")
         if cut_at is not None:

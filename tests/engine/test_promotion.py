@@ -1157,6 +1157,44 @@ class Life:
         self.said.append(f"{self.role} ends")
 
 
+@pytest.mark.parametrize("can_start", [True, False])
+@on_a_loop
+async def test_a_change_that_is_asked_for_while_the_broker_starts_waits_for_that(
+    can_start: bool, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    in_between, may_go_on = asyncio.Event(), asyncio.Event()
+
+    class SlowLife(Life):
+        async def start(self) -> None:
+            in_between.set()
+            await may_go_on.wait()
+            await super().start()
+
+    def make(config: BrokerConfig, _epoch: int, _changed: bool, _changes: role_keeper.RoleKeeper) -> SlowLife:
+        return SlowLife(config, said, [] if can_start else [UnavailableError("the port is taken")])
+
+    keeper = role_keeper.RoleKeeper(BrokerConfig(tmp_path), [], make)
+    starting = asyncio.create_task(keeper.start())
+    await in_between.wait()
+    keeper.change(KeptRole(Role.SLAVE, 1, 1, Role.ASYNC_MASTER, 0))
+    keeper.change(KeptRole(Role.SYNC_MASTER, 0, 2, Role.ASYNC_MASTER, 0))
+    await asyncio.sleep(0)
+    assert not said
+    may_go_on.set()
+    if can_start:
+        await starting
+        while said[-1] != "SYNC_MASTER begins":
+            await asyncio.sleep(0)
+    else:
+        with pytest.raises(UnavailableError, match="the port is taken"):
+            await starting
+    await keeper.stop()
+
+    runs = [f"{role} {what}" for role in ("ASYNC_MASTER", "SLAVE", "SYNC_MASTER") for what in ("begins", "ends")]
+    assert said == (runs if can_start else [])
+
+
 @on_a_loop
 async def test_a_broker_that_cannot_begin_anew_tries_again_until_it_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
