@@ -78,7 +78,6 @@ class ReplicationServer(StreamServer[int, list[Buffer]]):
         self.networks = allowed_networks(state.settings.ha_allow)
         self.master = master = Master(broker.store.log, master_settings(state.settings, state.role))
         super().__init__(master, limits=limits, clock=clock)
-        master.on_news = self.turn_soon
         master.hang_up = self.end
         master.on_acknowledged = self._note_acknowledged
         self._acknowledged, self._failure = broker.acknowledged, ""

@@ -54,6 +54,13 @@ SLAVE: dict[str, str | int | bool] = {
 }
 
 
+def slave_of(master: mqtool.Broker, folder: Path, **settings: str | int | bool) -> mqtool.Broker:
+    """Return a slave, not started, with these settings beside those of ``SLAVE``."""
+    return mqtool.Broker(
+        folder, role="slave", name_servers=[master.name_server_address], settings={**SLAVE, **settings}
+    )
+
+
 class HandMaster:
     """The HA port of a master, played by hand: what it sends is the log that lies in a folder."""
 
@@ -157,12 +164,7 @@ async def test_a_slave_has_log_queues_and_tables_of_its_master_and_serves_reads(
             await client.invoke(send(f"m{number}"))
         async with (
             by_hand(tmp_path / "master") as (hand, address),
-            mqtool.Broker(
-                tmp_path / "slave",
-                role="slave",
-                name_servers=[master.name_server_address],
-                settings={**SLAVE, "haMasterAddress": address},
-            ) as slave,
+            slave_of(master, tmp_path / "slave", haMasterAddress=address) as slave,
         ):
             at_slave = RemotingClient([slave.address])
             await until(lambda: has_messages(at_slave, 32))
@@ -229,12 +231,7 @@ async def test_a_slave_hangs_up_on_a_gap_and_an_overlap_and_comes_back(tmp_path:
         await client.close()
         log = log_of(tmp_path / "master")
         half = len(log) // 2
-        async with mqtool.Broker(
-            tmp_path / "slave",
-            role="slave",
-            name_servers=[master.name_server_address],
-            settings={**SLAVE, "haMasterAddress": at},
-        ):
+        async with slave_of(master, tmp_path / "slave", haMasterAddress=at):
             await until(lambda: hand.reports)
             hand.write(0, log[:half])
             await until(lambda: hand.reports[-1][-1:] == [half])
@@ -269,12 +266,7 @@ async def test_a_slave_whose_log_does_not_fit_reports_nothing_changes_nothing_an
         mqtool.Broker(tmp_path / "master", settings=MASTER) as master,
         by_hand(tmp_path / "master") as (hand, at),
     ):
-        async with mqtool.Broker(
-            tmp_path / "slave",
-            role="slave",
-            name_servers=[master.name_server_address],
-            settings={**SLAVE, **segments, "haMasterAddress": at},
-        ) as slave:
+        async with slave_of(master, tmp_path / "slave", haMasterAddress=at, **segments) as slave:
             await until(lambda: following_of(slave).status is FollowingStatus.STOPPED)
             reason = following_of(slave).reason
             client = RemotingClient([slave.address])
@@ -313,12 +305,7 @@ async def with_log_by_hand(folder: Path) -> AsyncIterator[tuple[HandMaster, mqto
     async with (
         mqtool.Broker(folder / "master", settings=MASTER) as master,
         by_hand(folder / "master") as (hand, at),
-        mqtool.Broker(
-            folder / "slave",
-            role="slave",
-            name_servers=[master.name_server_address],
-            settings={**SLAVE, "haMasterAddress": at},
-        ) as slave,
+        slave_of(master, folder / "slave", haMasterAddress=at) as slave,
     ):
         yield hand, slave
 
@@ -377,9 +364,7 @@ async def test_a_pair_in_one_process_has_equal_logs_and_the_slave_serves_what_th
     settings = {**MASTER, "inSyncReplicas": 2}
     async with (
         mqtool.Broker(tmp_path / "master", role="sync_master", settings=settings) as master,
-        mqtool.Broker(
-            tmp_path / "slave", role="slave", name_servers=[master.name_server_address], settings=SLAVE
-        ) as slave,
+        slave_of(master, tmp_path / "slave") as slave,
     ):
         await until(lambda: following_of(slave).status is FollowingStatus.FOLLOWING)
         client, at_slave = RemotingClient([master.address]), RemotingClient([slave.address])
@@ -398,9 +383,7 @@ async def test_a_pair_in_one_process_has_equal_logs_and_the_slave_serves_what_th
 async def test_stores_of_a_pair_that_no_consumer_has_used_do_not_differ(tmp_path: Path) -> None:
     async with (
         mqtool.Broker(tmp_path / "master", role="sync_master", settings={**MASTER, "inSyncReplicas": 2}) as master,
-        mqtool.Broker(
-            tmp_path / "slave", role="slave", name_servers=[master.name_server_address], settings=SLAVE
-        ) as slave,
+        slave_of(master, tmp_path / "slave") as slave,
     ):
         client = RemotingClient([master.address])
         await until(lambda: following_of(slave).status is FollowingStatus.FOLLOWING)
@@ -431,12 +414,7 @@ async def test_the_beginning_of_a_message_that_the_master_has_lost_is_cut_off_by
         async with mqtool.Broker(tmp_path / "other", role="master", settings=MASTER) as other:
             await send_all(other, "lost")
         lost = log_of(tmp_path / "other")[there:]
-        async with mqtool.Broker(
-            tmp_path / "slave",
-            role="slave",
-            name_servers=[master.name_server_address],
-            settings={**SLAVE, "haMasterAddress": at},
-        ):
+        async with slave_of(master, tmp_path / "slave", haMasterAddress=at):
             for size in (40, len(lost) - 1):
                 await until(lambda end=there: hand.reports and hand.reports[-1][-1:] == [end])
                 hand.sends = False
@@ -470,12 +448,7 @@ async def test_the_unused_end_of_a_segment_where_the_master_has_messages_is_cut_
         async with mqtool.Broker(tmp_path / "other", role="master", settings=MASTER) as other:
             await send_all(other, "lost" * (size // 10))
         lost = log_of(tmp_path / "other")
-        async with mqtool.Broker(
-            tmp_path / "slave",
-            role="slave",
-            name_servers=[master.name_server_address],
-            settings={**SLAVE, "haMasterAddress": at},
-        ):
+        async with slave_of(master, tmp_path / "slave", haMasterAddress=at):
             await until(lambda: hand.reports and hand.reports[-1][-1:] == [there])
             hand.sends = False
             hand.write(there, lost[there:size])
@@ -500,12 +473,7 @@ async def test_an_empty_slave_begins_at_the_last_segment_or_where_it_is_set_at_t
             await client.invoke(send(f"m{number:02}" * 2000))
         await client.close()
         log = log_of(tmp_path / "master")
-        async with mqtool.Broker(
-            tmp_path / "slave",
-            role="slave",
-            name_servers=[master.name_server_address],
-            settings={**SLAVE, "haStartAtFirstByte": is_whole},
-        ):
+        async with slave_of(master, tmp_path / "slave", haStartAtFirstByte=is_whole):
             begin = 0 if is_whole else len(log) // 65_536 * 65_536
             await until(lambda: log_of(tmp_path / "slave") == log[begin:])
     first = min((tmp_path / "slave" / "commitlog").iterdir())
@@ -631,9 +599,7 @@ async def test_a_slave_can_be_started_on_a_copy_of_its_masters_store(tmp_path: P
         client = RemotingClient([master.address])
         await client.invoke(send("later"))
         await client.close()
-        async with mqtool.Broker(
-            tmp_path / "slave", role="slave", name_servers=[master.name_server_address], settings=SLAVE
-        ) as slave:
+        async with slave_of(master, tmp_path / "slave") as slave:
             await until(lambda: log_of(tmp_path / "slave") == log_of(tmp_path / "master"))
             assert following_of(slave).unchecked == ""
     assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
@@ -676,12 +642,7 @@ async def test_a_slave_without_room_stops_acknowledging_says_so_and_goes_on_when
         by_hand(tmp_path / "master") as (hand, at),
     ):
         client = RemotingClient([master.address])
-        async with mqtool.Broker(
-            tmp_path / "slave",
-            role="slave",
-            name_servers=[master.name_server_address],
-            settings={**SLAVE, "haMasterAddress": at},
-        ) as slave:
+        async with slave_of(master, tmp_path / "slave", haMasterAddress=at) as slave:
             await client.invoke(send("first"))
             await until(lambda: hand.reports and hand.reports[-1][-1:] == [len(log_of(tmp_path / "master"))])
             there = len(log_of(tmp_path / "slave"))
@@ -710,9 +671,7 @@ async def test_a_slave_goes_on_without_a_new_start_when_there_is_room_again(
         monkeypatch.setattr(SmallDisk, "has_room_for_checkpoint", False)
     async with (
         mqtool.Broker(tmp_path / "master", role="master", settings=MASTER) as master,
-        mqtool.Broker(
-            tmp_path / "slave", role="slave", name_servers=[master.name_server_address], settings=SLAVE
-        ) as slave,
+        slave_of(master, tmp_path / "slave") as slave,
     ):
         await until(lambda: following_of(slave).status is FollowingStatus.FOLLOWING)
         await send_all(master, *["x" * 3000] * 30)
@@ -741,12 +700,7 @@ async def test_under_acl_a_slave_signs_or_comes_from_a_white_listed_address_else
         client = RemotingClient([master.address], credentials=Credentials("administrator", "12345678"))
         sent = await client.invoke(send("one"))
         assert sent.code == ResponseCode.SUCCESS
-        async with mqtool.Broker(
-            tmp_path / "slave",
-            role="slave",
-            name_servers=[master.name_server_address],
-            settings={**SLAVE, **(signed if known_by == "account" else {})},
-        ) as slave:
+        async with slave_of(master, tmp_path / "slave", **(signed if known_by == "account" else {})) as slave:
             await until(lambda: log_of(tmp_path / "slave") == log_of(tmp_path / "master"))
             at_slave = RemotingClient([slave.address])
             if known_by != "nothing":
@@ -910,9 +864,7 @@ async def test_a_slave_does_not_follow_a_master_that_another_has_replaced(tmp_pa
     write_role(tmp_path / "slave", KeptRole(Role.SLAVE, 1, 2, Role.SLAVE, 1))
     async with (
         mqtool.Broker(tmp_path / "master", role="master", settings=MASTER) as master,
-        mqtool.Broker(
-            tmp_path / "slave", role="slave", name_servers=[master.name_server_address], settings=SLAVE
-        ) as slave,
+        slave_of(master, tmp_path / "slave") as slave,
     ):
         client = RemotingClient([master.address])
         await client.invoke(send("not for it"))
@@ -1039,9 +991,7 @@ async def test_a_slave_keeps_how_far_its_master_has_delivered_timer_messages(tmp
         sent = send("timed")
         sent.ext_fields["i"] = "TIMER_DELAY_MS\x011000\x02"  # without a unique key nothing else tells of it
         assert (await client.invoke(sent)).code == ResponseCode.SUCCESS
-        async with mqtool.Broker(
-            tmp_path / "slave", role="slave", name_servers=[master.name_server_address], settings=SLAVE
-        ):
+        async with slave_of(master, tmp_path / "slave"):
             file = tmp_path / "slave" / "config" / "timercheck"
 
             async def is_copied() -> bool:

@@ -52,7 +52,8 @@ _SEPARATORS = (b"\0", b"\1", b"\2")
 _ROOM = 1024
 """Bytes of properties that a broker adds to a message."""
 _ONLY_SINGLE = b"%b\1%%b\2" % SINGLE
-_MEMBER = b"%b\1%%d/%%d\2%b\1%%b\2" % (INDEX, SINGLE)
+_MEMBER_START = b"%b\1%%d/%%d\2%b\1" % (INDEX, SINGLE)
+_MEMBER = _MEMBER_START + b"%b\2"
 """The properties that each message of a batch has."""
 _PRODUCER_NAME, _LONGEST_NAME = 0x0A, 0x7F
 _USUAL = re.compile(rb"\x10[\x80-\xff]{0,8}[\0-\x7f]\x18([\x80-\xff]{0,8}[\0-\x7f])(?:\x48[\x80-\xff]{0,3}[\0-\x7f])?")
@@ -61,7 +62,7 @@ _new_tuple = tuple.__new__  # creates a named tuple in a third of the time
 _base64 = functools.partial(binascii.b2a_base64, newline=False)
 _from_base64 = functools.partial(binascii.a2b_base64, strict_mode=True)
 _ELEMENT = struct.Struct(">iiiii")
-_SHORT, _SIZE = struct.Struct(">h"), struct.Struct(">i")
+_SHORT = struct.Struct(">h")
 _PRODUCER = "rocketmq"
 _OF_SINGLE = (
     "partition_key", "partition_key_b64_encoded", "ordering_key", "event_time", "null_value", "null_partition_key",
@@ -175,7 +176,7 @@ def batch_body(records: Iterable[Record]) -> bytes:
 def _single(metadata: Any, raw: bytes, body: bytes) -> Record:
     """Return a message as it is stored; this modifies the metadata, of which ``raw`` is the text."""
     if not (metadata.compression or metadata.properties or metadata.HasField("partition_key")):  # most messages
-        return Record(body, _joined([(SINGLE, _base64(raw))]))
+        return Record(body, _ONLY_SINGLE % _base64(raw))
     metadata.ClearField("compression")
     metadata.ClearField("uncompressed_size")
     pairs = _visible(metadata)
@@ -340,7 +341,7 @@ def usual_batch(parts: Sequence[Parts], most: int) -> Entry | None:
     if place_in_batch(pairs) != (0, count) or count > _MOST_USUAL or message.sys_flag & COMPRESSED:
         return None
     same = message.sys_flag, message.born_timestamp, first.store_timestamp
-    pieces: list[bytes] = []
+    messages: list[tuple[bytes, bytes]] = []
     for number, (start, (head, body, _, properties)) in enumerate(zip(_starts_of(count), parts, strict=True)):
         if head[5] != at + number or (head[7], head[8], head[11]) != same or not properties.startswith(start):
             return None
@@ -353,11 +354,11 @@ def usual_batch(parts: Sequence[Parts], most: int) -> Entry | None:
             return None
         if text is None:
             return None
-        pieces += (_SIZE.pack(len(text)), text, body)
+        messages.append((text, body))
     try:
         metadata = parse(MessageMetadata, _from_base64(pairs.get(OF_BATCH, b"")))
         metadata.num_messages_in_batch = count
-        entry = _entry_at(at, [properties for *_, properties in parts], metadata, b"".join(pieces))
+        entry = _entry_at(at, [properties for *_, properties in parts], metadata, build_batch_body(messages))
     except (FormatError, binascii.Error):
         return None
     return entry if len(entry.payload) <= longest_payload(most) else None
@@ -366,7 +367,7 @@ def usual_batch(parts: Sequence[Parts], most: int) -> Entry | None:
 @functools.lru_cache(16)
 def _starts_of(count: int) -> list[bytes]:
     """Return how the properties of the messages of a batch begin."""
-    return [b"%b\1%d/%d\2%b\1" % (INDEX, number, count, SINGLE) for number in range(count)]
+    return [_MEMBER_START % (number, count) for number in range(count)]
 
 
 @functools.lru_cache(64)

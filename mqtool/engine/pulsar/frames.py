@@ -7,7 +7,7 @@ magic number and a CRC-32C, then the size of the metadata, the metadata and the 
 import functools
 import re
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import crc32c as _crc32c
@@ -269,8 +269,6 @@ varint = functools.lru_cache(4096)(_number)
 """Returns the number of a protobuf varint that is likely to come again."""
 
 
-def build_batch_body(messages: list[Payload]) -> bytes:
-    """Return the body of a batch."""
-    return b"".join(
-        [part for message in messages for part in (_SIZE.pack(len(message.metadata)), message.metadata, message.body)]
-    )
+def build_batch_body(messages: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the body of a batch, of the metadata and the body of each message."""
+    return b"".join([part for metadata, body in messages for part in (_SIZE.pack(len(metadata)), metadata, body)])
