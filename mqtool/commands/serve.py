@@ -184,7 +184,11 @@ def command(
     if unused := sorted(configured.keys() - used):
         click.echo(f"mqtool: these settings have no effect here: {', '.join(unused)}", err=True)
     _prepare_process()
-    return run(_serve(name_server, broker, (names or "") if no_namesrv else "", metrics_of))
+    gc.disable()  # until it is ready: what is made in a start stays, and looking through it is a tenth of the time
+    try:
+        return run(_serve(name_server, broker, (names or "") if no_namesrv else "", metrics_of))
+    finally:
+        gc.enable()
 
 
 def _make_accounts(path: Path) -> None:
@@ -325,6 +329,7 @@ async def _serve(
                 address = await stack.enter_async_context(metrics_of(cluster.brokers))
                 ready.append(f"metrics http://{address}/metrics")
             gc.freeze()  # what is there for good is never looked through while clients wait
+            gc.enable()
             click.echo(f"mqtool: ready: {', '.join(ready)}")
             await stopping.wait()
     return Status.OK

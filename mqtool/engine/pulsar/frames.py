@@ -10,8 +10,6 @@ import struct
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
-import crc32c as _crc32c
-
 from mqtool.engine.pulsar.wire import NAMES, TEXTS, BaseCommand, parse
 from mqtool.errors import FormatError
 
@@ -34,7 +32,9 @@ _IDS_AT_ONCE = 100
 
 def crc32c(data: bytes | memoryview) -> int:
     """Return the CRC-32C of some bytes."""
-    return int(_crc32c.crc32c(data))
+    import crc32c as library  # not earlier: as it asks for its own version, it takes 10 ms of each start
+
+    return int(library.crc32c(data))
 
 
 class Command(NamedTuple):

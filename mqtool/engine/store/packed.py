@@ -13,24 +13,24 @@ import errno
 import io
 import os
 import re
-import tarfile
-import tempfile
 import threading
 import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PosixPath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import zstandard
 
 from mqtool.engine.store.disk import write_all, writing
 from mqtool.engine.store.file_kinds import COMMIT_LOG, KINDS, STORE_NAMES
 from mqtool.engine.store.mapping import Bytes, map_file, reading
 from mqtool.engine.store.remote import Content, ListedFile, RemotePath, place, stamp_of
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    import tarfile
 
 READ_PACKED = "only info, dump, stats, verify (of the log) and find --scan read compressed copies"
 _SEGMENT = re.compile(r"[0-9]{20}")
@@ -152,6 +152,8 @@ def _gunzipped(path: Path) -> Iterator[bytes]:
 
 
 def _unzstd(path: Path) -> Iterator[bytes]:
+    import zstandard
+
     machine = None
     is_first = True
     try:
@@ -284,6 +286,8 @@ def _said_size(path: Path, size: int) -> int | None:
     if path.name.endswith(".gz"):
         tail = _bytes_at(path, size - 4, 4) if size >= _LEAST_GZ else b""
         return int.from_bytes(tail, "little") or None
+    import zstandard
+
     head = _bytes_at(path, 0, min(size, 18))
     try:
         declared = zstandard.frame_content_size(head)
@@ -398,6 +402,8 @@ def opened_archive(path: Path, remarks: list[str]) -> ArchivePath:
     if roots[0]:
         remarks.append(f"using the store in {roots[0]} of {path} (inferred)")
     if archive.kept_size:
+        import tempfile
+
         remarks.append(
             f"{path} is read as a stream: {archive.kept_size:,} bytes of it, everything but the log, are temporarily "
             f"unpacked into {tempfile.gettempdir()}"
@@ -410,6 +416,8 @@ class Archive:
 
     def __init__(self, path: Path) -> None:
         """Read its heads; a compressed archive is read completely, and everything but the log is kept."""
+        import tarfile
+
         self.path = path
         self.is_stream = not path.name.lower().endswith(".tar")
         self.members: dict[str, _Member] = {}
@@ -436,6 +444,8 @@ class Archive:
     # Listing
 
     def _list(self, source: "_ArchiveSource") -> None:
+        import tarfile
+
         with tarfile.open(fileobj=source, mode="r:") as tar:
             while (info := tar.next()) is not None:
                 self._add(info, source)
@@ -448,7 +458,7 @@ class Archive:
                 raise _damaged(self.path)
             source.finish()
 
-    def _add(self, info: tarfile.TarInfo, source: "_ArchiveSource") -> None:
+    def _add(self, info: "tarfile.TarInfo", source: "_ArchiveSource") -> None:
         parts = [part for part in info.name.split("/") if part not in ("", ".")]
         if ".." in parts:
             raise BadDataError(
@@ -503,6 +513,8 @@ class Archive:
 
     def _keep(self, size: int, stretches: list[tuple[int, int, int]], source: "_ArchiveSource") -> int:
         """Store a file among those that are kept; zeros become holes."""
+        import tempfile
+
         if self._kept < 0:
             from mqtool.engine.store.spool import nameless_file
 
@@ -675,6 +687,8 @@ class _ArchiveSource(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _LARGEST_HEAD:
+            import tarfile
+
             raise tarfile.ReadError(f"a header of {size:,} bytes")
         data = self._next(size)
         self._at += len(data)
