@@ -102,8 +102,8 @@ def _rows(catches: dict[tuple[str, str], Catch]) -> "list[Row]":
             ),
             Row(
                 "  memory of the slave, without mapped files",
-                f"{theirs.slave_anonymous >> 20} MiB",
-                f"{ours.slave_anonymous >> 20} MiB",
+                _memory(theirs.slave_anonymous),
+                _memory(ours.slave_anonymous),
                 ratio(ours.slave_anonymous, theirs.slave_anonymous),
                 "≤ 50 MiB" if slave == _OURS else "",
             ),
@@ -113,6 +113,10 @@ def _rows(catches: dict[tuple[str, str], Catch]) -> "list[Row]":
 
 def _rate(rate: float) -> str:
     return f"{rate / 1e6:,.0f} MB/s"
+
+
+def _memory(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"
 
 
 def _cost(seconds: float, system: float) -> str:

@@ -52,6 +52,7 @@ _UNANSWERED_SECONDS = 60.0
 """How long a master that does not answer in time is asked again before its log is followed without a comparison."""
 _SPEED_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
+_READ_AT_ONCE = 256 << 10
 _OUR_SETTING = "haDialect"
 """Settings that only mqtool brokers have."""
 _TABLES = {
@@ -615,7 +616,7 @@ def _life_and_extent(info: bytes, address: str) -> tuple[_MasterLife, int, int]:
     return _MasterLife(address, ""), 0, 0
 
 
-class _HaStream(asyncio.Protocol):
+class _HaStream(asyncio.BufferedProtocol):
     """A connection to the HA port of a master."""
 
     def __init__(
@@ -627,6 +628,7 @@ class _HaStream(asyncio.Protocol):
         self._following = broker.following
         self._clock = clock
         self._ended: asyncio.Future[MqtoolError] = asyncio.get_running_loop().create_future()
+        self._buffer = memoryview(bytearray(_READ_AT_ONCE))  # one for all that comes: large ones fragment the heap
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -635,13 +637,16 @@ class _HaStream(asyncio.Protocol):
         except MqtoolError as error:
             self._end(error)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._ended.done():
             return
         now = self._clock()
         self._following.last_read_timestamp = now
         try:
-            self._write(self._follower.receive(data, now))
+            self._write(self._follower.receive(self._buffer[:nbytes], now))
         except MqtoolError as error:
             self._end(error)
         else:

@@ -136,7 +136,7 @@ class QueueLog:
             at, size = units[0].physical_offset, sum(unit.size for unit in units)
             if size <= self._most and units[-1].physical_offset + units[-1].size == at + size:
                 with contextlib.suppress(FormatError):
-                    parts = [*take_apart(bytes(self._store.log.read(at, size)))]
+                    parts = [*take_apart(self._store.log.read_bytes(at, size))]
                     return parts if len(parts) == count else []
         return []
 

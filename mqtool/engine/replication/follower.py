@@ -74,7 +74,7 @@ class Follower:
         self._reported, self._reported_at = 0, now
         return build_report(self._first.physical_offset or AT_FIRST_BYTE)
 
-    def receive(self, data: bytes, now: int) -> bytes:
+    def receive(self, data: bytes | memoryview, now: int) -> bytes:
         """Process received bytes, append those of the log, and return the report of its new end.
 
         Raises:
@@ -83,7 +83,7 @@ class Follower:
         """
         self._heard_at = now
         self._frames.receive(data)
-        bodies: list[bytes] = []
+        bodies: list[bytes | memoryview] = []
         start = end = self._copy.end_offset
         try:
             for frame in self._frames.commands():

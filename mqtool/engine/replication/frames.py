@@ -37,7 +37,7 @@ class Frame(NamedTuple):
     """A whole frame."""
 
     physical_offset: int
-    body: bytes
+    body: bytes | memoryview
 
 
 def build_report(max_offset: int) -> bytes:
@@ -109,22 +109,25 @@ class FrameParser:
 
     A head is yielded as soon as its 12 bytes have arrived, so that it can be checked before its body arrives; the frame
     follows when it is complete. Less than a frame is kept between two pieces.
+
+    Cost: only the bytes of an item that arrives in several pieces are copied.
     """
 
-    __slots__ = ("_data", "_head")
+    __slots__ = ("_begun", "_data", "_head")
 
     def __init__(self) -> None:
-        self._data = bytearray()
+        self._begun = bytearray()  # an item that is not complete
+        self._data = memoryview(b"")  # what was received after it
         self._head: FrameHead | None = None
 
     @property
     def pending_size(self) -> int:
         """How many received bytes are not part of a complete frame yet, without those of a head."""
-        return len(self._data)
+        return len(self._begun) + len(self._data)
 
-    def receive(self, data: bytes) -> None:
-        """Add received bytes."""
-        self._data += data
+    def receive(self, data: bytes | memoryview) -> None:
+        """Add received bytes, which may change once ``commands`` has yielded all of their items."""
+        self._data = memoryview(b"".join((self._data, data)) if self._data else data)
 
     def commands(self) -> Iterator[FrameHead | Frame]:
         """Yield complete items, each once: a head, then its frame. A caller that stops in between can continue later.
@@ -132,28 +135,34 @@ class FrameParser:
         Raises:
             FormatError: it is not a valid head of a frame: the connection must be closed.
         """
-        at = 0
-        try:
-            while True:
-                if self._head is None:
-                    if len(self._data) - at < FRAME_HEAD_SIZE:
-                        return
-                    head = FrameHead(*PACK_FRAME_HEAD.unpack_from(self._data, at))
-                    if not (0 <= head.physical_offset <= _MAX_OFFSET and 0 <= head.size <= MAX_BODY):
-                        raise FormatError(f"a frame of {head.size:,} bytes for {head.physical_offset:,}", at)
-                    self._head = head
-                    at += FRAME_HEAD_SIZE
-                    yield head
-                else:
-                    offset, size = self._head
-                    if len(self._data) - at < size:
-                        return
-                    body = bytes(memoryview(self._data)[at : at + size])
-                    at += size
-                    self._head = None
-                    yield Frame(offset, body)
-        finally:
-            del self._data[:at]
+        while True:
+            if self._head is None:
+                start = self._take(FRAME_HEAD_SIZE)
+                if start is None:
+                    return
+                head = FrameHead(*PACK_FRAME_HEAD.unpack(start))
+                if not (0 <= head.physical_offset <= _MAX_OFFSET and 0 <= head.size <= MAX_BODY):
+                    raise FormatError(f"a frame of {head.size:,} bytes for {head.physical_offset:,}", 0)
+                self._head = head
+                yield head
+            else:
+                body = self._take(self._head.size)
+                if body is None:
+                    return
+                offset, self._head = self._head.physical_offset, None
+                yield Frame(offset, body)
+
+    def _take(self, size: int) -> memoryview | None:
+        """Take the next bytes, None as long as there are fewer."""
+        begun, missing = self._begun, size - len(self._begun)
+        item, self._data = self._data[:missing], self._data[missing:]
+        if len(item) == size:
+            return item
+        begun += item
+        if len(begun) < size:
+            return None
+        self._begun = bytearray()
+        return memoryview(begun)
 
 
 def other_protocol(data: bytes | bytearray) -> str | None:

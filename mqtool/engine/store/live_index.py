@@ -60,6 +60,8 @@ _NONE = _Entries(*(np.empty(0, np.int64) for _ in range(3)))
 _SHORT = 1 << 24
 """Numbers of entries below take three bytes."""
 
+_ENTRIES_AT_ONCE = 2048
+"""Entries that are linked together: more may wait for a new file, and would take megabytes."""
 _LOOKS_AT_ONCE = 1000
 """Entries that a search examines before others get their turn."""
 
@@ -164,8 +166,8 @@ class LiveIndexFile:
         return self.next >= self.shape.entries
 
     def take(self, entries: _Entries) -> int:
-        """Take as many of the first entries as fit, and return how many; ``write`` writes them."""
-        is_entry = entries.hashes >= 0
+        """Take some of the first entries, as many as fit, and return how many; ``write`` writes them."""
+        is_entry = entries.hashes[:_ENTRIES_AT_ONCE] >= 0
         count = min(int(np.searchsorted(np.cumsum(is_entry), self.shape.entries - self.next)) + 1, len(is_entry))
         hashes, offsets, timestamps = (column[:count][is_entry[:count]] for column in entries)
         if len(hashes):

@@ -309,13 +309,17 @@ class LiveLog:
             StoreChangedError: the segment has become shorter.
             MqtoolError: the disk fails.
         """
+        return memoryview(self.read_bytes(offset, size))
+
+    def read_bytes(self, offset: int, size: int) -> bytes:
+        """Return the same as ``read``, as bytes."""
         kept, kept_at = self._kept
         if (start := offset - kept_at) >= 0 and start + size <= len(kept):
-            return memoryview(kept)[start : start + size]
+            return kept[start : start + size]
         position = offset % self.file_size
         segment = self.segments.get(offset - position)
         if segment is None or offset < 0:
-            return memoryview(b"")
+            return b""
         descriptor = segment.descriptor
         if descriptor is None:
             descriptor = self._open_segment(segment)
@@ -327,7 +331,7 @@ class LiveLog:
                 raise
         if len(data) < size:
             raise _shrunk(segment)
-        return memoryview(data)
+        return data
 
     def read_each(self, places: Iterable[tuple[int, int]]) -> list[bytes]:
         """Return the bytes at several addresses, each with a size; a pull spends most of its time here.

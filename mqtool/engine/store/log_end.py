@@ -123,7 +123,7 @@ def sound_record(log: LiveLog, at: int) -> bytes:
     fits = commit_log.MIN_SIZE <= size <= log.file_size - at % log.file_size - _ROOM
     if at < 0 or magic not in commit_log.MESSAGE_MAGICS or not fits:
         return b""
-    record = bytes(log.read(at, size))
+    record = log.read_bytes(at, size)
     return record if _message(record, at) else b""
 
 
@@ -160,7 +160,7 @@ def read_whole(log: LiveLog, at: int) -> Iterator[LogMessage]:
     """
     least = _READ_AT_ONCE
     while log.end_offset - at >= _ROOM:
-        data = bytes(log.read(at, min(least, log.end_offset - at)))
+        data = log.read_bytes(at, min(least, log.end_offset - at))
         begin, least = at, _READ_AT_ONCE
         stop = min(len(data), log.file_size - begin % log.file_size - _ROOM)
         while (place := at - begin) + _ROOM <= len(data):

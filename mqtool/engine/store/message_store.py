@@ -330,7 +330,7 @@ class MessageStore:
         end = self.dispatcher.next_offset
         records = records_before(self.log, min(end, self.end_offset), count)
         if end < self.end_offset:
-            records.append((end, bytes(self.log.read(end, self.end_offset - end))))
+            records.append((end, self.log.read_bytes(end, self.end_offset - end)))
         return records
 
     def checksum(self, at: int, size: int) -> int:
