@@ -11,7 +11,7 @@ from mqtool.engine.store.live_index import LiveIndex
 from mqtool.engine.store.queue_files import QueueFiles
 from mqtool.formats import index_file as layout
 from mqtool.formats.layout import offset_of
-from tests.judge.index import key_hash
+from tests.judge.index import key_hash, read_index
 
 SHAPE = Shape(50, 100)
 SIZE, NOW = 200, 1_700_000_000_000
@@ -86,3 +86,24 @@ def test_slots_hold_numbers_of_entries_that_need_more_than_three_bytes_as_those_
     assert before == [7, 0, 0, 0, 0, first, first + 1]
     newest = [struct.unpack_from(">i", data, place_of_slot(key, shape.slots))[0] for key in dict.fromkeys(keys)]
     assert newest == [first + 5, first + 6, first + 2, first + 3, first + 4]
+
+
+def test_thousands_of_keys_that_waited_for_a_new_file_have_the_places_that_they_would_have_one_after_the_other(
+    tmp_path: Path,
+) -> None:
+    shape, count = Shape(500, 6000), 5500
+    index = index_at(tmp_path / "index", shape)
+    keys = [f"key-{number * 7919 % 900}" for number in range(count)]
+    for number, key in enumerate(keys):
+        index.waiting.append(("T", 0, (key.encode(), None, None), number * SIZE, NOW + number))
+
+    assert index.write(at_once=True)
+
+    [file] = read_index(tmp_path / "index", shape.slots, shape.entries)
+    newest: dict[int, int] = {}
+    for number, (key, entry) in enumerate(zip(keys, file.entries, strict=True), 1):
+        slot = (hashed := key_hash("T", key)) % shape.slots
+        assert (entry.key_hash, entry.physical_offset) == (hashed, (number - 1) * SIZE)
+        assert entry.previous == newest.get(slot, 0)
+        newest[slot] = number
+    assert [*file.slots] == [newest.get(slot, 0) for slot in range(shape.slots)]
