@@ -45,8 +45,8 @@ _LOADS = [
     BrokerLoad(f"send 1 KiB, {threads} thread{'s' if threads > 1 else ''}", "send", f"send-{threads}", 1024, threads)
     for threads in (1, 64)
 ]
-_ASYNC_ROUNDS = 7
-"""The differences are small, so each is that of two rounds one after the other, and their median counts."""
+_ASYNC_ROUNDS = 12
+"""The differences are small, so each is that of two rounds close to each other, and their median counts."""
 _FOLLOWS_SECONDS = 120
 
 
@@ -100,11 +100,15 @@ def _kept(folder: Path, jars: str, *, is_ours: bool) -> Iterator[tuple[BrokerLoa
 def _rounds(
     client: "subprocess.Popen[str]", *pairs: Pair, count: int = ROUNDS
 ) -> Iterator[tuple[BrokerLoad, list[list[BenchRound]]]]:
-    """Yield each load with the rounds of each pair, after one that does not count."""
+    """Yield each load with the rounds of each pair, after one that does not count.
+
+    Every other time the pairs take turns in reverse: what one has written slows down the next.
+    """
     for load in _LOADS:
         rounds: list[list[BenchRound]] = [[] for _ in pairs]
+        in_turns = [*zip(rounds, pairs, strict=True)]
         for number in range(1 + count):
-            for done, pair in zip(rounds, pairs, strict=True):
+            for done, pair in in_turns if number % 2 else reversed(in_turns):
                 outcome = ask(client, pair, load, ROUND_MS, pair.processes[-1])
                 if number:
                     done.append(outcome)

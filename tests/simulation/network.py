@@ -162,6 +162,19 @@ def _process() -> Process:
     return CURRENT.get() or _SIMULATION
 
 
+def _hand_over(protocol: asyncio.Protocol | asyncio.BufferedProtocol, data: bytes) -> None:
+    """Give a protocol what was received, as an event loop does for its kind."""
+    if not isinstance(protocol, asyncio.BufferedProtocol):
+        protocol.data_received(data)
+        return
+    while data:
+        buffer = memoryview(protocol.get_buffer(len(data)))
+        size = min(len(buffer), len(data))
+        buffer[:size] = data[:size]
+        protocol.buffer_updated(size)
+        data = data[size:]
+
+
 def _reset() -> ConnectionResetError:
     return ConnectionResetError(104, "Connection reset by peer")
 
@@ -290,7 +303,7 @@ class Stream(asyncio.Transport):
             other.process.context.run(other.protocol.eof_received)
             other.close()
         elif not other._is_closing:
-            other.process.context.run(other.protocol.data_received, piece)
+            other.process.context.run(_hand_over, other.protocol, piece)
         if not self._is_held:
             self.go_on()
 
