@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -516,3 +517,18 @@ def test_verify_unpacks_each_segment_once(form: str, tmp_path: Path, monkeypatch
 
     assert run("verify", "-s", copy).status == Status.OK
     assert sum(sizes) == sum(path.stat().st_size for path in (golden_store("mixed-533-kill") / "commitlog").iterdir())
+
+
+@pytest.mark.parametrize("form", ["gz", "zst"])
+def test_a_program_that_ends_while_it_reads_a_copy_says_nothing_of_it(form: str, tmp_path: Path) -> None:
+    suffix, pack = PACKERS[form]
+    path = tmp_path / f"00000000000000000000{suffix}"
+    path.write_bytes(pack(os.urandom(1 << 20)))
+    program = (
+        "import pathlib, sys; from mqtool.engine.store import packed\n"
+        "sys._reading = packed._unpacked(pathlib.Path(sys.argv[1])); print(len(next(sys._reading)) > 0)"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+
+    assert (ended.stdout, ended.stderr) == ("True\n", "")

@@ -132,6 +132,7 @@ def _unpacked(path: Path) -> Iterator[bytes]:
 
 
 def _gunzipped(path: Path) -> Iterator[bytes]:
+    error_of_zlib = zlib.error  # by a name of its own: modules are emptied before what a program has read in part ends
     machine = None
     is_first = True
     try:
@@ -145,14 +146,14 @@ def _gunzipped(path: Path) -> Iterator[bytes]:
                 rest = machine.unconsumed_tail
                 if machine.eof:
                     rest, machine = machine.unused_data, None
-    except zlib.error as error:
+    except error_of_zlib as error:
         raise _damaged(path) from error
     if machine is not None or is_first:
         raise _torn(path)
 
 
 def _unzstd(path: Path) -> Iterator[bytes]:
-    import zstandard
+    from zstandard import ZstdDecompressor, ZstdError
 
     machine = None
     is_first = True
@@ -160,13 +161,13 @@ def _unzstd(path: Path) -> Iterator[bytes]:
         for rest in _pieces(path, _ZST_PIECE):
             while rest:
                 if machine is None:
-                    machine = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
+                    machine = ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
                     is_first = False
                 yield machine.decompress(rest)
                 rest = b""
                 if machine.eof:
                     rest, machine = machine.unused_data, None
-    except zstandard.ZstdError as error:
+    except ZstdError as error:
         raise _damaged(path) from error
     if machine is not None or is_first:
         raise _torn(path)
@@ -286,12 +287,12 @@ def _said_size(path: Path, size: int) -> int | None:
     if path.name.endswith(".gz"):
         tail = _bytes_at(path, size - 4, 4) if size >= _LEAST_GZ else b""
         return int.from_bytes(tail, "little") or None
-    import zstandard
+    from zstandard import ZstdError, frame_content_size
 
     head = _bytes_at(path, 0, min(size, 18))
     try:
-        declared = zstandard.frame_content_size(head)
-    except zstandard.ZstdError as error:
+        declared = frame_content_size(head)
+    except ZstdError as error:
         raise (_damaged(path) if size else _torn(path)) from error
     return declared if declared > 0 else None
 
