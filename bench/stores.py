@@ -60,7 +60,7 @@ def _derive(root: Path) -> Path:
     rest = dict.fromkeys(
         ("index_timestamp", "master_flushed_offset", "confirm_physical_offset", "logics_physical_offset"), 0
     )
-    page = checkpoint.CHECKPOINT.build({**note, **rest, "rest": bytes(4096 - 48)})
+    page = checkpoint.CHECKPOINT.schema.build({**note, **rest, "rest": bytes(4096 - 48)})
     (root / "checkpoint").write_bytes(page)
     return root
 
@@ -137,14 +137,14 @@ def _write_index(folder: Path, parts: list[IndexEntries]) -> None:
         same = np.r_[False, slots[order][1:] == slots[order][:-1]]
         previous = np.zeros(count, np.int64)
         previous[order] = np.where(same, np.r_[0, order[:-1]] + 1, 0)
-        heads = np.zeros(shape.slots, index_file.SLOT_DTYPE)
+        heads = np.zeros(shape.slots, index_file.SLOT.dtype)
         heads["entry"][slots] = np.arange(1, count + 1)
-        entries = np.zeros(count + 1, index_file.ENTRY_DTYPE)
+        entries = np.zeros(count + 1, index_file.ENTRY.dtype)
         entries["key_hash"][1:] = hashes[chosen]
         entries["physical_offset"][1:] = offsets[chosen]
         entries["seconds_since_begin"][1:] = (times[chosen] - times[start]) // 1000
         entries["previous_entry"][1:] = previous
-        header = index_file.HEADER.build(
+        header = index_file.HEADER.schema.build(
             {
                 "begin_timestamp": int(times[start]),
                 "end_timestamp": int(times[chosen][-1]),

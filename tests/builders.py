@@ -21,11 +21,12 @@ from mqtool.formats import (
     checkpoint,
     commit_log,
     consume_queue,
-    consume_queue_ext,
     dledger,
     index_file,
+    record_schemas,
     timer,
 )
+from mqtool.formats.layout import Layout
 
 BORN_HOST = "192.168.1.10:40000"
 STORE_HOST = "10.0.0.1:10911"
@@ -97,7 +98,7 @@ def fields(
 
 def record(physical_offset: int = 0, **given: Any) -> bytes:
     """Return a message record; arguments are those of ``fields``."""
-    return bytes(commit_log.MESSAGE.build(fields(physical_offset, **given)))
+    return bytes(record_schemas.MESSAGE.build(fields(physical_offset, **given)))
 
 
 def with_crc_property(physical_offset: int = 0, **given: Any) -> bytes:
@@ -112,7 +113,7 @@ def with_crc_property(physical_offset: int = 0, **given: Any) -> bytes:
 
 def blank(size: int) -> bytes:
     """Return a blank record that fills ``size`` bytes; what follows its head is undefined, here zeros."""
-    return bytes(commit_log.BLANK.build({"size": size, "magic_code": commit_log.MAGIC_BLANK})).ljust(size, b"\0")
+    return bytes(commit_log.BLANK.schema.build({"size": size, "magic_code": commit_log.MAGIC_BLANK})).ljust(size, b"\0")
 
 
 def batch_element(body: bytes, properties: bytes = b"", flag: int = 0) -> bytes:
@@ -125,7 +126,7 @@ def batch_element(body: bytes, properties: bytes = b"", flag: int = 0) -> bytes:
 
 def dledger_entry(whole: bytes, position: int, index: int = 0, term: int = 1) -> bytes:
     """Return a message record inside the entry of a DLedger log; the entry, not the record, lies at ``position``."""
-    head = dledger.ENTRY_HEAD.build(
+    head = dledger.ENTRY_HEAD.schema.build(
         {
             "magic_code": dledger.MAGIC,
             "size": dledger.ENTRY_HEAD_SIZE + len(whole),
@@ -202,7 +203,7 @@ def _fields(draw: st.DrawFn, texts: st.SearchStrategy[bytes]) -> dict[str, Any]:
 
 
 message_fields = _fields(properties_texts | odd_properties)
-messages = message_fields.map(commit_log.MESSAGE.build)
+messages = message_fields.map(record_schemas.MESSAGE.build)
 """Whole records: either version, all forms of hosts, any numbers; each says that it lies anywhere."""
 
 
@@ -211,7 +212,7 @@ def at_home(drawn: Iterable[dict[str, Any]], base: int = 0, head: int = 0) -> li
     built = []
     at = base
     for one in drawn:
-        built.append(bytes(commit_log.MESSAGE.build(one | {"physical_offset": at + head})))
+        built.append(bytes(record_schemas.MESSAGE.build(one | {"physical_offset": at + head})))
         at += head + len(built[-1])
     return built
 
@@ -238,13 +239,11 @@ batch_elements = st.lists(
 # Strategies: everything else that has a schema.
 
 
-def _struct(schema: Any, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
-    """Draw the bytes of a schema whose fields are all numbers, but for what is ``given``."""
+def _struct(layout: Layout, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
+    """Draw the bytes of a record whose fields are all numbers, but for what is ``given``."""
     widths = {2: i16, 4: i32, 8: i64}
-    drawn = {
-        field.name: given[field.name] if field.name in given else widths[field.sizeof()] for field in schema.subcons
-    }
-    return st.fixed_dictionaries(drawn).map(schema.build)
+    drawn = {name: given[name] if name in given else widths[layout.size_of(name)] for name in layout.names}
+    return st.fixed_dictionaries(drawn).map(layout.schema.build)
 
 
 units = _struct(consume_queue.UNIT)
@@ -259,7 +258,7 @@ dledger_heads = _struct(dledger.ENTRY_HEAD)
 dledger_units = _struct(dledger.INDEX_UNIT)
 ext_units = st.tuples(i16, i64, i64, st.binary(max_size=40)).map(
     lambda parts: bytes(
-        consume_queue_ext.UNIT.build(
+        record_schemas.EXT_UNIT.build(
             {
                 "size": parts[0],
                 "tags_code": parts[1],
@@ -410,12 +409,12 @@ class BuiltIndex:
         self._write(index_file.HEADER, 0, header | {"slot_count": header["slot_count"] + (not before)})
 
     def _header(self) -> dict[str, int]:
-        parsed = index_file.HEADER.parse(bytes(self.files[-1][:40]))
-        return {field.name: parsed[field.name] for field in index_file.HEADER.subcons}
+        parsed = index_file.HEADER.schema.parse(bytes(self.files[-1][:40]))
+        return {name: parsed[name] for name in index_file.HEADER.names}
 
-    def _write(self, schema: Any, at: int, values: Mapping[str, int] | None) -> None:
+    def _write(self, layout: Layout, at: int, values: Mapping[str, int] | None) -> None:
         if values:
-            raw = schema.build(values)
+            raw = layout.schema.build(values)
             self.files[-1][at : at + len(raw)] = raw
 
 
@@ -484,7 +483,7 @@ def write_store(
         stored.append(piece)
         log += piece.record
         if piece.draft.has_unit:
-            unit = consume_queue.UNIT.build(
+            unit = consume_queue.UNIT.schema.build(
                 {
                     "physical_offset": piece.physical_offset,
                     "size": len(piece.record),
@@ -509,7 +508,7 @@ def write_store(
 
 
 def _write_checkpoint(root: Path, stored: list[Stored], index: BuiltIndex) -> None:
-    full = [index_file.HEADER.parse(bytes(file[:40])) for file in index.files[:-1]]
+    full = [index_file.HEADER.schema.parse(bytes(file[:40])) for file in index.files[:-1]]
     last = stored[-1] if stored else None
     values = {
         "physical_timestamp": last.store_timestamp if last else 0,
@@ -520,7 +519,7 @@ def _write_checkpoint(root: Path, stored: list[Stored], index: BuiltIndex) -> No
         "logics_physical_offset": 0,
         "rest": bytes(checkpoint.CHECKPOINT_SIZE - 48),
     }
-    (root / "checkpoint").write_bytes(checkpoint.CHECKPOINT.build(values))
+    (root / "checkpoint").write_bytes(checkpoint.CHECKPOINT.schema.build(values))
     (root / "lock").write_bytes(b"lock")
 
 

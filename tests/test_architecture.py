@@ -23,7 +23,7 @@ OURS = ("mqtool", "pyspark_rocketmq", "pyspark_rocketmq_store", "spark_jobs")
 
 @dataclass(frozen=True)
 class RoomRow:
-    """What the modules of one room may import of ours; their own room and ``mqtool.errors`` always."""
+    """What the modules of one room may import of ours; their own room, ``mqtool.errors`` and ``mqtool.late`` always."""
 
     allowed: tuple[str, ...] = ()
     when_called: tuple[str, ...] = ()  # only inside a function, or for the type checker
@@ -52,6 +52,7 @@ ROOMS = {
         ("mqtool.processes",), when_called=("mqtool.commands",)
     ),  # a command's module loads when it is called
     "mqtool.errors": RoomRow(),
+    "mqtool.late": RoomRow(),
     "mqtool.formats": RoomRow(),
     "mqtool.engine.__init__": RoomRow(),
     "mqtool.engine.intervals": RoomRow(),
@@ -242,7 +243,7 @@ def _wrong_doors(module: str, imports: Iterable[Import]) -> Iterator[tuple[int, 
         return
     row = ROOMS[home]
     for found in imports:
-        if not _below(found.target, OURS) or _below(found.target, ("mqtool.errors",)):
+        if not _below(found.target, OURS) or _below(found.target, ("mqtool.errors", "mqtool.late")):
             continue
         if _longest(found.target, ROOMS) == home or _below(found.target, row.allowed):
             continue

@@ -582,6 +582,42 @@ def test_quick_commands_load_no_slow_library(surroundings: dict[str, str], comma
     assert output
 
 
+AT_READY = """
+import os, signal, sys
+import click
+from mqtool import cli
+
+echo = click.echo
+
+def told(text, **options):
+    echo(text, **options)
+    if text.startswith("mqtool: ready"):
+        echo([name for name in ("construct", "numpy") if name in sys.modules], err=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+click.echo = told
+raise SystemExit(cli.run(["serve", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.parametrize("doors", [(), ("--pulsar-port", "0")])
+def test_a_new_broker_is_ready_without_slow_libraries(
+    surroundings: dict[str, str], tmp_path: Path, doors: tuple[str, ...]
+) -> None:
+    ports = ("--namesrv-port", "0", "--port", "0", *doors)
+
+    done = subprocess.run(
+        [sys.executable, "-c", AT_READY, *ports, "-s", str(tmp_path / "store")],
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (done.returncode, done.stderr) == (Status.OK, "[]\n"), done.stderr
+    assert done.stdout.startswith("mqtool: ready: name server")
+
+
 def test_the_short_help_is_the_one_of_the_command() -> None:
     context = cli.cli.make_context("mqtool", ["explain"])
 

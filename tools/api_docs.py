@@ -110,6 +110,7 @@ def _signature(function: Callable[..., Any]) -> str:
     text = re.sub(r"<(\w+)\.(\w+): [^>]*>", r"\1.\2", text)
     text = re.sub(r"\b(?:[A-Za-z_]\w*\.)+(\w+)", r"\1", text)  # names without their modules
     text = re.sub(r"ndarray\[tuple\[Any, \.\.\.\], dtype\[(\w+)\]\]", r"NDArray[\1]", text)  # as newer numpy shows it
+    text = re.sub(r"\bInts\b", "NDArray[int64]", text).replace("[bool_]", "[bool]")  # annotations that are texts
     return text.removesuffix(" -> None")
 
 

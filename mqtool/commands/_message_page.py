@@ -400,7 +400,7 @@ def hex_lines(fields: list[Field], width: int) -> Iterator[str]:
             yield f"{plain}{gap}{beside}"
 
 
-_NUMBERS = {field.name for head in commit_log.HEADS for field in head.subcons} | {"topic_size", "properties_size"}
+_NUMBERS = {*commit_log.HEADS[0].names} | {"topic_size", "properties_size"}
 
 
 def _last(name: str) -> str:

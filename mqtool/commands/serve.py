@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -326,9 +327,11 @@ async def _serve(
             if metrics_of:
                 address = await stack.enter_async_context(metrics_of(cluster.brokers))
                 ready.append(f"metrics http://{address}/metrics")
+            click.echo(f"mqtool: ready: {', '.join(ready)}")
+            if broker:  # no start waits for numpy (``mqtool.late``), nor does the first message
+                await asyncio.to_thread(importlib.import_module, "numpy")
             gc.freeze()  # what is there for good is never looked through while clients wait
             gc.enable()
-            click.echo(f"mqtool: ready: {', '.join(ready)}")
             await stopping.wait()
     return Status.OK
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from construct import Computed, Construct, ConstructError, Struct
 
-from mqtool.formats import commit_log
+from mqtool.formats import commit_log, record_schemas
 from mqtool.formats.properties import NAME_SEPARATOR, PAIR_SEPARATOR
 
 
@@ -52,7 +52,7 @@ def annotate(record: bytes, offset: int) -> tuple[list[Field], str | None]:
 
 def _message_fields(record: bytes, offset: int) -> Iterator[Field]:
     sys_flag = 0
-    for field in _walk(commit_log.MESSAGE, record, offset):
+    for field in _walk(record_schemas.MESSAGE, record, offset):
         if field.name == "sys_flag" and isinstance(field.value, int):
             sys_flag = field.value
         whole_batch = sys_flag & commit_log.INNER_BATCH and not sys_flag & commit_log.COMPRESSED
@@ -100,7 +100,7 @@ def _batch_fields(body: Field) -> list[Field]:
             if at == len(body.data):
                 return fields
             prefix = f"messages[{number}]."
-            for field in _walk(commit_log.CLIENT_BATCH_ELEMENT, body.data[at:], body.offset + at):
+            for field in _walk(record_schemas.CLIENT_BATCH_ELEMENT, body.data[at:], body.offset + at):
                 named = field._replace(name=prefix + field.name)
                 fields += _property_fields(named, prefix) if field.name == "properties" else [named]
                 at = field.offset + len(field.data) - body.offset

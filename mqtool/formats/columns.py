@@ -1,14 +1,15 @@
 """What columns of numbers are asked often, where numpy has no word for it or takes long."""
 
+from __future__ import annotations
+
 from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
+from mqtool.late import np, npt
 
-Number = TypeVar("Number", bound=np.number)
+Number = TypeVar("Number", bound="np.number")
 
 
-def distinct(values: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
+def distinct(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
     """Return the values in order, each once.
 
     ``np.unique`` hashes since numpy 2.3, which takes ten times as long where most values differ. Cost: a sort.

@@ -5,17 +5,14 @@ the queue offset of a message is its position here and is not stored. A queue wh
 first message is filled up to there with pre-blank units (offset 0, ``PRE_BLANK_SIZE``, 0).
 """
 
-from construct import Int32sb, Int64sb, Struct
+from mqtool.formats.layout import I32, I64, Layout
 
-from mqtool.formats.layout import dtype_of
-
-UNIT = Struct(
-    "physical_offset" / Int64sb,  # first byte of the message in the commit log
-    "size" / Int32sb,  # its whole length
-    "tags_code" / Int64sb,  # Java hash of its tag; the delivery time of a delayed message; an address in the ext file
+UNIT = Layout(
+    physical_offset=I64,  # first byte of the message in the commit log
+    size=I32,  # its whole length
+    tags_code=I64,  # Java hash of its tag; the delivery time of a delayed message; an address in the ext file
 )
-UNIT_SIZE: int = UNIT.sizeof()
-UNIT_DTYPE = dtype_of(UNIT)
+UNIT_SIZE: int = UNIT.size
 
 OFFSET_END = (1 << 63) // UNIT_SIZE
 """No queue offset is so large: the place of its unit is a number of 64 bits."""

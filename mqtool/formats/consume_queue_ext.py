@@ -7,22 +7,16 @@ counted from the lowest 64-bit number. A unit leaves four bytes at the end of it
 
 from typing import Any
 
-from construct import Bytes, Int16sb, Int64sb, Struct, this
+from mqtool.formats.layout import I16, I64, Layout
 
-from mqtool.formats.layout import dtype_of
-
-HEAD = Struct(
-    "size" / Int16sb,  # the whole unit
-    "tags_code" / Int64sb,
-    "store_timestamp" / Int64sb,
-    "bit_map_size" / Int16sb,
+HEAD = Layout(
+    size=I16,  # the whole unit
+    tags_code=I64,
+    store_timestamp=I64,
+    bit_map_size=I16,
 )
-UNIT = Struct(
-    *HEAD.subcons,
-    "bit_map" / Bytes(this.bit_map_size),  # Bloom filter of the groups whose SQL expression matches
-)
-HEAD_DTYPE = dtype_of(HEAD)
-MIN_SIZE = HEAD.sizeof()
+MIN_SIZE = HEAD.size
+"""A unit is its head and a Bloom filter of the groups whose SQL expression matches (``record_schemas.EXT_UNIT``)."""
 
 END = -1
 """Stands in place of a size where the rest of the file is unused."""

@@ -3,32 +3,28 @@
 The physical offset of a message is that of the record, after its entry's head.
 """
 
-from construct import Int32sb, Int64sb, Struct
+from mqtool.formats.layout import I32, I64, Layout
 
-from mqtool.formats.layout import dtype_of
-
-ENTRY_HEAD = Struct(
-    "magic_code" / Int32sb,  # MAGIC
-    "size" / Int32sb,  # the whole entry
-    "index" / Int64sb,
-    "term" / Int64sb,
-    "position" / Int64sb,  # of this entry in the log
-    "channel" / Int32sb,
-    "chain_crc" / Int32sb,
-    "body_crc" / Int32sb,
-    "body_size" / Int32sb,
+ENTRY_HEAD = Layout(
+    magic_code=I32,  # MAGIC
+    size=I32,  # the whole entry
+    index=I64,
+    term=I64,
+    position=I64,  # of this entry in the log
+    channel=I32,
+    chain_crc=I32,
+    body_crc=I32,
+    body_size=I32,
 )
-ENTRY_HEAD_SIZE = ENTRY_HEAD.sizeof()
-ENTRY_HEAD_DTYPE = dtype_of(ENTRY_HEAD)
+ENTRY_HEAD_SIZE = ENTRY_HEAD.size
 MAGIC = 1
 MAGIC_BLANK = -1  # fills the rest of a file
 
-INDEX_UNIT = Struct(
-    "magic_code" / Int32sb,
-    "position" / Int64sb,
-    "size" / Int32sb,
-    "index" / Int64sb,
-    "term" / Int64sb,
+INDEX_UNIT = Layout(
+    magic_code=I32,
+    position=I64,
+    size=I32,
+    index=I64,
+    term=I64,
 )
-INDEX_UNIT_SIZE = INDEX_UNIT.sizeof()
-INDEX_UNIT_DTYPE = dtype_of(INDEX_UNIT)
+INDEX_UNIT_SIZE = INDEX_UNIT.size

@@ -4,33 +4,28 @@ Header, then slots, then entries. A slot holds the number of its newest entry, e
 next older one of its slot. Entry 0 is never used. (RocketMQ: ``IndexHeader``, ``IndexFile``.)
 """
 
-from construct import Int32sb, Int64sb, Struct
+from mqtool.formats.layout import I32, I64, Layout
 
-from mqtool.formats.layout import dtype_of
-
-HEADER = Struct(
-    "begin_timestamp" / Int64sb,  # store time of the first entry
-    "end_timestamp" / Int64sb,  # store time of the last entry
-    "begin_physical_offset" / Int64sb,
-    "end_physical_offset" / Int64sb,
-    "slot_count" / Int32sb,  # how many slots are in use
-    "entry_count" / Int32sb,  # number of the next entry; starts at 1
+HEADER = Layout(
+    begin_timestamp=I64,  # store time of the first entry
+    end_timestamp=I64,  # store time of the last entry
+    begin_physical_offset=I64,
+    end_physical_offset=I64,
+    slot_count=I32,  # how many slots are in use
+    entry_count=I32,  # number of the next entry; starts at 1
 )
-HEADER_SIZE = HEADER.sizeof()
-HEADER_DTYPE = dtype_of(HEADER)
+HEADER_SIZE = HEADER.size
 
-SLOT = Struct("entry" / Int32sb)  # the newest entry of the slot, 0 for none
-SLOT_SIZE = SLOT.sizeof()
-SLOT_DTYPE = dtype_of(SLOT)
+SLOT = Layout(entry=I32)  # the newest entry of the slot, 0 for none
+SLOT_SIZE = SLOT.size
 
-ENTRY = Struct(
-    "key_hash" / Int32sb,
-    "physical_offset" / Int64sb,
-    "seconds_since_begin" / Int32sb,
-    "previous_entry" / Int32sb,  # the next older entry of the slot, 0 for none
+ENTRY = Layout(
+    key_hash=I32,
+    physical_offset=I64,
+    seconds_since_begin=I32,
+    previous_entry=I32,  # the next older entry of the slot, 0 for none
 )
-ENTRY_SIZE = ENTRY.sizeof()
-ENTRY_DTYPE = dtype_of(ENTRY)
+ENTRY_SIZE = ENTRY.size
 
 DEFAULT_SLOT_COUNT = 5_000_000
 DEFAULT_ENTRY_COUNT = 20_000_000

@@ -22,6 +22,8 @@ def inner_messages(message: Message) -> list[Message]:
     Raises:
         FormatError: the body is not a batch.
     """
+    from mqtool.formats.record_schemas import parse_client_batch
+
     return [
         dataclasses.replace(
             message,
@@ -33,7 +35,7 @@ def inner_messages(message: Message) -> list[Message]:
             body=element.body,
             raw_properties=element.properties,
         )
-        for number, element in enumerate(commit_log.parse_client_batch(message.plain_body()))
+        for number, element in enumerate(parse_client_batch(message.plain_body()))
     ]
 
 

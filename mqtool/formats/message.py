@@ -1,11 +1,11 @@
 """A message as a value: one row of a ``MessageTable``, with the views of it that people ask for."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
 
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log, kernels
@@ -16,6 +16,7 @@ from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
 from mqtool.formats.record_head import physical_offset, read_start
 from mqtool.formats.scan import HOSTS, NARROW, WIDE, MessageTable, gather
 from mqtool.formats.stored_message import record_ends
+from mqtool.late import np
 
 
 @dataclasses.dataclass(frozen=True)

@@ -99,7 +99,7 @@ def record_size(message: NewMessage, topic: TopicField, properties_size: int) ->
     return _FIXED_SIZE + addresses + len(message.body) + len(topic.field) + properties_size
 
 
-_FIXED_SIZE: int = commit_log.HEADS[0].sizeof() - 8 + _SHORT.size
+_FIXED_SIZE: int = commit_log.HEADS[0].size - 8 + _SHORT.size
 
 
 def build_record(

@@ -5,6 +5,8 @@ other message keeps its queue offset. A filler is a prepared transaction, which 
 the property ``MQTOOL_LOST`` what was lost and why; their bodies are zeros.
 """
 
+from __future__ import annotations
+
 import functools
 import threading
 import zlib
@@ -14,7 +16,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from mqtool.formats import commit_log
+from mqtool.formats import commit_log, record_schemas
 from mqtool.formats import kernels as plain
 from mqtool.formats.properties import (
     CRC_SIZE,
@@ -249,7 +251,7 @@ class Stamp:
         self._like = like
         size = _fixed_size(topic, like) + len(_text(why, 1024)) + CRC_SIZE * like.has_crc + len(properties)
         record = self._build(size=size, position=0, queue_offset=0, like=like)
-        head = commit_log.HEAD_DTYPES[commit_log.head_form(like.sys_flag)]
+        head = commit_log.HEADS[commit_log.head_form(like.sys_flag)].dtype
         self._head = np.frombuffer(record[: head.itemsize], head)
         self._tail = np.frombuffer(record[head.itemsize :], np.uint8)
 
@@ -312,7 +314,7 @@ def _batch(count: int, size: int) -> bytes:
     for rest in (*[0] * (count - 1), left):
         fields = dict.fromkeys(("magic_code", "body_crc", "flag", "properties_size"), 0)
         fields |= {"size": ELEMENT_SIZE + rest, "body_size": rest}
-        elements.append(commit_log.CLIENT_BATCH_ELEMENT.build(fields | {"body": bytes(rest), "properties": b""}))
+        elements.append(record_schemas.CLIENT_BATCH_ELEMENT.build(fields | {"body": bytes(rest), "properties": b""}))
     return b"".join(elements)
 
 
@@ -339,7 +341,7 @@ def _without_hosts(like: RecordTemplate) -> RecordTemplate:
 
 
 def _fixed_size(topic: bytes, like: RecordTemplate) -> int:
-    head = commit_log.HEAD_DTYPES[commit_log.head_form(like.sys_flag)].itemsize
+    head = commit_log.HEADS[commit_log.head_form(like.sys_flag)].dtype.itemsize
     return head + (2 if len(topic) > _SMALL_TOPIC else 1) + len(topic) + 2
 
 

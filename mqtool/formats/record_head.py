@@ -7,18 +7,17 @@ one record, or of its beginning, and wants a number of its head reads it here.
 import struct
 
 from mqtool.formats import commit_log
-from mqtool.formats.layout import offset_of, packer_of
 
 Buffer = bytes | bytearray | memoryview
 
-HEADS = tuple(packer_of(head) for head in commit_log.HEADS)
+HEADS = tuple(head.packer for head in commit_log.HEADS)
 """What packs and unpacks a whole head in each form, at ``head_form(sys_flag)``."""
 
-STORE_TIMESTAMP_AT = tuple(offset_of(dtype, "store_timestamp") for dtype in commit_log.HEAD_DTYPES)
+STORE_TIMESTAMP_AT = tuple(head.offset_of("store_timestamp") for head in commit_log.HEADS)
 """Where it stands in each form."""
 STORE_TIMESTAMP_END = max(STORE_TIMESTAMP_AT) + 8
 
-_BLANK = packer_of(commit_log.BLANK)
+_BLANK = commit_log.BLANK.packer
 _BODY_CRC_AT = commit_log.offset_in_head("body_crc")
 _QUEUE_OFFSET_AT = commit_log.offset_in_head("queue_offset")
 _PHYSICAL_OFFSET_AT = commit_log.offset_in_head("physical_offset")

@@ -4,19 +4,17 @@ A frame is its head and as many bytes of the commit log as that says; one withou
 ever sent: there is no handshake, no version and no checksum. (Rules: replication.md 2.)
 """
 
-from construct import Int32sb, Int64sb, Struct
+from mqtool.formats.layout import I32, I64, Layout
 
-from mqtool.formats.layout import packer_of
-
-REPORT = Struct(
-    "max_offset" / Int64sb,  # where the slave's log ends
+REPORT = Layout(
+    max_offset=I64,  # where the slave's log ends
 )
-REPORT_SIZE = REPORT.sizeof()
-PACK_REPORT = packer_of(REPORT)
+REPORT_SIZE = REPORT.size
+PACK_REPORT = REPORT.packer
 
-FRAME_HEAD = Struct(
-    "physical_offset" / Int64sb,  # of the first byte of the body; of a heartbeat: of the next byte to come
-    "size" / Int32sb,  # of the body
+FRAME_HEAD = Layout(
+    physical_offset=I64,  # of the first byte of the body; of a heartbeat: of the next byte to come
+    size=I32,  # of the body
 )
-FRAME_HEAD_SIZE = FRAME_HEAD.sizeof()
-PACK_FRAME_HEAD = packer_of(FRAME_HEAD)
+FRAME_HEAD_SIZE = FRAME_HEAD.size
+PACK_FRAME_HEAD = FRAME_HEAD.packer

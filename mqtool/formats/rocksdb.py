@@ -4,11 +4,11 @@ All integers are big-endian, so the units of a queue are together and in queue o
 parts of a key. (RocketMQ: ``RocksDBConsumeQueueTable``, ``RocksDBConsumeQueueOffsetTable``, ``ConfigStorage``.)
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from construct import (
     Bytes,
     Const,
@@ -30,8 +30,9 @@ from construct import (
 
 from mqtool.errors import FormatError
 from mqtool.formats.config_tables import Table, by_number, parse_table
-from mqtool.formats.layout import dtype_of, parse
+from mqtool.formats.layout import I32, I64, Layout, parse
 from mqtool.formats.topics import CHECKPOINT_TOPIC
+from mqtool.late import np, npt
 
 Pair = tuple[bytes, bytes]
 """Key and value."""
@@ -55,14 +56,13 @@ UNIT_KEY = Struct(
     "queue_offset" / Int64sb,
     Terminated,
 )
-UNIT_VALUE = Struct(
-    "physical_offset" / Int64sb,  # first byte of the message in the commit log
-    "size" / Int32sb,  # its whole length
-    "tags_code" / Int64sb,  # Java hash of its tag; the delivery time of a delayed message
-    "store_timestamp" / Int64sb,
+UNIT_VALUE = Layout(
+    physical_offset=I64,  # first byte of the message in the commit log
+    size=I32,  # its whole length
+    tags_code=I64,  # Java hash of its tag; the delivery time of a delayed message
+    store_timestamp=I64,
 )
-UNIT = Struct("queue_offset" / Int64sb, *UNIT_VALUE.subcons)  # the end of the key and the value, laid end to end
-UNIT_DTYPE = dtype_of(UNIT)
+UNIT = Layout(queue_offset=I64, **UNIT_VALUE.fields)  # the end of the key and the value, laid end to end
 QUEUE_OFFSET_SIZE = Int64sb.sizeof()  # how much of a key differs within one queue
 
 END_KEY = Struct(
@@ -152,10 +152,10 @@ def scan_units(pairs: Sequence[Pair]) -> npt.NDArray[np.void]:
         FormatError: a value has not the size of a unit.
     """
     for key, value in pairs:
-        if len(value) != UNIT_VALUE.sizeof():
+        if len(value) != UNIT_VALUE.size:
             raise FormatError(f"the unit with key {key.hex()} has {len(value)} bytes", offset=0)
     records = b"".join(key[-QUEUE_OFFSET_SIZE:] + value for key, value in pairs)
-    return np.frombuffer(records, UNIT_DTYPE).astype(UNIT_DTYPE.newbyteorder("="))
+    return np.frombuffer(records, UNIT.dtype).astype(UNIT.dtype.newbyteorder("="))
 
 
 def parse_ends(pairs: Iterable[Pair]) -> OffsetFamily:

@@ -7,46 +7,48 @@ A walk may start anywhere in a segment, after ``resync``.
 Cost: linear in the records; only their heads are read, unless bodies are checked.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import enum
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, TypeAlias, cast
 
 from mqtool.formats import commit_log, dledger
 from mqtool.formats import kernels as plain
-from mqtool.formats.layout import offset_of
+from mqtool.formats.layout import I32, I64
 from mqtool.formats.topics import is_possible
+from mqtool.late import np, npt
 
-Ints = npt.NDArray[np.int64]
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 COMPILE_FROM = 16 << 20
 """Bytes from which on compiled kernels are worth the seconds that they take the first time ever."""
 LOAD_FROM = 1 << 20
 """Bytes from which on they are worth the twentieth of a second that they take from then on."""
 
-_NAMES: dict[str, list[str]] = {
-    code: [name for name in commit_log.HEAD_DTYPES[0].names or () if commit_log.HEAD_DTYPES[0][name].str == code]
-    for code in (">i4", ">i8")
-}
-NARROW = _NAMES[">i4"]
-WIDE = _NAMES[">i8"]
+_HEAD = commit_log.HEADS[0]
+NARROW = tuple(name for name, code in _HEAD.fields.items() if code == I32)
+WIDE = tuple(name for name, code in _HEAD.fields.items() if code == I64)
 HOSTS = ("born", "store")
+_ADDRESSES = tuple(f"{host}_address" for host in HOSTS)
 
 
-def _positions(names: list[str]) -> Ints:
-    return np.array([[offset_of(dtype, name) for name in names] for dtype in commit_log.HEAD_DTYPES])
+@functools.cache
+def _positions(names: tuple[str, ...]) -> Ints:
+    """Return where fields are in each form of the head, by (form, field)."""
+    return np.array([[head.offset_of(name) for name in names] for head in commit_log.HEADS])
 
 
-_NARROW_AT = _positions(NARROW)
-_WIDE_AT = _positions(WIDE)
-ADDRESS_AT = _positions([f"{host}_address" for host in HOSTS])
-_HEAD_SIZES = tuple(dtype.itemsize for dtype in commit_log.HEAD_DTYPES)
-_FIXED_AT = tuple(int(_NARROW_AT[0, NARROW.index(name)]) for name in ("size", "magic_code", "sys_flag"))
-_PHYSICAL_OFFSET_AT = int(_WIDE_AT[0, WIDE.index("physical_offset")])
+def address_positions() -> Ints:
+    """Return where the addresses of hosts are, by (form of the head, number in ``HOSTS``)."""
+    return _positions(_ADDRESSES)
+
+
+_HEAD_SIZES = tuple(head.size for head in commit_log.HEADS)
+_FIXED_AT = tuple(_HEAD.offset_of(name) for name in ("size", "magic_code", "sys_flag"))
+_PHYSICAL_OFFSET_AT = _HEAD.offset_of("physical_offset")
 _MAGIC_AT = _FIXED_AT[1]
 
 MAGICS = (*commit_log.MESSAGE_MAGICS, commit_log.MAGIC_BLANK)
@@ -172,7 +174,7 @@ class MessageTable:
     def address(self, host: int, row: int) -> bytes:
         """Return the address in ``HOSTS[host]`` of one message: 4 or 16 bytes."""
         form = commit_log.head_form(int(self.narrow[NARROW.index("sys_flag"), row]))
-        start = int(self.starts[row] + ADDRESS_AT[form, host])
+        start = int(self.starts[row] + address_positions()[form, host])
         return bytes(self.buffer[start : start + (16 if form >> host & 1 else 4)])
 
     def record(self, row: int) -> bytes:
@@ -180,7 +182,7 @@ class MessageTable:
         start = int(self.starts[row])
         return bytes(self.buffer[start : start + int(self.narrow[0, row])])
 
-    def where(self, mask: npt.NDArray[Any] | slice) -> "MessageTable":
+    def where(self, mask: npt.NDArray[Any] | slice) -> MessageTable:
         """Return the messages that a mask, a list of rows or a slice selects."""
         return dataclasses.replace(
             self,
@@ -322,8 +324,8 @@ def gather(buffer: Any, base: int, starts: Ints, kernels: Any = plain) -> Messag
     kernels.gather(
         buffer,
         starts,
-        _NARROW_AT,
-        _WIDE_AT,
+        _positions(NARROW),
+        _positions(WIDE),
         _HEAD_SIZES,
         commit_log.MAGIC_V2,
         _FIXED_AT,

@@ -117,7 +117,7 @@ class MessageRows:
 
     def addresses(self, host: int) -> Ints:
         """Return addresses of four bytes as numbers."""
-        at = self.table.starts + scan.ADDRESS_AT[self.forms, host]
+        at = self.table.starts + scan.address_positions()[self.forms, host]
         raw = np.frombuffer(self.table.buffer, np.uint8)
         numbers: Ints = raw[at[:, None] + np.arange(4)].view(">u4")[:, 0].astype(np.int64)
         return numbers

@@ -237,13 +237,13 @@ def _load_of(derived: Derived, stretch: int) -> Iterator[pa.RecordBatch]:
 
 def _packed(piece: UnitBlock) -> tuple[int, int, str, bytes, bytes | None]:
     times = None if piece.store_timestamps is None else piece.store_timestamps.tobytes()
-    dtype = "batch" if piece.units.dtype == batch_consume_queue.UNIT_DTYPE else "plain"
+    dtype = "batch" if piece.units.dtype == batch_consume_queue.UNIT.dtype else "plain"
     return piece.offset, piece.stop, dtype, piece.units.tobytes(), times
 
 
 def _piece(topic: str, queue_id: int, load: bytes) -> UnitBlock:
     offset, stop, dtype, units, times = pickle.loads(load)
-    layout = batch_consume_queue.UNIT_DTYPE if dtype == "batch" else consume_queue.UNIT_DTYPE
+    layout = batch_consume_queue.UNIT.dtype if dtype == "batch" else consume_queue.UNIT.dtype
     timestamps = None if times is None else np.frombuffer(times, np.int64)
     return UnitBlock((topic, queue_id), offset, stop, np.frombuffer(units, layout), timestamps)
 

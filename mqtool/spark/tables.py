@@ -256,7 +256,7 @@ def _read_queues(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBat
         fixed_columns = {"topic": topic, "queue_id": piece.queue_id, "queue_offset": rows + first}
         return fixed_columns | _columns_of(units, rows) if len(rows) else None
 
-    yield from _read_pieces(part, ask, schema, consume_queue.UNIT_DTYPE, columns)
+    yield from _read_pieces(part, ask, schema, consume_queue.UNIT.dtype, columns)
 
 
 def _text(name: str) -> str:
@@ -296,7 +296,7 @@ def _read_index(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBatc
         numbers = np.arange(first, first + len(entries))
         return {"file": piece.name, "entry": numbers, "slot": slots} | _columns_of(entries, slice(None))
 
-    yield from _read_pieces(part, ask, schema, index_file.ENTRY_DTYPE, columns)
+    yield from _read_pieces(part, ask, schema, index_file.ENTRY.dtype, columns)
 
 
 # Timer
@@ -319,7 +319,7 @@ def _read_timer(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBatc
         except GONE as error:
             ask.gone(error)
             continue
-        units = np.frombuffer(data[: len(data) // timer.LOG_UNIT_SIZE * timer.LOG_UNIT_SIZE], timer.LOG_UNIT_DTYPE)
+        units = np.frombuffer(data[: len(data) // timer.LOG_UNIT_SIZE * timer.LOG_UNIT_SIZE], timer.LOG_UNIT.dtype)
         other_units = np.flatnonzero(units["size"] != timer.LOG_UNIT_SIZE)
         units = units[: other_units[0]] if len(other_units) else units
         rest = data[len(units) * timer.LOG_UNIT_SIZE :]
@@ -334,7 +334,7 @@ def _read_timer(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBatc
 def _ends_timer_file(rest: bytes) -> bool:
     """Return whether a blank unit begins here: the next one did not fit."""
     size = timer.LOG_END_SIZE
-    return len(rest) >= size and bool(timer.LOG_END.parse(rest[:size]).magic_code == commit_log.MAGIC_BLANK)
+    return len(rest) >= size and bool(timer.LOG_END.schema.parse(rest[:size]).magic_code == commit_log.MAGIC_BLANK)
 
 
 # What is small: a part a store, rows of Python

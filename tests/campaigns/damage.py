@@ -44,6 +44,7 @@ from mqtool.formats import (
     dledger,
     index_file,
     kernels,
+    record_schemas,
     timer,
 )
 from tests.golden import GOLDEN_NAMES, copy_of
@@ -197,7 +198,7 @@ def _log(reader: StoreReader) -> Iterator[Place]:
             crcs = table.properties(["__CRC32#"])[1][0] > 0
             for row, start in enumerate(table.starts.tolist()):
                 if head:
-                    yield from _struct(reader, segment.path, start - head, dledger.ENTRY_HEAD_DTYPE, "dledger")
+                    yield from _struct(reader, segment.path, start - head, dledger.ENTRY_HEAD.dtype, "dledger")
                 yield from _record(reader, segment.path, start, table.record(row), bool(crcs[row]))
                 end = start + int(table.column("size")[row])
         if end < segment.size and segment.bytes[end : end + 8].any():
@@ -211,8 +212,8 @@ def _log(reader: StoreReader) -> Iterator[Place]:
 def _record(reader: StoreReader, path: Path, start: int, record: bytes, has_crc: bool) -> Iterator[Place]:
     file = reader.paths.relative(path)
     kind = "crc_record" if has_crc else "record"
-    parsed = commit_log.parse_message(record)
-    dtype = commit_log.HEAD_DTYPES[commit_log.head_form(parsed.sys_flag)]
+    parsed = record_schemas.parse_message(record)
+    dtype = commit_log.HEADS[commit_log.head_form(parsed.sys_flag)].dtype
     yield from _struct(reader, path, start, dtype, kind)
     at = start + dtype.itemsize
     topic_width = 2 if parsed.magic_code == commit_log.MAGIC_V2 else 1
@@ -247,16 +248,16 @@ def _queues(reader: StoreReader) -> Iterator[Place]:
                 if offset >= queue.max_offset():
                     yield Place(file, at, consume_queue.UNIT_SIZE, "queue.unused")
                 elif size == consume_queue.PRE_BLANK_SIZE:
-                    yield from _struct(reader, segment.path, at, consume_queue.UNIT_DTYPE, "pre_blank")
+                    yield from _struct(reader, segment.path, at, consume_queue.UNIT.dtype, "pre_blank")
                 else:
-                    yield from _struct(reader, segment.path, at, consume_queue.UNIT_DTYPE, "queue")
+                    yield from _struct(reader, segment.path, at, consume_queue.UNIT.dtype, "queue")
     for batch in reader.batch_consume_queues.values():
         left = batch.unit_count
         for segment in batch.segments:
             file = reader.paths.relative(segment.path)
             for at in range(0, segment.size, batch_consume_queue.UNIT_SIZE):
                 if left > 0:
-                    yield from _struct(reader, segment.path, at, batch_consume_queue.UNIT_DTYPE, "batch")
+                    yield from _struct(reader, segment.path, at, batch_consume_queue.UNIT.dtype, "batch")
                 else:
                     yield Place(file, at, batch_consume_queue.UNIT_SIZE, "batch.unused")
                 left -= 1
@@ -264,7 +265,7 @@ def _queues(reader: StoreReader) -> Iterator[Place]:
         for segment in ext.segments:
             file, at = reader.paths.relative(segment.path), 0
             while (size := kernels.int16(memoryview(segment.bytes), at)) > 0:
-                yield from _struct(reader, segment.path, at, consume_queue_ext.HEAD_DTYPE, "ext")
+                yield from _struct(reader, segment.path, at, consume_queue_ext.HEAD.dtype, "ext")
                 head = consume_queue_ext.MIN_SIZE
                 yield Place(file, at + head, size - head, "ext.bit_map")
                 at += size
@@ -277,7 +278,7 @@ def _queues(reader: StoreReader) -> Iterator[Place]:
 def _index(reader: StoreReader) -> Iterator[Place]:
     for file in reader.index_files:
         name = reader.paths.relative(file.path)
-        yield from _struct(reader, file.path, 0, index_file.HEADER_DTYPE, "index")
+        yield from _struct(reader, file.path, 0, index_file.HEADER.dtype, "index")
         assert file.shape
         for slot, number in enumerate(file.slots().tolist()):
             at = index_file.HEADER_SIZE + slot * index_file.SLOT_SIZE
@@ -286,16 +287,16 @@ def _index(reader: StoreReader) -> Iterator[Place]:
         for number in range(1, file.entry_stop):
             at = file.entries_at + number * index_file.ENTRY_SIZE
             kind = "first_entry" if number == 1 else "entry"
-            yield from _struct(reader, file.path, at, index_file.ENTRY_DTYPE, kind)
+            yield from _struct(reader, file.path, at, index_file.ENTRY.dtype, kind)
         end = file.entries_at + file.entry_stop * index_file.ENTRY_SIZE
         yield Place(name, end, file.size - end, "entry.unused")
 
 
 def _pages(reader: StoreReader) -> Iterator[Place]:
     if reader.paths.checkpoint.exists():
-        yield from _struct(reader, reader.paths.checkpoint, 0, checkpoint.CHECKPOINT_DTYPE, "checkpoint")
+        yield from _struct(reader, reader.paths.checkpoint, 0, checkpoint.CHECKPOINT.dtype, "checkpoint")
     if reader.paths.timer_check.exists():
-        yield from _struct(reader, reader.paths.timer_check, 0, timer.TIMER_CHECK_DTYPE, "timercheck")
+        yield from _struct(reader, reader.paths.timer_check, 0, timer.TIMER_CHECK.dtype, "timercheck")
     for name in ("abort", "lock"):
         path = reader.root / name
         if path.exists():
@@ -306,7 +307,7 @@ def _timer(reader: StoreReader) -> Iterator[Place]:
     for segment in reader.timer_log.segments if reader.timer_log else ():
         file, at = reader.paths.relative(segment.path), 0
         while at + 4 <= segment.size and kernels.int32(memoryview(segment.bytes), at) == timer.LOG_UNIT_SIZE:
-            yield from _struct(reader, segment.path, at, timer.LOG_UNIT_DTYPE, "timerlog")
+            yield from _struct(reader, segment.path, at, timer.LOG_UNIT.dtype, "timerlog")
             at += timer.LOG_UNIT_SIZE
         if segment.bytes[at : at + 4].any():
             yield Place(file, at, timer.LOG_END_SIZE, "timerlog.end")
@@ -314,13 +315,13 @@ def _timer(reader: StoreReader) -> Iterator[Place]:
         yield Place(file, at, segment.size - at, "timerlog.unused")
     wheel = reader.paths.timer_wheel
     if wheel.exists():
-        slots = np.fromfile(wheel, timer.SLOT_DTYPE)
+        slots = np.fromfile(wheel, timer.SLOT.dtype)
         check = reader.timer_check
         now = check.last_read_timestamp // 1000 if check else 0
         due = "wheel_of_killed" if reader.has_abort_file else "wheel"
         for number in np.flatnonzero(slots["time"] != 0).tolist():
             kind = due if slots["time"][number] > now else "wheel_past"
-            yield from _struct(reader, wheel, number * timer.SLOT_SIZE, timer.SLOT_DTYPE, kind)
+            yield from _struct(reader, wheel, number * timer.SLOT_SIZE, timer.SLOT.dtype, kind)
         number = int(np.flatnonzero(slots["time"] == 0)[0])
         yield Place("timerwheel", number * timer.SLOT_SIZE, timer.SLOT_SIZE, "wheel.empty")
 

@@ -602,7 +602,7 @@ def test_odd_units_are_left_out_with_a_remark(tmp_path: Path) -> None:
 
     def unit(physical_offset: int, size: int, tags_code: int = 0) -> bytes:
         return bytes(
-            consume_queue.UNIT.build({"physical_offset": physical_offset, "size": size, "tags_code": tags_code})
+            consume_queue.UNIT.schema.build({"physical_offset": physical_offset, "size": size, "tags_code": tags_code})
         )
 
     filler = unit(0, consume_queue.PRE_BLANK_SIZE)
@@ -847,7 +847,9 @@ def test_following_ends_at_its_limit_and_selects(tmp_path: Path, start: Start) -
 
 def test_following_queues_shows_new_units_and_new_queues(tmp_path: Path, start: Start) -> None:
     def unit(number: int) -> bytes:
-        return bytes(consume_queue.UNIT.build({"physical_offset": number * 100, "size": 100, "tags_code": -number}))
+        return bytes(
+            consume_queue.UNIT.schema.build({"physical_offset": number * 100, "size": 100, "tags_code": -number})
+        )
 
     def queue(name: str) -> Path:
         folder = tmp_path / "consumequeue" / name / "0"
@@ -957,7 +959,7 @@ def test_a_unit_counts_when_two_looks_have_seen_the_same(tmp_path: Path) -> None
     folder = tmp_path / "consumequeue/T/0"
     folder.mkdir(parents=True)
     whole = bytes(
-        consume_queue.UNIT.build({"physical_offset": 0x0101010101010101, "size": 0x02020202, "tags_code": -77})
+        consume_queue.UNIT.schema.build({"physical_offset": 0x0101010101010101, "size": 0x02020202, "tags_code": -77})
     )
     file = folder / f"{0:020}"
     file.write_bytes(bytes(100))

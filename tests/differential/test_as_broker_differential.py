@@ -183,7 +183,7 @@ def _own_view(view: BrokerView, theirs: View) -> View:
 
 
 def _checkpoint(store: Path) -> dict[str, int]:
-    parsed = checkpoint.CHECKPOINT.parse((store / "checkpoint").read_bytes())
+    parsed = checkpoint.CHECKPOINT.schema.parse((store / "checkpoint").read_bytes())
     return {name: int(parsed[name]) for name in _TIMES.values()}
 
 

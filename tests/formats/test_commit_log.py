@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtool.errors import FormatError
-from mqtool.formats import commit_log
-from mqtool.formats.commit_log import MESSAGE, parse_client_batch, parse_message
+from mqtool.formats import commit_log, record_schemas
 from mqtool.formats.hosts import host_text
+from mqtool.formats.record_schemas import MESSAGE, parse_client_batch, parse_message
 from tests import builders
 from tests.damage import cut, flipped
 from tests.formats.golden_bytes import log, read_log, records
@@ -110,10 +110,10 @@ def test_the_codes_are_those_of_the_description() -> None:
 
 
 def test_a_blank_record_is_what_is_left_of_its_segment() -> None:
-    blank = commit_log.BLANK.parse(R6)
+    blank = commit_log.BLANK.schema.parse(R6)
 
     assert (blank.size, blank.magic_code) == (230, commit_log.MAGIC_BLANK)
-    assert commit_log.BLANK.build(blank) == R6
+    assert commit_log.BLANK.schema.build(blank) == R6
     assert builders.blank(230) == R6 + bytes(222)
 
 
@@ -159,11 +159,11 @@ def test_every_golden_blank_is_parsed_and_built_back(name: str) -> None:
     for position, left in manifest(name)["blanks"]:
         raw = read_log(name, position, commit_log.BLANK_SIZE)
 
-        blank = commit_log.BLANK.parse(raw)
+        blank = commit_log.BLANK.schema.parse(raw)
 
         assert (blank.size, blank.magic_code) == (left, commit_log.MAGIC_BLANK)
         assert left == size - position % size
-        assert commit_log.BLANK.build(blank) == raw
+        assert commit_log.BLANK.schema.build(blank) == raw
 
 
 @given(builders.message_fields)
@@ -175,7 +175,7 @@ def test_what_a_record_is_built_from_is_what_it_says(fields: dict[str, Any]) -> 
     assert {name: message[name] for name in fields} == fields
     assert len(raw) == fields["size"]
     form = commit_log.head_form(fields["sys_flag"])
-    assert commit_log.HEADS[form].sizeof() == raw.index(fields["body"], commit_log.HEADS[form].sizeof())
+    assert commit_log.HEADS[form].size == raw.index(fields["body"], commit_log.HEADS[form].size)
     assert (len(fields["born_address"]), len(fields["store_address"])) == (
         16 if form & 1 else 4,
         16 if form & 2 else 4,
@@ -205,7 +205,7 @@ def test_a_batch_element_lies_as_the_description_says() -> None:
 
     assert (element.size, element.flag, element.body) == (41, 0, b"b1")
     assert element.properties == b"WAIT\x01true\x02TAGS\x01t\x02"
-    assert commit_log.CLIENT_BATCH.build([element]) == R7
+    assert record_schemas.CLIENT_BATCH.build([element]) == R7
     assert builders.batch_element(b"b1", b"WAIT\x01true\x02TAGS\x01t\x02") == R7
 
 
@@ -213,7 +213,7 @@ def test_a_batch_element_lies_as_the_description_says() -> None:
 def test_a_batch_is_the_messages_it_was_built_from(elements: list[bytes]) -> None:
     parsed = parse_client_batch(b"".join(elements))
 
-    assert [commit_log.CLIENT_BATCH_ELEMENT.build(element) for element in parsed] == elements
+    assert [record_schemas.CLIENT_BATCH_ELEMENT.build(element) for element in parsed] == elements
 
 
 @given(builders.batch_elements.filter(len), st.data())
@@ -233,7 +233,7 @@ def test_any_body_is_a_batch_or_a_format_error(body: bytes) -> None:
     except FormatError:
         return
 
-    assert commit_log.CLIENT_BATCH.build(elements) == body
+    assert record_schemas.CLIENT_BATCH.build(elements) == body
 
 
 def test_a_batch_of_many_messages_is_read_in_one_pass() -> None:
@@ -256,7 +256,7 @@ def test_every_golden_inner_batch_holds_as_many_messages_as_it_says(name: str) -
         elements = parse_client_batch(body)
 
         assert len(elements) == int(told["properties"]["INNER_NUM"])
-        assert commit_log.CLIENT_BATCH.build(elements) == body
+        assert record_schemas.CLIENT_BATCH.build(elements) == body
         assert [element.size for element in elements] == [
             22 + element.body_size + element.properties_size for element in elements
         ]

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from mqtool.errors import FormatError
 from mqtool.formats import compression
-from mqtool.formats.commit_log import COMPRESSED, COMPRESSION_MASK, parse_message
+from mqtool.formats.commit_log import COMPRESSED, COMPRESSION_MASK
 from mqtool.formats.compression import decompress
+from mqtool.formats.record_schemas import parse_message
 from tests.damage import cut, flipped
 from tests.formats.golden_bytes import records
 from tests.golden import GOLDEN_NAMES

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
+from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext, record_schemas
 from tests.formats.golden_bytes import chunks, queue_units, records, segments
 from tests.golden import GOLDEN_NAMES, golden_store, manifest
 
@@ -31,11 +31,11 @@ def test_units_of_the_description_are_parsed_and_built(case: str) -> None:
     text, values = UNITS[case]
     raw = bytes.fromhex(text)
 
-    unit = consume_queue.UNIT.parse(raw)
+    unit = consume_queue.UNIT.schema.parse(raw)
 
     assert (unit.physical_offset, unit.size, unit.tags_code) == values
-    assert consume_queue.UNIT.build(unit) == raw
-    assert np.frombuffer(raw, consume_queue.UNIT_DTYPE)[0].item() == values
+    assert consume_queue.UNIT.schema.build(unit) == raw
+    assert np.frombuffer(raw, consume_queue.UNIT.dtype)[0].item() == values
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
@@ -44,7 +44,7 @@ def test_every_golden_unit_is_parsed_and_built_back(name: str) -> None:
     assert bool(files) == (not name.startswith("rocksdb"))
 
     for raw in chunks(files, consume_queue.UNIT_SIZE):
-        assert consume_queue.UNIT.build(consume_queue.UNIT.parse(raw)) == raw
+        assert consume_queue.UNIT.schema.build(consume_queue.UNIT.schema.parse(raw)) == raw
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN_NAMES if not name.startswith("rocksdb")])
@@ -60,7 +60,7 @@ def test_golden_units_say_what_java_reads_in_them(name: str) -> None:
         for queue_offset, *values in units:
             raw = data[(queue_offset - start) * size :][:size]
             if raw.strip(b"\0"):  # of a broker that was killed, not all units were written
-                unit = consume_queue.UNIT.parse(raw)
+                unit = consume_queue.UNIT.schema.parse(raw)
                 told = [unit.physical_offset, unit.size, unit.tags_code]
                 assert told[:2] == values[:2]
                 assert told == values or (ext and consume_queue_ext.is_address(unit.tags_code))
@@ -74,11 +74,11 @@ def test_golden_units_say_what_java_reads_in_them(name: str) -> None:
 def test_the_ext_unit_of_the_description_is_parsed_and_built() -> None:
     raw = bytes.fromhex("0018 000000000027a807 0000018bcfe5687b 0004 80000001")
 
-    unit = consume_queue_ext.UNIT.parse(raw)
+    unit = record_schemas.EXT_UNIT.parse(raw)
 
     assert (unit.size, unit.tags_code, unit.store_timestamp) == (24, 2598919, 1700000000123)
     assert (unit.bit_map_size, unit.bit_map) == (4, bytes.fromhex("80000001"))
-    assert consume_queue_ext.UNIT.build(unit) == raw
+    assert record_schemas.EXT_UNIT.build(unit) == raw
     assert consume_queue_ext.MIN_SIZE == 20
 
 
@@ -91,7 +91,7 @@ def ext_units(data: bytes) -> list[tuple[int, Any, bytes]]:
         if size <= 0:
             break
         raw = data[at : at + size]
-        found.append((at, consume_queue_ext.UNIT.parse(raw), raw))
+        found.append((at, record_schemas.EXT_UNIT.parse(raw), raw))
         at += size
     return found
 
@@ -103,7 +103,7 @@ def test_every_golden_ext_unit_is_parsed_and_built_back(name: str) -> None:
         for _, unit, raw in ext_units(file.read_bytes()):
             sizes.add(unit.bit_map_size)
             assert unit.size == len(raw)
-            assert consume_queue_ext.UNIT.build(unit) == raw
+            assert record_schemas.EXT_UNIT.build(unit) == raw
     assert sizes == {14}
 
 
@@ -117,7 +117,7 @@ def test_golden_ext_units_lie_where_queues_point_and_carry_the_tags_code(name: s
         for file in segments(store, f"consumequeue_ext/Ext/{folder.name}"):
             ext.update({int(file.name) + at: unit for at, unit, _ in ext_units(file.read_bytes())})
         for raw in chunks(segments(folder.parent, folder.name), consume_queue.UNIT_SIZE):
-            unit = consume_queue.UNIT.parse(raw)
+            unit = consume_queue.UNIT.schema.parse(raw)
             if unit.size and consume_queue_ext.is_address(unit.tags_code):
                 message, extended = told[unit.physical_offset], ext[consume_queue_ext.position_of(unit.tags_code)]
                 assert extended.tags_code == message["tags_code"]
@@ -164,12 +164,12 @@ def test_the_batch_unit_of_the_description_is_parsed_and_built() -> None:
         "0000000040000000 000000b1 000000000027a807 0000018bcfe5687b 0000000000000064 0003 ffffffff 00000000"
     )
 
-    unit = batch_consume_queue.UNIT.parse(raw)
+    unit = batch_consume_queue.UNIT.schema.parse(raw)
 
     assert (unit.physical_offset, unit.size, unit.tags_code) == (1 << 30, 177, 2598919)
     assert (unit.store_timestamp, unit.queue_offset, unit.batch_size) == (1700000000123, 100, 3)
     assert (unit.compacted_offset, unit.reserved) == (-1, 0)
-    assert batch_consume_queue.UNIT.build(unit) == raw
+    assert batch_consume_queue.UNIT.schema.build(unit) == raw
     assert batch_consume_queue.UNIT_SIZE == 46
 
 
@@ -182,8 +182,8 @@ def test_every_golden_batch_unit_is_parsed_and_built_back_and_says_what_java_rea
         files = segments(golden_store(name), f"batchconsumequeue/{topic}/{queue_id}")
         read = []
         for raw in chunks(files, batch_consume_queue.UNIT_SIZE):
-            unit = batch_consume_queue.UNIT.parse(raw)
-            assert batch_consume_queue.UNIT.build(unit) == raw
+            unit = batch_consume_queue.UNIT.schema.parse(raw)
+            assert batch_consume_queue.UNIT.schema.build(unit) == raw
             if unit.size:
                 read.append(
                     [unit.queue_offset, unit.physical_offset, unit.size, unit.tags_code, unit.batch_size],

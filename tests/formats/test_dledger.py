@@ -6,7 +6,7 @@ import struct
 from hypothesis import given
 
 from mqtool.formats import dledger
-from mqtool.formats.commit_log import parse_message
+from mqtool.formats.record_schemas import parse_message
 from tests import builders
 from tests.formats.golden_bytes import log, records
 from tests.golden import golden_store, manifest
@@ -30,9 +30,9 @@ def entries() -> list[tuple[int, bytes, bytes]]:
 def test_every_entry_is_parsed_and_built_back() -> None:
     assert dledger.ENTRY_HEAD_SIZE == 48
     for number, (position, raw, body) in enumerate(entries()):
-        head = dledger.ENTRY_HEAD.parse(raw)
+        head = dledger.ENTRY_HEAD.schema.parse(raw)
 
-        assert dledger.ENTRY_HEAD.build(head) == raw
+        assert dledger.ENTRY_HEAD.schema.build(head) == raw
         assert (head.index, head.position) == (number, position)
         assert head.size == dledger.ENTRY_HEAD_SIZE + len(body)
         assert head.body_size == len(body)
@@ -64,10 +64,10 @@ def test_every_unit_of_the_index_is_parsed_and_built_back_and_finds_its_entry() 
 
     for number, (position, head, body) in enumerate(found):
         raw = data[size * number : size * (number + 1)]
-        unit = dledger.INDEX_UNIT.parse(raw)
-        assert dledger.INDEX_UNIT.build(unit) == raw
+        unit = dledger.INDEX_UNIT.schema.parse(raw)
+        assert dledger.INDEX_UNIT.schema.build(unit) == raw
         assert (unit.index, unit.position, unit.size) == (number, position, len(head) + len(body))
-        assert unit.term == dledger.ENTRY_HEAD.parse(head).term
+        assert unit.term == dledger.ENTRY_HEAD.schema.parse(head).term
     assert not any(data[size * len(found) :])
 
 
@@ -75,7 +75,7 @@ def test_every_unit_of_the_index_is_parsed_and_built_back_and_finds_its_entry() 
 def test_made_up_entries_hold_records_that_lie_where_they_say(built: list[bytes]) -> None:
     at = 0
     for number, entry in enumerate(built):
-        head = dledger.ENTRY_HEAD.parse(entry)
+        head = dledger.ENTRY_HEAD.schema.parse(entry)
         message = parse_message(entry[dledger.ENTRY_HEAD_SIZE :])
         assert (head.index, head.position, head.size) == (number, at, len(entry))
         assert message.physical_offset == at + dledger.ENTRY_HEAD_SIZE

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtool.formats.commit_log import parse_message
 from mqtool.formats.hashing import body_crc, java_hash, key_hash, tags_code
+from mqtool.formats.record_schemas import parse_message
 from mqtool.formats.topics import SCHEDULE_TOPIC
 from tests import builders
 from tests.formats.golden_bytes import queue_units, records

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtool.formats import commit_log, identity, scan
+from mqtool.formats import commit_log, identity, record_schemas, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.commit_log import TRANSACTION_COMMIT
 from mqtool.formats.identity import (
@@ -56,7 +56,7 @@ def without_crc(properties: bytes) -> bytes:
 
 def one_by_one(record: bytes) -> tuple[int, int]:
     """Return the identity of one record, of fields that the schema reads."""
-    parsed = commit_log.MESSAGE.parse(record)
+    parsed = record_schemas.MESSAGE.parse(record)
     key = first_key(parsed.properties)
     is_whole = parsed.topic.startswith(identity._OF_BROKERS) or not key
     room = identity._KEY_WORDS * identity._WORD
@@ -118,7 +118,7 @@ texts = st.lists(
     )
 )
 def test_many_at_once_get_the_identities_that_each_gets_alone(kernels: str, drawn: list[Any]) -> None:
-    whole = [bytes(commit_log.MESSAGE.build(fields)) for fields in drawn]
+    whole = [bytes(record_schemas.MESSAGE.build(fields)) for fields in drawn]
 
     found = identities(whole, plain if kernels == "plain" else scan.compiled_kernels())
 

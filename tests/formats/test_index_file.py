@@ -26,11 +26,11 @@ def test_every_golden_header_slot_and_entry_is_parsed_and_built_back(name: str) 
     for _, data, slots, entries in files_of(name):
         assert len(data) == index_file.file_size(slots, entries)
         at = 0
-        for schema, count in ((index_file.HEADER, 1), (index_file.SLOT, slots), (index_file.ENTRY, entries)):
+        for layout, count in ((index_file.HEADER, 1), (index_file.SLOT, slots), (index_file.ENTRY, entries)):
             for _ in range(count):
-                raw = data[at : at + schema.sizeof()]
-                assert schema.build(schema.parse(raw)) == raw
-                at += schema.sizeof()
+                raw = data[at : at + layout.size]
+                assert layout.schema.build(layout.schema.parse(raw)) == raw
+                at += layout.size
         assert at == len(data)
 
 
@@ -39,7 +39,7 @@ def test_golden_headers_say_what_java_reads_in_them(name: str) -> None:
     told = {row["file"]: row for row in manifest(name)["load"]["after_load"]["index"]}
     assert told
     for file, data, _, _ in files_of(name):
-        header = index_file.HEADER.parse(data)
+        header = index_file.HEADER.schema.parse(data)
 
         assert {
             "file": file,
@@ -89,7 +89,7 @@ def test_puts_lie_where_the_description_says() -> None:
         assert at == index_file.HEADER_SIZE + index_file.SLOT_SIZE * slots + index_file.ENTRY_SIZE * number
         assert slot_at == index_file.HEADER_SIZE + index_file.SLOT_SIZE * (hashed % slots)
         assert data[at : at + 20] == raw
-        assert index_file.ENTRY.build(index_file.ENTRY.parse(raw)) == raw
+        assert index_file.ENTRY.schema.build(index_file.ENTRY.schema.parse(raw)) == raw
     newest = dict(zip(SLOTS_AT, (1, 2, 3, 4, 5), strict=True))
     assert {at: struct.unpack_from(">i", data, at)[0] for at in newest} == newest
     assert index_file.file_size(slots, index_file.DEFAULT_ENTRY_COUNT) == 420_000_040
@@ -100,7 +100,7 @@ def test_headers_after_puts_are_those_of_the_description(count: int) -> None:
     raw = bytes.fromhex(HEADERS[count])
 
     assert builders.index_bytes(PUTS[:count], 100, 10)[0][:40] == raw
-    assert index_file.HEADER.build(index_file.HEADER.parse(raw)) == raw
+    assert index_file.HEADER.schema.build(index_file.HEADER.schema.parse(raw)) == raw
     assert index_file.HEADER_SIZE == 40
 
 
@@ -115,13 +115,13 @@ def test_every_key_that_is_put_is_found_in_its_chain(
 
     left = list(puts)
     for data in files:
-        header = index_file.HEADER.parse(data)
+        header = index_file.HEADER.schema.parse(data)
         here, left = left[: header.entry_count - 1], left[header.entry_count - 1 :]
         for text in {text for text, _, _ in here}:
             found = []
-            number = index_file.SLOT.parse(data[40 + 4 * (builders.key_hash(text) % slots) :]).entry
+            number = index_file.SLOT.schema.parse(data[40 + 4 * (builders.key_hash(text) % slots) :]).entry
             while number:
-                entry = index_file.ENTRY.parse(data[40 + 4 * slots + 20 * number :])
+                entry = index_file.ENTRY.schema.parse(data[40 + 4 * slots + 20 * number :])
                 if entry.key_hash == builders.key_hash(text):
                     found.append(entry.physical_offset)
                 number = entry.previous_entry

@@ -6,45 +6,36 @@ from typing import Any
 
 import numpy as np
 import pytest
-from construct import Array, Bytes, Construct, Int16ub, Int32sb, Int32sl, Int64sb, SizeofError, Struct, VarInt, this
+from construct import Construct, SizeofError, this
 from hypothesis import given
 from hypothesis import strategies as st
 
 import mqtool.formats
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log
-from mqtool.formats.layout import dtype_of, parse
+from mqtool.formats.layout import I16, I32, I64, Layout, parse, raw
 from tests import builders
 
 
-def schemas() -> dict[str, Any]:
-    """Return every schema of every module in formats, by module and name."""
+def values() -> dict[str, Any]:
+    """Return every layout and every schema of every module in formats, by module and name."""
     found = {}
     for module in pkgutil.iter_modules(mqtool.formats.__path__):
         if module.name in ("compiled", "clmul"):  # no schemas, and slow to load
             continue
-        values = vars(importlib.import_module(f"mqtool.formats.{module.name}"))
         found.update(
             {
                 f"{module.name}.{name}": value
-                for name, value in values.items()
-                if isinstance(value, Construct) and not name.startswith("_")
+                for name, value in vars(importlib.import_module(f"mqtool.formats.{module.name}")).items()
+                if isinstance(value, Construct | Layout) and not name.startswith("_")
             }
         )
     found.update({f"commit_log.HEADS[{form}]": head for form, head in enumerate(commit_log.HEADS)})
     return found
 
 
-def dtypes() -> list[Any]:
-    """Return each schema that has a dtype, with it."""
-    pairs = []
-    for name in schemas():
-        module_name, attribute = name.split(".")
-        values = vars(importlib.import_module(f"mqtool.formats.{module_name}"))
-        if f"{attribute}_DTYPE" in values:
-            pairs.append(pytest.param(values[attribute], values[f"{attribute}_DTYPE"], id=name))
-    heads = zip(commit_log.HEADS, commit_log.HEAD_DTYPES, strict=True)
-    return pairs + [pytest.param(head, dtype, id=f"head {form}") for form, (head, dtype) in enumerate(heads)]
+LAYOUTS = {name: value for name, value in values().items() if isinstance(value, Layout)}
+SCHEMAS = {name: getattr(value, "schema", value) for name, value in values().items()}
 
 
 def fixed_size(schema: Any) -> int | None:
@@ -56,11 +47,12 @@ def fixed_size(schema: Any) -> int | None:
 
 def test_every_schema_is_looked_at() -> None:
     assert {
-        "commit_log.MESSAGE",
+        "record_schemas.MESSAGE",
         "commit_log.BLANK",
-        "commit_log.CLIENT_BATCH",
+        "record_schemas.CLIENT_BATCH",
         "consume_queue.UNIT",
-        "consume_queue_ext.UNIT",
+        "record_schemas.EXT_UNIT",
+        "consume_queue_ext.HEAD",
         "batch_consume_queue.UNIT",
         "index_file.HEADER",
         "index_file.SLOT",
@@ -72,41 +64,47 @@ def test_every_schema_is_looked_at() -> None:
         "timer.TIMER_CHECK",
         "dledger.ENTRY_HEAD",
         "dledger.INDEX_UNIT",
-    } <= set(schemas())
-    assert len(dtypes()) >= 13
+    } <= set(SCHEMAS)
+    assert len(LAYOUTS) >= 20
 
 
-@pytest.mark.parametrize(("schema", "dtype"), dtypes())
-def test_schema_and_dtype_have_the_same_fields_at_the_same_places(schema: Any, dtype: np.dtype[np.void]) -> None:
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_all_readers_have_the_same_fields_at_the_same_places(name: str) -> None:
+    layout = LAYOUTS[name]
+    schema, dtype = layout.schema, layout.dtype
     at = 0
     for field in schema.subcons:
         kind, offset = (dtype.fields or {})[field.name][:2]
         assert (offset, kind.itemsize) == (at, field.sizeof()), field.name
+        assert (layout.offset_of(field.name), layout.size_of(field.name)) == (at, field.sizeof()), field.name
         at += field.sizeof()
-    assert list(dtype.names or ()) == [field.name for field in schema.subcons]
-    assert dtype.itemsize == at
+    assert dtype.names == layout.names == tuple(field.name for field in schema.subcons)
+    assert dtype.itemsize == layout.packer.size == layout.size == at
 
 
-@pytest.mark.parametrize(("schema", "dtype"), dtypes())
+@pytest.mark.parametrize("name", LAYOUTS)
 @given(data=st.data())
-def test_schema_and_dtype_read_the_same_values(schema: Any, dtype: np.dtype[np.void], data: st.DataObject) -> None:
-    raw = data.draw(builders.filled(dtype.itemsize))
+def test_all_readers_read_the_same_values(name: str, data: st.DataObject) -> None:
+    layout = LAYOUTS[name]
+    raw = data.draw(builders.filled(layout.size))
 
-    parsed, row = schema.parse(raw), np.frombuffer(raw, dtype)[0]
+    parsed, row = layout.schema.parse(raw), np.frombuffer(raw, layout.dtype)[0]
+    unpacked = layout.packer.unpack(raw)
 
-    for name in dtype.names or ():
-        value = row[name].tobytes() if row[name].ndim else int(row[name])
-        assert value == parsed[name], name
+    for field, number in zip(layout.names, unpacked, strict=True):
+        value = row[field].tobytes() if row[field].ndim else int(row[field])
+        assert value == parsed[field] == number, field
+    assert layout.packer.pack(*unpacked) == raw
 
 
 # Their texts are UTF-8: what is replaced in reading is not the same in writing.
-OF_BYTES = {name: schema for name, schema in schemas().items() if not name.startswith("rocksdb.")}
+OF_BYTES = {name: schema for name, schema in SCHEMAS.items() if not name.startswith("rocksdb.")}
 
 
-@pytest.mark.parametrize("name", schemas())
+@pytest.mark.parametrize("name", SCHEMAS)
 @given(data=st.data())
 def test_any_bytes_are_parsed_or_a_format_error(name: str, data: st.DataObject) -> None:
-    schema = schemas()[name]
+    schema = SCHEMAS[name]
     size = fixed_size(schema)
     raw = data.draw(st.binary(max_size=200) | builders.filled(size or 100))
 
@@ -121,10 +119,10 @@ def test_any_bytes_are_parsed_or_a_format_error(name: str, data: st.DataObject) 
 
 
 MADE_UP: dict[str, st.SearchStrategy[bytes]] = {
-    "commit_log.MESSAGE": builders.messages,
-    "commit_log.CLIENT_BATCH": builders.batch_elements.map(b"".join),
+    "record_schemas.MESSAGE": builders.messages,
+    "record_schemas.CLIENT_BATCH": builders.batch_elements.map(b"".join),
     "consume_queue.UNIT": builders.units,
-    "consume_queue_ext.UNIT": builders.ext_units,
+    "record_schemas.EXT_UNIT": builders.ext_units,
     "batch_consume_queue.UNIT": builders.batch_units,
     "index_file.HEADER": builders.index_headers,
     "index_file.ENTRY": builders.index_entries,
@@ -142,10 +140,10 @@ MADE_UP: dict[str, st.SearchStrategy[bytes]] = {
 def test_what_is_built_comes_back(name: str, data: st.DataObject) -> None:
     raw = data.draw(MADE_UP[name])
 
-    assert schemas()[name].build(parse(schemas()[name], raw, name)) == raw
+    assert SCHEMAS[name].build(parse(SCHEMAS[name], raw, name)) == raw
 
 
-@pytest.mark.parametrize("name", ["commit_log.MESSAGE", "commit_log.CLIENT_BATCH", "consume_queue_ext.UNIT"])
+@pytest.mark.parametrize("name", ["record_schemas.MESSAGE", "record_schemas.CLIENT_BATCH", "record_schemas.EXT_UNIT"])
 @given(data=st.data())
 def test_hostile_lengths_are_format_errors(name: str, data: st.DataObject) -> None:
     raw = bytearray(data.draw(MADE_UP[name].filter(len)))
@@ -154,33 +152,45 @@ def test_hostile_lengths_are_format_errors(name: str, data: st.DataObject) -> No
     raw[at : at + 4] = (size & 0xFFFFFFFF).to_bytes(4, "big")[: len(raw) - at]
 
     try:
-        value = parse(schemas()[name], bytes(raw), name)
+        value = parse(SCHEMAS[name], bytes(raw), name)
     except FormatError:
         return
 
-    assert bytes(raw).startswith(schemas()[name].build(value))
+    assert bytes(raw).startswith(SCHEMAS[name].build(value))
 
 
-def test_a_dtype_keeps_zeros_at_the_end_of_raw_bytes() -> None:
-    dtype = dtype_of(Struct("address" / Bytes(4), "port" / Int32sb))
+def test_raw_bytes_keep_zeros_at_the_end() -> None:
+    layout = Layout(address=raw(4), port=I32)
+    data = bytes([10, 0, 0, 0, 0, 0, 0, 1])
 
-    row = np.frombuffer(bytes([10, 0, 0, 0, 0, 0, 0, 1]), dtype)[0]
+    row = np.frombuffer(data, layout.dtype)[0]
 
     assert (row["address"].tobytes(), int(row["port"])) == (bytes([10, 0, 0, 0]), 1)
+    assert layout.packer.unpack(data) == (bytes([10, 0, 0, 0]), 1)
 
 
-def test_a_dtype_takes_order_width_and_sign_from_the_schema() -> None:
-    dtype = dtype_of(Struct("a" / Int32sb, "b" / Int16ub, "c" / Int32sl, "d" / Int64sb))
+def test_numbers_are_big_endian_and_signed() -> None:
+    layout = Layout(a=I16, b=I32, c=I64)
 
-    assert [dtype.fields[name][0].str for name in "abcd"] == [">i4", ">u2", "<i4", ">i8"]  # type: ignore[index]
-
-
-@pytest.mark.parametrize("field", [VarInt, Array(2, Int32sb), Struct("a" / Int32sb)])
-def test_what_has_no_fixed_layout_has_no_dtype(field: Any) -> None:
-    with pytest.raises(TypeError, match="no fixed layout"):
-        dtype_of(Struct("field" / field))
+    assert [layout.dtype[name].str for name in layout.names] == [">i2", ">i4", ">i8"]
+    assert layout.schema.parse(b"\xff\xfe" + b"\0\0\0\7" + b"\xff" * 8) == {"a": -2, "b": 7, "c": -1}
+    assert layout.packer.format == ">hiq"
 
 
-def test_a_length_that_another_field_tells_has_no_dtype() -> None:
-    with pytest.raises(SizeofError):
-        dtype_of(Struct("size" / Int32sb, "data" / Bytes(this.size)))
+@pytest.mark.parametrize("code", ["", "s", "-1s", "2i", "ii", "I", "<i", ">i", "f", "x", "p", "4S"])
+def test_what_has_no_fixed_layout_of_its_own_is_refused(code: str) -> None:
+    with pytest.raises(TypeError, match="has no fixed layout"):
+        Layout(size=I32, field=code)
+
+
+def test_a_field_that_a_record_has_not_is_nowhere() -> None:
+    layout = Layout(size=I32)
+
+    for ask in (layout.offset_of, layout.size_of):
+        with pytest.raises(LookupError, match="tags_code"):
+            ask("tags_code")
+
+
+def test_a_length_that_another_field_tells_has_no_layout() -> None:
+    with pytest.raises(TypeError):
+        Layout(size=I32, data=this.size)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtool.errors import FormatError
-from mqtool.formats import commit_log
+from mqtool.formats import commit_log, record_schemas
 from mqtool.formats.hosts import host_text, offset_message_id, parse_host, parse_message_id
 from mqtool.formats.message import Message, message_of
 from mqtool.formats.topics import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
@@ -63,7 +63,7 @@ def test_every_golden_message_has_the_fields_that_java_reads(name: str) -> None:
 
 @given(builders.message_fields, builders.i64)
 def test_a_message_has_the_fields_of_its_record(fields: dict[str, Any], position: int) -> None:
-    message = message_of(commit_log.MESSAGE.build(fields), position)
+    message = message_of(record_schemas.MESSAGE.build(fields), position)
 
     same = [name for name in fields if hasattr(message, name) and name not in ("topic", "properties")]
     assert {name: getattr(message, name) for name in same} == {name: fields[name] for name in same}
@@ -85,7 +85,7 @@ def test_a_damaged_record_is_a_message_or_a_format_error(raw: bytes, data: st.Da
         return
 
     assert message.size == len(damaged)
-    assert commit_log.MESSAGE.build(commit_log.parse_message(damaged)) == damaged
+    assert record_schemas.MESSAGE.build(record_schemas.parse_message(damaged)) == damaged
     assert isinstance(message.properties, dict)
 
 
@@ -167,7 +167,7 @@ def test_a_body_that_is_a_batch_holds_its_messages(texts: list[bytes], body: byt
     whole = b"".join(builders.batch_element(body, text, flag) for flag, text in enumerate(texts))
     record = builders.record(sys_flag=commit_log.INNER_BATCH | 0x301, body=zlib.compress(whole))
 
-    elements = commit_log.parse_client_batch(message_of(record, 0).plain_body())
+    elements = record_schemas.parse_client_batch(message_of(record, 0).plain_body())
 
     assert [(element.flag, element.body, element.properties) for element in elements] == list(
         zip(itertools.count(), itertools.repeat(body), texts, strict=False)

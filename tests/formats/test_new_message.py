@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtool.errors import FormatError
-from mqtool.formats import commit_log
+from mqtool.formats import record_schemas
 from mqtool.formats.new_message import (
     BatchElement,
     NewMessage,
@@ -77,7 +77,7 @@ def test_a_record_is_the_one_that_the_schema_builds(
 def test_records_of_brokers_are_built_again_byte_for_byte(name: str) -> None:
     count = 0
     for _, record in records(name):
-        head = commit_log.parse_message(record)
+        head = record_schemas.parse_message(record)
         properties = head.properties[: -CRC_SIZE if name.startswith("propcrc") else None]
         message = NewMessage(
             topic=head.topic.decode(),
@@ -121,7 +121,7 @@ def test_a_batch_is_split_as_the_schema_splits_it(parts: list[tuple[bytes, bytes
 
     elements = split_batch(NewMessage("TopicTest", 3, body))
 
-    assert elements == [(one.flag, one.body, one.properties) for one in commit_log.parse_client_batch(body)]
+    assert elements == [(one.flag, one.body, one.properties) for one in record_schemas.parse_client_batch(body)]
 
 
 @given(new_messages, st.lists(st.tuples(i32, st.binary(max_size=40), builders.properties_texts), max_size=5))

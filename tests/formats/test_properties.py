@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtool.formats.commit_log import parse_message
 from mqtool.formats.properties import (
     CRC_SIZE,
     add_property,
@@ -19,6 +18,7 @@ from mqtool.formats.properties import (
     split_keys,
 )
 from mqtool.formats.property_names import CRC32
+from mqtool.formats.record_schemas import parse_message
 from tests import builders
 from tests.formats.golden_bytes import records
 from tests.golden import GOLDEN_NAMES

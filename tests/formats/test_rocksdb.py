@@ -23,7 +23,7 @@ units = st.fixed_dictionaries(
 
 def pair_of(topic: str, queue_id: int, unit: dict[str, int]) -> rocksdb.Pair:
     key = rocksdb.UNIT_KEY.build({"topic": topic, "queue_id": queue_id, "queue_offset": unit["queue_offset"]})
-    return key, rocksdb.UNIT_VALUE.build(unit)
+    return key, rocksdb.UNIT_VALUE.schema.build(unit)
 
 
 def test_a_unit_lies_as_a_broker_writes_it() -> None:
@@ -40,7 +40,7 @@ def test_scanner_and_schemas_read_the_same_units(topic: str, queue_id: int, writ
 
     assert rocksdb.parse_queue(pairs[0][0]) == (topic, queue_id)
     scanned = rocksdb.scan_units(pairs)
-    for name in rocksdb.UNIT_DTYPE.names or ():
+    for name in rocksdb.UNIT.names:
         assert scanned[name].tolist() == [unit[name] for unit in written]
 
 

@@ -17,11 +17,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mqtool.formats import commit_log, index_file, scan
+from mqtool.formats import commit_log, index_file, record_schemas, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.commit_log import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from mqtool.formats.hashing import java_hash
-from mqtool.formats.layout import offset_of
 from mqtool.formats.properties import are_readable, parse_properties
 from mqtool.formats.scan import BARE, DLEDGER, NARROW, WIDE, Fault, Stop
 from tests import builders
@@ -66,7 +65,7 @@ def starts_of(parts: Sequence[bytes]) -> list[int]:
 
 def unlike_schema(table: scan.MessageTable, whole: Sequence[bytes]) -> list[str]:
     """Return the fields in which rows differ from what the schema reads in their records."""
-    parsed = [commit_log.parse_message(record) for record in whole]
+    parsed = [record_schemas.parse_message(record) for record in whole]
     rows = range(len(table))
     read = {name: table.column(name).tolist() for name in NARROW + WIDE}
     for part, name in ((plain.BODY, "body"), (plain.TOPIC, "topic"), (plain.PROPERTIES, "properties")):
@@ -190,7 +189,7 @@ def test_a_column_that_does_not_exist_is_a_key_error() -> None:
 # Faults.
 
 
-FIELDS_AT = {name: offset_of(commit_log.HEAD_DTYPES[0], name) for name in ("size", "magic_code", "sys_flag")}
+FIELDS_AT = {name: commit_log.HEADS[0].offset_of(name) for name in ("size", "magic_code", "sys_flag")}
 
 
 def with_number(raw: bytes, at: int, value: int, width: int = 4) -> bytes:
@@ -223,9 +222,9 @@ def wrong_records(draw: st.DrawFn) -> bytes:
     """Draw a record of true size whose other sizes may be anything."""
     fields = draw(builders.message_fields)
     wanted = draw(st.sampled_from(["body_size", "topic_size", "properties_size", "sys_flag", "size", "magic_code"]))
-    raw = bytes(commit_log.MESSAGE.build(fields))
+    raw = bytes(record_schemas.MESSAGE.build(fields))
     form = commit_log.head_form(fields["sys_flag"])
-    head = commit_log.HEADS[form].sizeof()
+    head = commit_log.HEADS[form].size
     value = draw(builders.odd_sizes | st.integers(0, 400)) * draw(st.sampled_from([1, -1]))
     if wanted == "body_size":
         return with_number(raw, head - 4, value)
@@ -254,7 +253,7 @@ def test_a_record_whose_parts_do_not_add_up_is_marked_by_its_first_wrong_size(
         parts = [table.bytes_of(part, row) for part in (plain.BODY, plain.TOPIC, plain.PROPERTIES)]
         assert sum(map(len, parts)) < len(raw)
         if table.faults[row] in (Fault.NONE, Fault.TOTAL_SIZE) and any(parts):
-            message = commit_log.parse_message(raw)
+            message = record_schemas.parse_message(raw)
             assert parts == [message.body, message.topic, message.properties]
 
 
@@ -420,7 +419,7 @@ def test_a_record_at_the_edge_of_a_window_of_zeros_is_found(before: int) -> None
 
 def fake(body_of: bytes, base: int, start: int) -> bytes:
     """Return a record at ``start`` whose body is a record that says that it lies where it does."""
-    head = commit_log.HEADS[0].sizeof()
+    head = commit_log.HEADS[0].size
     inner = builders.record(base + start + head, body=body_of)
     return builders.record(base + start, body=inner)
 
@@ -437,7 +436,7 @@ def test_candidates_are_all_places_where_a_record_that_belongs_there_may_begin()
 
     found = list(scan.candidates(memoryview(raw), 4096, 0, len(raw)))
 
-    assert found == [0, commit_log.HEADS[0].sizeof(), len(first), third_at]
+    assert found == [0, commit_log.HEADS[0].size, len(first), third_at]
     assert scan.resync(memoryview(raw), 4096, len(first) + 1) == third_at
     assert scan.resync(memoryview(raw), 4096, len(first) + 1, third_at) is None
     assert scan.resync(memoryview(raw), 4096, third_at + 1) is None
@@ -446,7 +445,7 @@ def test_candidates_are_all_places_where_a_record_that_belongs_there_may_begin()
 @given(raw=any_logs, data=st.data())
 def test_every_candidate_is_a_record_that_fits_and_belongs_there(raw: bytes, data: st.DataObject) -> None:
     start, stop = data.draw(st.integers(0, len(raw))), data.draw(st.integers(0, len(raw)))
-    head = commit_log.HEADS[0].sizeof()
+    head = commit_log.HEADS[0].size
 
     found = list(scan.candidates(memoryview(raw), 0, start, stop))
 
@@ -757,7 +756,7 @@ def test_key_hashes_are_those_of_each_key_in_order(
     assert rows.tolist()[count:] == [-1] * max(0, room - count)
 
 
-HASH_AT, PREVIOUS_AT = (offset_of(index_file.ENTRY_DTYPE, name) for name in ("key_hash", "previous_entry"))
+HASH_AT, PREVIOUS_AT = (index_file.ENTRY.offset_of(name) for name in ("key_hash", "previous_entry"))
 
 
 def check_chains(kernels: Any, entries: Any, slots: int, room: int) -> tuple[int, list[int], list[int], list[int]]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtool.errors import FormatError
-from mqtool.formats import commit_log
+from mqtool.formats import record_schemas
 from mqtool.formats.stored_message import parse_stored
 from tests import builders
 
@@ -15,7 +15,7 @@ from tests import builders
 @given(builders.logs(max_size=3))
 def test_reader_and_schema_agree(records: list[bytes]) -> None:
     for record in records:
-        stored, parsed = parse_stored(record), commit_log.parse_message(record)
+        stored, parsed = parse_stored(record), record_schemas.parse_message(record)
 
         assert (stored.size, stored.queue_offset) == (parsed.size, parsed.queue_offset)
         assert (stored.physical_offset, stored.store_timestamp) == (parsed.physical_offset, parsed.store_timestamp)

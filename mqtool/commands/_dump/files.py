@@ -15,27 +15,28 @@ from mqtool.engine.store.mapping import read_file
 from mqtool.errors import BadDataError, NotFoundError
 from mqtool.formats import checkpoint, commit_log, dledger, scan, timer
 from mqtool.formats import kernels as plain
+from mqtool.formats.layout import Layout
 
 
 def checkpoint_page(ask: DumpRequest) -> Iterator[Row]:
     """Yield the checkpoint."""
-    yield from _page(ask, ask.store.paths.checkpoint, checkpoint.CHECKPOINT, checkpoint.CHECKPOINT_SIZE)
+    yield from _page(ask, ask.store.paths.checkpoint, checkpoint.CHECKPOINT)
 
 
 def timer_check_page(ask: DumpRequest) -> Iterator[Row]:
     """Yield how far the timer has come."""
-    yield from _page(ask, ask.store.paths.timer_check, timer.TIMER_CHECK, timer.TIMER_CHECK_SIZE)
+    yield from _page(ask, ask.store.paths.timer_check, timer.TIMER_CHECK)
 
 
-def _page(ask: DumpRequest, usual: Path, schema: Any, size: int) -> Iterator[Row]:
+def _page(ask: DumpRequest, usual: Path, layout: Layout) -> Iterator[Row]:
     path = ask.path(usual)
     data = read_file(path)
-    head = size - schema.rest.sizeof()
+    size, head = layout.size, layout.offset_of("rest")
     if len(data) < head:
         raise BadDataError(f"{path} has {len(data):,} bytes instead of {size:,}")
     if len(data) != size:
         ask.damage(f"{ask.place(path)} has {len(data):,} bytes instead of {size:,}")
-    yield from page(ask, fields_of(schema.parse(data[:size].ljust(size, b"\0")), schema))
+    yield from page(ask, fields_of(layout.schema.parse(data[:size].ljust(size, b"\0")), layout))
 
 
 def abort(ask: DumpRequest) -> Iterator[Row]:
@@ -61,9 +62,9 @@ def timer_wheel(ask: DumpRequest) -> Iterator[Row]:
     count = file.size // timer.SLOT_SIZE
     if file.size % timer.SLOT_SIZE:
         ask.damage(f"{ask.place(path)} ends with {file.size % timer.SLOT_SIZE} bytes that are not a whole slot")
-    slots = file.bytes[: count * timer.SLOT_SIZE].view(timer.SLOT_DTYPE)
+    slots = file.bytes[: count * timer.SLOT_SIZE].view(timer.SLOT.dtype)
     used = np.zeros(count, np.bool_)
-    for name in timer.SLOT_DTYPE.names or ():
+    for name in timer.SLOT.names:
         used |= slots[name] != 0
     for number, slot in records(slots, used):
         yield {"slot": number, **slot}
@@ -86,15 +87,15 @@ def timer_log(ask: DumpRequest) -> Iterator[Row]:
 
 def _timer_units(ask: DumpRequest, segment: MappedFile) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield position and fields of the units of a file, up to the first that is none."""
-    names = timer.LOG_UNIT_DTYPE.names or ()
+    names = timer.LOG_UNIT.names
     data: Any = memoryview(segment.bytes)
     at = 0
     while at + timer.LOG_UNIT_SIZE <= len(data) and plain.int32(data, at) == timer.LOG_UNIT_SIZE:
-        unit = np.frombuffer(data[at : at + timer.LOG_UNIT_SIZE], timer.LOG_UNIT_DTYPE)
+        unit = np.frombuffer(data[at : at + timer.LOG_UNIT_SIZE], timer.LOG_UNIT.dtype)
         yield at, dict(zip(names, unit[0].tolist(), strict=True))
         at += timer.LOG_UNIT_SIZE
     if at + timer.LOG_END_SIZE <= len(data):
-        end = timer.LOG_END.parse(bytes(data[at : at + timer.LOG_END_SIZE]))
+        end = timer.LOG_END.schema.parse(bytes(data[at : at + timer.LOG_END_SIZE]))
         if end.magic_code == commit_log.MAGIC_BLANK:
             return
     if segment.bytes[at:].any():
@@ -103,12 +104,12 @@ def _timer_units(ask: DumpRequest, segment: MappedFile) -> Iterator[tuple[int, d
 
 def dledger_entries(ask: DumpRequest) -> Iterator[Row]:
     """Yield the heads of the entries of a DLedger log."""
-    names = dledger.ENTRY_HEAD_DTYPE.names or ()
+    names = dledger.ENTRY_HEAD.names
     for segment in _dledger(ask, "data"):
         data: Any = memoryview(segment.bytes)
         at = 0
         while at + dledger.ENTRY_HEAD_SIZE <= len(data):
-            head = np.frombuffer(data[at : at + dledger.ENTRY_HEAD_SIZE], dledger.ENTRY_HEAD_DTYPE)
+            head = np.frombuffer(data[at : at + dledger.ENTRY_HEAD_SIZE], dledger.ENTRY_HEAD.dtype)
             entry = dict(zip(names, head[0].tolist(), strict=True))
             size = entry["size"]
             if entry["magic_code"] == dledger.MAGIC_BLANK:
@@ -132,7 +133,7 @@ def dledger_index(ask: DumpRequest) -> Iterator[Row]:
     """Yield the units of the index of a DLedger log."""
     for segment in _dledger(ask, "index"):
         count = segment.size // dledger.INDEX_UNIT_SIZE
-        array = segment.bytes[: count * dledger.INDEX_UNIT_SIZE].view(dledger.INDEX_UNIT_DTYPE)
+        array = segment.bytes[: count * dledger.INDEX_UNIT_SIZE].view(dledger.INDEX_UNIT.dtype)
         for _, unit in records(array, (array["magic_code"] == dledger.MAGIC) & ask.in_range(array["position"])):
             yield unit
 

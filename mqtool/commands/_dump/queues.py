@@ -46,7 +46,7 @@ def units(ask: DumpRequest) -> Iterator[Row]:
     if ask.follow:
         yield from _follow(ask)
     for queue in _queues(ask, store.consume_queues, store.paths.consume_queue):
-        for segment, first, array in _arrays(ask, queue, consume_queue.UNIT_DTYPE):
+        for segment, first, array in _arrays(ask, queue, consume_queue.UNIT.dtype):
             used = (array["size"] != 0) | (array["physical_offset"] != 0)
             filler = are_fillers(array)
             stop = _stop(ask, queue, segment, used)
@@ -61,7 +61,7 @@ def units(ask: DumpRequest) -> Iterator[Row]:
 def batch_units(ask: DumpRequest) -> Iterator[Row]:
     """Yield the units of the queues of inner batches."""
     for queue in _queues(ask, ask.store.batch_consume_queues, ask.store.paths.batch_consume_queue):
-        for segment, _, array in _arrays(ask, queue, batch_consume_queue.UNIT_DTYPE):
+        for segment, _, array in _arrays(ask, queue, batch_consume_queue.UNIT.dtype):
             used = array["size"] != 0
             stop = _stop(ask, queue, segment, used)
             mask = used & ask.in_time(array["store_timestamp"])
@@ -96,13 +96,13 @@ def ext_units(ask: DumpRequest) -> Iterator[Row]:
 
 def _ext_units(ask: DumpRequest, segment: MappedFile) -> Iterator[tuple[int, dict[str, Any]]]:
     data: Any = memoryview(segment.bytes)
-    names = consume_queue_ext.HEAD_DTYPE.names or ()
+    names = consume_queue_ext.HEAD.names
     at = 0
     while at + consume_queue_ext.MIN_SIZE <= len(data):
         size = plain.int16(data, at)
         if size == consume_queue_ext.END:
             return
-        head = np.frombuffer(data[at : at + consume_queue_ext.MIN_SIZE], consume_queue_ext.HEAD_DTYPE)
+        head = np.frombuffer(data[at : at + consume_queue_ext.MIN_SIZE], consume_queue_ext.HEAD.dtype)
         unit = dict(zip(names, head[0].tolist(), strict=True))
         end = at + size
         fits = unit["bit_map_size"] == size - consume_queue_ext.MIN_SIZE and end <= len(data)
@@ -272,7 +272,7 @@ class _QueueFollower:
         while True:
             self._next_offset = at = max(self._next_offset, -(-queue.min_offset // size))
             data = queue.read(at * size, _AT_ONCE * size)
-            array = np.frombuffer(data[: len(data) // size * size], consume_queue.UNIT_DTYPE)
+            array = np.frombuffer(data[: len(data) // size * size], consume_queue.UNIT.dtype)
             used = np.flatnonzero(array["size"])
             if not len(used):
                 if not self._enter_next(queue):

@@ -18,6 +18,7 @@ from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError
+from mqtool.formats.layout import Layout
 
 T = TypeVar("T")
 
@@ -187,9 +188,9 @@ def page(ask: DumpRequest, fields: Mapping[str, Any]) -> Iterator[Row]:
         yield {"field": name, "value": value, "time": time}
 
 
-def fields_of(record: Any, layout: Any) -> dict[str, Any]:
-    """Return the fields of a parsed record by the names of its schema, without filler."""
-    return {field.name: record[field.name] for field in layout.subcons if field.name != "rest"}
+def fields_of(record: Any, layout: Layout) -> dict[str, Any]:
+    """Return the fields of a parsed record by the names of its layout, without filler."""
+    return {name: record[name] for name in layout.names if name != "rest"}
 
 
 def records(

@@ -16,14 +16,13 @@ from mqtool.engine.store.file_kinds import TIMER_LOG, TIMER_WHEEL
 from mqtool.formats import timer
 from mqtool.formats.commit_log import MAGIC_BLANK
 from mqtool.formats.hashing import java_hash
-from mqtool.formats.layout import packer_of
 
 PRECISION_MS = 1000
 
 _ROLL_WINDOW_MS = 172_800 * PRECISION_MS
 """``timerRollWindowSlot``: a message further ahead waits in the wheel for this long, then it is put again."""
 _FILE_SIZE = 104_857_600
-_UNIT, _END, _SLOT = packer_of(timer.LOG_UNIT), packer_of(timer.LOG_END), packer_of(timer.SLOT)
+_UNIT, _END, _SLOT = timer.LOG_UNIT.packer, timer.LOG_END.packer, timer.SLOT.packer
 _NONE = -1
 
 

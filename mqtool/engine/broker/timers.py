@@ -34,7 +34,6 @@ from mqtool.engine.store.disk import writing
 from mqtool.engine.store.file_kinds import TIMER_CHECK
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import timer
-from mqtool.formats.layout import packer_of
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import add_property, build_properties, parse_properties
 from mqtool.formats.property_names import (
@@ -66,8 +65,8 @@ _DELIVER = TIMER_DELIVER_MS.encode()
 NAMES = frozenset((_DELETE, _DELIVER, *(name for name, _ in _TIMES)))
 """Each message that has to wait has one of these properties."""
 _LONG = re.compile(rb"[+-]?[0-9]{1,18}")
-_CHECK = packer_of(timer.TIMER_CHECK)
-_REST = bytes(timer.TIMER_CHECK_DTYPE["rest"].itemsize)
+_CHECK = timer.TIMER_CHECK.packer
+_REST = bytes(timer.TIMER_CHECK.size_of("rest"))
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
 _TOO_MANY = AppendResult(PutStatus.WHEEL_TIMER_FLOW_CONTROL)
 _MAX_OF_RECALL = 1 << 10

@@ -1,5 +1,7 @@
 """Findings about rows of a table of messages."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,11 +1,11 @@
 """The commit log on disk: its segments, and walks over them that continue after damage."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from mqtool.engine.store.file_queue import FileQueue, Stray
 from mqtool.engine.store.mapped_file import MappedFile
@@ -16,6 +16,7 @@ from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.columns import distinct
 from mqtool.formats.record_head import read_start
+from mqtool.late import np
 
 STEP = 32 << 20
 SIZE_BYTES = 8
@@ -272,7 +273,7 @@ class CommitLog(FileQueue):
                 span = int(starts[0]), int(starts[-1])
                 data = segment.reach_all(starts.tolist(), [commit_log.BLANK_SIZE] * len(starts))
                 heads = data[starts[:, None] + np.arange(commit_log.BLANK_SIZE)]
-                blanks = heads.view(commit_log.BLANK_DTYPE)[:, 0]
+                blanks = heads.view(commit_log.BLANK.dtype)[:, 0]
                 sizes = blanks["size"].astype(np.int64)
                 whole = np.isin(blanks["magic_code"], commit_log.MESSAGE_MAGICS) & (sizes >= commit_log.MIN_SIZE)
                 whole &= starts + sizes <= segment.size

@@ -1,14 +1,14 @@
 """The consume queues on disk."""
 
+from __future__ import annotations
+
 import bisect
 import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
+from typing import TypeAlias
 
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.mapped_file import MappedFile
@@ -16,13 +16,14 @@ from mqtool.engine.store.mapping import data_ranges, reading
 from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import NotFoundError
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
+from mqtool.late import np, npt
 
 MAX_OFFSET = 1 << 62
 """Far above the queue offsets of real queues."""
 _WINDOW = 4096
 _AT_ONCE = 1 << 18
-Units = npt.NDArray[np.void]
-Ints = npt.NDArray[np.int64]
+Units: TypeAlias = "npt.NDArray[np.void]"
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class ConsumeQueue(FileQueue):
@@ -56,7 +57,7 @@ class ConsumeQueue(FileQueue):
             segment = self.segment_at(start * size)
             if segment and stop * size <= segment.end_offset:
                 at = start * size - segment.start_offset
-                return segment.stretch(at, at + (stop - start) * size).view(consume_queue.UNIT_DTYPE)
+                return segment.stretch(at, at + (stop - start) * size).view(consume_queue.UNIT.dtype)
         out = np.zeros((stop - start) * size, np.uint8)
         for segment in self.segments:
             low = max(segment.start_offset, start * size)
@@ -64,7 +65,7 @@ class ConsumeQueue(FileQueue):
             if low < high:
                 at = low - segment.start_offset
                 out[low - start * size : high - start * size] = segment.stretch(at, at + high - low)
-        return out.view(consume_queue.UNIT_DTYPE)
+        return out.view(consume_queue.UNIT.dtype)
 
     def address_at(self, queue_offset: int) -> int | None:
         """Return the address to which the unit of a place leads; None if there is none, or it is empty or filler."""
@@ -98,7 +99,7 @@ class ConsumeQueue(FileQueue):
         """Return the current ``max_offset``."""
         for segment in reversed(self.segments):
             try:
-                used = used_units(segment, consume_queue.UNIT_DTYPE)
+                used = used_units(segment, consume_queue.UNIT.dtype)
             except NotFoundError:
                 self.let_go(segment)
                 break
@@ -140,7 +141,7 @@ class BatchConsumeQueue(FileQueue):
     def used_count(self) -> int:
         """One past the last non-empty unit: more than ``unit_count`` if empty ones are between others."""
         for number in reversed(range(len(self.segments))):
-            used = used_units(self.segments[number], batch_consume_queue.UNIT_DTYPE)
+            used = used_units(self.segments[number], batch_consume_queue.UNIT.dtype)
             if used:
                 return self.first_places[number] + used
         return 0
@@ -170,7 +171,7 @@ class BatchConsumeQueue(FileQueue):
             start = end
         # Joined as bytes: numpy would turn units to native byte order.
         raw = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint8), *parts])
-        return raw.view(batch_consume_queue.UNIT_DTYPE)
+        return raw.view(batch_consume_queue.UNIT.dtype)
 
     def units_in_line(self, start: int, stop: int) -> Units:
         """Return a copy of the units of a range of places that are in line; empty ones are not."""
@@ -273,13 +274,13 @@ class ConsumeQueueExt(FileQueue):
         self.topic = topic
         self.queue_id = queue_id
 
-    def unit_at(self, tags_code: int) -> "npt.NDArray[np.void] | None":
+    def unit_at(self, tags_code: int) -> npt.NDArray[np.void] | None:
         """Return the head of the unit at the address that a tags code stands for, None if it cannot be one."""
         position = consume_queue_ext.position_of(tags_code)
         head = self.read(position, consume_queue_ext.MIN_SIZE)
         if len(head) < consume_queue_ext.MIN_SIZE:
             return None
-        unit = np.frombuffer(head, consume_queue_ext.HEAD_DTYPE)
+        unit = np.frombuffer(head, consume_queue_ext.HEAD.dtype)
         return unit if int(unit["size"][0]) >= consume_queue_ext.MIN_SIZE else None
 
 

@@ -7,14 +7,13 @@ offsets as it holds messages; a message for several light queues gets a unit in 
 Cost: linear in the messages of a table.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from mqtool.formats import commit_log, consume_queue
 from mqtool.formats import kernels as plain
@@ -32,6 +31,7 @@ from mqtool.formats.property_names import (
 )
 from mqtool.formats.scan import Ints, MessageTable
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC, is_possible
+from mqtool.late import np, npt
 
 _NAMES = sorted(
     [
@@ -48,7 +48,6 @@ _NAMES = sorted(
 )
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
-_NONE = np.empty(0, np.int64)
 
 QueueKey = tuple[str, int]
 
@@ -81,7 +80,7 @@ class Units:
         """Return the queue offset that follows a unit, at most one past the largest 8-byte number."""
         return int(self.queue_offset[number]) + int(self.batch_size[number])
 
-    def of_possible(self) -> "Units":
+    def of_possible(self) -> Units:
         """Return the units of possible queues: damage may produce impossible topics and light queues."""
         names = {queue[0] for queue, _, _ in self.stretches}
         possible = {name for name in names if name and is_possible(name.encode())}
@@ -109,7 +108,7 @@ class Units:
             if start < stretch.last:
                 yield stretch._replace(first=start)
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> "Units":
+    def where(self, mask: npt.NDArray[np.bool_]) -> Units:
         """Return the units that a mask selects; it must not remove any from the middle of a range."""
         ends = np.r_[0, np.cumsum(mask)]
         ranges = [UnitRange(queue, int(ends[first]), int(ends[last])) for queue, first, last in self.stretches]
@@ -119,7 +118,7 @@ class Units:
     @functools.cached_property
     def packed(self) -> npt.NDArray[np.void]:
         """The units in the format of ordinary queues."""
-        units = np.empty(len(self), consume_queue.UNIT_DTYPE)
+        units = np.empty(len(self), consume_queue.UNIT.dtype)
         units["physical_offset"] = self.physical_offset
         units["size"] = self.size
         units["tags_code"] = self.tags_code
@@ -145,7 +144,11 @@ class IndexEntries:
     is_tag: npt.NDArray[np.bool_]
 
 
-NO_ENTRIES = IndexEntries(_NONE, _NONE.astype(np.int32), _NONE, _NONE, _NONE.astype(np.bool_))
+@functools.cache
+def no_entries() -> IndexEntries:
+    """Return the entries of no message."""
+    none = np.empty(0, np.int64)
+    return IndexEntries(none, none.astype(np.int32), none, none, none.astype(np.bool_))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +196,7 @@ def dispatch(
     topic_ids, raw_topics = table.topics()
     topics = [raw.decode("utf-8", "replace") for raw in raw_topics]
     units = _units(table, properties, topic_ids, topics, delay_levels)
-    entries = _entries(table, properties, topic_ids, topics, tags_in_index) if with_entries else NO_ENTRIES
+    entries = _entries(table, properties, topic_ids, topics, tags_in_index) if with_entries else no_entries()
     return Dispatch(properties, units, entries)
 
 

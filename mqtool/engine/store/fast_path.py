@@ -18,7 +18,6 @@ from mqtool.engine.store.dispatch import IndexEntries, Units, units_of
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import commit_log as layout
 from mqtool.formats import scan
-from mqtool.formats.layout import offset_of
 from mqtool.formats.property_names import KEYS, TAGS, UNIQ_KEY
 from mqtool.formats.scan import Ints
 from mqtool.formats.topics import SCHEDULE_TOPIC, is_possible
@@ -36,8 +35,8 @@ _FIELDS = (
     "store_timestamp",
     "body_size",
 )
-_FORM = layout.HEAD_DTYPES[0]
-_AT = (*(offset_of(_FORM, name) for name in _FIELDS), _FORM.itemsize)
+_FORM = layout.HEADS[0]
+_AT = (*(_FORM.offset_of(name) for name in _FIELDS), _FORM.size)
 # Prepared and rolled back transactions share a bit, which committed ones do not have.
 _NO_FLAGS = (
     layout.TRANSACTION_PREPARED | layout.BORN_HOST_V6 | layout.STORE_HOST_V6 | layout.INNER_BATCH | layout.NEED_UNWRAP

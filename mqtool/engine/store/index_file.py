@@ -1,5 +1,7 @@
 """The index files on disk, and their number of slots if it is not configured."""
 
+from __future__ import annotations
+
 import dataclasses
 import datetime
 import functools
@@ -8,12 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import index_file as layout
-from mqtool.formats.layout import offset_of
+from mqtool.late import np, npt
 
 NAME_WIDTH = 17
 LAST_NAME_MS = 253_402_300_799_999
@@ -65,7 +64,7 @@ class IndexFile(MappedFile):
     @functools.cached_property
     def header(self) -> Any:
         """The header, as ``index_file.HEADER`` parses it; zeros if the file is too short."""
-        return layout.HEADER.parse(self.read(0, layout.HEADER_SIZE).ljust(layout.HEADER_SIZE, b"\0"))
+        return layout.HEADER.schema.parse(self.read(0, layout.HEADER_SIZE).ljust(layout.HEADER_SIZE, b"\0"))
 
     @property
     def entry_stop(self) -> int:
@@ -86,12 +85,12 @@ class IndexFile(MappedFile):
         assert self.shape is not None
         stop = min(self.entries_at, self.size)
         stop -= (stop - layout.HEADER_SIZE) % layout.SLOT_SIZE
-        return self.stretch(layout.HEADER_SIZE, stop).view(layout.SLOT_DTYPE)["entry"]
+        return self.stretch(layout.HEADER_SIZE, stop).view(layout.SLOT.dtype)["entry"]
 
     def entries(self) -> npt.NDArray[np.void]:
         """Return the entries in use, entry 0 first."""
         raw = self.stretch(self.entries_at, self.entries_at + self.entry_stop * layout.ENTRY_SIZE)
-        return raw[: len(raw) // layout.ENTRY_SIZE * layout.ENTRY_SIZE].view(layout.ENTRY_DTYPE)
+        return raw[: len(raw) // layout.ENTRY_SIZE * layout.ENTRY_SIZE].view(layout.ENTRY.dtype)
 
     def find(self, key_hash: int) -> Iterator[int]:
         """Yield the physical offsets of the entries with this hash, the newest first.
@@ -101,10 +100,12 @@ class IndexFile(MappedFile):
         if self.shape is None:
             return
         slot = self.read(layout.HEADER_SIZE + layout.SLOT_SIZE * (key_hash % self.shape.slots), layout.SLOT_SIZE)
-        number = layout.SLOT.parse(slot.ljust(layout.SLOT_SIZE, b"\0")).entry
+        number = layout.SLOT.schema.parse(slot.ljust(layout.SLOT_SIZE, b"\0")).entry
         before = self.entry_stop
         while 0 < number < before:
-            entry = layout.ENTRY.parse(self.read(self.entries_at + number * layout.ENTRY_SIZE, layout.ENTRY_SIZE))
+            entry = layout.ENTRY.schema.parse(
+                self.read(self.entries_at + number * layout.ENTRY_SIZE, layout.ENTRY_SIZE)
+            )
             if entry.key_hash == key_hash:
                 yield entry.physical_offset
             before, number = number, entry.previous_entry
@@ -139,7 +140,7 @@ def _slot_counts(file: IndexFile) -> Iterator[int]:
         if (stop - layout.ENTRY_SIZE - end) % layout.SLOT_SIZE == 0:
             yield (stop - layout.ENTRY_SIZE - end) // layout.SLOT_SIZE
     pattern = int(file.header.end_physical_offset).to_bytes(8, "big", signed=True)
-    offset_at = offset_of(layout.ENTRY_DTYPE, "physical_offset")
+    offset_at = layout.ENTRY.offset_of("physical_offset")
     # What occurs in very many places is not significant.
     for at in itertools.islice(_places_of(file, pattern), _MAX_PLACES):
         if (at - offset_at - end) % layout.SLOT_SIZE == 0:
@@ -171,8 +172,8 @@ def _fits(file: IndexFile, shape: Shape) -> bool:
         return False
     stop = min(last + 1, _LOOK_AT)
     start = shape.entries_at
-    entries = file.stretch(start, start + stop * layout.ENTRY_SIZE).view(layout.ENTRY_DTYPE)
-    slots = file.stretch(layout.HEADER_SIZE, start).view(layout.SLOT_DTYPE)["entry"]
+    entries = file.stretch(start, start + stop * layout.ENTRY_SIZE).view(layout.ENTRY.dtype)
+    slots = file.stretch(layout.HEADER_SIZE, start).view(layout.SLOT.dtype)["entry"]
     newest: dict[int, int] = {}
     wrong = int(any(entries[0].item()))
     for number, (key_hash, _, _, previous) in enumerate(entries[1:].tolist(), 1):

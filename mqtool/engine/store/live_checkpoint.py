@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mqtool.engine.store.file_kinds import ABORT, CHECKPOINT
 from mqtool.errors import RecoveryNeededError
 from mqtool.formats import checkpoint
-from mqtool.formats.layout import packer_of
 
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk
 
-_CHECKPOINT = packer_of(checkpoint.CHECKPOINT)
+_CHECKPOINT = checkpoint.CHECKPOINT.packer
 _OURS = b" mqtool\n"
 """Follows the process id in ``abort``: RocketMQ only checks whether the file exists."""
-_REST = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
+_REST = bytes(checkpoint.CHECKPOINT.size_of("rest"))
 
 
 class Reached(NamedTuple):

@@ -4,12 +4,13 @@ Keys wait in memory until the owner calls ``write``, which adds many at once: so
 and a query first adds waiting keys. (Rules: store.md 5. RocketMQ: ``IndexService``, ``IndexFile``.)
 """
 
+from __future__ import annotations
+
 import contextlib
+import functools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from mqtool.engine.store.disk import chunks
 from mqtool.engine.store.index_file import NAME_WIDTH, IndexFile, Shape, index_name
@@ -20,22 +21,25 @@ from mqtool.formats import commit_log
 from mqtool.formats import index_file as layout
 from mqtool.formats import kernels as plain
 from mqtool.formats.hashing import java_hash, key_hash
-from mqtool.formats.layout import packer_of
 from mqtool.formats.scan import Ints
+from mqtool.late import np, npt
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from mqtool.engine.store.disk import OpenFile
 
-_HEADER, _SLOT, _ENTRY = packer_of(layout.HEADER), packer_of(layout.SLOT), packer_of(layout.ENTRY)
+_HEADER, _SLOT, _ENTRY = layout.HEADER.packer, layout.SLOT.packer, layout.ENTRY.packer
 _MAX_SECONDS = 2**31 - 1
 _TRANSACTION_MASK, _ROLLBACK = commit_log.TRANSACTION_MASK, commit_log.TRANSACTION_ROLLBACK
 _WIDTH = 128
 """Bytes of the texts that are hashed together; longer ones are hashed separately."""
 _CLOSE_SLOTS = 1024
 """How far apart slots may be to be written together: copying a page takes the system as long as a call."""
-_POWERS = np.array([pow(31, _WIDTH - 1 - i, 1 << 32) for i in range(_WIDTH)], np.uint32)
+
+
+@functools.cache
+def _powers() -> npt.NDArray[np.uint32]:
+    return np.array([pow(31, _WIDTH - 1 - i, 1 << 32) for i in range(_WIDTH)], np.uint32)
+
 
 Keys = tuple[bytes | None, bytes | None, bytes | None]
 """The properties by which a message is found: its unique key, its keys, its tag."""
@@ -50,12 +54,10 @@ class _Entries(NamedTuple):
     offsets: Ints
     timestamps: Ints
 
-    def behind(self, count: int) -> "_Entries":
+    def behind(self, count: int) -> _Entries:
         """Return all except the first ones."""
         return _Entries(self.hashes[count:], self.offsets[count:], self.timestamps[count:])
 
-
-_NONE = _Entries(*(np.empty(0, np.int64) for _ in range(3)))
 
 _SHORT = 1 << 24
 """Numbers of entries below take three bytes."""
@@ -79,7 +81,7 @@ class _Slots:
     def __getitem__(self, slots: Ints) -> Ints:
         return self._low[slots] | self._high[slots].astype(np.int64) << 16
 
-    def __setitem__(self, slots: "Ints | slice", numbers: Ints) -> None:
+    def __setitem__(self, slots: Ints | slice, numbers: Ints) -> None:
         if self._high.dtype == np.uint8 and numbers.max(initial=0) >= _SHORT:
             self._high = self._high.astype(np.uint16)
         self._low[slots], self._high[slots] = numbers & 0xFFFF, numbers >> 16
@@ -120,16 +122,16 @@ class LiveIndexFile:
         """Return whether it is full of entries of messages up to an address, so that another file may follow."""
         return self.is_full and self.count_until(last_start) == self.next - 1
 
-    def _entries(self, count: int) -> "npt.NDArray[np.void]":
+    def _entries(self, count: int) -> npt.NDArray[np.void]:
         at = self.shape.entries_at + layout.ENTRY_SIZE
-        return np.fromfile(self.path, layout.ENTRY_DTYPE, count, offset=at)
+        return np.fromfile(self.path, layout.ENTRY.dtype, count, offset=at)
 
-    def keep(self, count: int, timestamp_of: Callable[[int], int], file: "OpenFile") -> None:
+    def keep(self, count: int, timestamp_of: Callable[[int], int], file: OpenFile) -> None:
         """Keep the first entries, as if no others had been added.
 
         A slot of a removed entry gets its newest remaining entry again.
         """
-        slots = np.fromfile(self.path, layout.SLOT_DTYPE, self.shape.slots, offset=layout.HEADER_SIZE)["entry"]
+        slots = np.fromfile(self.path, layout.SLOT.dtype, self.shape.slots, offset=layout.HEADER_SIZE)["entry"]
         kept = self._entries(count)
         wrong = (slots > count) | (slots < 0)
         newest = np.zeros(self.shape.slots, np.int32)
@@ -181,7 +183,7 @@ class LiveIndexFile:
         slots = _Slots(self.shape.slots)
         with reading(self.path):
             for at, data in chunks(self.path, layout.HEADER_SIZE, self.shape.entries_at):
-                numbers = np.frombuffer(data, layout.SLOT_DTYPE["entry"]).astype(np.int64)
+                numbers = np.frombuffer(data, layout.SLOT.dtype["entry"]).astype(np.int64)
                 numbers[(numbers < 0) | (numbers >= self.next)] = 0  # of no entry of this file
                 first = (at - layout.HEADER_SIZE) // layout.SLOT_SIZE
                 slots[first : first + len(numbers)] = numbers
@@ -199,7 +201,7 @@ class LiveIndexFile:
         before[is_new] = slots_now[slots[is_new]]
         self.slot_count += int(np.count_nonzero(before[is_new] == 0))
 
-        packed = np.empty(len(hashes), layout.ENTRY_DTYPE)
+        packed = np.empty(len(hashes), layout.ENTRY.dtype)
         packed["key_hash"], packed["physical_offset"] = hashes, offsets
         packed["previous_entry"][order] = before
         begins = np.full(len(hashes), self.begin_timestamp if first > 1 else timestamps[0])
@@ -218,7 +220,7 @@ class LiveIndexFile:
         stops = np.cumsum(counts)
         starts = stops - counts
         written = slots_now[np.arange(stops[-1]) + np.repeat(firsts - starts, counts)]
-        data, size = written.astype(layout.SLOT_DTYPE["entry"]).tobytes(), layout.SLOT_SIZE
+        data, size = written.astype(layout.SLOT.dtype["entry"]).tobytes(), layout.SLOT_SIZE
         self._unwritten += [
             (layout.HEADER_SIZE + size * first_slot, data[size * begin : size * end])
             for first_slot, begin, end in zip(firsts.tolist(), starts.tolist(), stops.tolist(), strict=True)
@@ -229,7 +231,7 @@ class LiveIndexFile:
         self.end_timestamp, self.end_offset = int(timestamps[-1]), int(offsets[-1])
         self.next = stop
 
-    def write(self, file: "OpenFile") -> bool:
+    def write(self, file: OpenFile) -> bool:
         """Write taken entries and return whether there were any; after a failure it can be called again."""
         for at, data in self._unwritten:
             file.write(at, data)
@@ -261,7 +263,7 @@ class LiveIndex:
         """Number of messages whose keys have not been added yet."""
         self._has_tags = has_tags
         self._files = files
-        self._entries = _NONE  # that are still to be added
+        self._entries: _Entries | None = None  # that are still to be added
         self._all: list[LiveIndexFile] = []
         if folder.is_dir():
             for path in sorted(path for path in folder.iterdir() if path.name.isascii() and path.name.isdigit()):
@@ -318,10 +320,11 @@ class LiveIndex:
         if self.waiting:
             waiting, self.waiting = self.waiting, []
             new = _entries_of(waiting, self._has_tags)
-            self._entries = _Entries(*map(np.concatenate, zip(self._entries, new, strict=True)))
+            old = self._entries
+            self._entries = _Entries(*map(np.concatenate, zip(old, new, strict=True))) if old else new
         if self._all:
             self._write_last()
-        while len(self._entries.hashes):
+        while self._entries and len(self._entries.hashes):
             last = self._with_room(int(self._entries.timestamps[0]), at_once)
             if last is None:
                 return False
@@ -472,5 +475,5 @@ def _hashes(texts: list[bytes]) -> Ints:
     width = max(map(len, texts), default=0)
     letters = np.frombuffer(b"".join([text.rjust(width, b"\0") for text in texts]), np.uint8)
     columns = letters.reshape(len(texts), width).astype(np.uint32)
-    signed = (columns * _POWERS[_WIDTH - width :]).sum(1, np.uint32).view(np.int32).astype(np.int64)
+    signed = (columns * _powers()[_WIDTH - width :]).sum(1, np.uint32).view(np.int32).astype(np.int64)
     return np.where(signed == -(1 << 31), 0, np.abs(signed))

@@ -18,7 +18,6 @@ from mqtool.engine.store.file_queue import is_segment_name, segment_name
 from mqtool.engine.store.time_search import Boundary, TimeSearch
 from mqtool.errors import RecoveryNeededError, StoreChangedError
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
-from mqtool.formats.layout import packer_of
 from mqtool.formats.new_message import topic_field
 
 if TYPE_CHECKING:
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 
 QueueKey = tuple[str, int]
 
-_UNIT = packer_of(consume_queue.UNIT)
+_UNIT = consume_queue.UNIT.packer
 _FILLER = _UNIT.pack(0, consume_queue.PRE_BLANK_SIZE, 0)
-_BATCH_UNIT = packer_of(batch_consume_queue.UNIT)
-_EXT_HEAD = packer_of(consume_queue_ext.HEAD)
+_BATCH_UNIT = batch_consume_queue.UNIT.packer
+_EXT_HEAD = consume_queue_ext.HEAD.packer
 _LOOK_BEHIND = 1000
 """Units after the last one that are examined when a queue is opened."""
 

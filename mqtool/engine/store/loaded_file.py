@@ -1,14 +1,15 @@
 """One file of a store of which ranges are read into memory, for processes that a truncated file must not kill."""
 
+from __future__ import annotations
+
 import builtins
 import functools
 import os
 from pathlib import Path
 
-import numpy as np
-
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import HUGE_PAGE, Bytes, data_of, memory_for, reading
+from mqtool.late import np
 
 _STEP = 1 << 20
 
@@ -33,7 +34,7 @@ class LoadedFile(MappedFile):
             with reading(path):
                 self._descriptor = os.open(path, os.O_RDONLY)
 
-    def __enter__(self) -> "LoadedFile":
+    def __enter__(self) -> LoadedFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -94,7 +95,7 @@ class LoadedFile(MappedFile):
         """Return ``bytes``, of which only the loaded range can be examined: the caller loads it."""
         return self.bytes, self.size
 
-    def read(self, at: int, size: int) -> "builtins.bytes":
+    def read(self, at: int, size: int) -> builtins.bytes:
         """Return ``size`` bytes at position ``at`` of the file, fewer at its end."""
         if self.spool:
             return super().read(at, size)

@@ -1,5 +1,7 @@
 """One file of a store, mapped into memory for bulk reads."""
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import functools
@@ -10,11 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
-
 from mqtool.engine.store.mapping import Bytes, data_of, map_file, open_file, reading, release
 from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import MqtoolError, StoreChangedError
+from mqtool.late import np
 
 if TYPE_CHECKING:
     from mqtool.engine.store.spool import Spool
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 MAX_MAPPED = 32_768
 """Files that are mapped at a time: Linux grants a process 65,530 mappings, and a store may have more files."""
 _MAKING = threading.Lock()
-_mapped: "collections.deque[weakref.ref[MappedFile]]" = collections.deque()
+_mapped: collections.deque[weakref.ref[MappedFile]] = collections.deque()
 
 
 class MappedFile:
@@ -83,7 +84,7 @@ class MappedFile:
                 os.close(descriptor)
 
     @functools.cached_property
-    def spool(self) -> "Spool | None":
+    def spool(self) -> Spool | None:
         """What was fetched of a remote file; None if it is mounted here."""
         if not self.size or not isinstance(self.path, RemotePath):
             return None
@@ -170,11 +171,11 @@ class MappedFile:
             for name in ("spool", "bytes"):
                 vars(self).pop(name, None)
 
-    def to_walk(self) -> "MappedFile":
+    def to_walk(self) -> MappedFile:
         """Return this file for a thread that reads it once, alone, and from its beginning to its end."""
         return WalkedFile(self.path, self.start_offset, self.size) if type(self.path) is RemotePath else self
 
-    def to_walk_in_parts(self) -> "WalkedInParts | None":
+    def to_walk_in_parts(self) -> WalkedInParts | None:
         """Return this file for threads that read it once, each a part; None if it is mounted here, or compressed."""
         return WalkedInParts(self.path, self.start_offset, self.size) if type(self.path) is RemotePath else None
 

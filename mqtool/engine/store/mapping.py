@@ -1,5 +1,7 @@
 """Files as arrays in memory, and system errors as errors with a sentence."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import errno
@@ -9,13 +11,11 @@ import stat
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
-
-import numpy as np
-import numpy.typing as npt
+from typing import BinaryIO, TypeAlias
 
 from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import NotFoundError, NotPermittedError, ReadError
+from mqtool.late import np, npt
 
 _SPECIAL = {
     stat.S_IFIFO: "a named pipe",
@@ -23,7 +23,7 @@ _SPECIAL = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-Bytes = npt.NDArray[np.uint8]
+Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 HUGE_PAGE = 2 << 20
 _HUGE_PAGES: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 _NO_RESERVE = int(getattr(mmap, "MAP_NORESERVE", 0))

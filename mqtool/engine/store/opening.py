@@ -21,7 +21,6 @@ from mqtool.engine.store.queue_files import QueueFiles
 from mqtool.engine.store.queue_table import QueueTable
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, RecoveryNeededError, UsageError
-from mqtool.formats import commit_log
 from mqtool.formats.properties import pairs_of
 from mqtool.formats.stored_message import parse_stored
 
@@ -153,8 +152,10 @@ class Opened:
 
     def _check_last(self, queue: LiveQueue, physical_offset: int) -> None:
         """Check the last unit of a queue against its message, to detect one left over from an earlier log."""
+        from mqtool.formats.record_schemas import parse_message
+
         with contextlib.suppress(MqtoolError):
-            message = commit_log.parse_message(self.log.record(physical_offset))
+            message = parse_message(self.log.record(physical_offset))
             pairs = pairs_of(message.properties)
             place = message.queue_offset + max(1, live_dispatch.batch_count(pairs))
             if live_dispatch.LIGHT_QUEUES in pairs or (

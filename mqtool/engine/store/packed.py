@@ -7,6 +7,8 @@ if earlier data is needed than what is kept. A ``.tar`` is read in place.
 Cost: linear in the contents, for each time that reading starts from the beginning.
 """
 
+from __future__ import annotations
+
 import bisect
 import collections
 import errno
@@ -21,13 +23,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from mqtool.engine.store.disk import write_all, writing
 from mqtool.engine.store.file_kinds import COMMIT_LOG, KINDS, STORE_NAMES
 from mqtool.engine.store.mapping import Bytes, map_file, reading
 from mqtool.engine.store.remote import Content, ListedFile, RemotePath, place, stamp_of
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, UsageError
+from mqtool.late import np
 
 if TYPE_CHECKING:
     import tarfile
@@ -232,7 +233,7 @@ class PackedPath(RemotePath):
         return _shown(self)
 
     @classmethod
-    def of(cls, path: Path) -> "PackedPath":
+    def of(cls, path: Path) -> PackedPath:
         """Return one for the path of a file."""
         packed = cls(*path.parts)
         vars(packed)["_of"] = path
@@ -360,7 +361,7 @@ class ArchivePath(RemotePath):
         """Its name in the archive."""
         return self._place()[1]
 
-    def _place(self) -> "tuple[Archive, str]":
+    def _place(self) -> tuple[Archive, str]:
         text = str(self)
         above = text
         while above not in _archives:
@@ -377,7 +378,7 @@ class ArchivePath(RemotePath):
         return _MemberFile(archive, archive.members[key])
 
 
-_archives: "dict[str, Archive]" = {}
+_archives: dict[str, Archive] = {}
 
 
 def _nobody() -> None:
@@ -444,7 +445,7 @@ class Archive:
 
     # Listing
 
-    def _list(self, source: "_ArchiveSource") -> None:
+    def _list(self, source: _ArchiveSource) -> None:
         import tarfile
 
         with tarfile.open(fileobj=source, mode="r:") as tar:
@@ -459,7 +460,7 @@ class Archive:
                 raise _damaged(self.path)
             source.finish()
 
-    def _add(self, info: "tarfile.TarInfo", source: "_ArchiveSource") -> None:
+    def _add(self, info: tarfile.TarInfo, source: _ArchiveSource) -> None:
         parts = [part for part in info.name.split("/") if part not in ("", ".")]
         if ".." in parts:
             raise BadDataError(
@@ -512,7 +513,7 @@ class Archive:
     def _twice(self, key: str) -> MqtoolError:
         return BadDataError(f"{self.path} contains {key} twice: unpack it first (tar takes the last one)")
 
-    def _keep(self, size: int, stretches: list[tuple[int, int, int]], source: "_ArchiveSource") -> int:
+    def _keep(self, size: int, stretches: list[tuple[int, int, int]], source: _ArchiveSource) -> int:
         """Store a file among those that are kept; zeros become holes."""
         import tempfile
 
@@ -616,7 +617,7 @@ class Archive:
             data[low - at : high - at] = read(start + low - position, high - low)
         return bytes(data)
 
-    def read_onward(self, at: int, size: int, reader: "_MemberFile") -> bytes:
+    def read_onward(self, at: int, size: int, reader: _MemberFile) -> bytes:
         """Return bytes of the stream, which is restarted if it is already past them.
 
         First the rest of the previously read file is kept, as it may still be in use.

@@ -5,12 +5,11 @@ A pull asks for the messages of one queue from a queue offset on. The rules are 
 and for messages of an inner batch in front of the offset: a client gets those too.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import enum
 from collections.abc import Iterator
-
-import numpy as np
-import numpy.typing as npt
 
 from mqtool.engine.store.queue_view import FileQueueView, QueueView, UnitTable
 from mqtool.engine.store.reader import StoreReader
@@ -23,6 +22,7 @@ from mqtool.formats.inner_batch import inner_messages, is_inner_batch
 from mqtool.formats.message import Message, message_at
 from mqtool.formats.property_names import INNER_MULTI_DISPATCH
 from mqtool.formats.scan import MessageTable
+from mqtool.late import np, npt
 
 UNITS = 4096
 """How many units are examined together."""

@@ -5,14 +5,13 @@ units whose message is no longer in the log, ``max_offset`` is one past the last
 made, before the log is examined, so that on a live store every unit below ``max_offset`` has its message.
 """
 
+from __future__ import annotations
+
 import abc
 import bisect
 import contextlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.consume_queue import (
@@ -27,10 +26,13 @@ from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.reader import QueueKey, StoreReader
 from mqtool.engine.store.time_search import TimeSearch
 from mqtool.formats import consume_queue, consume_queue_ext
-from mqtool.formats import rocksdb as rocksdb_layout
 from mqtool.formats.record_head import STORE_TIMESTAMP_END, store_timestamp
+from mqtool.late import np, npt
 
-Ints = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    from mqtool.formats.rocksdb import StoredQueueEnds
+
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 _STEP = 1 << 16  # units examined together in search of a time
 
 
@@ -53,7 +55,7 @@ class UnitTable(NamedTuple):
         """The queue offset that follows each unit."""
         return self.queue_offset + self.batch_size
 
-    def where(self, rows: npt.NDArray[Any]) -> "UnitTable":
+    def where(self, rows: npt.NDArray[Any]) -> UnitTable:
         """Return some of the units."""
         return UnitTable(*(column[rows] for column in self))
 
@@ -162,7 +164,7 @@ class FileQueueView(QueueView):
             rows = np.flatnonzero((positions >= low) & (positions <= high))
             if len(rows):
                 at = (positions[rows] - low)[:, None] + np.arange(consume_queue_ext.MIN_SIZE)
-                units = np.ascontiguousarray(segment.stretch(0, segment.size)[at]).view(consume_queue_ext.HEAD_DTYPE)[
+                units = np.ascontiguousarray(segment.stretch(0, segment.size)[at]).view(consume_queue_ext.HEAD.dtype)[
                     :, 0
                 ]
                 codes[rows] = units["tags_code"]
@@ -211,8 +213,8 @@ class FileQueueView(QueueView):
         data = self._queue.read(offset * consume_queue.UNIT_SIZE, consume_queue.UNIT_SIZE)
         if len(data) < consume_queue.UNIT_SIZE:
             return -1, 0
-        unit = consume_queue.UNIT.parse(data)
-        return unit.physical_offset, unit.size
+        physical_offset, size, _ = consume_queue.UNIT.packer.unpack(data)
+        return physical_offset, size
 
 
 class BatchQueueView(QueueView):
@@ -280,10 +282,12 @@ class RocksdbQueueView(QueueView):
         MqtoolError: the database cannot be read, or the extra is missing.
     """
 
-    def __init__(self, reader: StoreReader, topic: str, queue_id: int, ends: rocksdb_layout.StoredQueueEnds) -> None:
+    def __init__(self, reader: StoreReader, topic: str, queue_id: int, ends: StoredQueueEnds) -> None:
         super().__init__(reader, topic, queue_id)
         self.max_offset = min(ends.max_offset, MAX_OFFSET)
-        self._kept = (0, np.empty(0, rocksdb_layout.UNIT_DTYPE))
+        from mqtool.formats.rocksdb import UNIT
+
+        self._kept = (0, np.empty(0, UNIT.dtype))
         with self._opened() as queue:
             place = self._first_kept(
                 ends.min_offset, self.max_offset, lambda offset: self._first(queue, offset, "physical_offset")

@@ -26,6 +26,7 @@ from mqtool.engine.store.queues_on_demand import MAX_QUEUES, QueuesOnDemand
 from mqtool.engine.store.remote import RemotePath, place, scandir
 from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, UsageError
 from mqtool.formats import commit_log, scan
+from mqtool.formats.layout import Layout
 from mqtool.formats.message import Message, message_of
 from mqtool.formats.property_names import DELAY
 from mqtool.formats.record_head import read_start
@@ -414,14 +415,14 @@ class StoreReader:
         """
         from mqtool.formats import checkpoint
 
-        return self._page(self.paths.checkpoint, checkpoint.CHECKPOINT, checkpoint.CHECKPOINT_SIZE)
+        return self._page(self.paths.checkpoint, checkpoint.CHECKPOINT)
 
     @functools.cached_property
     def timer_check(self) -> Any | None:
         """``config/timercheck`` as its schema parses it, None if there is no file."""
         from mqtool.formats import timer
 
-        return self._page(self.paths.timer_check, timer.TIMER_CHECK, timer.TIMER_CHECK_SIZE)
+        return self._page(self.paths.timer_check, timer.TIMER_CHECK)
 
     @functools.cached_property
     def timer_log(self) -> FileQueue | None:
@@ -430,13 +431,13 @@ class StoreReader:
             return None
         return FileQueue([self.paths.timer_log], self.config.size(file_kinds.TIMER_LOG.size_setting))
 
-    def _page(self, path: Path, schema: Any, size: int) -> Any | None:
+    def _page(self, path: Path, layout: Layout) -> Any | None:
         if self.is_left_out(path) or not path.exists():
             return None
         data = read_file(path)
-        if len(data) < size:
-            raise BadDataError(f"{path} has {len(data):,} bytes instead of {size:,}")
-        return schema.parse(data)
+        if len(data) < layout.size:
+            raise BadDataError(f"{path} has {len(data):,} bytes instead of {layout.size:,}")
+        return layout.schema.parse(data)
 
     @property
     def has_abort_file(self) -> bool:

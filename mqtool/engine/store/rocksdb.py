@@ -4,18 +4,18 @@ A database is opened read-only, its write-ahead log included, in a temporary fol
 RocksDB and rocksdict want to note beside them stays out of the store.
 """
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import BadDataError, MissingExtraError, NotFoundError
+from mqtool.late import np, npt
 
 # What a store without RocksDB does not need is loaded when it is used: every command imports this module.
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def read_units(directory: Path) -> Iterator[QueueUnits]:
                 yield QueueUnits(topic, queue_id, rocksdb.scan_units(batch))
 
 
-def read_ends(directory: Path) -> "rocksdb.OffsetFamily":
+def read_ends(directory: Path) -> rocksdb.OffsetFamily:
     """Return the first and last queue offsets of every queue; raises like ``read_units``."""
     from mqtool.formats import rocksdb
 
@@ -88,7 +88,7 @@ def read_ends(directory: Path) -> "rocksdb.OffsetFamily":
         return rocksdb.parse_ends(_pairs(families["offset"]) if "offset" in families else ())
 
 
-def read_queue_ends(directory: Path, topic: str, queue_id: int) -> "rocksdb.StoredQueueEnds | None":
+def read_queue_ends(directory: Path, topic: str, queue_id: int) -> rocksdb.StoredQueueEnds | None:
     """Return the ends of one queue, None if no queue has this name; raises like ``read_units``."""
     from mqtool.formats import rocksdb
 
@@ -105,7 +105,7 @@ def opened_queue(directory: Path, topic: str, queue_id: int) -> Iterator[OpenedQ
         yield OpenedQueue(families["default"], topic, queue_id)
 
 
-def read_config(directory: Path) -> "dict[str, Table]":
+def read_config(directory: Path) -> dict[str, Table]:
     """Return the tables kept in RocksDB under ``config/``, each by the name of the JSON file that it replaces.
 
     A table in several databases is taken from the one with the newest data version. Raises like ``read_units``.

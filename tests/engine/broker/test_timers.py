@@ -150,7 +150,7 @@ def test_the_first_message_that_waits_is_known_whatever_is_delivered_before_it(
         for seconds in range(12):
             pass_time(asking, NOW + seconds * 1000)
             waiting = [number for number in range(len(delays)) if str(number) not in delivered(asking)]
-            check = np.frombuffer(asking.broker.timers.check_point() + bytes(5000), timer.TIMER_CHECK_DTYPE, 1)[0]
+            check = np.frombuffer(asking.broker.timers.check_point() + bytes(5000), timer.TIMER_CHECK.dtype, 1)[0]
             assert check["last_timer_queue_offset"] == min(waiting, default=len(delays))
 
 
@@ -216,13 +216,13 @@ def wheel_of(root: Path) -> dict[int, list[tuple[int, ...]]]:
     reader = mqtool.open_store(root)
     log, check = reader.timer_log, reader.timer_check
     assert log is not None and check is not None
-    slots = np.fromfile(root / "timerwheel", timer.SLOT_DTYPE)
+    slots = np.fromfile(root / "timerwheel", timer.SLOT.dtype)
     found = {}
     for slot in slots[slots["time"] * 1000 >= max(1, check.last_read_timestamp)]:
         units = []
         position = int(slot["last_position"])
         while position >= 0:
-            [unit] = np.frombuffer(log.read(position, timer.LOG_UNIT_SIZE), timer.LOG_UNIT_DTYPE)
+            [unit] = np.frombuffer(log.read(position, timer.LOG_UNIT_SIZE), timer.LOG_UNIT.dtype)
             units.append(tuple(int(unit[name]) for name in _OF_A_UNIT))
             position = int(unit["previous_position"])
         found[int(slot["time"])] = units

@@ -47,7 +47,7 @@ class CopyingBroker:
         for segment, start, record in self._records():
             path = self.target / segment.path.relative_to(self.source.root)
             if before and before[0] is not segment:
-                blank = commit_log.BLANK.build(
+                blank = commit_log.BLANK.schema.build(
                     {"size": before[0].size - before[1], "magic_code": commit_log.MAGIC_BLANK}
                 )
                 self._put(self.target / before[0].path.relative_to(self.source.root), 0, before[1], blank)

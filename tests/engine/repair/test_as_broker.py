@@ -139,7 +139,7 @@ def test_each_store_is_loaded_as_the_version_that_wrote_it_loads_it(name: str) -
 
 
 def _times(recorded: dict[str, int]) -> dict[str, int]:
-    names = dict(zip(TIMES, checkpoint.CHECKPOINT_DTYPE.names or (), strict=False))
+    names = dict(zip(TIMES, checkpoint.CHECKPOINT.names, strict=False))
     return {names[key]: value for key, value in recorded.items() if key != "indexMsgTimestamp"}
 
 
@@ -328,7 +328,7 @@ def test_units_put_in_bulk_are_those_put_one_by_one(stretches: list[tuple[int, l
     )
 
     for first, offsets in stretches:
-        units = np.zeros(len(offsets), consume_queue.UNIT_DTYPE)
+        units = np.zeros(len(offsets), consume_queue.UNIT.dtype)
         units["physical_offset"] = [100 * offset for offset in offsets]
         units["size"] = 100
         bulk.put(units, first)

@@ -226,7 +226,7 @@ def pieces(queue: tuple[str, int], *offsets: int) -> list[UnitBlock]:
     made = []
     edges = [0, *(i for i in range(1, len(offsets)) if offsets[i] != offsets[i - 1] + 1), len(offsets)]
     for start, stop in itertools.pairwise(edges):
-        units = np.zeros(stop - start, consume_queue.UNIT_DTYPE)
+        units = np.zeros(stop - start, consume_queue.UNIT.dtype)
         units["physical_offset"] = np.arange(start, stop) * 1000
         units["size"] = 1000
         made.append(UnitBlock(queue, offsets[start], offsets[stop - 1] + 1, units, None))
@@ -252,7 +252,7 @@ def built_queue(tmp: Path, *steps: "tuple[int, ...] | None") -> tuple[list[int],
         count += len(step)
     builder.finish()
     data = b"".join(path.read_bytes() for path in sorted((tmp / "consumequeue" / "T" / "0").iterdir()))
-    units = np.frombuffer(data, consume_queue.UNIT_DTYPE)
+    units = np.frombuffer(data, consume_queue.UNIT.dtype)
     named = [
         -1 if unit["size"] == consume_queue.PRE_BLANK_SIZE else int(unit["physical_offset"]) // 1000
         for unit in units
@@ -436,7 +436,7 @@ def test_a_queue_whose_messages_have_all_expired_keeps_its_place(tmp_path: Path)
     store = copy_of("many-533-clean", tmp_path)
     queue = store / "consumequeue" / "Expired" / "0" / "00000000000000000400"
     queue.parent.mkdir(parents=True)
-    unit = consume_queue.UNIT.build({"physical_offset": 5, "size": 100, "tags_code": 0})
+    unit = consume_queue.UNIT.schema.build({"physical_offset": 5, "size": 100, "tags_code": 0})
     queue.write_bytes((unit * 3).ljust(400, b"\0"))
     (store / "commitlog" / "00000000000000000000").unlink()
 

@@ -26,7 +26,6 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
 from mqtool.formats import commit_log
 from mqtool.formats import kernels as plain
-from mqtool.formats.layout import offset_of
 from tests import damage
 from tests.builders import Draft, StoreSizes, write_store
 from tests.golden import GOLDEN_NAMES, copy_of
@@ -297,7 +296,7 @@ def test_the_first_messages_of_a_queue_are_told_and_bridged_as_any_others(places
 def number_of(store: Path, queue: tuple[str, int], place: int, field: str) -> tuple[int, str]:
     """Return where a number in the record of a message lies in the first segment, and its bytes."""
     position = int(StoreReader(store).consume_queues[queue].units(place, place + 1)["physical_offset"][0])
-    at = position + offset_of(commit_log.HEAD_DTYPES[0], field)
+    at = position + commit_log.HEADS[0].offset_of(field)
     return at, (store / f"commitlog/{0:020}").read_bytes()[at : at + 8].hex()
 
 

@@ -599,7 +599,7 @@ def _timer_units(store: Path) -> dict[int, np.void]:
     reader = StoreReader(store)
     assert reader.timer_log
     raw = b"".join(reader.timer_log.read(at, timer.LOG_UNIT_SIZE) for at in (504, 556, 608, 660, 712))
-    return dict(zip((504, 556, 608, 660, 712), np.frombuffer(raw, timer.LOG_UNIT_DTYPE), strict=True))
+    return dict(zip((504, 556, 608, 660, 712), np.frombuffer(raw, timer.LOG_UNIT.dtype), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -616,7 +616,7 @@ def _timer_units(store: Path) -> dict[int, np.void]:
 )
 def test_each_field_of_a_unit_of_the_timer_log_is_checked(field: str, code: str, tmp_path: Path) -> None:
     store = copy_of("timer-533-clean", tmp_path)
-    place = timer.LOG_UNIT_DTYPE.fields
+    place = timer.LOG_UNIT.dtype.fields
     assert place
     kind, offset = place[field][:2]
     at = 608 - 400 + offset + kind.itemsize - 1
@@ -631,7 +631,7 @@ def test_each_field_of_a_slot_to_come_is_checked(field: str, tmp_path: Path) -> 
     store = copy_of("timer-533-clean", tmp_path)
     unit = _timer_units(store)[660]
     slot = (int(unit["enqueue_timestamp"]) + int(unit["delay_ms"])) // 1000 % timer.WHEEL_SLOT_COUNT * timer.SLOT_SIZE
-    place = timer.SLOT_DTYPE.fields
+    place = timer.SLOT.dtype.fields
     assert place
     kind, offset = place[field][:2]
     at = slot + offset + kind.itemsize - 1

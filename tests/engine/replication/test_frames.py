@@ -58,9 +58,9 @@ def test_what_real_brokers_sent_is_read_however_it_is_cut(name: str, cuts: list[
 def test_what_is_built_is_what_real_brokers_sent(name: str) -> None:
     for one in recorded(name):
         if one.is_report:
-            assert build_report(one.offset) == one.wire == REPORT.build({"max_offset": one.offset})
+            assert build_report(one.offset) == one.wire == REPORT.schema.build({"max_offset": one.offset})
         else:
-            head = FRAME_HEAD.build({"physical_offset": one.offset, "size": len(one.body)})
+            head = FRAME_HEAD.schema.build({"physical_offset": one.offset, "size": len(one.body)})
             assert build_frame_head(one.offset, len(one.body)) + one.body == one.wire == head + one.body
 
 

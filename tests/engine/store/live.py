@@ -9,7 +9,7 @@ from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.live_queue import QueueKey, Unit
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
-from mqtool.formats import commit_log
+from mqtool.formats import record_schemas
 from mqtool.formats.hosts import parse_host
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import CRC_SIZE, PAIR_SEPARATOR
@@ -60,7 +60,7 @@ ADDED = ("INNER_BASE", "INNER_MULTI_QUEUE_OFFSET")
 
 def of_record(record: bytes, has_crc: bool = False) -> tuple[NewMessage, int]:
     """Return the message of a record as it was before it was stored, and when it was stored (ms)."""
-    head = commit_log.parse_message(record)
+    head = record_schemas.parse_message(record)
     text = head.properties[:-CRC_SIZE] if has_crc else head.properties
     separator = PAIR_SEPARATOR.encode()
     pairs = text.split(separator)

@@ -18,7 +18,7 @@ from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, FormatError
-from mqtool.formats import commit_log, consume_queue
+from mqtool.formats import commit_log, consume_queue, record_schemas
 from mqtool.formats.new_message import build_record, record_size, topic_field
 from mqtool.formats.stored_message import parse_stored
 from tests.engine.store.live import NOW, half_full, new_message, opened
@@ -246,12 +246,12 @@ def test_a_record_with_a_wrong_byte_is_refused_unless_the_schema_sees_another_me
 def is_message(record: bytes, at: int, store: MessageStore) -> bool:
     """Return whether a record is one by the schema, and the next of its queue, or the first of one that begins anew."""
     try:
-        message = commit_log.parse_message(record)
+        message = record_schemas.parse_message(record)
     except FormatError:
         return False
     crc = zlib.crc32(message.body) & 0x7FFFFFFF
     is_sound = (
-        message.size == len(record) == len(commit_log.MESSAGE.build(message))
+        message.size == len(record) == len(record_schemas.MESSAGE.build(message))
         and message.magic_code in commit_log.MESSAGE_MAGICS
         and message.physical_offset == at
         and (message.body_crc == crc or not message.body)

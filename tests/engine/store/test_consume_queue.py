@@ -20,7 +20,7 @@ FILE = 100
 
 
 def unit(number: int, size: int = 100) -> bytes:
-    return bytes(consume_queue.UNIT.build({"physical_offset": number * 100, "size": size, "tags_code": number}))
+    return bytes(consume_queue.UNIT.schema.build({"physical_offset": number * 100, "size": size, "tags_code": number}))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,9 @@ def test_golden_queues_have_the_units_and_ends_that_java_tells(name: str) -> Non
 
 
 def test_only_units_of_messages_lead_somewhere_also_to_the_start_of_the_log(tmp_path: Path) -> None:
-    filler = consume_queue.UNIT.build({"physical_offset": 0, "size": consume_queue.PRE_BLANK_SIZE, "tags_code": 0})
+    filler = consume_queue.UNIT.schema.build(
+        {"physical_offset": 0, "size": consume_queue.PRE_BLANK_SIZE, "tags_code": 0}
+    )
     queue = queue_of(tmp_path, [filler, unit(0), bytes(20), unit(3, size=0), filler], start=5)
 
     assert [queue.address_at(offset) for offset in range(4, 11)] == [None, None, 0, None, 300, None, None]
@@ -167,9 +169,9 @@ def test_batch_units_are_read_up_to_the_first_that_is_empty(
 
     found = queue.units(0, queue.unit_count)
 
-    parsed = [batch_consume_queue.UNIT.parse(raw) for raw in units]
+    parsed = [batch_consume_queue.UNIT.schema.parse(raw) for raw in units]
     expected = next((i for i, one in enumerate(parsed) if one.size <= 0), len(parsed))
-    columns = batch_consume_queue.UNIT_DTYPE.names or ()
+    columns = batch_consume_queue.UNIT.names
     assert found.tolist() == [tuple(one[name] for name in columns) for one in parsed[:expected]]
 
 
@@ -184,7 +186,7 @@ def batch_queue_of(
     for place, batch_size in enumerate(BATCH_SIZES):
         fields = {"physical_offset": 1000 * place, "size": 100, "tags_code": 0, "store_timestamp": 5}
         fields |= {"queue_offset": offset, "batch_size": batch_size, "compacted_offset": -1, "reserved": 0}
-        units.append(batch_consume_queue.UNIT.build(fields | (damage or {}).get(place, {})))
+        units.append(batch_consume_queue.UNIT.schema.build(fields | (damage or {}).get(place, {})))
         offset += batch_size
     builders.write_files(folder, b"".join(units), 46 * per_file)
     if missing is not None:

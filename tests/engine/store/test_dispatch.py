@@ -153,10 +153,10 @@ def test_made_up_messages_give_the_units_and_entries_of_the_rules(
     ]
     for row, unit in zip(derived.units.rows.tolist(), derived.units.packed, strict=True):
         built = {"physical_offset": 0, "size": 0, "tags_code": 0} | dict(
-            zip(consume_queue.UNIT_DTYPE.names or (), unit.item(), strict=True)
+            zip(consume_queue.UNIT.names, unit.item(), strict=True)
         )
         assert built["physical_offset"] == messages[row].physical_offset
-        assert unit.tobytes() == consume_queue.UNIT.build(built)
+        assert unit.tobytes() == consume_queue.UNIT.schema.build(built)
 
 
 def test_a_jump_in_queue_offsets_begins_a_new_stretch(kernels: Any) -> None:

@@ -82,7 +82,7 @@ def test_damage_to_one_entry_or_slot_does_not_hide_the_shape(
 ) -> None:
     slots, entries = 17, 80
     (content,) = builders.index_bytes(puts, slots, entries)
-    last = layout.HEADER.parse(content).entry_count - 1
+    last = layout.HEADER.schema.parse(content).entry_count - 1
     number = data.draw(st.integers(0, last - 1))
     at = data.draw(st.sampled_from([40 + 4 * (number % slots), 40 + 4 * slots + 20 * number]))
     damaged = content[:at] + data.draw(st.binary(min_size=4, max_size=4)) + content[at + 4 :]
@@ -97,7 +97,7 @@ def test_a_header_that_counts_wrongly_makes_no_wrong_shape(
     # Another number of the last entry means another place for the first.
     slots, entries = 97, 80
     (content,) = builders.index_bytes(puts, slots, entries)
-    count = layout.HEADER.parse(content).entry_count + wrong
+    count = layout.HEADER.schema.parse(content).entry_count + wrong
 
     found = infer_shape(write(folder, content[:36] + struct.pack(">i", count) + content[40:]))
 
@@ -153,7 +153,7 @@ def test_any_file_has_a_shape_or_none_and_can_be_asked(
 
 def test_a_large_file_of_hostile_zeros_is_given_up_soon(folder: Path) -> None:
     # Its header ends with offset 0, which stands everywhere in a hole of 400 MB.
-    header = layout.HEADER.build(
+    header = layout.HEADER.schema.build(
         {
             "begin_timestamp": 1,
             "end_timestamp": 1,

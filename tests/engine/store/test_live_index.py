@@ -10,7 +10,6 @@ from mqtool.engine.store.index_file import IndexFile, Shape
 from mqtool.engine.store.live_index import LiveIndex
 from mqtool.engine.store.queue_files import QueueFiles
 from mqtool.formats import index_file as layout
-from mqtool.formats.layout import offset_of
 from tests.judge.index import key_hash, read_index
 
 SHAPE = Shape(50, 100)
@@ -40,14 +39,14 @@ def test_a_file_that_follows_one_with_holes_goes_though_its_first_entry_points_t
         file.seek(at + 84 * layout.ENTRY_SIZE)
         file.write(bytes(10 * layout.ENTRY_SIZE))
     with second.open("r+b") as file:
-        file.seek(at + offset_of(layout.ENTRY_DTYPE, "physical_offset"))
+        file.seek(at + layout.ENTRY.offset_of("physical_offset"))
         file.write(bytes(8))
 
     again = index_at(tmp_path / "index")
     again.keep_until(82 * SIZE, lambda at: NOW + at // SIZE)
 
     assert [*(tmp_path / "index").iterdir()] == [first]
-    entries = np.fromfile(first, layout.ENTRY_DTYPE, offset=at)["physical_offset"]
+    entries = np.fromfile(first, layout.ENTRY.dtype, offset=at)["physical_offset"]
     assert entries[:83].tolist() == [number * SIZE for number in range(83)]
     assert not entries[83:].any()
     assert IndexFile(first, first.stat().st_size, SHAPE).header.entry_count == 84

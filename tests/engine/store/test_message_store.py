@@ -30,10 +30,10 @@ from mqtool.engine.store.time_search import Boundary
 from mqtool.errors import MqtoolError, RecoveryNeededError, StoreInUseError, UsageError, WriteError
 from mqtool.formats import commit_log
 from mqtool.formats import kernels as plain
-from mqtool.formats.commit_log import parse_message
 from mqtool.formats.message import message_of
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import parse_properties
+from mqtool.formats.record_schemas import parse_message
 from tests import builders
 from tests.damage import snapshot
 from tests.engine.store.live import (

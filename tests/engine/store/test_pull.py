@@ -130,7 +130,9 @@ def test_a_unit_whose_place_in_the_extension_is_gone_is_looked_up(tmp_path: Path
 
 def test_units_that_fill_a_file_are_below_the_minimum(tmp_path: Path) -> None:
     store = copy_of(STORE, tmp_path)
-    blank = consume_queue.UNIT.build({"physical_offset": 0, "size": consume_queue.PRE_BLANK_SIZE, "tags_code": 0})
+    blank = consume_queue.UNIT.schema.build(
+        {"physical_offset": 0, "size": consume_queue.PRE_BLANK_SIZE, "tags_code": 0}
+    )
     file = f"consumequeue/{TOPIC}/0/{0:020}"
     damage.apply_ops(store, [{"op": "write", "file": file, "at": 0, "hex": (blank * 7).hex()}])
     reader = StoreReader(store)
@@ -167,7 +169,7 @@ def test_the_last_unit_in_use_is_found_whether_the_rest_is_a_hole_or_zeros(
     tmp_path_factory: pytest.TempPathFactory, used: list[bool], more: int, hole: bool
 ) -> None:
     path = tmp_path_factory.mktemp("queue") / f"{0:020}"
-    unit = consume_queue.UNIT.build({"physical_offset": 8, "size": 100, "tags_code": 1})
+    unit = consume_queue.UNIT.schema.build({"physical_offset": 8, "size": 100, "tags_code": 1})
     data = b"".join(unit if one else bytes(20) for one in used)
     size = len(data) + more * 20 * 4000
     with path.open("wb") as file:
@@ -177,7 +179,7 @@ def test_the_last_unit_in_use_is_found_whether_the_rest_is_a_hole_or_zeros(
         else:
             file.write(bytes(size - len(data)))
 
-    found = used_units(MappedFile(path, 0, size), consume_queue.UNIT_DTYPE)
+    found = used_units(MappedFile(path, 0, size), consume_queue.UNIT.dtype)
 
     assert found == max((number + 1 for number, one in enumerate(used) if one), default=0)
     assert found == ConsumeQueue("T", 0, path.parent).max_offset()
@@ -189,7 +191,7 @@ def test_the_last_unit_in_use_is_found_behind_holes_within_a_file(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[list[bool], int]]
 ) -> None:
     path = tmp_path_factory.mktemp("queue") / f"{0:020}"
-    unit = consume_queue.UNIT.build({"physical_offset": 8, "size": 100, "tags_code": 1})
+    unit = consume_queue.UNIT.schema.build({"physical_offset": 8, "size": 100, "tags_code": 1})
     number = last = 0
     with path.open("wb") as file:
         for used, hole in pieces:
@@ -201,7 +203,7 @@ def test_the_last_unit_in_use_is_found_behind_holes_within_a_file(
             file.seek(20 * number)
         file.truncate(20 * number)
 
-    assert used_units(MappedFile(path, 0, 20 * number), consume_queue.UNIT_DTYPE) == last
+    assert used_units(MappedFile(path, 0, 20 * number), consume_queue.UNIT.dtype) == last
 
 
 @given(st.data())

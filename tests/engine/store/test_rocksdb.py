@@ -113,7 +113,9 @@ def units(topic: str, queue_id: int, count: int) -> list[Pair]:
     return [
         (
             UNIT_KEY.build({"topic": topic, "queue_id": queue_id, "queue_offset": number}),
-            UNIT_VALUE.build({"physical_offset": 100 * number, "size": 100, "tags_code": -1, "store_timestamp": 5}),
+            UNIT_VALUE.schema.build(
+                {"physical_offset": 100 * number, "size": 100, "tags_code": -1, "store_timestamp": 5}
+            ),
         )
         for number in range(count)
     ]

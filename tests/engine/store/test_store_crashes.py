@@ -21,9 +21,9 @@ from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import RecoveryNeededError
-from mqtool.formats.commit_log import parse_message
 from mqtool.formats.placeholder import LOST
 from mqtool.formats.properties import parse_properties
+from mqtool.formats.record_schemas import parse_message
 from tests.crash import STEP, Chance, Left, RecordingDisk
 from tests.engine.store.live import NOW, SMALL, delete_topic, half_full, new_message
 

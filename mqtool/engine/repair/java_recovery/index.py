@@ -50,7 +50,7 @@ class BrokerIndexFile:
         """The header as it is written to the file."""
         fields = dataclasses.asdict(self.head)
         del fields["name"]
-        return bytes(layout.HEADER.build(fields))
+        return bytes(layout.HEADER.schema.build(fields))
 
 
 class BrokerIndex:
@@ -147,7 +147,7 @@ class BrokerIndex:
         slots[at] = numbers  # the last of equal ones wins
         begin = int(times[0]) if number <= 1 else head.begin_timestamp
         if self._keep:
-            raw = np.empty(len(at), layout.ENTRY_DTYPE)
+            raw = np.empty(len(at), layout.ENTRY.dtype)
             raw["key_hash"], raw["physical_offset"], raw["previous_entry"] = hashes, offsets, before
             raw["seconds_since_begin"] = _seconds(times, begin)
             if number <= 1:  # of the first entry, since the end of the previous file

@@ -426,7 +426,7 @@ def _write_checkpoint(journal: Journal, path: Path, times: Times) -> None:
 def _page(times: Times, path: Path) -> bytes:
     """Return the contents of the checkpoint; unknown bytes stay."""
     old = read_file(path) if path.exists() else b""
-    head = np.zeros(1, checkpoint.CHECKPOINT_DTYPE)
+    head = np.zeros(1, checkpoint.CHECKPOINT.dtype)
     for name, value in times._asdict().items():
         head[name] = value
     size = len(times) * 8

@@ -60,7 +60,7 @@ class BrokerExt:
 
     def put(self, tags_codes: Ints, times: Ints) -> Ints:
         """Add units and return their addresses, which the queue keeps instead of the tags codes."""
-        units = np.zeros(len(tags_codes), layout.HEAD_DTYPE)
+        units = np.zeros(len(tags_codes), layout.HEAD.dtype)
         units["size"], units["tags_code"], units["store_timestamp"] = layout.MIN_SIZE, tags_codes, times
         codes = tags_codes.copy()
         done = 0

@@ -39,7 +39,7 @@ class BrokerQueue:
     a unit; ``min_position`` is its minimum in bytes. Both are as wrong as in the broker.
     """
 
-    dtype = consume_queue.UNIT_DTYPE
+    dtype = consume_queue.UNIT.dtype
 
     def __init__(self, key: QueueKey, folder: Path, file_size: int, scratch: Scratch, rules: VersionRules) -> None:
         self.key = key
@@ -300,7 +300,7 @@ class BrokerQueue:
 class BrokerBatchQueue(BrokerQueue):
     """One queue of batch units (5.x), whose bounds are read from the units."""
 
-    dtype = batch_consume_queue.UNIT_DTYPE
+    dtype = batch_consume_queue.UNIT.dtype
 
     def __init__(self, key: QueueKey, folder: Path, file_size: int, scratch: Scratch, rules: VersionRules) -> None:
         super().__init__(key, folder, file_size, scratch, rules)

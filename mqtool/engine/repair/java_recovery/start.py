@@ -148,7 +148,7 @@ class BrokerStart:
         self.segments, self.removed = load_segments(paths.commit_log, self._file_size, self.rules, "commit log")
         self._load_queues()
         data = read_file(paths.checkpoint) if paths.checkpoint.exists() else b""
-        fields = checkpoint.CHECKPOINT.parse(data.ljust(checkpoint.CHECKPOINT_SIZE, b"\0"))
+        fields = checkpoint.CHECKPOINT.schema.parse(data.ljust(checkpoint.CHECKPOINT_SIZE, b"\0"))
         self.times = Times(*(int(getattr(fields, name)) for name in Times._fields))
         self.index.load(None if self.last_exit_ok else self.times.index_timestamp)
         for queue in self.queues.values():

@@ -20,7 +20,7 @@ from mqtool.engine.repair.rebuild.plan import Derived, RebuildRules, in_turn, wa
 from mqtool.engine.repair.verify.distributed import StretchBounds, segment_of
 from mqtool.engine.repair.verify.log import LogVerifier, Run
 from mqtool.engine.store.commit_log import CommitLog, Gap
-from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries
+from mqtool.engine.store.dispatch import IndexEntries, no_entries
 from mqtool.engine.store.index_file import Shape
 from mqtool.formats import scan
 
@@ -70,7 +70,7 @@ def walk_distributed(rules: RebuildRules, stretch: StretchBounds) -> Walked:
 def _without_load(run: Derived, stretch: StretchBounds) -> DistributedDerived:
     entries = run.entries
     count = len(entries.rows)
-    load: dict[str, Any] = {"pieces": [], "entries": NO_ENTRIES}
+    load: dict[str, Any] = {"pieces": [], "entries": no_entries()}
     return DistributedDerived(
         **{**vars(run), **load},
         stretch=stretch,
@@ -90,7 +90,8 @@ def last_entry(entries: IndexEntries) -> LastEntry | None:
 def _report_of(log: CommitLog, data: bytes) -> PartReport[Run]:
     stretch, start, end, pieces = pickle.loads(data)
     segment = segment_of(log, stretch)
-    load: dict[str, Any] = {"segment": segment, "pieces": [], "entries": NO_ENTRIES, "findings": [], "stretch": stretch}
+    load: dict[str, Any] = {"segment": segment, "pieces": [], "entries": no_entries(), "findings": []}
+    load["stretch"] = stretch
     runs: list[Run | Gap] = [
         DistributedDerived(**load, **piece)
         if isinstance(piece, dict)

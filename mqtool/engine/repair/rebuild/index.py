@@ -72,7 +72,7 @@ class _IndexFileDraft:
     def header(self) -> bytes:
         """Return the header."""
         return bytes(
-            layout.HEADER.build(
+            layout.HEADER.schema.build(
                 {
                     "begin_timestamp": self.begin_timestamp,
                     "end_timestamp": self.end_timestamp,
@@ -153,7 +153,7 @@ class IndexBuilder:
         hashes, timestamps = entries.key_hash[rows], entries.store_timestamp[rows]
         previous = np.empty(len(hashes), np.int32)
         self._kernels.link_entries(hashes, file.next, file.newest, previous)
-        packed = np.empty(len(hashes), layout.ENTRY_DTYPE)
+        packed = np.empty(len(hashes), layout.ENTRY.dtype)
         packed["key_hash"] = hashes
         packed["physical_offset"] = entries.physical_offset[rows]
         packed["previous_entry"] = previous
@@ -209,5 +209,5 @@ def _blocks(newest: npt.NDArray[np.int32]) -> "list[tuple[int, bytes]]":
     for start in range(0, len(newest), step):
         block = newest[start : start + step]
         if block.any():
-            blocks.append((start * layout.SLOT_SIZE, block.astype(layout.SLOT_DTYPE["entry"]).tobytes()))
+            blocks.append((start * layout.SLOT_SIZE, block.astype(layout.SLOT.dtype["entry"]).tobytes()))
     return blocks

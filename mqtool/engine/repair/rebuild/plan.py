@@ -55,13 +55,13 @@ from mqtool.engine.repair.verify.log import LogVerifier, Run, last_start
 from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.disk import Disk, allocated
 from mqtool.engine.store.dispatch import (
-    NO_ENTRIES,
     IndexEntries,
     QueueKey,
     Units,
     by_topic,
     dispatch,
     inner_batch_topics,
+    no_entries,
 )
 from mqtool.engine.store.fast_path import FastPath, take_fast_path
 from mqtool.engine.store.file_kinds import INDEX
@@ -70,7 +70,6 @@ from mqtool.engine.store.mapping import read_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, NotFoundError, UsageError
 from mqtool.formats import checkpoint, config_tables, scan
-from mqtool.formats.layout import offset_of
 from mqtool.formats.scan import Ints, MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
@@ -80,8 +79,8 @@ _MAX_WAITING = 16  # tables whose entries are written to the index
 VERSIONS = ("4.9", "5.3", "5.5")
 TAGS_SINCE = "5.5"
 """Of ``VERSIONS``, the first whose index holds entries by tag."""
-_INDEX_TIME_AT = offset_of(checkpoint.CHECKPOINT_DTYPE, "index_timestamp")
-_INDEX_TIME_SIZE = checkpoint.CHECKPOINT_DTYPE["index_timestamp"].itemsize
+_INDEX_TIME_AT = checkpoint.CHECKPOINT.offset_of("index_timestamp")
+_INDEX_TIME_SIZE = checkpoint.CHECKPOINT.size_of("index_timestamp")
 
 
 _HOLES = {"LOG-MAGIC", "LOG-SIZES", "LOG-BLANK"}
@@ -396,7 +395,7 @@ def _fast_path_run(rules: RebuildRules, segment: MappedFile, stretch: FastPath) 
         last_timestamp=stretch.last_timestamp,
         findings=[],
         spans=spans_of(stretch.units),
-        entries=stretch.entries if rules.index else NO_ENTRIES,
+        entries=stretch.entries if rules.index else no_entries(),
         pieces=_pieces(rules, stretch.units),
         inner_batches=set(),
         faulty=0,
@@ -428,7 +427,7 @@ def _derive_run(rules: RebuildRules, segment: MappedFile, table: MessageTable, i
         sound = sound.where(~_are_copies(rules.reader.commit_log, sound))
     timestamps = table.column("store_timestamp")
     pieces: list[UnitBlock] = []
-    spans, entries, more, inner_batches = [], NO_ENTRIES, False, set[str]()
+    spans, entries, more, inner_batches = [], no_entries(), False, set[str]()
     faulty = len(table) - len(sound)
     if len(sound):
         faulty += int(sound.nameless().sum())

@@ -40,7 +40,7 @@ _STEP = 4 << 20
 _DEFAULT_UNITS = 300_000
 _DEFAULT_EXT_SIZE = 50_331_648
 
-_PRE_BLANK = np.zeros(1, consume_queue.UNIT_DTYPE)
+_PRE_BLANK = np.zeros(1, consume_queue.UNIT.dtype)
 _PRE_BLANK["size"] = consume_queue.PRE_BLANK_SIZE
 
 
@@ -138,7 +138,7 @@ def pieces_of(
 
 
 def _batch_units(units: Units, rows: slice) -> Packed:
-    packed = np.zeros(rows.stop - rows.start, batch_consume_queue.UNIT_DTYPE)
+    packed = np.zeros(rows.stop - rows.start, batch_consume_queue.UNIT.dtype)
     for name in ("physical_offset", "size", "tags_code", "store_timestamp", "queue_offset", "batch_size"):
         packed[name] = getattr(units, name)[rows]
     packed["compacted_offset"] = -1
@@ -240,7 +240,7 @@ class _Ext:
     def add(self, piece: UnitBlock) -> Packed:
         """Write a unit for each message; return the queue's units with the addresses of these."""
         assert piece.store_timestamps is not None
-        heads = np.zeros(len(piece.units), consume_queue_ext.HEAD_DTYPE)
+        heads = np.zeros(len(piece.units), consume_queue_ext.HEAD.dtype)
         heads["tags_code"] = piece.units["tags_code"]
         heads["store_timestamp"] = piece.store_timestamps
         bit_maps = self._bit_maps(piece, heads)

@@ -631,7 +631,7 @@ class _HoleStretch(NamedTuple):
     row: int  # in front of which it lies, -1 at the end of its hole
 
 
-class Layout(NamedTuple):
+class HoleLayout(NamedTuple):
     """The records to which every byte of the holes belongs."""
 
     bridges: "Bridges"
@@ -641,7 +641,7 @@ class Layout(NamedTuple):
     without_crc: list[int]  # addresses of fillers that have no room for the CRC property which others end in
 
 
-def lay_out(reader: StoreReader, lost: HoleContents, holes: list[Hole], batch_topics: Collection[str]) -> Layout:
+def lay_out(reader: StoreReader, lost: HoleContents, holes: list[Hole], batch_topics: Collection[str]) -> HoleLayout:
     """Assign every byte of the holes to a record; records of ``batch_topics`` stand for several messages at once.
 
     The rows of ``lost`` become those records, some of which are larger.
@@ -798,7 +798,7 @@ class _Layer:
         self.rows.own[row] = False
         return True
 
-    def finish(self) -> Layout:
+    def finish(self) -> HoleLayout:
         """Sort all records."""
         self.unplaced += [gap for _, _, gap in self.open] + self.waiting
         rows = self.rows
@@ -812,7 +812,7 @@ class _Layer:
                 hole = self.holes[number]
                 setattr(hole, name, getattr(hole, name) + int(counts[number]))
         bridges = Bridges(self.reader, self.holes, self.keys.all, rows, self.light)
-        return Layout(bridges, self.rows.where(~self.rows.own), self.placed, self.unplaced, self.without_crc)
+        return HoleLayout(bridges, self.rows.where(~self.rows.own), self.placed, self.unplaced, self.without_crc)
 
 
 def in_place(reader: StoreReader, start: int, size: int, queue_offset: int) -> bytes:

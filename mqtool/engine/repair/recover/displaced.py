@@ -6,6 +6,8 @@ records of other places; if such a place is unsound, too, they are put there (``
 of two pages make whole is joined from them if that makes it sound: sizes, address and CRC.
 """
 
+from __future__ import annotations
+
 import bisect
 import collections
 import dataclasses
@@ -89,7 +91,7 @@ class DisplacedRecords(NamedTuple):
         """One past the last."""
         return int(self.starts[-1]) + int(self.sizes[-1])  # may be beyond what 64 bits hold
 
-    def part(self, rows: slice) -> "DisplacedRecords":
+    def part(self, rows: slice) -> DisplacedRecords:
         """Return some of them."""
         return DisplacedRecords(self.source, self.starts[rows], self.sizes[rows], self.table.where(rows))
 
@@ -234,7 +236,7 @@ class PutBack:
             for span in spans_of(dispatch(displaced.table, []).units):
                 plan.losses.add(span.queue, span.start, span.stop, len(record), OF_ANOTHER)
 
-    def without(self, removed: Collection[MappedFile]) -> "PutBack":
+    def without(self, removed: Collection[MappedFile]) -> PutBack:
         """Return what is left of this if some segments are removed."""
         bases = {segment.start_offset for segment in removed}
         return dataclasses.replace(
@@ -244,7 +246,7 @@ class PutBack:
             told=[restored for restored in self.told if restored[0].start_offset not in bases],
         )
 
-    def before(self, end: int) -> "PutBack":
+    def before(self, end: int) -> PutBack:
         """Return what is left of this if the log ends at an address."""
         restored = []
         for segment, start, size, count in self.told:

@@ -65,7 +65,6 @@ from mqtool.engine.repair.verify.records import (
 from mqtool.engine.repair.verify.store_times import Samples, TimeOrder
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.dispatch import (
-    NO_ENTRIES,
     Dispatch,
     IndexEntries,
     QueueKey,
@@ -73,6 +72,7 @@ from mqtool.engine.store.dispatch import (
     Units,
     dispatch,
     inner_batch_topics,
+    no_entries,
     properties_of,
     property_crcs,
 )
@@ -338,7 +338,7 @@ def _fast_path_records(rules: SurveyRules, segment: MappedFile, stretch: FastPat
             last_timestamp=stretch.last_timestamp,
             findings=[],
             spans=[],
-            entries=NO_ENTRIES if bad else stretch.entries,  # as in ``_piece``
+            entries=no_entries() if bad else stretch.entries,  # as in ``_piece``
         ),
         units=stretch.units,
     )

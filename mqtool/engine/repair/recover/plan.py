@@ -44,7 +44,7 @@ from mqtool.engine.repair.verify.log import Run
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.disk import allocated
-from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, QueueKey, Units, by_topic
+from mqtool.engine.store.dispatch import IndexEntries, QueueKey, Units, by_topic, no_entries
 from mqtool.engine.store.file_kinds import BATCH_CONSUME_QUEUE, INDEX
 from mqtool.engine.store.file_queue import FileQueue, segment_name
 from mqtool.engine.store.mapped_file import MappedFile
@@ -111,7 +111,7 @@ class _KeptKeys:
         if self.all is None:
             return
         if run is None:
-            of, more = NO_ENTRIES, True
+            of, more = no_entries(), True
             last = int(units.store_timestamp[-1]) if len(units.store_timestamp) else 0
             last = last or (self.all[-1].last_timestamp if self.all else 0)
         else:
@@ -599,7 +599,7 @@ def _checkpoint(reader: StoreReader, plan: LogPlan, must: bool) -> bytes | None:
         old = reader.checkpoint
     if plan.last_start < 0:
         return bytes(checkpoint.CHECKPOINT_SIZE) if old is None else None
-    fields: dict[str, Any] = dict.fromkeys(checkpoint.CHECKPOINT_DTYPE.names or (), 0)
+    fields: dict[str, Any] = dict.fromkeys(checkpoint.CHECKPOINT.names, 0)
     if old is not None:
         fields = {name: old[name] for name in fields}
         times = ("physical_timestamp", "logics_timestamp", "index_timestamp")
@@ -616,8 +616,8 @@ def _checkpoint(reader: StoreReader, plan: LogPlan, must: bool) -> bytes | None:
     fields["index_timestamp"] = min(plan.last_timestamp, max(full, default=0))
     for name in ("confirm_physical_offset", "logics_physical_offset"):
         fields[name] = plan.last_start if fields[name] else 0
-    fields["rest"] = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
-    built = bytes(checkpoint.CHECKPOINT.build(fields))
+    fields["rest"] = bytes(checkpoint.CHECKPOINT.size_of("rest"))
+    built = bytes(checkpoint.CHECKPOINT.schema.build(fields))
     return None if old is not None and built == reader.paths.checkpoint.read_bytes() else built
 
 

@@ -36,7 +36,7 @@ _AT_ONCE = 64
 _ELSEWHERE = "their units do not lead to their messages"
 _SEGMENT_GONE = "the segment that contained them is missing"
 _NO_END = (1 << 63) - 1
-_PRE_BLANK = consume_queue.UNIT.build({"physical_offset": 0, "size": consume_queue.PRE_BLANK_SIZE, "tags_code": 0})
+_PRE_BLANK = consume_queue.UNIT.packer.pack(0, consume_queue.PRE_BLANK_SIZE, 0)
 
 
 class DifferenceSink(Protocol):
@@ -343,7 +343,7 @@ class QueueRepairer:
         """Replace empty units between two messages, whose own are lost without a placeholder, or a queue ends there."""
         for low in range(start, stop, _STEP):
             high = min(low + _STEP, stop)
-            units = queue.units(low, high) if queue else np.zeros(high - low, consume_queue.UNIT_DTYPE)
+            units = queue.units(low, high) if queue else np.zeros(high - low, consume_queue.UNIT.dtype)
             for begin, end in stretches(units["size"] <= 0):
                 self.sink.write(key, low + begin, _PRE_BLANK * (end - begin))
 
@@ -470,6 +470,6 @@ class QueueWriter:
                 self._files.pop((key, segment.start_offset), None)
             elif segment.end_offset > end:
                 at = max(0, end - segment.start_offset)
-                used = used_units(segment, consume_queue.UNIT_DTYPE) * SIZE
+                used = used_units(segment, consume_queue.UNIT.dtype) * SIZE
                 if used > at:
                     self.journal.write(segment.path, at, bytes(used - at))

@@ -6,6 +6,8 @@ of that file differ from a broker's, so that the next attempt removes what a kil
 Cost: linear in the bytes that are written.
 """
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import shutil
@@ -45,7 +47,6 @@ from mqtool.errors import MqtoolError, NotPermittedError, UsageError, WriteError
 from mqtool.formats import checkpoint, placeholder
 from mqtool.formats import commit_log as layout
 from mqtool.formats import kernels as plain
-from mqtool.formats.layout import offset_of
 from mqtool.formats.message import message_at
 from mqtool.formats.placeholder import RecordTemplate
 from mqtool.formats.property_names import DELAY
@@ -263,9 +264,9 @@ class NewStore:
         records = _records(table, sizes)
         ends = np.cumsum(sizes)
         times = self._right_times(table, ahead, is_last)
-        for form, head in enumerate(layout.HEAD_DTYPES):
+        for form, head in enumerate(layout.HEADS):
             rows = np.flatnonzero((times != table.column("store_timestamp")) & (_forms(table) == form))
-            put_numbers(records, (ends - sizes)[rows] + offset_of(head, "store_timestamp"), times[rows], ">i8")
+            put_numbers(records, (ends - sizes)[rows] + head.offset_of("store_timestamp"), times[rows], ">i8")
         if queue_ids is not None:
             put_numbers(records, ends - sizes + _QUEUE_ID_AT, queue_ids, ">i4")
         if queue_offsets is not None:
@@ -427,13 +428,13 @@ class NewStore:
     def _checkpoint(self, built: Built) -> bytes:
         """Return a checkpoint that says that all of it is on the disk; older brokers ignore unknown fields."""
         is_full = len(built.index_names) > 1
-        fields: dict[str, Any] = dict.fromkeys(checkpoint.CHECKPOINT_DTYPE.names or (), 0)
-        fields["rest"] = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
+        fields: dict[str, Any] = dict.fromkeys(checkpoint.CHECKPOINT.names, 0)
+        fields["rest"] = bytes(checkpoint.CHECKPOINT.size_of("rest"))
         if self.log.last_start >= 0:
             fields["physical_timestamp"] = fields["logics_timestamp"] = self.last_timestamp
             fields["index_timestamp"] = min(self.last_timestamp, self._full_index_timestamp()) if is_full else 0
             fields["confirm_physical_offset"] = fields["logics_physical_offset"] = self.log.last_start
-        return bytes(checkpoint.CHECKPOINT.build(fields))
+        return bytes(checkpoint.CHECKPOINT.schema.build(fields))
 
     def _full_index_timestamp(self) -> int:
         files = StoreReader(self.root, self.config).index_files

@@ -435,17 +435,6 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, int, Row]]:
         raise BadDataError(f"cannot read {path} as Parquet: {error}") from error
 
 
-_CODES = {">i4": "i", ">i8": "q"}
-
-
-def _packer(dtype: Any) -> tuple[struct.Struct, tuple[str, ...]]:
-    codes = [_CODES.get(dtype[name].str) or f"{dtype[name].itemsize}s" for name in dtype.names]
-    return struct.Struct(">" + "".join(codes)), dtype.names
-
-
-_HEADS = [_packer(dtype) for dtype in layout.HEAD_DTYPES]
-
-
 def record_of(row: Row) -> bytes:
     """Return the record of a row; its log will set the address.
 
@@ -456,7 +445,7 @@ def record_of(row: Row) -> bytes:
     """
     born, store = parse_host(row["born_host"]), parse_host(row["store_host"])
     form = layout.head_form(row["sys_flag"])
-    pack, names = _HEADS[form]
+    head = layout.HEADS[form]
     if (len(born[0]), len(store[0])) != (16 if form & 1 else 4, 16 if form & 2 else 4):
         raise ValueError("sys_flag does not fit the addresses of its hosts")
     body, topic, properties = row["body"], row["topic"].encode(), row["raw_properties"]
@@ -472,14 +461,16 @@ def record_of(row: Row) -> bytes:
         raise ValueError("raw_properties are not pairs of name and value as a broker writes them")
     rest = len(topic).to_bytes(2 if is_large else 1, "big") + topic + struct.pack(">h", len(properties)) + properties
     values = {
-        "size": pack.size + len(body) + len(rest),
+        "size": head.size + len(body) + len(rest),
         "born_address": born[0],
         "born_port": born[1],
         "store_address": store[0],
         "store_port": store[1],
         "body_size": len(body),
     }
-    return bytes(pack.pack(*(values[name] if name in values else row[name] for name in names)) + body + rest)
+    return bytes(
+        head.packer.pack(*(values[name] if name in values else row[name] for name in head.names)) + body + rest
+    )
 
 
 class _Numbering:

@@ -15,7 +15,7 @@ from mqtool.engine.repair.parts import Part, PartReport
 from mqtool.engine.repair.verify.index import Claim, IndexVerifier, joined_runs
 from mqtool.engine.repair.verify.log import Run, VerifyRules, check_part
 from mqtool.engine.store.commit_log import CommitLog, Gap
-from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, dispatch
+from mqtool.engine.store.dispatch import IndexEntries, dispatch, no_entries
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.errors import StoreChangedError
@@ -82,7 +82,7 @@ def verify_distributed(rules: VerifyRules, index: IndexVerifier, stretch: Stretc
         if isinstance(piece, Gap):
             runs.append((piece.start, piece.end, piece.stop))
         else:
-            far = DistributedRun(**{**vars(piece), "entries": NO_ENTRIES}, claim=index.claim(piece))
+            far = DistributedRun(**{**vars(piece), "entries": no_entries()}, claim=index.claim(piece))
             runs.append({name: getattr(far, name) for name in FIELDS})
     return pickle.dumps(DistributedReport(stretch, report.start, report.end, runs))
 
@@ -97,7 +97,7 @@ def report_of(log: CommitLog, far: DistributedReport) -> PartReport[Run]:
     runs: list[Run | Gap] = []
     for piece in far.runs:
         if isinstance(piece, dict):
-            runs.append(DistributedRun(segment=segment, entries=NO_ENTRIES, **piece))
+            runs.append(DistributedRun(segment=segment, entries=no_entries(), **piece))
         else:
             runs.append(Gap(segment, *piece))
     return PartReport(Part(segment, far.stretch.start, far.stretch.stop), far.start, far.end, runs)
@@ -134,4 +134,4 @@ def entries_of(rules: VerifyRules, run: Run) -> IndexEntries:
     base = run.segment.start_offset
     table = scan.scan(buffer, base, run.start, run.end, log.envelope, rules.kernels, run.count).table
     sound = table if not table.faults.any() else table.where(table.faults == 0)
-    return dispatch(sound, rules.delay_levels, rules.tags_in_index).entries if len(sound) else NO_ENTRIES
+    return dispatch(sound, rules.delay_levels, rules.tags_in_index).entries if len(sound) else no_entries()

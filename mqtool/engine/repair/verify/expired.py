@@ -26,7 +26,7 @@ def check_start(reader: StoreReader) -> Iterator[Finding]:
             segment = queue.segments[0]
             size = consume_queue.UNIT_SIZE
             raw = segment.read(segment.size - size, size) if segment.size >= size else bytes(size)
-            unit = consume_queue.UNIT.parse(raw)
+            unit = consume_queue.UNIT.schema.parse(raw)
             queues += 0 < unit.size < consume_queue.PRE_BLANK_SIZE and unit.physical_offset < start
     headers = [file.header for file in reader.index_files[:-1]]
     files = sum(header.entry_count > 1 and header.end_physical_offset < start for header in headers)

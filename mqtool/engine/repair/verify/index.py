@@ -26,7 +26,6 @@ from mqtool.formats import kernels as plain
 from mqtool.formats import scan
 from mqtool.formats.columns import distinct, is_among
 from mqtool.formats.hashing import key_hash
-from mqtool.formats.layout import offset_of
 from mqtool.formats.message import Message, message_at
 from mqtool.formats.scan import Ints
 
@@ -34,11 +33,9 @@ _LOOK_AHEAD = 4096
 _LOOK_AT = 64
 _DUPLICATE = "this key of its message already has an entry"
 _ORPHAN = "no message with such a key starts where the entry points"
-_HASH_AT = offset_of(layout.ENTRY_DTYPE, "key_hash")
-_PREVIOUS_AT = offset_of(layout.ENTRY_DTYPE, "previous_entry")
-_AGREE_AT = tuple(
-    offset_of(layout.ENTRY_DTYPE, name) for name in ("key_hash", "physical_offset", "seconds_since_begin")
-)
+_HASH_AT = layout.ENTRY.offset_of("key_hash")
+_PREVIOUS_AT = layout.ENTRY.offset_of("previous_entry")
+_AGREE_AT = tuple(layout.ENTRY.offset_of(name) for name in ("key_hash", "physical_offset", "seconds_since_begin"))
 
 
 def check_folder(reader: StoreReader) -> Iterator[Finding]:
@@ -98,7 +95,7 @@ def _store_timestamp(reader: StoreReader, offset: int) -> int | None:
 
 
 def _header(name: str, field: str, text: str, expected: int, actual: int) -> Finding:
-    offset = offset_of(layout.HEADER_DTYPE, field)
+    offset = layout.HEADER.offset_of(field)
     message = f"the header's {field.replace('_', ' ')} {text}"
     return finding("INDEX-HEADER", message, file=name, offset=offset, expected=expected, found=actual)
 

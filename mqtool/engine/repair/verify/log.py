@@ -23,7 +23,7 @@ from mqtool.engine.repair.verify import records
 from mqtool.engine.repair.verify.store_times import steps_back
 from mqtool.engine.store.commit_log import CommitLog, Gap, with_data
 from mqtool.engine.store.disk import LOST_AND_FOUND
-from mqtool.engine.store.dispatch import NO_ENTRIES, Dispatch, IndexEntries, QueueKey, Units, dispatch, property_crcs
+from mqtool.engine.store.dispatch import Dispatch, IndexEntries, QueueKey, Units, dispatch, no_entries, property_crcs
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
 from mqtool.errors import NotFoundError
@@ -193,7 +193,7 @@ def _run(rules: VerifyRules, segment: MappedFile, table: MessageTable, in_place:
 
 
 def _no_dispatch() -> Dispatch:
-    return Dispatch(Any, _NO_UNITS, NO_ENTRIES)  # type: ignore[arg-type]
+    return Dispatch(Any, _NO_UNITS, no_entries())  # type: ignore[arg-type]
 
 
 def _check_bodies(findings: FindingsOfRows, derived: Dispatch) -> None:

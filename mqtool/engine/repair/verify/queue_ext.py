@@ -12,9 +12,8 @@ from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import consume_queue_ext
 from mqtool.formats.kernels import int16
-from mqtool.formats.layout import offset_of
 
-_BIT_MAP_AT = offset_of(consume_queue_ext.HEAD_DTYPE, "bit_map_size")
+_BIT_MAP_AT = consume_queue_ext.HEAD.offset_of("bit_map_size")
 
 
 def check_walks(reader: StoreReader) -> Iterator[Finding]:

@@ -15,9 +15,8 @@ from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.row_findings import FindingsOfRows
 from mqtool.engine.store.dispatch import Dispatch, Properties
 from mqtool.errors import FormatError
-from mqtool.formats import commit_log, dledger
+from mqtool.formats import commit_log, dledger, record_schemas
 from mqtool.formats import kernels as plain
-from mqtool.formats.layout import offset_of
 from mqtool.formats.properties import (
     CRC_SIZE,
     NAME_SEPARATOR,
@@ -44,7 +43,7 @@ _ZLIB = (3, 0)  # old producers do not state a type
 _MAGICS = {1: 0x04224D18, 2: 0x28B52FFD}  # LZ4 frame, zstd frame
 _BATCH = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
 _INDEX_AT, _POSITION_AT, _BODY_SIZE_AT = (
-    offset_of(dledger.ENTRY_HEAD_DTYPE, name) for name in ("index", "position", "body_size")
+    dledger.ENTRY_HEAD.offset_of(name) for name in ("index", "position", "body_size")
 )
 
 
@@ -211,7 +210,7 @@ def right_delay_levels(table: MessageTable, derived: Dispatch) -> dict[int, int]
 def batch_count(body: bytes) -> int:
     """Return how many messages a batch holds, 0 if the body is not a batch."""
     try:
-        return len(commit_log.parse_client_batch(body))
+        return len(record_schemas.parse_client_batch(body))
     except FormatError:
         return 0
 

@@ -24,7 +24,7 @@ from mqtool.engine.repair.verify.distributed import FIELDS, DistributedReport, D
 from mqtool.engine.repair.verify.index import Claim
 from mqtool.engine.repair.verify.log import Run, VerifyRules, check_part
 from mqtool.engine.store.commit_log import CommitLog, Gap
-from mqtool.engine.store.dispatch import NO_ENTRIES, QueueKey
+from mqtool.engine.store.dispatch import QueueKey, no_entries
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.errors import StoreChangedError
 from mqtool.formats import scan
@@ -230,13 +230,13 @@ def _packed(piece: Run | Gap, claim: Callable[[Run], Claim]) -> Piece:
     if isinstance(piece, Gap):
         return piece.segment.start_offset, (piece.start, piece.end, piece.stop)
     if not isinstance(piece, DistributedRun):
-        piece = DistributedRun(**{**vars(piece), "entries": NO_ENTRIES}, claim=claim(piece))
+        piece = DistributedRun(**{**vars(piece), "entries": no_entries()}, claim=claim(piece))
     return piece.segment.start_offset, {name: getattr(piece, name) for name in FIELDS}
 
 
 def _unpacked(group: Group, segments: dict[int, MappedFile]) -> Iterator[Run | Gap]:
     for address, piece in group.pieces:
         if isinstance(piece, dict):
-            yield DistributedRun(segment=segments[address], entries=NO_ENTRIES, **piece)
+            yield DistributedRun(segment=segments[address], entries=no_entries(), **piece)
         else:
             yield Gap(segments[address], *piece)

@@ -18,7 +18,6 @@ from mqtool.engine.store.rocksdb import CONFIG_DATABASES
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, MqtoolError
 from mqtool.formats import checkpoint as layout
 from mqtool.formats import config_tables
-from mqtool.formats.layout import offset_of
 from mqtool.formats.topics import SCHEDULE_TOPIC, SYSTEM_GROUP_PREFIXES, is_system_topic
 
 _Parsed = TypeVar("_Parsed")
@@ -88,7 +87,7 @@ def check_against_log(reader: StoreReader, verifier: LogVerifier) -> Iterator[Fi
     for name, end in ends.items():
         if values[name] > end:
             text = f"its {name.replace('_', ' ')} is later than the last message: a recovery may start too late"
-            offset = offset_of(layout.CHECKPOINT_DTYPE, name)
+            offset = layout.CHECKPOINT.offset_of(name)
             file = reader.paths.relative(path)
             yield finding("CHECKPOINT-AHEAD", text, file=file, offset=offset, expected=end, found=values[name])
 

@@ -28,7 +28,6 @@ from mqtool.formats import timer
 from mqtool.formats.commit_log import MAGIC_BLANK
 from mqtool.formats.hashing import java_hash
 from mqtool.formats.kernels import int32
-from mqtool.formats.layout import offset_of
 from mqtool.formats.message import Message
 from mqtool.formats.placeholder import LOST
 from mqtool.formats.property_names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS
@@ -110,7 +109,7 @@ def units_of(log: FileQueue) -> Iterator[tuple[MappedFile, int, np.void]]:
             raw = segment.bytes[at : at + timer.LOG_UNIT_SIZE]
             if int32(memoryview(raw), 0) != timer.LOG_UNIT_SIZE:
                 break
-            yield segment, at, raw.view(timer.LOG_UNIT_DTYPE)[0]
+            yield segment, at, raw.view(timer.LOG_UNIT.dtype)[0]
             at += timer.LOG_UNIT_SIZE
 
 
@@ -168,7 +167,7 @@ def _check_progress(
     for name, bound, subject in bounds:
         if not 0 <= values[name] <= bound:
             text = f"its {name.replace('_', ' ')} does not match how far {subject}"
-            offset = offset_of(timer.TIMER_CHECK_DTYPE, name)
+            offset = timer.TIMER_CHECK.offset_of(name)
             yield finding("TIMER-CHECK", text, file=_CHECK, offset=offset, expected=bound, found=values[name])
 
 
@@ -180,7 +179,7 @@ def _check_end(reader: StoreReader, segment: MappedFile) -> Iterator[Finding]:
     rest = segment.bytes[at:]
     if len(rest) < timer.LOG_END_SIZE or not rest.any():
         return
-    end = timer.LOG_END.parse(rest[: timer.LOG_END_SIZE].tobytes())
+    end = timer.LOG_END.schema.parse(rest[: timer.LOG_END_SIZE].tobytes())
     if end.magic_code != MAGIC_BLANK or end.size != len(rest):
         text = "neither a unit nor the end-of-file mark"
         yield finding("TIMER-UNIT", text, file=reader.paths.relative(segment.path), offset=at)
@@ -286,7 +285,7 @@ def _unit_at(log: FileQueue, position: int) -> np.void | None:
     if segment is None or position + timer.LOG_UNIT_SIZE > segment.end_offset:
         return None
     raw = segment.bytes[position - segment.start_offset :][: timer.LOG_UNIT_SIZE]
-    unit: np.void = raw.view(timer.LOG_UNIT_DTYPE)[0]
+    unit: np.void = raw.view(timer.LOG_UNIT.dtype)[0]
     return unit if unit["size"] == timer.LOG_UNIT_SIZE else None
 
 
@@ -295,7 +294,7 @@ def _check_wheel(reader: StoreReader, log: FileQueue, values: Any, seconds: dict
     if reader.is_left_out(wheel) or not wheel.is_file():
         return
     size = wheel.stat().st_size // timer.SLOT_SIZE * timer.SLOT_SIZE
-    slots = MappedFile(wheel, 0, size).bytes.view(timer.SLOT_DTYPE)
+    slots = MappedFile(wheel, 0, size).bytes.view(timer.SLOT.dtype)
     if not len(slots):
         return
     times = slots["time"].astype(np.int64)
