@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import datetime
-import difflib
 import fnmatch
 import functools
 import os
@@ -502,6 +501,8 @@ def matching(patterns: Iterable[str], names: Iterable[str], noun: str) -> set[st
         # RocketMQ's names hold no brackets, but %RETRY% and the like are to be taken as they are.
         matches = [name for name in known if name == pattern or fnmatch.fnmatchcase(name, pattern)]
         if not matches:
+            import difflib
+
             from mqtool.formats.topics import is_system_topic
 
             own = [name for name in known if not is_system_topic(name) and not name.startswith("%")]

@@ -7,7 +7,6 @@ import enum
 import functools
 import io
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,7 +136,7 @@ class Output:
     @property
     def width(self) -> int:
         """Columns of the terminal."""
-        return shutil.get_terminal_size((200, 24)).columns if sys.stdout.isatty() else 200
+        return _columns(200) if sys.stdout.isatty() else 200
 
     def row(self, row: Row) -> None:
         """Write one row."""
@@ -331,7 +330,7 @@ class _Bar(_Line):
 
     def text(self, done: int, seconds: float) -> str:
         """Return the line, no longer than the terminal is wide."""
-        room = shutil.get_terminal_size((80, 24)).columns - 1
+        room = _columns(80) - 1
         rate = done / seconds
         left = datetime.timedelta(seconds=round((self._total - done) / rate)) if rate else "-:--:--"
         facts = f"  {in_units(done)} of {in_units(self._total)}  {in_units(rate)}/s  {left} left"
@@ -339,6 +338,13 @@ class _Bar(_Line):
         full = max(0, width) * done // self._total
         bar = f" {'━' * full}{' ' * (width - full)}" if width > 4 else ""
         return f"{self._what}{bar}{facts}"[:room]
+
+
+def _columns(default: int) -> int:
+    """Return how wide the terminal is."""
+    import shutil  # loads decompressors, which ``serve`` has no use for
+
+    return shutil.get_terminal_size((default, 24)).columns
 
 
 _BAR_STEP = 0.1
@@ -389,7 +395,7 @@ def status_line() -> Iterator[Callable[[str], None]]:
         return
     line = _Line()
     with _shown(line):
-        yield lambda text: line.show(printable(text)[: shutil.get_terminal_size((80, 24)).columns - 1])
+        yield lambda text: line.show(printable(text)[: _columns(80) - 1])
 
 
 @contextlib.contextmanager

@@ -248,7 +248,7 @@ class _RunningBroker:
         Raises:
             MqtoolError: the store cannot be used, or the address.
         """
-        # With a store numpy comes in, which a name server alone does not need.
+        # Loaded here: a name server alone needs none of it.
         from mqtool.engine.broker.broker import BrokerController
         from mqtool.engine.replication_server import ReplicationServer
         from mqtool.engine.slave import Slave

@@ -113,8 +113,7 @@ def parse_queue(value: Any) -> MessageQueue:
 # Routes and clusters
 
 
-@dataclass(frozen=True, slots=True)
-class QueueData:
+class QueueData(NamedTuple):
     """How many queues one broker has of a topic, and what may be done with them."""
 
     broker_name: str
@@ -368,8 +367,7 @@ def version_members(version: DataVersion) -> Table:
 # Heartbeats of clients
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(NamedTuple):
     """What a group wants of a topic; of two the one with the greater version holds."""
 
     topic: str
@@ -381,8 +379,7 @@ class Subscription:
     class_filter: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerData:
+class ConsumerData(NamedTuple):
     """A group that a client consumes for."""
 
     group: str
@@ -393,8 +390,7 @@ class ConsumerData:
     unit_mode: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(NamedTuple):
     """What a client says about itself."""
 
     client_id: str
@@ -503,8 +499,7 @@ def build_heartbeat(heartbeat: Heartbeat) -> bytes:
 # Locks of orderly consumers
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLocks:
+class QueueLocks(NamedTuple):
     """The queues that a member of a group wants to lock or unlock."""
 
     group: str

@@ -12,7 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqtool.errors import FilterError
 from mqtool.formats.hashing import java_hash
@@ -28,8 +28,7 @@ _MAX_PENDING = 10 * MAX_DEPTH  # symbols the parser may hold: open parentheses, 
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))
 
 
-@dataclass(frozen=True, slots=True)
-class TagFilter:
+class TagFilter(NamedTuple):
     """The tags that a subscription asks for, and their Java hash codes; ``*`` asks for every message."""
 
     expression: str
@@ -216,8 +215,7 @@ class _Form(enum.Enum):
     EXPRESSION = enum.auto()
 
 
-@dataclass(frozen=True, slots=True)
-class _Operand:
+class _Operand(NamedTuple):
     kind: _OperandKind
     form: _Form
     position: int

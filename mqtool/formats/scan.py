@@ -13,7 +13,7 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from mqtool.formats import commit_log, dledger
 from mqtool.formats import kernels as plain
@@ -81,8 +81,7 @@ class Fault(enum.IntEnum):
     TOTAL_SIZE = plain.TOTAL_SIZE
 
 
-@dataclasses.dataclass(frozen=True)
-class Envelope:
+class Envelope(NamedTuple):
     """What precedes each record: nothing, or the head of a DLedger entry."""
 
     size: int = 0
@@ -269,8 +268,7 @@ def _name_table(names: tuple[str, ...]) -> tuple[bytes, Ints, Ints]:
     return b"".join(encoded), np.cumsum([len(name) for name in encoded]), by_letter
 
 
-@dataclasses.dataclass(frozen=True)
-class Scan:
+class Scan(NamedTuple):
     """One walk: the messages it met, where it ended (position in the buffer) and why."""
 
     table: MessageTable

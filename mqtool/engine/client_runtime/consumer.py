@@ -331,7 +331,7 @@ class Consumer(Subscriber, Reader):
         if lost or new:
             # A newer version tells the broker that its subscription is that of this rebalance.
             if subscription := self._subscriptions.get(topic):
-                self._subscriptions[topic] = dataclasses.replace(subscription, version=now)
+                self._subscriptions[topic] = subscription._replace(version=now)
             await self._instance.send_heartbeats()
         for assigned in begun:
             self._pull(assigned)

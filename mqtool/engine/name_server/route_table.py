@@ -283,7 +283,7 @@ class RouteTable:
             if bool(queue.perm & write) != writable:
                 kind = queue.read_queue_count, queue.write_queue_count, queue.perm, queue.topic_sys_flag
                 if kind not in changed:
-                    changed[kind] = replace(queue, perm=queue.perm ^ write)
+                    changed[kind] = queue._replace(perm=queue.perm ^ write)
                 queues[broker_name] = changed[kind]
         return len(topics)
 

@@ -145,7 +145,7 @@ def walk_part(
         report.end = run.end
     for piece in log.walk(segment, report.end, part.stop, kernels):
         if isinstance(piece, Gap):
-            report.runs.append(dataclasses.replace(piece, segment=part.segment))
+            report.runs.append(piece._replace(segment=part.segment))
             report.end = piece.end
         else:
             report.runs += make_runs(piece)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mqtool.engine.store.file_queue import FileQueue, Stray
 from mqtool.engine.store.mapped_file import MappedFile
@@ -33,8 +32,7 @@ _ROWS_AGAIN = 8
 """Messages in the first tables after a record that misled a walk: others may follow, and each means another walk."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Gap:
+class Gap(NamedTuple):
     """A range of a segment without a record that is neither blank nor the unused end."""
 
     segment: MappedFile

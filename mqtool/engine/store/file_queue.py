@@ -3,13 +3,12 @@
 import bisect
 import collections
 import copy
-import dataclasses
 import itertools
 import operator
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import reading, refuse_special
@@ -23,8 +22,7 @@ _LETTING_GO = threading.Lock()
 _start_of = operator.attrgetter("start_offset")
 
 
-@dataclasses.dataclass(frozen=True)
-class Stray:
+class Stray(NamedTuple):
     """An entry of a folder of segments that is not a segment."""
 
     path: Path

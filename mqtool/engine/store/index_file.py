@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import index_file as layout
@@ -22,8 +21,7 @@ _MAX_PLACES = 10_000
 _STEP = 1 << 20
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """Numbers of slots and entries of an index file, entry 0 included."""
 
     slots: int

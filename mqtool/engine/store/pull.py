@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from mqtool.engine.store.queue_view import FileQueueView, QueueView, UnitTable
 from mqtool.engine.store.reader import StoreReader
@@ -56,8 +57,7 @@ _STATUSES = {
 _EMPTY = (StoreStatus.NO_MATCHED_LOGIC_QUEUE, StoreStatus.NO_MESSAGE_IN_QUEUE)
 
 
-@dataclasses.dataclass(frozen=True)
-class UnreadableUnit:
+class UnreadableUnit(NamedTuple):
     """A unit from which no message, or not the right one, could be read."""
 
     queue_offset: int
@@ -88,8 +88,7 @@ class StorePullResult:
         return _STATUSES[self.store_status]
 
 
-@dataclasses.dataclass(frozen=True)
-class MessageFilter:
+class MessageFilter(NamedTuple):
     """What a consumer wants: tags, or messages whose properties an SQL92 filter takes."""
 
     tags: TagFilter | None = None

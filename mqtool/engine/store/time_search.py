@@ -3,9 +3,9 @@
 (Rules: store.md 4.6. RocketMQ: ``ConsumeQueue.getOffsetInQueueByTime``.)
 """
 
-import dataclasses
 import enum
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 
 class Boundary(enum.Enum):
@@ -17,8 +17,7 @@ class Boundary(enum.Enum):
     """The last of them, or the one before."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Hits:
+class Hits(NamedTuple):
     """Where a search in one file ended: at an exact hit, or between two neighbours with their times."""
 
     exact: int | None
@@ -26,8 +25,7 @@ class Hits:
     right: tuple[int, int] | None
 
 
-@dataclasses.dataclass(frozen=True)
-class TimeSearch:
+class TimeSearch(NamedTuple):
     """One queue, as far as a search must know it."""
 
     files: Sequence[tuple[int, int]]

@@ -189,7 +189,7 @@ class _Side:
                     result.gaps.append((start, min(end, stop)))
                 if end > stop:
                     cut = max(piece.start, stop - piece.segment.start_offset)
-                    rest.append(dataclasses.replace(piece, start=cut))
+                    rest.append(piece._replace(start=cut))
                 continue
             count = int(np.searchsorted(piece.table.column("position"), stop))
             if count == len(piece.table):

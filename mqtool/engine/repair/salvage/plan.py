@@ -357,7 +357,7 @@ class Survey:
         if isinstance(piece, Gap):
             before = self.gaps[-1] if self.gaps else None
             if before and before.segment is piece.segment and before.end == piece.start:
-                self.gaps[-1] = dataclasses.replace(before, end=piece.end)
+                self.gaps[-1] = before._replace(end=piece.end)
             else:
                 self.gaps.append(piece)
             return

@@ -415,7 +415,7 @@ class LogVerifier:
     def _add_gap(self, gap: Gap) -> None:
         last = self._pending[-1] if self._pending else None
         if isinstance(last, Gap) and last.segment is gap.segment and last.end == gap.start:
-            self._pending[-1] = dataclasses.replace(last, end=gap.end)
+            self._pending[-1] = last._replace(end=gap.end)
         else:
             self._pending.append(gap)
 
@@ -598,7 +598,7 @@ class LogVerifier:
                     code, text = "LOG-TORN", "a record that was not written completely"
                 else:
                     code, text = "LOG-NOISE", "bytes after the end of the log that are not a record"
-                    piece = dataclasses.replace(piece, start=content)
+                    piece = piece._replace(start=content)
             if code not in reported:
                 reported.add(code)
                 yield self._finding(code, text, piece)
