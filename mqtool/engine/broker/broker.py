@@ -4,7 +4,7 @@ It knows no protocol: protocols are handled by doors, see ``remoting_door.py``.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -84,15 +84,15 @@ class Ticker(Protocol):
         ...
 
 
-Arrival = Callable[[str, int, int, int, int], None]
-"""Called with topic, queue id, the offset after the new message, its tags code and the time (ms)."""
+Arrival = Callable[[str, int, int, Sequence[int], int], None]
+"""Called with topic, queue id, the offset after the new messages, the tags code of each, and the time (ms)."""
 
 
 class BrokerController:
     """The rules of a broker; times are in ms.
 
     Its parts are connected by the tables that are built here: ``_tickers`` for periodic work,
-    ``on_arrival`` for each message that can be read, ``_on_arrival_at`` for those of one topic, and the put hooks of
+    ``on_arrival`` for messages that can be read, ``_on_arrival_at`` for those of one topic, and the put hooks of
     ``intake`` for messages that must not go directly to their topic.
     """
 
@@ -200,7 +200,7 @@ class BrokerController:
             of_masters = (self.delayed, self.timers, revive_log, pops.orders, self.transactions)
             self._tickers = [ticker for ticker in self._tickers if ticker not in of_masters]
         self.on_arrival: list[Arrival] = [room.arrived, self.broker_stats.arrived]
-        """Listeners for each message that can be read."""
+        """Listeners for messages that can be read."""
         self._on_arrival_at: dict[str, Arrival] = {}
         if not is_slave:
             self._on_arrival_at = {
@@ -348,9 +348,9 @@ class BrokerController:
             self.timers.stop(now)
             self.pops.orders.keep(now)
 
-    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:
-        """Notify listeners that a message can be read; the store calls this for each."""
+    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], now: int) -> None:
+        """Notify listeners that messages can be read; the store calls this for all."""
         for tell in self.on_arrival:
-            tell(topic, queue_id, next_offset, tags_code, now)
+            tell(topic, queue_id, next_offset, tags_codes, now)
         if topic in self._on_arrival_at:
-            self._on_arrival_at[topic](topic, queue_id, next_offset, tags_code, now)
+            self._on_arrival_at[topic](topic, queue_id, next_offset, tags_codes, now)

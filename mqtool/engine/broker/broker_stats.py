@@ -5,7 +5,7 @@
 
 import datetime
 from collections import defaultdict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from mqtool.engine.broker.limits import MAX_COUNTED, MAX_NAME
@@ -68,10 +68,17 @@ class BrokerStatsManager:
 
     # Counting
 
-    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        """Count a message that can be read."""
-        self.stored += 1
-        self.counts.stored[topic] += 1
+    def arrived(
+        self,
+        topic: str,
+        queue_id: int,  # noqa: ARG002
+        next_offset: int,  # noqa: ARG002
+        tags_codes: Sequence[int],
+        now: int,  # noqa: ARG002
+    ) -> None:
+        """Count messages that can be read."""
+        self.stored += len(tags_codes)
+        self.counts.stored[topic] += len(tags_codes)
 
     def gave(self, topic: str, group: str, count: int, size: int) -> None:
         """Count messages delivered to a group, and their bytes."""

@@ -8,6 +8,7 @@ in their queues; RocketMQ would deliver them again.
 """
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -201,10 +202,17 @@ class DelayedMessages:
                     continue
                 break
 
-    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        """Note a message that has arrived in a queue of the levels."""
-        self._due.setdefault(queue_id + 1, tags_code)
-        self._offsets.setdefault(queue_id + 1, next_offset - 1)
+    def arrived(
+        self,
+        topic: str,  # noqa: ARG002
+        queue_id: int,
+        next_offset: int,
+        tags_codes: Sequence[int],
+        now: int,  # noqa: ARG002
+    ) -> None:
+        """Note messages that have arrived in a queue of the levels."""
+        self._due.setdefault(queue_id + 1, tags_codes[0])
+        self._offsets.setdefault(queue_id + 1, next_offset - len(tags_codes))
 
     def _deliver(self, level: int, most: int, now: int) -> int:
         """Deliver what is due of a level, and return how many messages that were."""

@@ -11,7 +11,7 @@ of the two revives what the other delivered.
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
@@ -134,9 +134,17 @@ class ReviveLog:
                 for offset in _offsets_from(queue, max(start, queue.min_offset(store.log.min_offset))):
                     self._take(queue_id, offset)
 
-    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        """Handle a message that has reached the log."""
-        self._take(queue_id, next_offset - 1)
+    def arrived(
+        self,
+        topic: str,  # noqa: ARG002
+        queue_id: int,
+        next_offset: int,
+        tags_codes: Sequence[int],
+        now: int,  # noqa: ARG002
+    ) -> None:
+        """Handle messages that have reached the log."""
+        for offset in range(next_offset - len(tags_codes), next_offset):
+            self._take(queue_id, offset)
 
     def _take(self, queue_id: int, offset: int) -> None:
         """Handle a message of the log by its kind."""

@@ -16,7 +16,7 @@ import heapq
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -222,9 +222,17 @@ class Timers:
         message.topic, message.queue_id = TIMER_TOPIC, 0
         return None
 
-    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        """Add a message that has arrived in the queue of timer messages."""
-        self._take(next_offset - 1)
+    def arrived(
+        self,
+        topic: str,  # noqa: ARG002
+        queue_id: int,  # noqa: ARG002
+        next_offset: int,
+        tags_codes: Sequence[int],
+        now: int,  # noqa: ARG002
+    ) -> None:
+        """Add messages that have arrived in the queue of timer messages."""
+        for offset in range(next_offset - len(tags_codes), next_offset):
+            self._take(offset)
 
     def _take(self, queue_offset: int) -> StoredMessage | None:
         """Add the message at a queue offset and return it; None if there is none that has to wait."""

@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from mqtool.engine.broker.acl import AccessControl, Need
 from mqtool.engine.broker.clients import Clients
@@ -222,10 +222,18 @@ class Transactions:
         message.sys_flag &= ~commit_log.TRANSACTION_MASK
         return None
 
-    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        """Note a half message."""
-        self._open[next_offset - 1] = [next_offset - 1]
-        self._new.append(next_offset - 1)
+    def arrived(
+        self,
+        topic: str,  # noqa: ARG002
+        queue_id: int,  # noqa: ARG002
+        next_offset: int,
+        tags_codes: Sequence[int],
+        now: int,  # noqa: ARG002
+    ) -> None:
+        """Note half messages."""
+        for offset in range(next_offset - len(tags_codes), next_offset):
+            self._open[offset] = [offset]
+            self._new.append(offset)
 
     # The end of a transaction
 

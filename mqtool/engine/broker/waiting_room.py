@@ -13,7 +13,7 @@ import heapq
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from mqtool.engine.broker.sessions import Session
@@ -189,19 +189,29 @@ class WaitingRoom:
 
     # Waking
 
-    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        """Wake the requests that want a message that has just arrived in a queue.
+    def arrived(
+        self,
+        topic: str,
+        queue_id: int,
+        next_offset: int,
+        tags_codes: Sequence[int],
+        now: int,  # noqa: ARG002
+    ) -> None:
+        """Wake the requests that want one of the messages that have just arrived in a queue.
 
         Args:
             topic: of the queue.
             queue_id: of the queue.
-            next_offset: of the queue, one past the message.
-            tags_code: of the message.
+            next_offset: of the queue, one past the last message.
+            tags_codes: of each message, in order.
             now: the time, in ms.
         """
+        if self._by_key.get((topic, queue_id)) or self._keys_of_topic.get(topic):
+            for offset, tags_code in enumerate(tags_codes, next_offset - len(tags_codes) + 1):
+                self._one_arrived(topic, queue_id, offset, tags_code)
+
+    def _one_arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
         pulls, keys = self._by_key.get((topic, queue_id), ()), self._keys_of_topic.get(topic, ())
-        if not pulls and not keys:
-            return
         if len(pulls) + self._counts_of_topic.get(topic, 0) > _COMPARED_AT_ONCE or (topic, queue_id) in self._arrivals:
             self._arrivals.setdefault((topic, queue_id), _Arrivals()).add(next_offset, tags_code)
             return

@@ -18,7 +18,6 @@ from mqtool.engine.broker.operations.refusal import OperationRefusedError as Not
 from mqtool.engine.broker.operations.send import NewTopic
 from mqtool.engine.broker.settings import Role
 from mqtool.engine.intervals import is_time
-from mqtool.engine.pulsar.deduplication import Deduplication
 from mqtool.engine.pulsar.entries import (
     ToStore,
     batch_body,
@@ -79,6 +78,8 @@ _DISPATCHED_AT_ONCE, _LOOKED_AT_AT_ONCE = 8, 200
 _STORED_TOGETHER = 1 << 18
 """Bytes of bodies from which on messages are not stored together: they are in memory, decompressed."""
 _NOTHING = ToStore([], False, 0)
+_LIKE = NewTopic("", 1, False)
+_new_tuple = tuple.__new__  # creates a named tuple in a third of the time
 _OF_PARTITION = re.compile(r"-partition-\d+$")
 _REQUESTS = frozenset(
     ("subscribe", "producer", "unsubscribe", "seek", "get_last_message_id", "get_topics", "watch_topics")
@@ -99,23 +100,7 @@ class _Received(NamedTuple):
     queue: QueueTopic
     body: Any  # of its command
     size: int  # of its payload
-    known: Deduplication | None  # where its sequence id counts
     stored: ToStore
-    fault: str = ""  # why it is refused
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether what comes before has to be stored first."""
-        return bool(self.fault) or self.stored.is_batch or self.known is not None
-
-    def may_follow(self, other: "_Received") -> bool:
-        """Return whether it may be stored together with another one."""
-        return not self.is_alone and self.producer is other.producer
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether its producer has sent it before."""
-        return self.known is not None and self.known.is_repeated(self.producer.name, signed(self.body.sequence_id))
 
 
 class PulsarDoor(Door[Frame, PulsarSession]):
@@ -293,7 +278,14 @@ class PulsarDoor(Door[Frame, PulsarSession]):
 
     # Delivery
 
-    def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+    def _arrived(
+        self,
+        topic: str,
+        queue_id: int,
+        next_offset: int,  # noqa: ARG002
+        tags_codes: Sequence[int],  # noqa: ARG002
+        now: int,  # noqa: ARG002
+    ) -> None:
         queue = self.topics.queues.get((topic, queue_id))
         if queue is not None and queue.subscriptions:
             self._look_at_all_of(queue)
@@ -848,70 +840,73 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         size = 0
         try:
             for _, body, payload in commands:
-                received = self._received(session, body, payload)
-                if received is None:
+                registered = session.producers.get(body.producer_id)
+                if registered is None and body.producer_id in session.closed_producers:
                     continue
-                if together and not (received.may_follow(together[-1]) and size < _STORED_TOGETHER):
+                if registered is None or payload is None:
+                    raise FormatError("a message without a producer, or without a payload", 0)
+                producer, queue = registered
+                if queue.producers.by_name.get(producer.name) is not producer:
+                    raise FormatError("a message from a producer that is still waiting", 0)
+                try:
+                    stored, fault = to_store(payload, self.topics.most_body), None
+                except FormatError as error:
+                    stored, fault = _NOTHING, error
+                is_alone = fault is not None or stored.is_batch or queue.deduplication is not None
+                if together and (is_alone or together[0].producer is not producer or size >= _STORED_TOGETHER):
                     before, together, size = together, [], 0
                     self._store_all(session, before, now)
-                if not received.is_alone:
+                    if producer.is_closed:  # the store did not accept those
+                        continue
+                received = _new_tuple(_Received, (producer, queue, body, len(payload), stored))
+                if not is_alone:
                     together.append(received)
-                    size += len(received.stored.records[0].body)
-                elif received.fault:
-                    self._send_error(session, body, received.fault, PulsarError.CHECKSUM)
-                elif received.is_repeated:
-                    end = self.broker.store.end_offset
-                    self._receipt(session, received.producer, body, (EARLIEST, EARLIEST), end, now)
+                    size += len(stored.records[0].body)
+                elif fault is None:
+                    self._store_alone(session, received, payload, now)
                 else:
-                    self._store_all(session, [received], now)
+                    text = "Checksum failed on the broker" if isinstance(fault, ChecksumError) else str(fault)
+                    self._send_error(session, body, text, PulsarError.CHECKSUM)
         finally:  # messages before a wrong one are valid
             if together:
                 self._store_all(session, together, now)
             session.send_receipts()
 
-    def _received(self, session: PulsarSession, body: Any, payload: bytes | None) -> _Received | None:
-        """Return a message with all that storing it takes, None if its producer was closed from this side."""
-        registered = session.producers.get(body.producer_id)
-        if registered is None and body.producer_id in session.closed_producers:
-            return None
-        if registered is None or payload is None:
-            raise FormatError("a message without a producer, or without a payload", 0)
-        producer, queue = registered
-        if queue.producers.by_name.get(producer.name) is not producer:
-            raise FormatError("a message from a producer that is still waiting", 0)
+    def _store_alone(self, session: PulsarSession, received: _Received, payload: bytes, now: int) -> None:
+        """Store a message, or a batch, unless it has been sent before; and answer it."""
+        producer, queue, body, *_ = received
         known = queue.deduplication
-        try:
-            stored = to_store(payload, self.topics.most_body)
-        except FormatError as error:
-            fault = "Checksum failed on the broker" if isinstance(error, ChecksumError) else str(error)
-            return _Received(producer, queue, body, len(payload), known, _NOTHING, fault)
         if known is not None and body.is_chunk and is_followed_by_chunks(metadata_of(payload)):
             known = None  # all chunks of a message have one sequence id: the last one counts
-        return _Received(producer, queue, body, len(payload), known, stored)
+        if known is not None and known.is_repeated(producer.name, signed(body.sequence_id)):
+            self._receipt(session, producer, body, (EARLIEST, EARLIEST), self.broker.store.end_offset, now)
+        elif self._store_all(session, [received], now) and known is not None:
+            known.stored(producer.name, max(signed(body.sequence_id), signed(body.highest_sequence_id)))
 
-    def _store_all(self, session: PulsarSession, together: Sequence[_Received], now: int) -> None:
-        """Store messages of one producer, and answer them."""
-        producer, queue = together[0].producer, together[0].queue
+    def _store_all(self, session: PulsarSession, together: Sequence[_Received], now: int) -> bool:
+        """Store messages of one producer, answer them, and return whether all are stored."""
+        producer, queue, *_ = together[0]
         try:
             results = self._store(session, together, now)
         except (NotDoneError, LimitError) as refused:
             for received in together:
                 self._send_error(session, received.body, str(refused))
-            return
-        for received, result in zip(together, results, strict=True):
-            body, known = received.body, received.known
+            return False
+        are_stored = True
+        for (_, _, body, size, _), result in zip(together, results, strict=True):
+            if result.status is PutStatus.PUT_OK:
+                queue.bytes_in += size
+                place = queue.generation, result.queue_offset
+                self._receipt(session, producer, body, place, result.flush_offset, now)
+                continue
+            are_stored = False
             if result.status is PutStatus.SERVICE_NOT_AVAILABLE:  # the client retries until the store accepts it
                 log.warning("a message of %s was not accepted: %s", session.address, self.broker.store.refusal)
                 self._close(session, producer.id, producer)
-                return
-            if result.status is not PutStatus.PUT_OK:
-                text = f"The message cannot be stored ({result.status}): it is too large, or its properties are"
-                self._send_error(session, body, text)
-                continue
-            queue.bytes_in += received.size
-            if known is not None:
-                known.stored(producer.name, max(signed(body.sequence_id), signed(body.highest_sequence_id)))
-            self._receipt(session, producer, body, (queue.generation, result.queue_offset), result.flush_offset, now)
+                break
+            text = f"The message cannot be stored ({result.status}): it is too large, or its properties are"
+            self._send_error(session, body, text)
+        return are_stored
 
     def _receipt(
         self,
@@ -951,18 +946,15 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         session.send_receipts()
 
     def _store(self, session: PulsarSession, together: Sequence[_Received], now: int) -> Sequence[AppendResult]:
-        place, like, sends = together[0].queue.place, NewTopic("", 1, False), self.broker.sends
+        place, host, sends = together[0].queue.place, session.born_host, self.broker.sends
         messages = []
-        for received in together:
-            stored = received.stored
+        for *_, stored in together:
             body, properties = (batch_body(stored.records), b"") if stored.is_batch else stored.records[0]
-            born, host = stored.publish_time or now, session.born_host
-            messages.append(
-                NewMessage(place.topic, place.queue_id, body, properties, born_timestamp=born, born_host=host)
-            )
+            born = stored.publish_time or now
+            messages.append(NewMessage(place.topic, place.queue_id, body, properties, 0, 0, born, host))
         if together[0].stored.is_batch:
-            return [sends.send(messages[0], like, now, is_batch=True).result]
-        return sends.send_each(messages, like, now)
+            return [sends.send(messages[0], _LIKE, now, is_batch=True).result]
+        return sends.send_each(messages, _LIKE, now)
 
     def _send_error(self, session: PulsarSession, body: Any, text: str, error: PulsarError | None = None) -> None:
         """Refuse a message with an error on which clients give it up instead of resending it endlessly."""

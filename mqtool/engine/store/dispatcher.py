@@ -6,7 +6,7 @@ there (``read_on``) when a store is opened that was not closed. Queues and index
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mqtool.engine.store import live_dispatch
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OnArrival = Callable[[str, int, int, int, int], None]
+OnArrival = Callable[[str, int, int, Sequence[int], int], None]
 WITH_UNIT = (0, commit_log.TRANSACTION_COMMIT)
 """Kinds of messages, by their transaction, that are in queues."""
 _UNIQ_KEY, _KEYS, _TAGS = UNIQ_KEY.encode(), KEYS.encode(), TAGS.encode()
@@ -73,7 +73,7 @@ class Dispatcher:
         self.queues = queues
         self.index = index
         self.on_arrival: OnArrival | None = None
-        """Called for each message that can now be read: topic, queue id, the offset after it, tags code, the time."""
+        """Called for messages that can now be read: topic, queue id, the offset after them, tags codes, the time."""
         self.let_go: Callable[[str, int], object] | None = None
         """Releases the queues of a topic that was deleted on the broker that wrote the log."""
         self.on_restart: Callable[[str, int], None] | None = None
@@ -139,7 +139,38 @@ class Dispatcher:
         if self._taken >= MAX_WAITING:
             self.write_some_units()
         if queue is not None and self.on_arrival is not None:
-            self.on_arrival(topic, queue.key[1], queue.next_offset, code, now)
+            self.on_arrival(topic, queue.key[1], queue.next_offset, (code,), now)
+
+    def take_each(
+        self,
+        queue: "LiveQueue",
+        sys_flags: Iterable[int],
+        pairs_of_each: "Iterable[live_dispatch.Pairs]",
+        physical_offsets: Sequence[int],
+        sizes: Sequence[int],
+        now: int,
+    ) -> None:
+        """Add units and keys of the next messages of the log, all of one queue, as ``take`` does for each."""
+        topic, queue_id = queue.key
+        append, wait = queue.append, self.index.waiting.append
+        codes = []
+        for sys_flag, pairs, at, size in zip(sys_flags, pairs_of_each, physical_offsets, sizes, strict=False):
+            code = live_dispatch.tags_code(topic, pairs, now, self._delay_levels)
+            append(at, size, code, now)
+            codes.append(code)
+            if self.is_indexed:
+                keys = pairs.get(_KEYS)
+                wait((topic, sys_flag, (pairs.get(_UNIQ_KEY), keys, pairs.get(_TAGS)), at, now))
+                if keys is not None:
+                    self._taken += len(keys) // _LONG_KEYS
+        self._waiting[queue] = None
+        self._timestamp, self._last_start = now, physical_offsets[-1]
+        self.next_offset = physical_offsets[-1] + sizes[-1]
+        self._taken += len(sizes)
+        if self._taken >= MAX_WAITING:
+            self.write_some_units()
+        if self.on_arrival is not None:
+            self.on_arrival(topic, queue_id, queue.next_offset, codes, now)
 
     def read_on(self) -> None:
         """Take the messages that are in the log after the last one, up to an incomplete one.

@@ -85,7 +85,7 @@ class RoomOverTime(RuleBasedStateMachine):
         concerned = [one for one in self.here() if self.is_concerned(one, topic, queue_id, tags_code)]
         for one in concerned:
             one.has_something = True
-        self.room.arrived(topic, queue_id, self.now + 1, tags_code, self.now)
+        self.room.arrived(topic, queue_id, self.now + 1, [tags_code], self.now)
         if concerned:
             assert self.room.next_tick(self.now) == self.now
         self.room.tick(self.now)
@@ -166,7 +166,7 @@ class CrowdedRoomOverTime(RoomOverTime):
         for one in concerned:
             one.has_something = True
         for code in tags_codes:
-            self.room.arrived(TOPIC, 0, self.now + 1, code, self.now)
+            self.room.arrived(TOPIC, 0, self.now + 1, [code], self.now)
         if concerned:
             self.room.tick(self.now)
             self.close(0)
@@ -204,7 +204,7 @@ def test_a_message_that_thousands_wait_for_in_vain_is_compared_in_several_ticks(
     most = []
     for _ in range(50):
         before = compared
-        room.arrived(TOPIC, 0, 1, 9999, 0)
+        room.arrived(TOPIC, 0, 1, [9999], 0)
         most.append(compared - before)
     while room.next_tick(0) == 0:
         before = compared
@@ -225,7 +225,7 @@ def test_thousands_that_are_woken_at_once_are_looked_at_in_several_ticks() -> No
         room.add(one.waiting)
         one.has_something = True
 
-    room.arrived(TOPIC, 0, 1, 0, 0)
+    room.arrived(TOPIC, 0, 1, [0], 0)
     for one in pops:
         room.wake(one.waiting.key)
     told, most = 0, 0
@@ -256,7 +256,7 @@ def test_a_thousand_that_wait_for_the_same_are_looked_at_in_several_ticks_and_al
     most = []
     for number in (999, 0):  # the first one is looked at before there is something for it
         pops[number].has_something = True
-        room.arrived(TOPIC, 0, 1, number, 0)
+        room.arrived(TOPIC, 0, 1, [number], 0)
         for _ in range(10):
             before = looked
             room.tick(0)

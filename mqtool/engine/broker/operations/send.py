@@ -50,6 +50,7 @@ _RETRY_TOPIC, _TIMER_OUT = RETRY_TOPIC.encode(), TIMER_OUT_MS.encode()
 _ADDED = (MSG_REGION, TRACE_ON, CLUSTER)
 _TO_BE_REPLACED = frozenset((*_ADDED, POP_CK))
 _OF_ONE_SENT_AGAIN = frozenset(name.encode() for name in _TO_BE_REPLACED)
+_UNIQUE_KEY_PAIR = b"%b\1%%b\2" % _UNIQ_KEY
 _WELL_FORMED = re.compile(rb"(?:[^\x00\x01\x02]+\x01[^\x00\x02]*(?:\x02|\Z))*")
 _TAIL_SEPARATOR = b"\x02"
 _MULTI_TAG = "MULTI_TAG"
@@ -141,8 +142,9 @@ class Sends:
         topic, queue_id = messages[0].topic, messages[0].queue_id
         if len(messages) == 1 or self._store.queue(topic, queue_id) is None or topic.startswith(RETRY_PREFIX):
             return [self.send(message, like, now).result for message in messages]
+        config = self._usable_topic(topic, queue_id, like, now)
         for message in messages:
-            self.prepare(message, like, now)
+            self._to_stored_form(message, config)
             if not message.pairs.get(_UNIQ_KEY):
                 self._add_unique_key(message, now)
         return self._intake.put_each(messages, now)
@@ -154,20 +156,10 @@ class Sends:
             OperationRefusedError: it cannot be stored.
             LimitError: there are too many topics.
         """
-        settings, config = self._state.settings, self._topic_of(message.topic, like, now)
-        queue_id = message.queue_id
-        if queue_id >= max(config.write_queue_count, config.read_queue_count):
-            text = f"request queueId[{queue_id}] is illegal, {config.topic} has fewer queues"
-            raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
-        if queue_id < 0:
+        config = self._usable_topic(message.topic, message.queue_id, like, now)
+        if message.queue_id < 0:
             message.queue_id = next(self._rotation) % max(1, config.write_queue_count)
-        if settings.refuse_transactions and message.pairs.get(_TRANSACTION) == b"true":
-            text = f"the broker[{self._state.address}] sending transaction message is forbidden"
-            raise OperationRefusedError(Reason.NOT_ALLOWED, text)
-        if config.filter_type == _MULTI_TAG:
-            message.sys_flag |= SysFlag.MULTI_TAGS
-        self._mark(message)
-        message.store_host = self._state.store_host
+        self._to_stored_form(message, config)
         return config
 
     def send_back(
@@ -259,6 +251,14 @@ class Sends:
             raise OperationRefusedError(Reason.NOT_ALLOWED, f"the topic[{topic}] is terminated")
         return config
 
+    def _usable_topic(self, topic: str, queue_id: int, like: NewTopic, now: int) -> TopicConfig:
+        """Return the topic of a send to a queue, created if necessary; raises ``OperationRefusedError``."""
+        config = self._topic_of(topic, like, now)
+        if queue_id >= max(config.write_queue_count, config.read_queue_count):
+            text = f"request queueId[{queue_id}] is illegal, {config.topic} has fewer queues"
+            raise OperationRefusedError(Reason.BAD_ARGUMENT, text)
+        return config
+
     def _group(self, name: str, now: int) -> SubscriptionGroup:
         group = self._groups.find(name, now)
         if group is None:
@@ -281,6 +281,17 @@ class Sends:
         message.topic, message.queue_id = topic, 0
 
     # Messages
+
+    def _to_stored_form(self, message: NewMessage, config: TopicConfig) -> None:
+        """Convert a message of a topic to the stored form; raises ``OperationRefusedError``."""
+        state = self._state
+        if state.settings.refuse_transactions and message.pairs.get(_TRANSACTION) == b"true":
+            text = f"the broker[{state.address}] sending transaction message is forbidden"
+            raise OperationRefusedError(Reason.NOT_ALLOWED, text)
+        if config.filter_type == _MULTI_TAG:
+            message.sys_flag |= SysFlag.MULTI_TAGS
+        self._mark(message)
+        message.store_host = state.store_host
 
     def _mark(self, message: NewMessage) -> None:
         """Add the properties that the broker adds to each message."""
@@ -307,9 +318,8 @@ class Sends:
     def _add_unique_key(self, message: NewMessage, now: int) -> bytes:
         """Give a message whose producer set none a unique key, and return it."""
         host, port = self._state.store_host
-        unique_key = build_unique_key(host, port, self._started, now, next(self._key_count))
-        key = unique_key.encode()
-        message.add_pairs(add_property(message.properties, UNIQ_KEY, unique_key), {_UNIQ_KEY: key})
+        key = build_unique_key(host, port, self._started, now, next(self._key_count)).encode()
+        message.add_pairs(message.properties + _UNIQUE_KEY_PAIR % key, {_UNIQ_KEY: key})
         return key
 
     def _recall_handle(self, topic: str, message: NewMessage, key: bytes) -> RecallHandle:
