@@ -168,6 +168,25 @@ class BatchElement(NamedTuple):
     flag: int
     body: bytes
     properties: bytes
+    born_timestamp: int
+
+
+def one_of(batch: NewMessage, element: BatchElement) -> NewMessage:
+    """Return a message of a batch as one of its own."""
+    flag, body, properties, born_timestamp = element
+    return NewMessage(
+        batch.topic,
+        batch.queue_id,
+        body,
+        properties,
+        flag,
+        batch.sys_flag,
+        born_timestamp,
+        batch.born_host,
+        batch.store_host,
+        batch.reconsume_times,
+        batch.prepared_transaction_offset,
+    )
 
 
 MAX_OF_BATCH = 16_384
@@ -207,7 +226,7 @@ def split_batch(batch: NewMessage, most_bytes: int = 1 << 24) -> list[BatchEleme
             if properties and not properties.endswith(_PAIR):
                 properties += _PAIR
             properties += batch.properties
-        elements.append(BatchElement(flag, body[at + _ELEMENT.size : properties_at], properties))
+        elements.append(BatchElement(flag, body[at + _ELEMENT.size : properties_at], properties, batch.born_timestamp))
         at = end
     return elements
 
@@ -220,7 +239,7 @@ def build_batch(
     physical_offset: int,
     store_timestamp: int,
 ) -> list[bytes]:
-    """Return the records of the messages of a batch, end to end; the arguments are those of ``build_record``.
+    """Return the records of messages that have most in common, end to end; the arguments are those of ``build_record``.
 
     Raises:
         struct.error: a number is too large for its field.
@@ -230,7 +249,7 @@ def build_batch(
     pack_head, pack_short, crc32 = _PACK_HEAD[sys_flag >> 4 & 3], _SHORT.pack, zlib.crc32
     other_size = record_size(batch, topic, 0) - len(batch.body)
     records, at = [], physical_offset
-    for queue_offset, (flag, body, properties) in enumerate(elements, first_queue_offset):
+    for queue_offset, (flag, body, properties, born_timestamp) in enumerate(elements, first_queue_offset):
         size = other_size + len(body) + len(properties)
         head = pack_head(
             size,
@@ -241,7 +260,7 @@ def build_batch(
             queue_offset,
             at,
             sys_flag,
-            batch.born_timestamp,
+            born_timestamp,
             *born_host,
             store_timestamp,
             *store_host,

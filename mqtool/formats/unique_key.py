@@ -26,6 +26,11 @@ def build_unique_key(address: bytes, process: int, maker: int, now: int, count: 
     return maker_part(address, process, maker) + message_part(now, count)
 
 
+def key_start(address: bytes, process: int, maker: int, now: int) -> bytes:
+    """Return the first 28 digits, which all keys of a maker share that it makes at a time."""
+    return f"{maker_part(address, process, maker)}{_time_part(now)}".encode()
+
+
 @functools.lru_cache(256)
 def maker_part(address: bytes, process: int, maker: int) -> str:
     """Return the first 20 digits, which all keys of a maker share."""

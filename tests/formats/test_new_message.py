@@ -119,20 +119,21 @@ def test_a_crc_property_covers_all_that_stands_before_it(text: bytes, body: byte
 def test_a_batch_is_split_as_the_schema_splits_it(parts: list[tuple[bytes, bytes, int]]) -> None:
     body = b"".join(builders.batch_element(*part) for part in parts)
 
-    elements = split_batch(NewMessage("TopicTest", 3, body))
+    elements = split_batch(NewMessage("TopicTest", 3, body, born_timestamp=5))
 
-    assert elements == [(one.flag, one.body, one.properties) for one in record_schemas.parse_client_batch(body)]
+    elements_by_schema = record_schemas.parse_client_batch(body)
+    assert elements == [(one.flag, one.body, one.properties, 5) for one in elements_by_schema]
 
 
-@given(new_messages, st.lists(st.tuples(i32, st.binary(max_size=40), builders.properties_texts), max_size=5))
+@given(new_messages, st.lists(st.tuples(i32, st.binary(max_size=40), builders.properties_texts, i64), max_size=5))
 def test_the_records_of_a_batch_are_those_of_its_messages(
-    batch: NewMessage, parts: list[tuple[int, bytes, bytes]]
+    batch: NewMessage, parts: list[tuple[int, bytes, bytes, int]]
 ) -> None:
     found = build_batch(batch, [BatchElement(*part) for part in parts], topic_field(batch.topic), 100, 1000, 9)
 
     alone, at = dataclasses.replace(batch, prepared_transaction_offset=0), 1000
-    for place, (record, (flag, body, properties)) in enumerate(zip(found, parts, strict=True)):
-        one = dataclasses.replace(alone, flag=flag, body=body, properties=properties)
+    for place, (record, (flag, body, properties, born)) in enumerate(zip(found, parts, strict=True)):
+        one = dataclasses.replace(alone, flag=flag, body=body, properties=properties, born_timestamp=born)
         assert record == built(one, 100 + place, at, 9)
         at += len(record)
 

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import TYPE_CHECKING
 
+from mqtool.formats.new_message import one_of
 from mqtool.formats.property_names import DELAY
 
 if TYPE_CHECKING:
     from mqtool.engine.store.append_result import AppendResult
     from mqtool.engine.store.message_store import MessageStore
-    from mqtool.formats.new_message import NewMessage
+    from mqtool.formats.new_message import BatchElement, NewMessage
 
 PutHook = Callable[["NewMessage", int], "AppendResult | None"]
 """Changes a message and its destination, so that it waits elsewhere first; returns a result to refuse it."""
@@ -41,11 +42,17 @@ class Intake:
                 return refused
         return self.store.append(message, now, is_again=is_again)
 
-    def put_each(self, messages: Sequence["NewMessage"], now: int) -> list["AppendResult"]:
-        """Store messages of one queue, if possible in one write."""
-        if all(self._names.isdisjoint(message.pairs) for message in messages):
-            return self.store.append_each(messages, now)
-        return [self.put(message, now) for message in messages]
+    def put_each(
+        self,
+        run: "NewMessage",
+        elements: Sequence["BatchElement"],
+        pairs_of_each: Sequence[dict[bytes, bytes]],
+        now: int,
+    ) -> list["AppendResult"]:
+        """Store messages, if possible in one write; the arguments are those of ``Appender.append_each``."""
+        if all(map(self._names.isdisjoint, pairs_of_each)):
+            return self.store.append_each(run, elements, pairs_of_each, now)
+        return [self.put(one_of(run, element), now) for element in elements]
 
     def put_again(self, message: "NewMessage", now: int) -> "AppendResult":
         """Store a message that a consumer had: of its properties only a delay takes effect.

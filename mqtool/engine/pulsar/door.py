@@ -51,7 +51,7 @@ from mqtool.engine.pulsar.topics import EARLIEST, Durable, PulsarTopics, QueueTo
 from mqtool.engine.pulsar.wire import command
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, LimitError, MqtoolError
-from mqtool.formats.new_message import NewMessage
+from mqtool.formats.new_message import BatchElement, NewMessage
 from mqtool.formats.peer import Peer
 from mqtool.formats.plain_acl import ANY, PUB, SUB
 from mqtool.formats.topics import RETRY_PREFIX
@@ -77,7 +77,7 @@ _DISPATCHED_AT_ONCE, _LOOKED_AT_AT_ONCE = 8, 200
 """Subscriptions that have a turn in one call, and how many may be passed over because they have no consumers."""
 _STORED_TOGETHER = 1 << 18
 """Bytes of bodies from which on messages are not stored together: they are in memory, decompressed."""
-_NOTHING = ToStore([], False, 0)
+_NOTHING = ToStore([], False, 0, False)
 _LIKE = NewTopic("", 1, False)
 _new_tuple = tuple.__new__  # creates a named tuple in a third of the time
 _OF_PARTITION = re.compile(r"-partition-\d+$")
@@ -946,15 +946,17 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         session.send_receipts()
 
     def _store(self, session: PulsarSession, together: Sequence[_Received], now: int) -> Sequence[AppendResult]:
-        place, host, sends = together[0].queue.place, session.born_host, self.broker.sends
-        messages = []
-        for *_, stored in together:
-            body, properties = (batch_body(stored.records), b"") if stored.is_batch else stored.records[0]
-            born = stored.publish_time or now
-            messages.append(NewMessage(place.topic, place.queue_id, body, properties, 0, 0, born, host))
+        place, sends = together[0].queue.place, self.broker.sends
+        run = NewMessage(place.topic, place.queue_id, b"", born_host=session.born_host)
         if together[0].stored.is_batch:
-            return [sends.send(messages[0], _LIKE, now, is_batch=True).result]
-        return sends.send_each(messages, _LIKE, now)
+            stored = together[0].stored
+            run.body, run.born_timestamp = batch_body(stored.records), stored.publish_time or now
+            return [sends.send(run, _LIKE, now, is_batch=True).result]
+        elements, are_plain = [], []
+        for *_, (records, _, publish_time, is_plain) in together:
+            elements.append(_new_tuple(BatchElement, (0, *records[0], publish_time or now)))
+            are_plain.append(is_plain)
+        return sends.send_each(run, elements, are_plain, _LIKE, now)
 
     def _send_error(self, session: PulsarSession, body: Any, text: str, error: PulsarError | None = None) -> None:
         """Refuse a message with an error on which clients give it up instead of resending it endlessly."""

@@ -93,6 +93,7 @@ class ToStore(NamedTuple):
     records: list[Record]
     is_batch: bool
     publish_time: int  # ms
+    is_plain: bool  # its only property is one of ours
 
 
 def _usual_time(metadata: bytes) -> int | None:
@@ -121,7 +122,7 @@ def to_store(payload: bytes, most: int) -> ToStore:
     raw, body = split_payload(payload)
     if (usual_time := _usual_time(raw)) is not None and len(raw) + len(body) <= longest_payload(most):
         record = _new_tuple(Record, (body, _ONLY_SINGLE % _base64(raw)))
-        return _new_tuple(ToStore, ([record], False, usual_time))
+        return _new_tuple(ToStore, ([record], False, usual_time, True))
     metadata = parse(MessageMetadata, raw)
     _check_count(metadata)
     time = metadata.publish_time if metadata.publish_time < 1 << 63 else 0
@@ -137,12 +138,12 @@ def to_store(payload: bytes, most: int) -> ToStore:
             plain = compression.decompress(body, metadata.compression, metadata.uncompressed_size, most - ROOM)
             records = _batch(metadata, plain) if is_batch else [_single(metadata, raw, plain)]
             if len(raw) + len(plain) <= longest_payload(most) and _fit(records, most if is_batch else None):
-                return ToStore(records, is_batch, time)
+                return ToStore(records, is_batch, time, False)
         except (FormatError, ImportError):
             pass  # its consumer may be able to
     if payload[:2] != CHECKSUM_MARK:
         payload = build_payload(raw, body)
-    return ToStore([Record(payload, _joined([(RAW, b"1")]))], False, time)
+    return ToStore([Record(payload, _joined([(RAW, b"1")]))], False, time, True)
 
 
 def longest_payload(most: int) -> int:

@@ -27,6 +27,7 @@ from mqtool.formats.new_message import (
     build_batch,
     build_record,
     fill_crc,
+    one_of,
     record_size,
     split_batch,
     with_crc_place,
@@ -147,53 +148,64 @@ class Appender:
         wait = end if (self.is_sync or log.confirmed_offset is not None) and pairs.get(_WAIT) != b"false" else 0
         return AppendResult(_PUT_OK, (at,), end, queue_offset, now, message.store_host, wait)
 
-    def append_each(self, messages: Sequence[NewMessage], now: int) -> list[AppendResult]:
-        """Store messages of one queue one after the other, with the results of ``append``, if possible in one write.
+    def append_each(
+        self,
+        run: NewMessage,
+        elements: Sequence[BatchElement],
+        pairs_of_each: Sequence[live_dispatch.Pairs],
+        now: int,
+    ) -> list[AppendResult]:
+        """Store messages one after the other, with the results of ``append``, if possible in one write.
 
         If that write fails, none is stored.
+
+        Args:
+            run: what they have in common: all but their elements.
+            elements: of each, one or more.
+            pairs_of_each: the properties of each; of names that no broker acts on, some or all may be missing.
+            now: the time, in ms.
         """
-        queue = self._queues.get((messages[0].topic, messages[0].queue_id))
-        if queue is None or not (sizes := self._sizes_together(messages, queue)):
-            return [self.append(message, now) for message in messages]
+        queue = self._queues.get((run.topic, run.queue_id))
+        if queue is None or not (sizes := self._sizes_together(run, elements, pairs_of_each, queue)):
+            return [self.append(one_of(run, element), now) for element in elements]
         log, first = self._log, queue.next_offset
         try:
             offsets = [*itertools.accumulate(sizes[:-1], initial=log.place(sum(sizes)))]
-            records = [
-                build_record(message, queue.topic, message.properties, size, queue_offset, at, now)
-                for queue_offset, (message, size, at) in enumerate(zip(messages, sizes, offsets, strict=True), first)
-            ]
-            log.write(b"".join(records), offsets[-1], now)
+            log.write(b"".join(build_batch(run, elements, queue.topic, first, offsets[0], now)), offsets[-1], now)
         except struct.error:  # a number is too large for its field: only that message is refused
-            return [self.append(message, now) for message in messages]
+            return [self.append(one_of(run, element), now) for element in elements]
         except MqtoolError as error:
             self._health.hold_up(error)
-            return [_REFUSED] * len(messages)
-        all_pairs = [message.pairs for message in messages]
-        self._dispatcher.take_each(queue, (message.sys_flag for message in messages), all_pairs, offsets, sizes, now)
-        must_wait = self.is_sync or log.confirmed_offset is not None
+            return [_REFUSED] * len(elements)
+        self._dispatcher.take_each(queue, run.sys_flag, pairs_of_each, offsets, sizes, now)
+        must_wait, store_host = self.is_sync or log.confirmed_offset is not None, run.store_host
         results = []
-        for queue_offset, (message, at, size) in enumerate(zip(messages, offsets, sizes, strict=True), first):
+        for queue_offset, (pairs, at, size) in enumerate(zip(pairs_of_each, offsets, sizes, strict=True), first):
             end = at + size
-            wait = end if must_wait and message.pairs.get(_WAIT) != b"false" else 0
-            results.append(_new_tuple(AppendResult, (_PUT_OK, (at,), end, queue_offset, now, message.store_host, wait)))
+            wait = end if must_wait and pairs.get(_WAIT) != b"false" else 0
+            results.append(_new_tuple(AppendResult, (_PUT_OK, (at,), end, queue_offset, now, store_host, wait)))
         return results
 
-    def _sizes_together(self, messages: Sequence[NewMessage], queue: LiveQueue) -> list[int]:
+    def _sizes_together(
+        self,
+        run: NewMessage,
+        elements: Sequence[BatchElement],
+        pairs_of_each: Sequence[live_dispatch.Pairs],
+        queue: LiveQueue,
+    ) -> list[int]:
         """Return the sizes of the records of messages that can be stored in one write; none if they cannot."""
-        if self._is_refusing or self._with_crc or self._with_light_queues or messages[0].topic == SCHEDULE_TOPIC:
+        if self._is_refusing or self._with_crc or self._with_light_queues or run.topic == SCHEDULE_TOPIC:
             return []
-        sizes, topic = [], queue.topic
-        for message in messages:
-            properties_size = len(message.properties)
-            size = record_size(message, topic, properties_size)
-            if (
-                message.sys_flag & _UNUSUAL
-                or properties_size > MAX_PROPERTIES
-                or live_dispatch.BATCH_COUNT in message.pairs
-                or not self._fits(len(message.body), size, False)
-            ):
-                return []
-            sizes.append(size)
+        if run.sys_flag & _UNUSUAL or run.prepared_transaction_offset:
+            return []
+        if any(live_dispatch.BATCH_COUNT in pairs for pairs in pairs_of_each):
+            return []
+        body_sizes = [len(body) for _, body, _, _ in elements]
+        properties_sizes = [len(properties) for _, _, properties, _ in elements]
+        other_size = record_size(run, queue.topic, 0) - len(run.body)
+        sizes = [other_size + sum(both) for both in zip(body_sizes, properties_sizes, strict=True)]
+        if max(properties_sizes) > MAX_PROPERTIES or not self._fits(max(body_sizes), max(sizes), False):
+            return []
         return sizes if sum(sizes) <= min(self._log.room, _WRITTEN_TOGETHER) else []
 
     def append_batch(self, batch: NewMessage, now: int) -> AppendResult:
@@ -245,7 +257,7 @@ class Appender:
         except MqtoolError as error:
             self._health.hold_up(error)
             return _REFUSED
-        self._dispatcher.take_each(queue, itertools.repeat(batch.sys_flag), all_pairs, offsets, sizes, now)
+        self._dispatcher.take_each(queue, batch.sys_flag, all_pairs, offsets, sizes, now)
         must_wait = self.is_sync or log.confirmed_offset is not None
         waits = must_wait and any(pairs.get(_WAIT) != b"false" for pairs in all_pairs)
         return AppendResult(_PUT_OK, tuple(offsets), end, first, now, batch.store_host, end if waits else 0)

@@ -144,7 +144,7 @@ class Dispatcher:
     def take_each(
         self,
         queue: "LiveQueue",
-        sys_flags: Iterable[int],
+        sys_flag: int,
         pairs_of_each: "Iterable[live_dispatch.Pairs]",
         physical_offsets: Sequence[int],
         sizes: Sequence[int],
@@ -154,7 +154,7 @@ class Dispatcher:
         topic, queue_id = queue.key
         append, wait = queue.append, self.index.waiting.append
         codes = []
-        for sys_flag, pairs, at, size in zip(sys_flags, pairs_of_each, physical_offsets, sizes, strict=False):
+        for pairs, at, size in zip(pairs_of_each, physical_offsets, sizes, strict=True):
             code = live_dispatch.tags_code(topic, pairs, now, self._delay_levels)
             append(at, size, code, now)
             codes.append(code)

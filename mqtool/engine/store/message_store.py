@@ -20,6 +20,7 @@ from mqtool.engine.store.dispatcher import MANY_WAITING, MAX_WAITING, Dispatcher
 from mqtool.engine.store.file_kinds import LOCK
 from mqtool.engine.store.health import DISK_IS_FULL, Health
 from mqtool.engine.store.live_checkpoint import LiveCheckpoint
+from mqtool.engine.store.live_dispatch import Pairs
 from mqtool.engine.store.live_queue import LiveQueue, QueueKey
 from mqtool.engine.store.locks import hold
 from mqtool.engine.store.log_end import clear_behind, records_before, whole_at
@@ -30,7 +31,7 @@ from mqtool.engine.store.time_search import Boundary
 from mqtool.engine.store.upkeep import Upkeep
 from mqtool.errors import FormatError, MqtoolError, NotFoundError, RecoveryNeededError, UsageError, WriteError
 from mqtool.formats.message import Message, message_of
-from mqtool.formats.new_message import NewMessage
+from mqtool.formats.new_message import BatchElement, NewMessage
 from mqtool.formats.properties import split_keys
 
 CHANGEABLE = frozenset(
@@ -146,7 +147,9 @@ class MessageStore:
         self._files = self.dispatcher.queues.files
         self.append = self._appender.append
         self.append_batch: Callable[[NewMessage, int], AppendResult] = self._appender.append_batch
-        self.append_each: Callable[[Sequence[NewMessage], int], list[AppendResult]] = self._appender.append_each
+        self.append_each: Callable[[NewMessage, Sequence[BatchElement], Sequence[Pairs], int], list[AppendResult]] = (
+            self._appender.append_each
+        )
         self.append_bytes = self._appender.append_bytes
         self.tick = self._upkeep.tick
         self.write_units = self.dispatcher.write_units
@@ -250,8 +253,8 @@ class MessageStore:
         def refuse(message: NewMessage, now: int, *, is_again: bool = False) -> AppendResult:  # noqa: ARG001
             return AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
 
-        def refuse_each(messages: Sequence[NewMessage], now: int) -> list[AppendResult]:
-            return [refuse(message, now) for message in messages]
+        def refuse_each(run: NewMessage, elements: Sequence[BatchElement], *_: object) -> list[AppendResult]:
+            return [refuse(run, 0) for _ in elements]
 
         self.append = self.append_batch = refuse
         self.append_each = refuse_each

@@ -21,7 +21,7 @@ from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.codes import Perm, SysFlag
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
 from mqtool.formats.hosts import host_text, offset_message_id
-from mqtool.formats.new_message import NewMessage, split_batch
+from mqtool.formats.new_message import BatchElement, NewMessage, one_of, split_batch
 from mqtool.formats.properties import add_property, build_properties, pairs_of, parse_properties
 from mqtool.formats.property_names import (
     CLUSTER,
@@ -40,7 +40,7 @@ from mqtool.formats.property_names import (
 from mqtool.formats.recall import RecallHandle
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, TIMER_TOPIC
-from mqtool.formats.unique_key import build_unique_key
+from mqtool.formats.unique_key import build_unique_key, key_start
 
 if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
@@ -50,7 +50,6 @@ _RETRY_TOPIC, _TIMER_OUT = RETRY_TOPIC.encode(), TIMER_OUT_MS.encode()
 _ADDED = (MSG_REGION, TRACE_ON, CLUSTER)
 _TO_BE_REPLACED = frozenset((*_ADDED, POP_CK))
 _OF_ONE_SENT_AGAIN = frozenset(name.encode() for name in _TO_BE_REPLACED)
-_UNIQUE_KEY_PAIR = b"%b\1%%b\2" % _UNIQ_KEY
 _WELL_FORMED = re.compile(rb"(?:[^\x00\x01\x02]+\x01[^\x00\x02]*(?:\x02|\Z))*")
 _TAIL_SEPARATOR = b"\x02"
 _MULTI_TAG = "MULTI_TAG"
@@ -137,17 +136,46 @@ class Sends:
             return SendOutcome(result, queue_id, key, self._recall_handle(topic, message, key), False)
         return _new_tuple(SendOutcome, (result, queue_id, key, None, False))
 
-    def send_each(self, messages: Sequence[NewMessage], like: NewTopic, now: int) -> list[AppendResult]:
-        """Store messages of one queue as ``send`` does, if possible in one write; raises the same."""
-        topic, queue_id = messages[0].topic, messages[0].queue_id
-        if len(messages) == 1 or self._store.queue(topic, queue_id) is None or topic.startswith(RETRY_PREFIX):
-            return [self.send(message, like, now).result for message in messages]
+    def send_each(
+        self,
+        run: NewMessage,
+        elements: Sequence[BatchElement],
+        are_plain: Sequence[bool],
+        like: NewTopic,
+        now: int,
+    ) -> list[AppendResult]:
+        """Store messages of one queue as ``send`` does, if possible in one write; raises the same.
+
+        Args:
+            run: what they have in common; it is changed to the stored form.
+            elements: what each has of its own.
+            are_plain: whether the properties of each are well-formed, end in a separator, and have no name that a
+                broker acts on: they are not parsed then.
+            like: settings for a new topic.
+            now: the time, in ms.
+        """
+        topic, queue_id = run.topic, run.queue_id
+        if len(elements) == 1 or self._store.queue(topic, queue_id) is None or topic.startswith(RETRY_PREFIX):
+            return [self.send(one_of(run, element), like, now).result for element in elements]
         config = self._usable_topic(topic, queue_id, like, now)
-        for message in messages:
+        self._to_stored_form(run, config)
+        marks, start, count = run.properties, key_start(*run.store_host, self._started, now), self._key_count
+        ready, pairs_of_each = [], []
+        for element, is_plain in zip(elements, are_plain, strict=True):
+            if is_plain:
+                flag, body, properties, born_timestamp = element
+                key = b"%b%04X" % (start, next(count) & 0xFFFF)
+                properties = b"%b%b%b\1%b\2" % (properties, marks, _UNIQ_KEY, key)
+                ready.append(_new_tuple(BatchElement, (flag, body, properties, born_timestamp)))
+                pairs_of_each.append({_UNIQ_KEY: key})
+                continue
+            message = one_of(run, element)
             self._to_stored_form(message, config)
             if not message.pairs.get(_UNIQ_KEY):
                 self._add_unique_key(message, now)
-        return self._intake.put_each(messages, now)
+            ready.append(element._replace(properties=message.properties))
+            pairs_of_each.append(message.pairs)
+        return self._intake.put_each(run, ready, pairs_of_each, now)
 
     def prepare(self, message: NewMessage, like: NewTopic, now: int) -> TopicConfig:
         """Convert a message to the stored form, and return its topic, which is created if necessary.
@@ -318,8 +346,9 @@ class Sends:
     def _add_unique_key(self, message: NewMessage, now: int) -> bytes:
         """Give a message whose producer set none a unique key, and return it."""
         host, port = self._state.store_host
-        key = build_unique_key(host, port, self._started, now, next(self._key_count)).encode()
-        message.add_pairs(message.properties + _UNIQUE_KEY_PAIR % key, {_UNIQ_KEY: key})
+        unique_key = build_unique_key(host, port, self._started, now, next(self._key_count))
+        key = unique_key.encode()
+        message.add_pairs(add_property(message.properties, UNIQ_KEY, unique_key), {_UNIQ_KEY: key})
         return key
 
     def _recall_handle(self, topic: str, message: NewMessage, key: bytes) -> RecallHandle:
