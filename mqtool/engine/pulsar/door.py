@@ -856,8 +856,6 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 if together and (is_alone or together[0].producer is not producer or size >= _STORED_TOGETHER):
                     before, together, size = together, [], 0
                     self._store_all(session, before, now)
-                    if producer.is_closed:  # the store did not accept those
-                        continue
                 received = _new_tuple(_Received, (producer, queue, body, len(payload), stored))
                 if not is_alone:
                     together.append(received)

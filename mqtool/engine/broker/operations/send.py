@@ -144,7 +144,9 @@ class Sends:
         like: NewTopic,
         now: int,
     ) -> list[AppendResult]:
-        """Store messages of one queue as ``send`` does, if possible in one write; raises the same.
+        """Store messages of one queue as ``send`` does, if possible in one write.
+
+        Raises the same, and then none is stored.
 
         Args:
             run: what they have in common; it is changed to the stored form.
