@@ -33,7 +33,7 @@ from bench.broker import (
 from bench.table import HELPER, Row
 from mqtool.engine.pulsar.entries import batch_body, entry_of, to_store
 from mqtool.engine.pulsar.frames import Payload, build_batch_body, build_payload
-from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata
+from mqtool.engine.pulsar.wire_classes import MessageMetadata, SingleMetadata
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.formats.new_message import NewMessage
@@ -41,6 +41,8 @@ from mqtool.formats.stored_message import StoredMessage
 from tests.differential.java_store import NoJavaError, class_path
 from tests.interop import PULSAR_POM, PULSAR_VERSION
 
+STARTS = 5
+"""Of ours, of which the median counts: it takes a fraction of a second, in which little else changes much."""
 ROUNDS = 3
 ROUND_MS = 2000
 BACKLOG = 40_000
@@ -81,9 +83,12 @@ def measure_pulsar() -> Iterator[Row]:
         except NoJavaError as error:
             yield Row(f"Pulsar: not compared, {error}", "", "", "", "")
             return
-        ours = stack.enter_context(_our_pulsar(folder / "ours"))  # first: a JVM has much to do after it is ready
+        # Ours first: a JVM has much to do after it is ready.
+        starts = [_start_of_ours(folder / f"start {number}") for number in range(STARTS)]
+        ours = stack.enter_context(_our_pulsar(folder / "ours"))
         theirs = stack.enter_context(_java_pulsar(folder / "java", server_jars))
-        yield Row("ready", f"{theirs.ready:.2f} s", f"{ours.ready:.2f} s", ratio(ours.ready, theirs.ready), "≤ 0.033")
+        ready = statistics.median(starts)
+        yield Row("ready", f"{theirs.ready:.2f} s", f"{ready:.3f} s", f"{ready / theirs.ready:.3f}", "≤ 0.033")
         yield Row("in memory, idle", mib(theirs.idle), mib(ours.idle), ratio(ours.idle, theirs.idle), "≤ 0.17")
         source = str(_HERE / "PulsarLoad.java")
         subprocess.run(["javac", "-nowarn", "-proc:none", "-cp", jars, "-d", name, source], check=True)
@@ -117,6 +122,12 @@ def _client(folder: Path, jars: str) -> Iterator["subprocess.Popen[str]"]:
     words = ["java", "-Xmx1g", *opens, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
     with running([*words, "-cp", f"{folder}{os.pathsep}{jars}", "PulsarLoad"], dict(os.environ)) as client:
         yield client
+
+
+def _start_of_ours(folder: Path) -> float:
+    """Return how long it takes until a new one is ready, in s."""
+    with _our_pulsar(folder) as ours:
+        return ours.ready
 
 
 @contextmanager

@@ -13,7 +13,9 @@ import zstandard
 
 from mqtool.engine.pulsar.compression import LZ4, NONE, SNAPPY, ZLIB, ZSTD
 from mqtool.engine.pulsar.frames import Payload, build_batch_body, build_frame, build_message_frame, build_payload
-from mqtool.engine.pulsar.wire import TYPES, BaseCommand, MessageMetadata, SingleMetadata, command
+from mqtool.engine.pulsar.wire import command
+from mqtool.engine.pulsar.wire_classes import BaseCommand, MessageMetadata, SingleMetadata
+from mqtool.engine.pulsar.wire_messages import TYPES
 
 TOPICS = (
     *("persistent://public/default/a", "persistent://public/default/b", "persistent://public/default/wide-partition-1"),

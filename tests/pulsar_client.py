@@ -13,7 +13,8 @@ from mqtool.engine.pulsar.frames import (
     build_payload,
     split_payload,
 )
-from mqtool.engine.pulsar.wire import MessageMetadata, command
+from mqtool.engine.pulsar.wire import command
+from mqtool.engine.pulsar.wire_classes import MessageMetadata
 
 _PATIENCE_SECONDS = 60.0
 _LONGEST_FRAME = 1 << 23

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from mqtool.engine.pulsar.frames import Command, build_frame, build_message_frame, build_payload, parse_frame
-from mqtool.engine.pulsar.wire import MessageMetadata, command
+from mqtool.engine.pulsar.wire import command
+from mqtool.engine.pulsar.wire_classes import MessageMetadata
 
 NO_REQUEST = (1 << 64) - 1
 

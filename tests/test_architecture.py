@@ -140,7 +140,7 @@ LIBRARIES = {
     "rocksdict": RoomRow(when_called=OURS),
     "fsspec": RoomRow(when_called=("mqtool.engine.store.remote",)),
     "hdfs_native": RoomRow(when_called=("mqtool.engine.store.remote",)),
-    "google": RoomRow(("mqtool.engine.pulsar.wire",)),
+    "google": RoomRow(("mqtool.engine.pulsar.wire_classes",)),
     "jwt": RoomRow(when_called=("mqtool.engine.pulsar.tokens",)),
     "starlette": RoomRow(("mqtool.engine.metrics", "mqtool.engine.pulsar_admin")),
     "uvicorn": RoomRow(("mqtool.engine.http_server",)),

@@ -592,7 +592,8 @@ echo = click.echo
 def told(text, **options):
     echo(text, **options)
     if text.startswith("mqtool: ready"):
-        echo([name for name in ("construct", "numpy") if name in sys.modules], err=True)
+        slow = "construct", "numpy", "google.protobuf", "crc32c"
+        echo([name for name in slow if name in sys.modules], err=True)
         os.kill(os.getpid(), signal.SIGTERM)
 
 click.echo = told
@@ -616,6 +617,23 @@ def test_a_new_broker_is_ready_without_slow_libraries(
 
     assert (done.returncode, done.stderr) == (Status.OK, "[]\n"), done.stderr
     assert done.stdout.startswith("mqtool: ready: name server")
+
+
+@pytest.mark.parametrize("missing", ["google.protobuf", "crc32c", "lz4.block"])
+def test_a_port_for_pulsar_clients_needs_its_libraries_before_a_client_connects(
+    surroundings: dict[str, str], tmp_path: Path, missing: str
+) -> None:
+    start = (
+        f"import sys; sys.modules[{missing!r}] = None; from mqtool import cli; raise SystemExit(cli.run(sys.argv[1:]))"
+    )
+    words = ["serve", "--namesrv-port", "0", "--port", "0", "--pulsar-port", "0", "-s", str(tmp_path / "store")]
+
+    done = subprocess.run(
+        [sys.executable, "-c", start, *words], env=surroundings, capture_output=True, text=True, timeout=60
+    )
+
+    assert (done.returncode, done.stdout) == (Status.UNAVAILABLE, "")
+    assert "pip install 'mqtool[pulsar]'" in done.stderr
 
 
 def test_the_short_help_is_the_one_of_the_command() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import importlib
 import logging
 import os
 import signal
@@ -17,6 +16,7 @@ from click.core import ParameterSource
 from mqtool.commands._options import NewPath, parse_settings
 from mqtool.commands._streams import outlast_readers
 from mqtool.errors import MissingExtraError, NotFoundError, Status, WriteError
+from mqtool.late import load_late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -328,8 +328,8 @@ async def _serve(
                 address = await stack.enter_async_context(metrics_of(cluster.brokers))
                 ready.append(f"metrics http://{address}/metrics")
             click.echo(f"mqtool: ready: {', '.join(ready)}")
-            if broker:  # no start waits for numpy (``mqtool.late``), nor does the first message
-                await asyncio.to_thread(importlib.import_module, "numpy")
+            if broker:  # no start waits for these, nor does the first message
+                await asyncio.to_thread(load_late)
             gc.freeze()  # what is there for good is never looked through while clients wait
             gc.enable()
             await stopping.wait()

@@ -6,6 +6,7 @@ which wakes the server of that door: so requests of one protocol reach clients t
 """
 
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mqtool.engine.streams.server import Limits, StreamServer
@@ -45,6 +46,10 @@ def _pulsar(broker: "BrokerController", tls: TlsSettings, limits: Limits, clock:
     try:
         from mqtool.engine.pulsar.door import PulsarDoor
         from mqtool.engine.pulsar_server import PulsarServer
+
+        for later in ("google.protobuf", "crc32c"):
+            if find_spec(later) is None:
+                raise ModuleNotFoundError(f"No module named {later!r}")
     except ImportError as error:
         raise MissingExtraError("the port for Pulsar clients (--pulsar-port, pulsarPort)", "pulsar") from error
     if advertised := broker.settings.pulsar_advertised:

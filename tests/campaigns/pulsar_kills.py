@@ -42,7 +42,8 @@ from mqtool.engine.pulsar.frames import (
 )
 from mqtool.engine.pulsar.session import bits_of, words_of
 from mqtool.engine.pulsar.subscription import SubscriptionType
-from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, command, parse
+from mqtool.engine.pulsar.wire import command, parse
+from mqtool.engine.pulsar.wire_classes import MessageMetadata, SingleMetadata
 from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.reader import StoreReader

@@ -22,7 +22,8 @@ from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.pulsar.deduplication import Deduplication
 from mqtool.engine.pulsar.door import PulsarDoor
 from mqtool.engine.pulsar.frames import Command, Payload, build_batch_body, build_payload, parse_frame
-from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, command
+from mqtool.engine.pulsar.wire import command
+from mqtool.engine.pulsar.wire_classes import MessageMetadata, SingleMetadata
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.errors import MqtoolError

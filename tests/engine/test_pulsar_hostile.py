@@ -15,7 +15,8 @@ from mqtool.engine.pulsar.compression import LZ4, NONE, SNAPPY, ZLIB, ZSTD
 from mqtool.engine.pulsar.frames import Payload, build_batch_body, build_frame, split_payload
 from mqtool.engine.pulsar.session import words_of
 from mqtool.engine.pulsar.subscription import MAX_UNACKED
-from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, command, parse
+from mqtool.engine.pulsar.wire import command, parse
+from mqtool.engine.pulsar.wire_classes import MessageMetadata, SingleMetadata
 from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.reader import StoreReader

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from mqtool.engine.pulsar.compression import ZLIB
 from mqtool.engine.pulsar.frames import Command, Payload, PulsarFrameDecoder, build_batch_body, build_payload
-from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, command
+from mqtool.engine.pulsar.wire import command
+from mqtool.engine.pulsar.wire_classes import MessageMetadata, SingleMetadata
 from mqtool.engine.store.disk import DiskFullError
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import FormatError

@@ -26,7 +26,8 @@ from mqtool.engine.pulsar.frames import (
 )
 from mqtool.engine.pulsar.session import words_of
 from mqtool.engine.pulsar.subscription import SubscriptionType
-from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, command, parse
+from mqtool.engine.pulsar.wire import command, parse
+from mqtool.engine.pulsar.wire_classes import MessageMetadata, SingleMetadata
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.formats.new_message import NewMessage

@@ -34,7 +34,7 @@ from mqtool.engine.pulsar.frames import (
     with_size,
     without_size,
 )
-from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, parse, text_of
+from mqtool.engine.pulsar.wire import classes, parse, text_of
 from mqtool.errors import FormatError
 from mqtool.formats.commit_log import COMPRESSED
 from mqtool.formats.compression import decompress
@@ -123,7 +123,7 @@ def to_store(payload: bytes, most: int) -> ToStore:
     if (usual_time := _usual_time(raw)) is not None and len(raw) + len(body) <= longest_payload(most):
         record = _new_tuple(Record, (body, _ONLY_SINGLE % _base64(raw)))
         return _new_tuple(ToStore, ([record], False, usual_time, True))
-    metadata = parse(MessageMetadata, raw)
+    metadata = parse(classes.MessageMetadata, raw)
     _check_count(metadata)
     time = metadata.publish_time if metadata.publish_time < 1 << 63 else 0
     is_opaque = (
@@ -194,7 +194,7 @@ def _batch(metadata: Any, body: bytes) -> list[Record]:
     for number, (raw, payload) in enumerate(split_batch_body(body, count)):
         visible, rest = b"", without_size(raw)
         if rest is None:
-            single = parse(SingleMetadata, raw)
+            single = parse(classes.SingleMetadata, raw)
             visible = _joined(_visible(single))
             single.payload_size = 0  # known from the body
             rest = single.SerializeToString()
@@ -292,7 +292,7 @@ def entry_of(records: Sequence[StoredMessage], most: int) -> Entry:
     if len(entry.payload) <= longest_payload(most):
         return entry
     raw, body = split_payload(entry.payload)
-    metadata = parse(MessageMetadata, raw)
+    metadata = parse(classes.MessageMetadata, raw)
     if not metadata.compression:
         metadata.compression, metadata.uncompressed_size = compression.ZLIB, len(body)
         payload = build_payload(metadata.SerializeToString(), zlib.compress(body, 1))
@@ -316,7 +316,7 @@ def _entry_of(records: Sequence[StoredMessage], most: int) -> Entry:
         if RAW in pairs:
             return _stored_raw(first, most)
         if SINGLE in pairs:
-            metadata = parse(MessageMetadata, _from_base64(pairs[SINGLE]))
+            metadata = parse(classes.MessageMetadata, _from_base64(pairs[SINGLE]))
             _restore_properties(metadata, pairs)
             return _entry(records, metadata, _plain_body(first, most))
     except (FormatError, binascii.Error):
@@ -357,7 +357,7 @@ def usual_batch(parts: Sequence[Parts], most: int) -> Entry | None:
             return None
         messages.append((text, body))
     try:
-        metadata = parse(MessageMetadata, _from_base64(pairs.get(OF_BATCH, b"")))
+        metadata = parse(classes.MessageMetadata, _from_base64(pairs.get(OF_BATCH, b"")))
         metadata.num_messages_in_batch = count
         entry = _entry_at(at, [properties for *_, properties in parts], metadata, build_batch_body(messages))
     except (FormatError, binascii.Error):
@@ -437,7 +437,7 @@ def sender_of(entry: Entry) -> tuple[str, int] | None:
 
 def metadata_of(payload: bytes) -> Any:
     """Return the metadata of a payload; raises ``FormatError``."""
-    return parse(MessageMetadata, split_payload(payload).metadata)
+    return parse(classes.MessageMetadata, split_payload(payload).metadata)
 
 
 def is_followed_by_chunks(metadata: Any) -> bool:
@@ -458,14 +458,14 @@ def _restore_properties(metadata: Any, pairs: Mapping[bytes, bytes]) -> None:
 
 
 def _stored_batch(records: Sequence[StoredMessage], pairs: Mapping[bytes, bytes], most: int) -> Entry:
-    metadata = parse(MessageMetadata, _from_base64(pairs.get(OF_BATCH, b"")))
+    metadata = parse(classes.MessageMetadata, _from_base64(pairs.get(OF_BATCH, b"")))
     messages = []
     for record in records:
         of_one, body = record.message.pairs, _plain_body(record, most)
         raw = _from_base64(of_one.get(SINGLE, b""))
         text = with_size(raw, len(body)) if _RESERVED.issuperset(of_one) else None
         if text is None:
-            single = parse(SingleMetadata, raw)
+            single = parse(classes.SingleMetadata, raw)
             _restore_properties(single, of_one)
             single.payload_size = len(body)
             text = single.SerializeToString()
@@ -476,7 +476,7 @@ def _stored_batch(records: Sequence[StoredMessage], pairs: Mapping[bytes, bytes]
 
 def _stored_apart(record: StoredMessage, pairs: Mapping[bytes, bytes], most: int) -> Entry:
     """Return a message of a batch without the first one, which has their common metadata: a resent dead letter."""
-    single = parse(SingleMetadata, _from_base64(pairs.get(SINGLE, b"")))
+    single = parse(classes.SingleMetadata, _from_base64(pairs.get(SINGLE, b"")))
     _restore_properties(single, pairs)
     metadata = _metadata_of_rocketmq(record)
     metadata.properties.extend(single.properties)
@@ -488,7 +488,7 @@ def _stored_apart(record: StoredMessage, pairs: Mapping[bytes, bytes], most: int
 
 def _stored_raw(record: StoredMessage, most: int) -> Entry:
     payload = _plain_body(record, most)  # of a copy that a RocketMQ client has made, it may be compressed
-    metadata = parse(MessageMetadata, split_payload(payload).metadata)
+    metadata = parse(classes.MessageMetadata, split_payload(payload).metadata)
     return _entry([record], metadata, b"", payload)
 
 
@@ -504,7 +504,7 @@ def _of_rocketmq(record: StoredMessage, pairs: Mapping[bytes, bytes], most: int)
 
 
 def _metadata_of_rocketmq(record: StoredMessage) -> Any:
-    return MessageMetadata(
+    return classes.MessageMetadata(
         producer_name=_PRODUCER, sequence_id=record.queue_offset, publish_time=max(record.store_timestamp, 0)
     )
 

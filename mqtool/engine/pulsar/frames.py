@@ -7,11 +7,18 @@ magic number and a CRC-32C, then the size of the metadata, the metadata and the 
 import functools
 import re
 import struct
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mqtool.engine.pulsar.wire import NAMES, TEXTS, BaseCommand, parse
+from mqtool.engine.pulsar.wire import classes, parse
+from mqtool.engine.pulsar.wire_messages import NAMES, TEXTS
 from mqtool.errors import FormatError
+from mqtool.late import LateModule
+
+if TYPE_CHECKING:
+    import crc32c as _checksums
+else:
+    _checksums = LateModule("crc32c")
 
 _SIZE = struct.Struct(">I")
 _SIZES = struct.Struct(">II")
@@ -33,14 +40,7 @@ _new_tuple = tuple.__new__  # creates a named tuple in a third of the time
 
 def crc32c(data: bytes | memoryview) -> int:
     """Return the CRC-32C of some bytes."""
-    return _crc32c()(data)
-
-
-@functools.cache
-def _crc32c() -> Callable[[bytes | memoryview], int]:
-    import crc32c as library  # not earlier: as it asks for its own version, it takes 10 ms of each start
-
-    return library.crc32c
+    return int(_checksums.crc32c(data))
 
 
 class Command(NamedTuple):
@@ -143,7 +143,7 @@ def parse_frame(frame: bytes) -> Command:
     if plain and plain[1][0] == len(plain[2]) + len(plain[3]) + 2:
         send = _new_tuple(PlainSend, (varint(plain[2]), _number(plain[3]), False, 0))
         return _new_tuple(Command, ("send", send, frame[body_at:] if body_at < len(frame) else None))
-    base = parse(BaseCommand, frame[_SIZE.size : body_at])
+    base = parse(classes.BaseCommand, frame[_SIZE.size : body_at])
     name = NAMES.get(base.type)
     if name is None or not base.HasField(name):
         raise FormatError(f"a command of type {base.type}", 0)
@@ -214,8 +214,6 @@ def split_batch_body(body: bytes, count: int) -> list[Payload]:
     Raises:
         FormatError: it does not contain exactly ``count`` messages.
     """
-    from mqtool.engine.pulsar.wire import SingleMetadata
-
     payloads, at = [], 0
     for _ in range(count):
         if at + _SIZE.size > len(body):
@@ -227,7 +225,7 @@ def split_batch_body(body: bytes, count: int) -> list[Payload]:
         if plain := _PLAIN.fullmatch(metadata):
             payload_size = varint(plain[1])
         else:
-            payload_size = parse(SingleMetadata, metadata).payload_size
+            payload_size = parse(classes.SingleMetadata, metadata).payload_size
         end = at + payload_size
         if payload_size < 0 or end > len(body):
             raise FormatError("a message of a batch that is longer than the batch", at)

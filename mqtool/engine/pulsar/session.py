@@ -12,7 +12,8 @@ from mqtool.engine.pulsar.producers import PulsarProducer
 from mqtool.engine.pulsar.refusal import PulsarError
 from mqtool.engine.pulsar.subscription import PulsarConsumer
 from mqtool.engine.pulsar.topics import Durable, QueueTopic
-from mqtool.engine.pulsar.wire import TYPES, BaseCommand, command
+from mqtool.engine.pulsar.wire import classes, command
+from mqtool.engine.pulsar.wire_messages import TYPES
 from mqtool.errors import UnavailableError
 from mqtool.formats.hosts import parse_host
 from mqtool.formats.new_message import Host
@@ -108,7 +109,7 @@ class PulsarSession(Session):
         """Send what ``receipts`` holds."""
         if not self.receipts:
             return
-        base = BaseCommand(type=_RECEIPT)  # built directly, and used again: ``say`` takes several times as long
+        base = classes.BaseCommand(type=_RECEIPT)  # built directly, and used again: ``say`` takes several times as long
         told = base.send_receipt
         place, frames = told.message_id, []
         for receipt in self.receipts:
@@ -129,7 +130,7 @@ class PulsarSession(Session):
         joined = self.consumers[consumer.id]
         place = joined.queue.place
         ledger = joined.queue.generation
-        base = BaseCommand(type=_MESSAGE)
+        base = classes.BaseCommand(type=_MESSAGE)
         message = base.message
         message.consumer_id, told_id = consumer.id, message.message_id
         told_id.ledgerId, told_id.entryId, told_id.partition = ledger, entry.offset, place.partition

@@ -12,7 +12,8 @@ from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.pulsar import compression
 from mqtool.engine.pulsar.door import PulsarDoor
 from mqtool.engine.pulsar.frames import Command, parse_frame, split_batch_body, split_payload
-from mqtool.engine.pulsar.wire import MessageMetadata, parse
+from mqtool.engine.pulsar.wire import parse
+from mqtool.engine.pulsar.wire_classes import MessageMetadata
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.formats.peer import Peer
 

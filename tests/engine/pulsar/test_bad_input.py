@@ -18,7 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from mqtool.engine.broker.broker import BrokerController
 from mqtool.engine.pulsar.door import PulsarDoor, pattern_of
 from mqtool.engine.pulsar.frames import Command, PulsarFrameDecoder, build_payload, parse_frame, split_payload
-from mqtool.engine.pulsar.wire import MessageMetadata, command
+from mqtool.engine.pulsar.wire import command
+from mqtool.engine.pulsar.wire_classes import MessageMetadata
 from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.verify.store import verify_store
 from mqtool.engine.store.message_store import MessageStore

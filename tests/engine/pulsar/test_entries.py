@@ -14,7 +14,7 @@ from mqtool.engine.pulsar import compression
 from mqtool.engine.pulsar.entries import RAW, Record, ToStore, entry_of, sender_of, to_store
 from mqtool.engine.pulsar.entries import metadata_of as metadata_of_payload
 from mqtool.engine.pulsar.frames import ChecksumError, Payload, build_batch_body, build_payload
-from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata
+from mqtool.engine.pulsar.wire_classes import MessageMetadata, SingleMetadata
 from mqtool.errors import FormatError
 from mqtool.formats.compression import Compression, compress
 from mqtool.formats.new_message import NewMessage

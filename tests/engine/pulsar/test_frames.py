@@ -20,7 +20,8 @@ from mqtool.engine.pulsar.frames import (
     with_size,
     without_size,
 )
-from mqtool.engine.pulsar.wire import BaseCommand, SingleMetadata, command
+from mqtool.engine.pulsar.wire import command
+from mqtool.engine.pulsar.wire_classes import BaseCommand, SingleMetadata
 from mqtool.errors import FormatError
 from tests.engine.pulsar.flows import Change, changed, read_by_protobuf
 

@@ -13,7 +13,8 @@ from mqtool.engine.pulsar.entries import Entry
 from mqtool.engine.pulsar.frames import Command, build_payload, parse_frame
 from mqtool.engine.pulsar.pace import DispatchRate, Rates
 from mqtool.engine.pulsar.subscription import PulsarConsumer, PulsarSubscription, SubscriptionType
-from mqtool.engine.pulsar.wire import MessageMetadata, command
+from mqtool.engine.pulsar.wire import command
+from mqtool.engine.pulsar.wire_classes import MessageMetadata
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.formats.peer import Peer
 from tests.engine.pulsar.test_subscription import Entries

@@ -13,7 +13,8 @@ from mqtool.engine.pulsar import queue_log
 from mqtool.engine.pulsar.entries import INDEX, OF_BATCH, RAW, ROOM, SINGLE, batch_body, entry_of, to_store, usual_batch
 from mqtool.engine.pulsar.frames import PADDING, Payload, build_batch_body, build_payload, split_payload
 from mqtool.engine.pulsar.queue_log import KeptEntries, QueueLog
-from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, parse
+from mqtool.engine.pulsar.wire import parse
+from mqtool.engine.pulsar.wire_classes import MessageMetadata, SingleMetadata
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.formats.codes import SysFlag
 from mqtool.formats.new_message import NewMessage
