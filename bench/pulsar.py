@@ -83,6 +83,7 @@ def measure_pulsar() -> Iterator[Row]:
         except NoJavaError as error:
             yield Row(f"Pulsar: not compared, {error}", "", "", "", "")
             return
+        os.sync()  # what others have written is not for a start to wait for
         # Ours first: a JVM has much to do after it is ready.
         starts = [_start_of_ours(folder / f"start {number}") for number in range(STARTS)]
         ours = stack.enter_context(_our_pulsar(folder / "ours"))
